@@ -1,0 +1,127 @@
+# Everything a contributor runs. `make` alone lists the targets.
+#
+# Needs Python 3.11 or later, git and make. What else is needed goes into virtual environments in
+# this folder, made once; a stamp file in each says what is already installed.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+LOCK := requirements-dev.txt
+OTHER_MINORS := 3.12 3.13 3.14
+# What the suite needs on the other Pythons: no linter, no type checker.
+TEST_PACKAGES := hypothesis pytest pytest-asyncio
+
+PIP := python -m pip --disable-pip-version-check -qq
+# Looked up once, and only when a recipe needs it.
+BASE = $(eval BASE := $(shell tools/pythons.sh | head -n 1 | cut -d ' ' -f 2-))$(BASE)
+
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+# --- checks -----------------------------------------------------------------------------------
+
+.PHONY: test
+test: pythons lint types pytest pytest-others ## Run every check, on every Python found
+
+.PHONY: lint
+lint: .venv/.dev ## Check style and formatting with ruff
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+.PHONY: types
+types: .venv/.dev ## Check src with pyright, strict
+	.venv/bin/pyright
+
+.PHONY: pytest
+pytest: .venv/.dev ## Run the tests on the base Python
+	.venv/bin/python -m pytest
+
+.PHONY: pytest-others
+pytest-others: $(OTHER_MINORS:%=pytest-%) ## Run the tests on each of 3.12 to 3.14 found (or pytest-3.12)
+
+.PHONY: $(OTHER_MINORS:%=pytest-%)
+$(OTHER_MINORS:%=pytest-%): pytest-%:
+	@python="$$(tools/pythons.sh $*)"; \
+	if [ -z "$$python" ]; then \
+		echo "Python $*: not found, skipped"; \
+	elif [ "$$python" = "$(BASE)" ]; then \
+		echo "Python $*: the base Python, tested by make pytest"; \
+	else \
+		echo "Python $*: $$python"; \
+		$(MAKE) --no-print-directory .venv-$*/.test && \
+		.venv-$*/bin/python -m pytest -m "not slow and not typing"; \
+	fi
+
+.PHONY: slow
+slow: .venv/.dev ## Run the slow tests, which `make test` leaves out
+	.venv/bin/python -m pytest -m slow
+
+.PHONY: pythons
+pythons: ## Show which Pythons were found
+	@found="$$(tools/pythons.sh)"; echo "$$found" | sed -n 's/ /: /; s/^3/Python 3/p'; \
+	for minor in $(OTHER_MINORS); do \
+		echo "$$found" | grep -q "^$$minor " || echo "Python $$minor: not found"; \
+	done
+
+# --- work -------------------------------------------------------------------------------------
+
+.PHONY: format
+format: .venv/.dev ## Rewrite the code: ruff's safe fixes, then its formatting
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+.PHONY: demo
+demo: .venv/.run ## Run the example, examples/getting_dressed.py
+	@.venv/bin/python examples/getting_dressed.py
+
+.PHONY: bench
+bench: .venv-bench/.bench ## Run the benchmarks
+	.venv-bench/bin/python -m benchmarks
+
+.PHONY: lock
+lock: .venv-uv/.uv ## Pin the newest versions that pyproject.toml allows in requirements-dev.txt
+	.venv-uv/bin/uv lock --quiet --system-certs --upgrade --python "$(BASE)"
+	{ echo "# Pinned by 'make lock' for every supported Python. Not edited by hand."; \
+	  .venv-uv/bin/uv export --quiet --frozen --python "$(BASE)" --format requirements-txt \
+	    --extra dev --no-emit-project --no-hashes --no-header; } > $(LOCK).new
+	! grep -nE '://|@ ' $(LOCK).new
+	mv $(LOCK).new $(LOCK)
+
+.PHONY: clean
+clean: ## Remove the virtual environments, caches and builds
+	rm -rf .venv .venv-* build dist site .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- virtual environments ---------------------------------------------------------------------
+
+.venv/.made .venv-bench/.made .venv-uv/.made:
+	@[ -n "$(BASE)" ] || { echo "No Python 3.11 or later with venv and ensurepip was found." >&2; \
+		echo "Install one (on Debian: python3 and python3-venv) and run make again." >&2; exit 1; }
+	"$(BASE)" -m venv --clear $(@D)
+	@touch $@
+
+# The project and pydantic: enough for the example.
+.venv/.run: pyproject.toml $(LOCK) | .venv/.made
+	.venv/bin/$(PIP) install -c $(LOCK) -e .
+	@touch $@
+
+# And every tool the checks use.
+.venv/.dev: .venv/.run
+	.venv/bin/$(PIP) install -r $(LOCK)
+	@touch $@
+
+.venv-3.%/.test: pyproject.toml $(LOCK)
+	"$$(tools/pythons.sh 3.$*)" -m venv --clear $(@D)
+	$(@D)/bin/$(PIP) install -c $(LOCK) -e . $(TEST_PACKAGES)
+	@touch $@
+
+.venv-bench/.bench: pyproject.toml benchmarks/requirements.txt | .venv-bench/.made
+	.venv-bench/bin/$(PIP) install -r benchmarks/requirements.txt -e .
+	@touch $@
+
+.venv-uv/.uv: | .venv-uv/.made
+	.venv-uv/bin/$(PIP) install --upgrade uv
+	@touch $@

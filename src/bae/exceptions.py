@@ -1,0 +1,227 @@
+"""What a run raises. Every error is a `BaeError` with a stable code, the trace so far, the cause,
+and a message that ends in something to do; `docs/errors.md` explains each code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from bae.markers import OpenGate
+    from bae.node import Node
+    from bae.problem import Problem
+
+
+class BaeError(Exception):
+    """The root of every error bae raises: catch it to catch them all.
+
+    Read `.code` to tell errors apart in code (it never changes), `.trace` for the nodes that were
+    done when the run failed, `.journal` for everything that was recorded until then, and `.cause`
+    for the exception underneath, which is also the `__cause__`.
+    """
+
+    default_code: ClassVar[str] = "bae-error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        cause: BaseException | None = None,
+        code: str | None = None,
+        path: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.cause = cause
+        self.code = code or self.default_code
+        self.path = path
+        self.fix = fix
+        self.trace: list[Node] = []
+        self.journal: Any = None
+        self.run_id: str | None = None
+        if cause is not None:
+            self.__cause__ = cause
+
+    def __str__(self) -> str:
+        lines = [f"[{self.code}] {self.message}"]
+        if self.path:
+            lines.append(f"  path:  {self.path}")
+        if self.cause is not None:
+            lines.append(f"  cause: {describe(self.cause)}")
+        if self.fix:
+            lines.append(f"  try:   {self.fix}")
+        return "\n".join(lines)
+
+
+class HintError(BaeError):
+    """A name in a type hint could not be resolved, or a hint is not one bae can follow."""
+
+    default_code = "bae-hint-unresolved"
+
+
+class ProofError(BaeError):
+    """The graph has problems that are sure to go wrong; nothing was called.
+
+    Read `.problems` for all of them, or call `graph.validate()` to get them without running.
+    """
+
+    default_code = "bae-proof-failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        problems: Sequence[Problem] = (),
+        cause: BaseException | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause, fix=fix)
+        self.problems = tuple(problems)
+
+
+class NodeError(BaeError):
+    """A node's own code raised, or a node was built from values its model refuses."""
+
+    default_code = "bae-node-failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node_type: type[Node] | None = None,
+        cause: BaseException | None = None,
+        code: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause, code=code, fix=fix)
+        self.node_type = node_type
+
+
+class RouteError(NodeError):
+    """A node, or the LM for it, went on to something its return type does not declare."""
+
+    default_code = "bae-route-undeclared"
+
+
+class _FieldError(BaeError):
+    def __init__(
+        self,
+        message: str,
+        *,
+        node_type: type[Node] | None = None,
+        field_name: str = "",
+        cause: BaseException | None = None,
+        code: str | None = None,
+        path: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause, code=code, path=path, fix=fix)
+        self.node_type = node_type
+        self.field_name = field_name
+
+
+class DepError(_FieldError):
+    """A dependency of a field failed; `.node_type` and `.field_name` say whose."""
+
+    default_code = "bae-dep-failed"
+
+
+class CallTimeout(TimeoutError):
+    """A dependency took longer than its bound; raised in its place."""
+
+
+class RecallError(_FieldError):
+    """A `Recall()` field found nothing of its type in the trace."""
+
+    default_code = "bae-recall-missing"
+
+
+class GateError(_FieldError):
+    """A gate has no usable answer: nobody was there to give one, or what was given did not fit.
+
+    Read `.gates` for the questions that are open.
+    """
+
+    default_code = "bae-gate-unanswered"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        gates: Sequence[OpenGate] = (),
+        node_type: type[Node] | None = None,
+        field_name: str = "",
+        cause: BaseException | None = None,
+        code: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(
+            message, node_type=node_type, field_name=field_name, cause=cause, code=code, fix=fix
+        )
+        self.gates = tuple(gates)
+
+
+class LimitError(BaeError):
+    """A bound was reached: `.limit` names it, `.bound` is its value, `.used` how far it got."""
+
+    default_code = "bae-limit-reached"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: str = "",
+        bound: float = 0,
+        used: float = 0,
+        cause: BaseException | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause, fix=fix)
+        self.limit = limit
+        self.bound = bound
+        self.used = used
+
+
+class BaeLMError(BaeError):
+    """The LM could not be asked, or there is none."""
+
+    default_code = "bae-lm-failed"
+
+
+class BaeParseError(BaeError):
+    """The LM answered with something that is not the JSON it was asked for."""
+
+    default_code = "bae-lm-unparsable"
+
+
+class FillError(BaeError):
+    """The LM's answers for a node stayed invalid after every attempt.
+
+    Read `.validation_errors` for what was wrong with the last one and `.attempts` for how many
+    there were.
+    """
+
+    default_code = "bae-fill-invalid"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node_type: type[Node] | None = None,
+        validation_errors: Sequence[Any] = (),
+        attempts: int = 0,
+        cause: BaseException | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause, fix=fix)
+        self.node_type = node_type
+        self.validation_errors = list(validation_errors)
+        self.attempts = attempts
+
+
+def describe(error: BaseException) -> str:
+    """One line for an exception: its type, and its message where it has one."""
+    text = str(error).strip()
+    name = type(error).__name__
+    return f"{name}: {text.splitlines()[0]}" if text else name

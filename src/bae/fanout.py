@@ -1,0 +1,78 @@
+"""`Map` at work: one call for each item, so many at once and no more, results in the order of the
+items. Workers draw items from one iterator, so a slow item holds up nobody but its worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from time import time
+from typing import Any
+
+from bae.calls import CallPlan
+from bae.dataflow import Dataflow, Flight, gone
+from bae.invoke import invoke
+from bae.journal.records import ItemEnded
+from bae.markers import Map, OpenGate
+from bae.run import Waiting
+
+
+async def fan_out(flight: Flight, call: CallPlan, marker: Map, flow: Dataflow) -> list[Any]:
+    """The results for all items; the first failure cancels the others and is raised as itself,
+    the flight remembering which item it was."""
+    shared = flight.arguments()
+    items: Collection[Any] = tuple(shared.pop(""))
+    place, run = flight.place, flight.place.run
+    for name in call.lm_parameters:
+        shared[name] = run.lm
+    results: list[Any] = [None] * len(items)
+    gates: list[OpenGate] = []
+    numbered = enumerate(items)
+
+    async def one(index: int, item: Any) -> Any:
+        if call.graph is not None:
+            from bae.runner import run_inside
+
+            return await run_inside(call, marker, f"{place.path}[{index}]", run, flow, (item,))
+        return await invoke(call, marker, {**shared, call.free[0][0]: item}, flow)
+
+    async def worker() -> None:
+        for index, item in numbered:
+            try:
+                results[index] = value = await one(index, item)
+            except Waiting as waiting:
+                gates.extend(waiting.gates)
+                continue
+            except Exception:
+                if flight.item is None:
+                    flight.item = index
+                raise
+            run.emit(
+                ItemEnded(time(), run.path, place.step, place.node_type, place.field, index, value)
+            )
+
+    await all_or_first_error(worker for _ in range(min(marker.limit, len(items))))
+    if gates:
+        raise Waiting(gates)
+    return results
+
+
+async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    """Run workers as tasks to their end. When one fails, or this is cancelled, the others are
+    cancelled and awaited; the first failure is raised as itself."""
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(worker()) for worker in workers]
+    if not tasks:
+        return
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        failed = next((t for t in tasks if t.done() and not t.cancelled() and t.exception()), None)
+        for task in tasks:
+            task.cancel()
+        await gone(tasks)
+    if failed is not None:
+        error = failed.exception()
+        assert error is not None
+        raise error
+    for task in tasks:
+        task.result()  # a worker that was cancelled from outside is not a worker that is done

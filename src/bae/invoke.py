@@ -1,0 +1,165 @@
+"""Carrying a `CallPlan` out: sync functions in threads, async ones on the loop, generators and
+context managers opened and remembered for closing, with the bounds of the marker around it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import Any, Final, Protocol, cast
+
+from bae.calls import CallPlan
+from bae.exceptions import CallTimeout
+from bae.markers import Dep, Map
+from bae.run import Waiting
+from bae.threads import in_thread, in_thread_to_the_end
+
+FIRST_PAUSE = 0.1
+"""Seconds before the first retry; each further one waits twice as long, up to `LONGEST_PAUSE`."""
+LONGEST_PAUSE = 5.0
+
+Closer = Callable[[BaseException | None], Awaitable[None]]
+"""Closes what a dependency opened; it is given what the run failed with, if it did."""
+
+
+class Opened(Protocol):
+    """Whoever closes what a call opens."""
+
+    def on_close(self, name: str, closer: Closer) -> None: ...
+
+
+async def invoke(
+    call: CallPlan, marker: Dep | Map, arguments: dict[str, Any], opened: Opened
+) -> Any:
+    """Call a function with its inputs filled, within the bounds of its marker."""
+    return await bounded(call, marker, lambda: _once(call, marker.inline, arguments, opened))
+
+
+async def bounded(call: CallPlan, marker: Dep | Map, once: Callable[[], Awaitable[Any]]) -> Any:
+    """Do something once, within the time and the tries its marker allows."""
+    timeout = call.timeout(marker)
+    pause = FIRST_PAUSE
+    tries = marker.retries
+    while True:
+        bound = asyncio.timeout(timeout)
+        try:
+            async with bound:
+                return await once()
+        except Waiting:
+            raise
+        except Exception as error:
+            failure = error
+            # A TimeoutError that the function raised by itself is its own, not the bound's.
+            if isinstance(error, TimeoutError) and bound.expired():
+                failure = CallTimeout(f"{call.name} took longer than its bound of {timeout:g} s")
+        if tries == 0:
+            raise failure
+        tries -= 1
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE)
+
+
+async def _once(call: CallPlan, inline: bool, arguments: dict[str, Any], opened: Opened) -> Any:
+    args = tuple(arguments[name] for name in call.positional)
+    kwargs = arguments
+    if args:
+        kwargs = {k: v for k, v in arguments.items() if k not in call.positional}
+    match call.kind:
+        case "async":
+            value = call.fn(*args, **kwargs)
+            return await value if inspect.isawaitable(value) else value
+        case "async_generator":
+            return await _open_async_generator(call, call.fn(*args, **kwargs), opened)
+        case "generator":
+            return await _open_generator(call, call.fn(*args, **kwargs), inline, opened)
+        case "context":
+            return await _open_context(call, call.fn(*args, **kwargs), inline, opened)
+        case _:
+            if inline:
+                value = call.fn(*args, **kwargs)
+            else:
+                value = await in_thread(call.fn, *args, **kwargs)
+            # A sync callable may hand back a coroutine: a lambda around an async function does.
+            return await value if inspect.isawaitable(value) else value
+
+
+_END: Final = object()
+
+
+async def _open_async_generator(
+    call: CallPlan, generator: AsyncGenerator[Any, None], opened: Opened
+) -> Any:
+    value = await anext(generator, _END)
+    if value is _END:
+        raise _yielded(call, "nothing")
+
+    async def close(_: BaseException | None) -> None:
+        if await anext(generator, _END) is not _END:
+            await generator.aclose()
+            raise _yielded(call, "more than once")
+
+    opened.on_close(call.name, close)
+    return value
+
+
+async def _open_generator(
+    call: CallPlan, generator: Generator[Any, None, None], inline: bool, opened: Opened
+) -> Any:
+    async def close(_: BaseException | None) -> None:
+        if await _ended(next, generator, _END, inline=inline) is not _END:
+            generator.close()
+            raise _yielded(call, "more than once")
+
+    def remember(value: Any) -> None:
+        if value is not _END:
+            opened.on_close(call.name, close)
+
+    value = await _ended(next, generator, _END, inline=inline, then=remember)
+    if value is _END:
+        raise _yielded(call, "nothing")
+    return value
+
+
+async def _open_context(call: CallPlan, manager: Any, inline: bool, opened: Opened) -> Any:
+    if inspect.isawaitable(manager):
+        manager = await manager
+    if inspect.isgenerator(manager):  # a decorator wraps the generator function, not a manager
+        return await _open_generator(call, cast(Any, manager), inline, opened)
+    if inspect.isasyncgen(manager):
+        return await _open_async_generator(call, cast(Any, manager), opened)
+    if hasattr(manager, "__aenter__"):
+        value = await manager.__aenter__()
+
+        async def close(error: BaseException | None) -> None:
+            await manager.__aexit__(type(error) if error else None, error, None)
+
+        opened.on_close(call.name, close)
+        return value
+
+    async def close_sync(error: BaseException | None) -> None:
+        kind = type(error) if error else None
+        await _ended(manager.__exit__, kind, error, None, inline=inline)
+
+    return await _ended(
+        manager.__enter__, inline=inline, then=lambda _: opened.on_close(call.name, close_sync)
+    )
+
+
+async def _ended(
+    fn: Callable[..., Any],
+    *args: Any,
+    inline: bool,
+    then: Callable[[Any], None] | None = None,
+) -> Any:
+    if not inline:
+        return await in_thread_to_the_end(fn, *args, then=then)
+    value = fn(*args)
+    if then is not None:
+        then(value)
+    return value
+
+
+def _yielded(call: CallPlan, what: str) -> RuntimeError:
+    return RuntimeError(
+        f"{call.name} yielded {what}: a generator dependency yields its one value, then cleans up"
+    )

@@ -1,0 +1,145 @@
+"""What a run writes down, one small record for each thing that happened, in order. Progress
+displays, results and usage read these; nothing else keeps a second account."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from bae.lm.usage import Usage
+
+if TYPE_CHECKING:
+    from bae.markers import OpenGate
+    from bae.node import Node
+
+
+@dataclass(slots=True)
+class Record:
+    """The part all records share.
+
+    `at` is the wall-clock time in seconds, `step` counts the nodes of the (sub)graph, `path` is
+    empty in the run itself and names the place of a graph that runs inside it, as in
+    `2:Report.summaries[3]`: step 2, field `summaries` of `Report`, item 3.
+    """
+
+    at: float
+    path: str
+    step: int
+
+
+@dataclass(slots=True)
+class RunStarted(Record):
+    """A run, or a graph inside it, begins at `node`."""
+
+    run_id: str
+    graph: str
+    node: Node
+
+
+@dataclass(slots=True)
+class StepStarted(Record):
+    """`node` is whole, in the trace, and about to be called."""
+
+    node: Node
+
+
+@dataclass(slots=True)
+class SourceStarted(Record):
+    """Work on a value for a field begins: `by` names the function, graph or question."""
+
+    node_type: type[Node]
+    field: str
+    source: Literal["dep", "map", "gate"]
+    by: str
+
+
+@dataclass(slots=True)
+class SourceEnded(Record):
+    """A value for a field is there, or `error` says why not."""
+
+    node_type: type[Node]
+    field: str
+    source: Literal["dep", "map", "gate"]
+    by: str
+    seconds: float
+    value: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class ItemEnded(Record):
+    """One item of a `Map` is done."""
+
+    node_type: type[Node]
+    field: str
+    index: int
+    value: Any
+
+
+@dataclass(slots=True)
+class Recalled(Record):
+    """A value was found in the trace."""
+
+    node_type: type[Node]
+    field: str
+    value: Any
+
+
+@dataclass(slots=True)
+class GateOpened(Record):
+    """A person is asked."""
+
+    gate: OpenGate
+
+
+@dataclass(slots=True)
+class ChoiceStarted(Record):
+    """The LM is asked where to go on from `node`."""
+
+    node: Node
+    offered: tuple[type[Node] | type[None], ...]
+
+
+@dataclass(slots=True)
+class ChoiceMade(Record):
+    """The LM has chosen."""
+
+    node: Node
+    chosen: type[Node] | type[None]
+    seconds: float
+    usage: Usage
+
+
+@dataclass(slots=True)
+class FillStarted(Record):
+    """The LM is asked to fill a `target`, with `resolved` as its context."""
+
+    target: type[Node]
+    resolved: dict[str, Any]
+
+
+@dataclass(slots=True)
+class FillEnded(Record):
+    """The LM has filled `node`."""
+
+    node: Node
+    seconds: float
+    usage: Usage
+
+
+@dataclass(slots=True)
+class LMUsed(Record):
+    """Calls that a written body or a dependency made by itself, or that failed."""
+
+    by: str
+    usage: Usage
+
+
+@dataclass(slots=True)
+class RunEnded(Record):
+    """A run, or a graph inside it, is over."""
+
+    outcome: Literal["ended", "waiting", "failed", "cancelled"]
+    node: Node | None = None
+    error: BaseException | None = None
+    gates: tuple[OpenGate, ...] = ()

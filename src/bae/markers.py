@@ -1,0 +1,140 @@
+"""Where a field's value comes from, written into its annotation: `Annotated[T, Dep(fn)]`,
+`Recall()`, `Map(fn, over=…)` or `Gate("question")`. A field with none of them is plain: the caller
+gives it on the start node, the LM fills it on every other. `plan.py` reads these markers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.node import Node
+
+FUNCTION_TIMEOUT: Final = 300.0
+"""Seconds one call of a dependency function may take unless its marker says otherwise."""
+
+MAP_LIMIT: Final = 64
+"""How many items of one `Map` are worked on at once unless it says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """What `Dep` and `Map` have in common: something to call, and how."""
+
+    fn: Callable[..., Any] | Graph[Any] | type[Node]
+
+    def _check(self, timeout: object, retries: int) -> None:
+        kind = type(self).__name__
+        if not callable(self.fn) and not hasattr(self.fn, "arun"):
+            raise TypeError(
+                f"{kind}({self.fn!r}): give it something to call: a function, a Graph or a Node "
+                f"class, not a {type(self.fn).__name__}"
+            )
+        if isinstance(timeout, int | float) and timeout <= 0:
+            raise ValueError(f"{kind}(timeout={timeout!r}): give seconds above 0, or None")
+        if retries < 0:
+            raise ValueError(f"{kind}(retries={retries!r}): give 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Dep(_Called):
+    """The field's value is what `fn` returns.
+
+    Give a function (sync or async), a generator that yields one value and cleans up after the
+    run, a context manager, a `Graph` or a `Node` class. Its own parameters annotated with `Dep`
+    are resolved first, a parameter annotated `LM` gets the run's LM. Within a run `fn` is called
+    once, however many fields and functions ask for it.
+
+    - `timeout`: seconds for one call; 300 for a function and none for a graph unless given,
+      `None` for no bound.
+    - `retries`: how many more times to call it when it raises.
+    - `inline`: call a sync function on the event loop instead of in a worker thread. Use it for
+      trivial functions and for objects tied to their thread.
+    - `cache`: `False` calls `fn` anew for every field that asks.
+    """
+
+    timeout: float | EllipsisType | None = field(default=..., kw_only=True)
+    retries: int = field(default=0, kw_only=True)
+    inline: bool = field(default=False, kw_only=True)
+    cache: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._check(self.timeout, self.retries)
+
+
+@dataclass(frozen=True, slots=True)
+class Map(_Called):
+    """The field's value is the list of what `fn` returns for every item of the field `over`.
+
+    Items are worked on concurrently, at most `limit` at once; results keep the order of the
+    items. `fn` takes the item as its first parameter that nothing else fills; a `Graph` or `Node`
+    class takes it as its start node, or as the start node's one plain field. `over` names a field
+    of the same node, one that the LM fills included. `timeout`, `retries` and `inline` are as for
+    `Dep`, for each item.
+    """
+
+    over: str
+    limit: int = field(default=MAP_LIMIT, kw_only=True)
+    timeout: float | EllipsisType | None = field(default=..., kw_only=True)
+    retries: int = field(default=0, kw_only=True)
+    inline: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._check(self.timeout, self.retries)
+        if self.limit < 1:
+            raise ValueError(f"Map(limit={self.limit!r}): give 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """The field's value is the newest one of its type in the trace of the run.
+
+    Name a node class to look only at nodes of that class. Values that were themselves resolved
+    by `Dep` or `Recall` are skipped: what is found was given by the caller, filled by the LM,
+    answered at a gate or mapped. Where one node holds several values of the type, the field of
+    the same name is taken, else the first. A field whose type is a node class recalls that node.
+    """
+
+    node_type: type[Node] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The field's value is a person's answer to `question`.
+
+    Give `arun(…, answer=…)` an async callable that takes the `OpenGate` and returns the answer;
+    without one the run stops at the gate and its result says what it waits for.
+    """
+
+    question: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGate:
+    """A gate a run has reached: what is asked, for which field, of what type.
+
+    `context` holds the node's values known so far; `problem` says what was wrong with the answer
+    before, when it is asked again.
+    """
+
+    question: str
+    node_type: type[Node]
+    field_name: str
+    type: Any
+    context: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    problem: str | None = None
+    path: str = ""
+
+    @property
+    def place(self) -> str:
+        """The field the answer is for, as `Node.field`."""
+        return f"{self.node_type.__name__}.{self.field_name}"
+
+
+SOURCES: Final = (Dep, Map, Recall, Gate)
+"""Every marker that names a source."""
+
+Source = Dep | Map | Recall | Gate

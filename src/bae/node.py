@@ -1,0 +1,144 @@
+"""`Node`, what users write: a Pydantic model whose fields are context, whose class name is the
+instruction and whose `__call__` says by its return type where the run may go. What can be known
+about a class is worked out once, in `plan.py`."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from bae.draft import start_draft
+from bae.exceptions import NodeError
+from bae.hints import rebuild, remember_frame
+from bae.markers import SOURCES
+
+if TYPE_CHECKING:
+    from bae.lm import LM
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """bae's own settings of a node class, apart from Pydantic's `model_config`.
+
+    `lm` pins an LM to the class: it fills nodes of this class, chooses where they go on, and is
+    what their written body gets as `LM`. Subclasses inherit it; parents and siblings do not see it.
+    """
+
+    lm: LM | None = None
+
+
+class Node(BaseModel):
+    """One step of a graph. Subclass it, declare fields, and say where it leads:
+
+    ```python
+    class Draft(Node):
+        topic: Annotated[str, Recall()]     # from the trace
+        sources: Annotated[list[Source], Dep(search)]   # bae calls search
+        text: str                           # the LM fills it
+
+        async def __call__(self) -> Review | Publish: ...   # the LM chooses, then fills
+    ```
+
+    An empty body (`...`) leaves the choice to the LM; a written one is your code and returns the
+    next node, or None to end the run where the return type allows it. Build a node in your code
+    from the fields you know: the fields with a source may be left out, the run resolves them
+    before `__call__` sees the node. A value that you do give is kept.
+    """
+
+    # A dependency may be anything, a client or a connection included; that the LM is only asked
+    # for what has a JSON schema is proved before a run.
+    model_config = ConfigDict(arbitrary_types_allowed=True, defer_build=True)
+
+    node_config: ClassVar[NodeConfig] = NodeConfig()
+
+    # The names of the fields that have a source; None while annotations are unresolved.
+    __bae_sourced__: ClassVar[frozenset[str] | None] = frozenset()
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Node | None:
+        """Where the run goes on from here. Override it in every node class."""
+        raise NodeError(
+            f"{type(self).__name__} has no __call__ of its own",
+            node_type=type(self),
+            code="bae-node-without-call",
+            fix="write `async def __call__(self) -> NextNode: ...` in the class",
+        )
+
+    @classmethod
+    def successors(cls) -> tuple[type[Node], ...]:
+        """The node classes this one may go on to, in the order of its return type."""
+        from bae.plan import plan_of
+
+        return plan_of(cls, strict=True).successors
+
+    @classmethod
+    def is_terminal(cls) -> bool:
+        """Whether a run may end at this node: None is, or is among, its return types."""
+        from bae.plan import plan_of
+
+        return plan_of(cls, strict=True).may_end
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        _refuse_sync_call(cls)
+        remember_frame(cls)
+        cls.__bae_sourced__ = sourced_fields(cls) if cls.__pydantic_complete__ else None
+
+    if not TYPE_CHECKING:  # for type checkers the constructor stays the one pydantic declares
+
+        def __init__(self, /, **data: Any) -> None:
+            __tracebackhide__ = True
+            sourced = self.__bae_sourced__
+            if sourced is None:
+                sourced = _finish(type(self))
+            if sourced and not sourced <= data.keys() and start_draft(self, data, sourced):
+                return
+            self.__pydantic_validator__.validate_python(data, self_instance=self)
+
+        # Tells pydantic that this is a constructor like its own, not one it must go through when
+        # it validates.
+        __init__.__pydantic_base_init__ = True
+
+        def __getattr__(self, name: str) -> Any:
+            if name in (type(self).__bae_sourced__ or ()):
+                raise AttributeError(
+                    f"{type(self).__name__}.{name} has a source and is not resolved yet: it is "
+                    "there when the run calls the node, or give it when you build the node"
+                )
+            return super().__getattr__(name)
+
+
+# Building the schema of this one class, which has no fields, would load half of pydantic at import;
+# that of every subclass is built with its class, as usual.
+Node.model_config["defer_build"] = False
+
+
+def sourced_fields(cls: type[Node]) -> frozenset[str]:
+    """The names of the fields whose annotation carries a source marker."""
+    return frozenset(
+        name
+        for name, field in cls.__pydantic_fields__.items()
+        if any(isinstance(marker, SOURCES) for marker in field.metadata)
+    )
+
+
+def _finish(cls: type[Node]) -> frozenset[str]:
+    rebuild(cls)
+    cls.__bae_sourced__ = sourced_fields(cls)
+    return cls.__bae_sourced__
+
+
+def _refuse_sync_call(cls: type[Node]) -> None:
+    call = cls.__dict__.get("__call__")
+    if call is None or inspect.iscoroutinefunction(inspect.unwrap(call)):
+        return
+    raise NodeError(
+        f"{cls.__name__}.__call__ is not a coroutine function",
+        node_type=cls,
+        code="bae-node-sync-call",
+        fix="write `async def __call__(self) -> …`; a body that awaits nothing may be async too, "
+        "and must not yield",
+    )

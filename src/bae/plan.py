@@ -1,0 +1,272 @@
+"""One node class becomes one `NodePlan`: its fields by source, the calls behind them, and where it
+leads. Worked out once per class and never during a step; `graph.py` strings plans together,
+`runner.py` follows them."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pydantic.fields import FieldInfo
+
+from bae.assignable import type_name, union_members
+from bae.calls import CallPlan, is_lm, plan_call
+from bae.exceptions import HintError
+from bae.hints import Names, annotations_of, forget_frame, is_empty_body, names_of_class, rebuild
+from bae.markers import SOURCES, Dep, Gate, Map, Recall, Source
+from bae.node import Node, sourced_fields
+from bae.problem import Problem
+
+if TYPE_CHECKING:
+    from bae.lm import LM
+
+FieldKind = Literal["plain", "dep", "recall", "map", "gate"]
+
+
+@dataclass(slots=True, eq=False)
+class FieldPlan:
+    """One field: where its value comes from, and what it may be."""
+
+    name: str
+    kind: FieldKind
+    info: FieldInfo
+    marker: Source | None = None
+    call: CallPlan | None = None
+    found_in: dict[type[Node], tuple[tuple[str, bool], ...]] = field(
+        default_factory=dict["type[Node]", "tuple[tuple[str, bool], ...]"]
+    )
+    """For a Recall: the fields of a node class that may hold its value, see `recall.py`."""
+
+    @property
+    def annotation(self) -> Any:
+        return self.info.annotation
+
+    @property
+    def required(self) -> bool:
+        return self.info.is_required()
+
+
+@dataclass(slots=True, eq=False)
+class NodePlan:
+    """Everything about a node class that a run needs to know."""
+
+    node: type[Node]
+    fields: dict[str, FieldPlan] = field(default_factory=dict[str, FieldPlan])
+    plain: tuple[FieldPlan, ...] = ()
+    context: tuple[FieldPlan, ...] = ()
+    """Sourced fields that are resolved before the LM fills the plain ones."""
+    after: tuple[FieldPlan, ...] = ()
+    """Maps over what the LM fills, directly or through another map."""
+    sourced: tuple[FieldPlan, ...] = ()
+    successors: tuple[type[Node], ...] = ()
+    offered: tuple[type[Node] | type[None], ...] = ()
+    may_end: bool = False
+    written: bool = False
+    lm_parameter: str | None = None
+    lm: LM | None = None
+    problems: list[Problem] = field(default_factory=list[Problem])
+    unresolved: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.node.__name__
+
+
+_SELF: Any = typing.Self
+
+
+def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
+    """The plan of a node class, made on first use.
+
+    With `strict`, a hint that cannot be resolved is raised; without, it is among the problems. A
+    plan with unresolved names is made again the next time: they may be defined by then.
+    """
+    found = cast(NodePlan | None, cls.__dict__.get("__bae_plan__"))
+    if found is not None:
+        return found
+    plan = NodePlan(cls, lm=_pinned_lm(cls))
+    names = names_of_class(cls)
+    try:
+        rebuild(cls)
+        cls.__bae_sourced__ = sourced_fields(cls)
+        _plan_fields(plan, names)
+        _plan_call(plan, names)
+    except HintError as error:
+        if strict:
+            raise
+        plan.unresolved = True
+        where = f" ({error.path})" if error.path else ""
+        plan.problems.append(
+            Problem("error", error.code, plan.name, error.message + where, error.fix or "")
+        )
+        return plan
+    type.__setattr__(cls, "__bae_plan__", plan)
+    forget_frame(cls)
+    return plan
+
+
+def _pinned_lm(cls: type[Node]) -> LM | None:
+    for base in cls.__mro__:
+        config = base.__dict__.get("node_config")
+        if config is not None and config.lm is not None:
+            return config.lm
+    return None
+
+
+def _plan_fields(plan: NodePlan, names: Names) -> None:
+    for name, info in plan.node.__pydantic_fields__.items():
+        plan.fields[name] = _plan_field(plan, name, info, names)
+    after: set[str] = set()
+    for _ in plan.fields:  # a map over a map over a plain field is found in as many rounds
+        for each in plan.fields.values():
+            if isinstance(each.marker, Map):
+                over = plan.fields.get(each.marker.over)
+                if over is not None and (over.kind == "plain" or over.name in after):
+                    after.add(each.name)
+    sourced = [f for f in plan.fields.values() if f.kind != "plain"]
+    plan.plain = tuple(f for f in plan.fields.values() if f.kind == "plain")
+    plan.context = tuple(f for f in sourced if f.name not in after)
+    plan.after = tuple(f for f in sourced if f.name in after)
+    plan.sourced = plan.context + plan.after
+
+
+def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> FieldPlan:
+    place = f"{plan.name}.{name}"
+    markers = [m for m in info.metadata if isinstance(m, SOURCES)]
+    if len(markers) > 1:
+        said = " and ".join(type(m).__name__ for m in markers)
+        plan.problems.append(
+            Problem("error", "bae-field-sources", place, f"has {said}", "keep one source")
+        )
+    if not markers:
+        if _buried_marker(info.annotation):
+            plan.problems.append(
+                Problem(
+                    "error",
+                    "bae-field-buried",
+                    place,
+                    "its source marker is inside the type, where it is not seen",
+                    "put Annotated outermost: Annotated[T | None, Dep(…)]",
+                )
+            )
+        return FieldPlan(name, "plain", info)
+    match markers[0]:
+        case Dep() as dep:
+            call = plan_call(dep.fn, names)
+            return FieldPlan(name, "dep", info, dep, call)
+        case Map() as mapping:
+            return FieldPlan(name, "map", info, mapping, plan_call(mapping.fn, names))
+        case Gate() as gate:
+            return FieldPlan(name, "gate", info, gate)
+        case Recall() as recall:
+            return FieldPlan(name, "recall", info, recall)
+
+
+def _buried_marker(annotation: Any) -> bool:
+    if typing.get_origin(annotation) is typing.Annotated and any(
+        isinstance(m, SOURCES) for m in typing.get_args(annotation)[1:]
+    ):
+        return True
+    return any(_buried_marker(argument) for argument in typing.get_args(annotation))
+
+
+def _plan_call(plan: NodePlan, names: Names) -> None:
+    owner = next(base for base in plan.node.__mro__ if "__call__" in base.__dict__)
+    if owner is Node:
+        plan.problems.append(
+            Problem(
+                "error",
+                "bae-node-without-call",
+                plan.name,
+                "has no __call__, so nothing says where it leads",
+                "write `async def __call__(self) -> NextNode: ...` in the class",
+            )
+        )
+        return
+    call = cast(Any, owner).__call__
+    if owner is not plan.node:
+        names = names.then(names_of_class(owner))
+    plan.written = not is_empty_body(call)
+    hints = _call_hints(owner, call, names)
+    _plan_parameters(plan, call, hints)
+    if "return" not in hints:
+        plan.problems.append(
+            Problem(
+                "error",
+                "bae-route-unannotated",
+                f"{plan.name}.__call__",
+                "has no return annotation, so nothing says where it leads",
+                "write `-> NextNode`, or `-> None` where the run ends",
+            )
+        )
+        return
+    _plan_route(plan, hints["return"])
+
+
+def _call_hints(owner: type, call: Any, names: Names) -> Mapping[str, Any]:
+    # Kept on the class that wrote the method: its frame is let go of once it is planned, and a
+    # subclass made later still needs what was found there.
+    found = cast(dict[str, Any] | None, owner.__dict__.get("__bae_call_hints__"))
+    if found is None:
+        found = annotations_of(call, names)
+        type.__setattr__(owner, "__bae_call_hints__", found)
+    return found
+
+
+def _plan_parameters(plan: NodePlan, call: Any, hints: Mapping[str, Any]) -> None:
+    code = getattr(call, "__code__", None)
+    if code is not None and code.co_argcount + code.co_kwonlyargcount == 1 and code.co_argcount:
+        return  # self alone, by far the commonest
+    import inspect
+
+    for parameter in list(inspect.signature(call).parameters.values())[1:]:
+        if is_lm(hints.get(parameter.name)):
+            if plan.lm_parameter is None and parameter.kind is not parameter.POSITIONAL_ONLY:
+                plan.lm_parameter = parameter.name
+                continue
+        elif parameter.default is not parameter.empty or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            continue
+        plan.problems.append(
+            Problem(
+                "error",
+                "bae-node-parameter",
+                f"{plan.name}.__call__",
+                f"nothing can fill its parameter {parameter.name}",
+                "annotate one parameter LM; make other values fields of the node",
+            )
+        )
+
+
+def _plan_route(plan: NodePlan, hint: Any) -> None:
+    successors: list[type[Node]] = []
+    offered: list[type[Node] | type[None]] = []
+    for member in union_members(hint):
+        if member is NoneType or member is None:
+            plan.may_end = True
+            offered.append(NoneType)
+            continue
+        if member is _SELF:
+            member = plan.node
+        if isinstance(member, type) and issubclass(member, Node) and member is not Node:
+            if member not in successors:
+                successors.append(member)
+                offered.append(member)
+            continue
+        plan.problems.append(
+            Problem(
+                "error",
+                "bae-route-not-a-node",
+                f"{plan.name}.__call__",
+                f"returns {type_name(member)}, which is not a node class of its own"
+                if member is Node
+                else f"returns {type_name(member)}, which is not a Node",
+                "return Node subclasses, or None to end the run",
+            )
+        )
+    plan.successors, plan.offered = tuple(successors), tuple(offered)

@@ -1,0 +1,390 @@
+"""What can be known to go wrong before the first LM call: read off the plans of a graph, collected
+and answered all at once. `Graph.validate()` is the way in."""
+
+from __future__ import annotations
+
+import collections.abc
+import typing
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from bae.assignable import assignable, type_name, union_members
+from bae.calls import MISSING, CallPlan, unfilled, unreturned
+from bae.markers import Dep, Map
+from bae.paths import endless_loops, path_avoiding
+from bae.plan import FieldPlan, NodePlan
+from bae.problem import Problem
+from bae.recall import holders_for
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.node import Node
+
+Chain = tuple[tuple["Graph[Any]", "type[Node]", str], ...]
+"""How a graph came to run: the graphs around it, each with the node and field it is behind."""
+
+
+def prove(graph: Graph[Any]) -> list[Problem]:
+    """Every problem of a graph and of the graphs inside it, errors first."""
+    problems = dict.fromkeys(_prove(graph, ()))
+    return sorted(problems, key=lambda problem: problem.severity)
+
+
+def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
+    """The problems of one node class that can be seen without the graph around it."""
+    problems = list(plan.problems)
+    for field in plan.fields.values():
+        place = f"{plan.name}.{field.name}"
+        if field.kind == "dep":
+            found = _check_dep(field, cast(CallPlan, field.call))
+        elif field.kind == "map":
+            found = _check_map(plan, field, cast(CallPlan, field.call), cast(Map, field.marker))
+        elif field.kind == "recall" and is_start and field.required:
+            found = [_recall_on_start()]
+        else:
+            continue
+        problems.extend(problem.at(place) for problem in found)
+    return problems
+
+
+def _prove(graph: Graph[Any], chain: Chain) -> Iterator[Problem]:
+    plans = graph.plans
+    for plan in plans.values():
+        yield from check_node(plan)
+        yield from _one_name_twice(plan)
+    yield from _options_that_differ(plans.values())
+    yield from _graphs_inside(graph, chain)
+    if any(plan.unresolved for plan in plans.values()):
+        return  # paths through classes that are not known yet prove nothing
+    for cls, plan in plans.items():
+        for field in plan.sourced:
+            if field.kind == "recall":
+                yield from _check_recall(graph, cls, field, chain)
+    yield from _fields_without_schema(plans)
+    yield from _check_end(graph)
+    for loop in endless_loops(graph.edges, graph.terminal_nodes):
+        if any(plans[cls].problems for cls in loop):
+            continue  # an exit may be what that problem hides
+        names = [cls.__name__ for cls in loop]
+        yield Problem(
+            "warning",
+            "bae-loop-endless",
+            " -> ".join([*names, names[0]]),
+            f"the loop has no exit that the types show ({names[-1]} never returns None)",
+            "let one of its nodes return None or a node that leads out",
+        )
+
+
+def _check_dep(field: FieldPlan, call: CallPlan) -> Iterator[Problem]:
+    yield from call.problems
+    yield from unreturned(call)
+    if not any(problem.code == "bae-hint-unresolved" for problem in call.problems):
+        yield from unfilled(call)
+    yield from _check_type(call, call.returns, field.annotation)
+
+
+def _check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Problem]:
+    if call.returns is not MISSING and assignable(returned, declared) is False:
+        made = type_name(returned)
+        yield Problem(
+            "error",
+            "bae-dep-type",
+            "",
+            f"is {type_name(declared)}, but {call.name} returns {made}",
+            f"declare the field {made}, or give it a function that returns {type_name(declared)}",
+        )
+
+
+def _check_map(plan: NodePlan, field: FieldPlan, call: CallPlan, marker: Map) -> Iterator[Problem]:
+    yield from call.problems
+    yield from unreturned(call)
+    yield from _check_type(call, list[call.returns], field.annotation)
+    over = plan.fields.get(marker.over)
+    if over is None:
+        names = ", ".join(name for name in plan.fields if name != field.name) or "none"
+        yield Problem(
+            "error",
+            "bae-map-over",
+            "",
+            f"maps over {marker.over!r}, and {plan.name} has no such field (it has: {names})",
+            "name a field of the same node that holds a list",
+        )
+        return
+    if _maps_in_a_circle(plan, field):
+        yield Problem(
+            "error", "bae-map-over", "", "maps over itself", "map over a field that is no map of it"
+        )
+        return
+    element = _element(over.annotation)
+    if element is None:
+        yield Problem(
+            "error",
+            "bae-map-over",
+            "",
+            f"maps over {marker.over}, which is {type_name(over.annotation)} and no list",
+            f"declare {marker.over} a list, tuple, set or sequence",
+        )
+        return
+    yield from _check_item(call, element[0])
+
+
+def _check_item(call: CallPlan, element: Any) -> Iterator[Problem]:
+    if call.graph is not None and assignable(element, call.graph.start) is True:
+        return
+    if len(call.free) != 1:
+        takes = ", ".join(name for name, _ in call.free) or "nothing"
+        what = "required plain fields of its start node" if call.graph else "free parameters"
+        yield Problem(
+            "error",
+            "bae-map-item",
+            "",
+            f"{call.name} must take the item and nothing else that is not filled, and its {what} "
+            f"are: {takes}",
+            "leave exactly one; give the others a Dep or a default",
+        )
+        return
+    name, declared = call.free[0]
+    if assignable(element, declared) is False:
+        yield Problem(
+            "error",
+            "bae-map-item",
+            "",
+            f"{call.name}({name}) takes {type_name(declared)}, but the items are "
+            f"{type_name(element)}",
+            f"annotate {name} as {type_name(element)}, or map over another field",
+        )
+
+
+def _element(annotation: Any) -> tuple[Any] | None:
+    """The type of the items of a list-like annotation, or None where it is not list-like."""
+    elements: list[Any] = []
+    for member in union_members(annotation):
+        origin = typing.get_origin(member) or member
+        if origin is Any:
+            return (Any,)
+        if not isinstance(origin, type) or issubclass(
+            origin, str | bytes | collections.abc.Mapping
+        ):
+            return None
+        if not issubclass(origin, collections.abc.Iterable):
+            return None
+        arguments = typing.get_args(member)
+        if origin is tuple and arguments and arguments[-1] is not Ellipsis:
+            elements.extend(arguments)
+        else:
+            elements.append(arguments[0] if arguments else Any)
+    return (typing.Union[tuple(elements)] if elements else Any,)  # noqa: UP007
+
+
+def _maps_in_a_circle(plan: NodePlan, field: FieldPlan) -> bool:
+    seen: set[str] = set()
+    current: FieldPlan | None = field
+    while current is not None and isinstance(current.marker, Map):
+        if current.name in seen:
+            return True
+        seen.add(current.name)
+        current = plan.fields.get(current.marker.over)
+    return False
+
+
+def _one_name_twice(plan: NodePlan) -> Iterator[Problem]:
+    names = [cls.__name__ for cls in plan.successors]
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        yield Problem(
+            "error",
+            "bae-route-same-name",
+            f"{plan.name}.__call__",
+            f"returns two classes named {name}, which the LM cannot tell apart",
+            "rename one of them",
+        )
+
+
+def _check_recall(
+    graph: Graph[Any], cls: type[Node], field: FieldPlan, chain: Chain
+) -> Iterator[Problem]:
+    place = f"{cls.__name__}.{field.name}"
+    wanted = type_name(field.annotation)
+    if not field.required:
+        return
+    gap = _gap((*chain, (graph, cls, field.name)), field, surely=False)
+    if gap is not None:
+        if not chain and cls is graph.start and len(gap) == 1:
+            yield _recall_on_start().at(place)
+            return
+        yield Problem(
+            "error",
+            "bae-recall-path",
+            place,
+            f"Recall() can find no {wanted} on the path {' -> '.join(gap)}",
+            f"fill a {wanted} before {cls.__name__} on that path, or give the field a default",
+        )
+        return
+    gap = _gap((*chain, (graph, cls, field.name)), field, surely=True)
+    if gap is not None:
+        yield Problem(
+            "warning",
+            "bae-recall-unsure",
+            place,
+            f"Recall() may find no {wanted} on the path {' -> '.join(gap)}: the fields there can "
+            "hold something else",
+            f"hold a plain {wanted} on that path, or give the field a default",
+        )
+    for holder in graph.nodes:
+        held = [name for name, _ in holders_for(field, holder)]
+        if len(held) > 1 and held[0] != field.name:
+            yield Problem(
+                "warning",
+                "bae-recall-ambiguous",
+                place,
+                f"{holder.__name__} holds a {wanted} in {', '.join(held)}; {held[0]} is taken",
+                "name the field as the one that is meant, or give the values types of their own",
+            )
+
+
+def _gap(chain: Chain, field: FieldPlan, surely: bool) -> list[str] | None:
+    """A path to the field's node on which nothing holds its type, or None when there is none.
+
+    A graph inside another sees the trace around it, so there must be a gap in that one as well.
+    """
+    graph, cls, _ = chain[-1]
+
+    def holds(node: type[Node]) -> bool:
+        return any(sure or not surely for _, sure in holders_for(field, node))
+
+    path = path_avoiding(graph.edges, graph.start, cls, holds)
+    if path is None:
+        return None
+    names = [node.__name__ for node in path]
+    if len(chain) == 1:
+        return names
+    around = _gap(chain[:-1], field, surely)
+    return None if around is None else [*around, *names]
+
+
+def _recall_on_start() -> Problem:
+    return Problem(
+        "error",
+        "bae-recall-start",
+        "",
+        "Recall() on the start node: there is no trace before it",
+        "have the caller give the value, or use Dep",
+    )
+
+
+def _graphs_inside(graph: Graph[Any], chain: Chain) -> Iterator[Problem]:
+    for cls, plan in graph.plans.items():
+        for field in plan.sourced:
+            for inner in _graphs_behind(field.call):
+                link = (*chain, (graph, cls, field.name))
+                around = [g for g, _, _ in link]
+                if any(inner.start is g.start for g in around):
+                    names = " -> ".join([*(g.name for g in around), inner.name])
+                    yield Problem(
+                        "error",
+                        "bae-dep-cycle",
+                        f"{plan.name}.{field.name}",
+                        f"the graph is a dependency of itself: {names}",
+                        "break the circle: a graph cannot wait for its own result",
+                    )
+                    continue
+                yield from _prove(inner, link)
+
+
+def _graphs_behind(call: CallPlan | None) -> Iterator[Graph[Any]]:
+    if call is None:
+        return
+    if call.graph is not None:
+        yield call.graph
+    for _, below in call.inputs:
+        yield from _graphs_behind(below.call)
+
+
+def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:
+    """One call serves everybody who asks for a function, so its options should be one too."""
+    seen: dict[Any, tuple[Dep, str]] = {}
+    for plan in plans:
+        for field in plan.sourced:
+            if not isinstance(field.marker, Dep) or field.call is None:
+                continue
+            marker, place = field.marker, f"{plan.name}.{field.name}"
+            first, where = seen.setdefault(field.call.key, (marker, place))
+            if first != marker and first.cache and marker.cache:
+                yield Problem(
+                    "warning",
+                    "bae-dep-options",
+                    place,
+                    f"asks for {field.call.name} with other options than {where}; the first to "
+                    "ask decides for both",
+                    "give both the same options, or cache=False to one",
+                )
+
+
+def _fields_without_schema(plans: dict[type[Node], NodePlan]) -> Iterator[Problem]:
+    filled = dict.fromkeys(
+        target for plan in plans.values() if not plan.written for target in plan.successors
+    )
+    for cls in filled:
+        for field in plans[cls].plain:
+            reason = _no_schema(cls, field)
+            if reason:
+                yield Problem(
+                    "error",
+                    "bae-field-no-schema",
+                    f"{cls.__name__}.{field.name}",
+                    f"the LM is to fill it, but {type_name(field.annotation)} has no JSON schema "
+                    f"({reason})",
+                    "use a type that JSON can say, or give the field a source",
+                )
+
+
+def _no_schema(cls: type[Node], field: FieldPlan) -> str:
+    if field.annotation in (str, int, float, bool):
+        return ""
+    from pydantic.errors import PydanticInvalidForJsonSchema
+    from pydantic.json_schema import GenerateJsonSchema
+
+    from bae.draft import field_schema
+
+    try:
+        GenerateJsonSchema().generate(field_schema(cls, field.name))
+    except PydanticInvalidForJsonSchema as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
+def _check_end(graph: Graph[Any]) -> Iterator[Problem]:
+    if not graph.end:
+        return
+    for cls in graph.end:
+        plan = graph.plans.get(cls)
+        if plan is None:
+            yield Problem(
+                "error",
+                "bae-end-unreachable",
+                cls.__name__,
+                f"is named in end=, but cannot be reached from {graph.start.__name__}",
+                "return it from a node on the way, or take it out of end=",
+            )
+        elif not plan.may_end:
+            yield Problem(
+                "error",
+                "bae-end-not-terminal",
+                cls.__name__,
+                "is named in end=, but no run can end there: its return type has no None",
+                f"name where the graph ends: {_spelled(graph.terminal_nodes)}",
+            )
+    for cls in graph.terminal_nodes:
+        if cls not in graph.end:
+            yield Problem(
+                "error",
+                "bae-end-incomplete",
+                cls.__name__,
+                "the graph can end there, but end= does not name it, so .result would not be "
+                "what its type says",
+                f"write end={_spelled((*graph.end, cls))}",
+            )
+
+
+def _spelled(classes: Sequence[type[Node]]) -> str:
+    names = ", ".join(cls.__name__ for cls in classes)
+    return f"({names})" if len(classes) > 1 else names or "nothing yet"

@@ -1,0 +1,108 @@
+"""Looking a value up in the trace by its type. Which fields of a node class can hold the type is
+worked out once per class; a step only walks the trace backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import NoneType
+from typing import Any
+
+from bae.assignable import assignable, could_hold, type_name, union_members
+from bae.exceptions import RecallError
+from bae.markers import Recall
+from bae.node import Node
+from bae.plan import FieldPlan, plan_of
+
+Holders = tuple[tuple[str, bool], ...]
+"""Field names, best first, each with whether it is sure to hold the type; `""` is the node."""
+
+
+def recall_from_trace(trace: Iterable[Node], wanted: Any) -> Any:
+    """The newest value of type `wanted` in a trace, Dep and Recall fields skipped.
+
+    Raises `RecallError` where there is none. A node class finds the newest such node.
+    """
+    members = _members(wanted)
+    nodes = list(trace)
+    for node in reversed(nodes):
+        found, value = _held(node, holders(type(node), members), members)
+        if found:
+            return value
+    raise RecallError(
+        f"no {type_name(wanted)} in the trace",
+        path=" -> ".join(type(node).__name__ for node in nodes) or "the trace is empty",
+        fix=f"have a node before this one hold a {type_name(wanted)} that no Dep or Recall made",
+    )
+
+
+def recall_field(field: FieldPlan, nodes: Iterable[Node]) -> tuple[bool, Any]:
+    """Whether a Recall field finds its value in `nodes`, newest first, and the value."""
+    members = _members(field.annotation)
+    for node in nodes:
+        found, value = _held(node, holders_for(field, type(node)), members)
+        if found:
+            return True, value
+    return False, None
+
+
+def holders_for(field: FieldPlan, node_type: type[Node]) -> Holders:
+    """The fields of `node_type` that a Recall field may find its value in."""
+    found = field.found_in.get(node_type)
+    if found is None:
+        marker = field.marker
+        only = marker.node_type if isinstance(marker, Recall) else None
+        fits = only is None or issubclass(node_type, only)
+        found = holders(node_type, _members(field.annotation), field.name) if fits else ()
+        field.found_in[node_type] = found
+    return found
+
+
+def holders(node_type: type[Node], members: tuple[Any, ...], name: str = "") -> Holders:
+    """The fields of `node_type` whose type is one of `members`; one named `name` comes first."""
+    if any(isinstance(m, type) and issubclass(m, Node) for m in members) and any(
+        assignable(node_type, m) is True for m in members
+    ):
+        return (("", True),)
+    found: list[tuple[str, bool]] = []
+    for field in plan_of(node_type).fields.values():
+        if field.kind in ("dep", "recall"):
+            continue
+        sure = all(_fits(part, members) for part in union_members(field.annotation))
+        if sure or any(
+            _fits(part, members) or _unknown(part, members)
+            for part in union_members(field.annotation)
+        ):
+            found.append((field.name, sure))
+    return tuple(sorted(found, key=lambda holder: holder[0] != name))
+
+
+def _members(wanted: Any) -> tuple[Any, ...]:
+    """What is looked for: of `T | None` the T, since None is no value to recall."""
+    members = union_members(wanted)
+    return tuple(m for m in members if m is not NoneType) or members
+
+
+def _held(node: Node, held_by: Holders, members: tuple[Any, ...]) -> tuple[bool, Any]:
+    for name, sure in held_by:
+        if not name:
+            return True, node
+        if name in node.__dict__:
+            value = node.__dict__[name]
+            if sure or any(could_hold(value, member) for member in members):
+                return True, value
+    return False, None
+
+
+def _fits(part: Any, members: tuple[Any, ...]) -> bool:
+    return any(
+        assignable(part, member) is True and not _only_promoted(part, member) for member in members
+    )
+
+
+def _only_promoted(part: Any, member: Any) -> bool:
+    """An int is accepted where a float is declared, but it is not the float that was meant."""
+    return part is not member and member in (int, float, complex) and part in (bool, int, float)
+
+
+def _unknown(part: Any, members: tuple[Any, ...]) -> bool:
+    return any(assignable(part, member) is None for member in members)

@@ -1,0 +1,335 @@
+"""The values of a node's sourced fields: what a run resolves before it calls a node, and the same
+by hand for tests and tools. `dataflow.py` schedules the work, `recall.py` searches the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from time import time
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from bae.assignable import type_name
+from bae.calls import CallPlan, Input, plan_call, unfilled
+from bae.dataflow import Dataflow, Flight, Place, landed
+from bae.draft import validated
+from bae.exceptions import BaeError, CallTimeout, DepError, GateError, RecallError
+from bae.fanout import fan_out
+from bae.hints import HintError
+from bae.invoke import Closer
+from bae.journal.records import GateOpened, Recalled
+from bae.markers import Dep, Gate, Map, OpenGate
+from bae.node import Node
+from bae.plan import FieldKind, FieldPlan, NodePlan, plan_of
+from bae.recall import recall_field, recall_from_trace
+from bae.run import Run, Waiting
+
+__all__ = [
+    "build_dep_dag",
+    "classify_fields",
+    "recall_from_trace",
+    "resolve_dep",
+    "resolve_fields",
+    "validate_node_deps",
+]
+
+GATE_ATTEMPTS = 3
+"""How often a gate is asked when the answers do not fit."""
+
+
+def classify_fields(cls: type[Node]) -> dict[str, FieldKind]:
+    """Where each field of a node class gets its value: dep, recall, map, gate or plain."""
+    return {name: field.kind for name, field in plan_of(cls, strict=True).fields.items()}
+
+
+def build_dep_dag(cls: type[Node]) -> dict[Callable[..., Any], tuple[Callable[..., Any], ...]]:
+    """Every dependency function behind the fields of `cls`, with the functions it waits for.
+
+    It is what `graphlib.TopologicalSorter` takes. A cycle among them is raised as `DepError`.
+    """
+    dag: dict[Callable[..., Any], tuple[Callable[..., Any], ...]] = {}
+
+    def add(call: CallPlan) -> None:
+        if call.fn not in dag:
+            dag[call.fn] = tuple(below.call.fn for _, below in call.inputs)
+            for _, below in call.inputs:
+                add(below.call)
+
+    for field in plan_of(cls, strict=True).fields.values():
+        if field.call is not None:
+            cycle = next((p for p in field.call.problems if p.code == "bae-dep-cycle"), None)
+            if cycle is not None:
+                raise DepError(
+                    f"{cls.__name__}.{field.name}: {cycle.message}",
+                    node_type=cls,
+                    field_name=field.name,
+                    code=cycle.code,
+                    fix=cycle.fix,
+                )
+            add(field.call)
+    return dag
+
+
+def validate_node_deps(cls: type[Node], is_start: bool = False) -> list[str]:
+    """What is wrong with the sources of one node class, a line each; empty when nothing is.
+
+    `Graph.validate()` checks a whole graph, paths included.
+    """
+    from bae.proof import check_node
+
+    return [str(problem) for problem in check_node(plan_of(cls), is_start=is_start)]
+
+
+async def resolve_dep(
+    fn: Callable[..., Any],
+    cache: dict[Any, Any] | None = None,
+    *,
+    lm: Any = None,
+    stack: AsyncExitStack | None = None,
+) -> Any:
+    """Call one dependency, its own dependencies first, and answer its value.
+
+    `cache` holds values by function: those that are there are used, those that are made are
+    added. What a function raises is raised as it is. Generators and context managers are closed
+    when `stack` is; without one they are refused, since nobody would close them.
+    """
+    call = plan_call(fn)
+    for problem in [*call.problems, *unfilled(call)]:
+        if problem.severity == "error" and problem.code != "bae-dep-unannotated":
+            raise DepError(problem.message, code=problem.code, fix=problem.fix)
+    flow = _StackedFlow(cache, stack)
+    place = Place(Run(lm=lm, flow=flow), Node, call.name)
+    flight = flow.dep(Input(call, Dep(fn)), place)
+    failed = await flow.gather([flight])
+    if failed is not None:
+        raise cast(BaseException, failed.error)
+    return flight.value
+
+
+async def resolve_fields(
+    cls: type[Node],
+    trace: Sequence[Node] = (),
+    dep_cache: dict[Any, Any] | None = None,
+    *,
+    lm: Any = None,
+    answer: Any = None,
+    stack: AsyncExitStack | None = None,
+) -> dict[str, Any]:
+    """The values of all fields of `cls` that have a source, in the order of the fields.
+
+    Maps over a field that is not among them are left out. `dep_cache`, `lm` and `stack` are as
+    for `resolve_dep`. What a function raises is raised as it is, once its siblings are cancelled
+    and gone.
+    """
+    plan = plan_of(cls, strict=True)
+    flow = _StackedFlow(dep_cache, stack)
+    run = Run(lm=lm, answer=answer, flow=flow, trace=list(trace))
+    try:
+        return await resolve(run, plan, plan.context, {})
+    except DepError as error:
+        if error.cause is not None and error.code in ("bae-dep-failed", "bae-dep-timeout"):
+            raise error.cause from None
+        raise
+    except Waiting as waiting:
+        raise GateError(str(waiting), gates=waiting.gates, fix="pass answer=…") from None
+
+
+async def resolve(
+    run: Run, plan: NodePlan, fields: Sequence[FieldPlan], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values of `fields` in their order; `given` are the node's values that are known.
+
+    A field whose source failed and that has a default is left out.
+    """
+    values: dict[str, Any] = {}
+    flights: dict[str, Flight] = {}
+    for field in fields:
+        if field.kind == "recall":
+            _recall(run, plan, field, values)
+    if len(values) < len(fields):
+        flow = cast(Dataflow, run.flow)
+        known = {**given, **values}
+        for field in fields:
+            if field.kind != "recall" and field.name not in flights:
+                _start(run, flow, plan, field, known, flights)
+        wanted = list(flights.values())
+        optional = (f.name for f in fields if not f.required)
+        tolerant = frozenset(flights[name] for name in optional if name in flights)
+        failed = await flow.gather(wanted, tolerant)
+        if failed is not None:
+            field = next(name for name, flight in flights.items() if flight is failed)
+            raise _failed(plan, field, failed)
+        for name, flight in flights.items():
+            if flight.error is None:
+                values[name] = flight.value
+    return {field.name: values[field.name] for field in fields if field.name in values}
+
+
+def start_early(run: Run, plan: NodePlan) -> None:
+    """Start the dependencies of a node that is sure to come next."""
+    flow = cast(Dataflow, run.flow)
+    for field in plan.context:
+        if field.kind == "dep" and field.call is not None and not uses_trace(field.call):
+            marker = cast(Dep, field.marker)
+            place = Place(run, plan.node, field.name)
+            place.step += 1
+            run.ahead.append(flow.dep(Input(field.call, marker), place))
+
+
+def uses_trace(call: CallPlan) -> bool:
+    """Whether what a dependency returns can depend on where in the run it is asked for: a graph
+    that recalls from the run around it, here or further down."""
+    if call.graph is not None:
+        return call.graph.recalls
+    return any(uses_trace(below.call) for _, below in call.inputs)
+
+
+class _StackedFlow(Dataflow):
+    """A dataflow outside a run: what is opened is closed by the caller's stack."""
+
+    def __init__(self, cache: dict[Any, Any] | None, stack: AsyncExitStack | None) -> None:
+        super().__init__(cache)
+        self._stack = stack
+
+    def on_close(self, name: str, closer: Closer) -> None:
+        if self._stack is not None:
+            self._stack.push_async_callback(closer, None)
+            return
+        super().on_close(name, closer)
+
+    async def gather(
+        self, flights: Sequence[Flight], tolerant: frozenset[Flight] = frozenset()
+    ) -> Flight | None:
+        failed: Flight | None = None
+        try:
+            failed = await super().gather(flights, tolerant)
+        finally:
+            if self._closers:
+                await self.close(None)
+                if failed is None:
+                    raise BaeError(
+                        "a generator or context manager was opened outside a run, with nobody to "
+                        "close it later; it has been closed",
+                        code="bae-dep-unowned",
+                        fix="pass stack=AsyncExitStack(), or run the graph",
+                    )
+        return failed
+
+
+def _start(
+    run: Run,
+    flow: Dataflow,
+    plan: NodePlan,
+    field: FieldPlan,
+    known: Mapping[str, Any],
+    flights: dict[str, Flight],
+) -> Flight:
+    place = Place(run, plan.node, field.name)
+    match field.marker:
+        case Dep() as dep:
+            flight = flow.dep(Input(cast(CallPlan, field.call), dep), place)
+        case Map() as mapping:
+            over = flights.get(mapping.over)
+            if over is None:
+                below = plan.fields[mapping.over]
+                if mapping.over in known:
+                    over = landed(place, known[mapping.over])
+                else:
+                    over = _start(run, flow, plan, below, known, flights)
+            if not over.done:
+                over.interest += 1
+            call = cast(CallPlan, field.call)
+            inputs = [("", over), *((n, flow.dep(below, place)) for n, below in call.inputs)]
+            work = partial(fan_out, call=call, marker=mapping, flow=flow)
+            flight = flow.enter(Flight(place, call.name, "map", work, inputs, call))
+        case Gate() as gate:
+            work = partial(_ask, plan=plan, field=field, gate=gate, known=known)
+            flight = flow.enter(Flight(place, gate.question, "gate", work))
+        case _:
+            raise AssertionError(field.kind)
+    flights[field.name] = flight
+    return flight
+
+
+def _recall(run: Run, plan: NodePlan, field: FieldPlan, values: dict[str, Any]) -> None:
+    found, value = recall_field(field, run.seen())
+    if found:
+        values[field.name] = value
+        run.emit(Recalled(time(), run.path, run.step, plan.node, field.name, value))
+    elif field.required:
+        wanted = type_name(field.annotation)
+        raise RecallError(
+            f"{plan.name}.{field.name}: no {wanted} in the trace",
+            node_type=plan.node,
+            field_name=field.name,
+            path=" -> ".join([*(type(n).__name__ for n in [*run.seen()][::-1]), plan.name]),
+            fix=f"have a node before {plan.name} hold a {wanted}, or give the field a default",
+        )
+
+
+async def _ask(
+    flight: Flight, plan: NodePlan, field: FieldPlan, gate: Gate, known: Mapping[str, Any]
+) -> Any:
+    run = flight.place.run
+    opened = OpenGate(
+        gate.question, plan.node, field.name, field.annotation, dict(known), path=run.path
+    )
+    run.emit(GateOpened(time(), run.path, flight.place.step, opened))
+    if run.answer is None:
+        raise Waiting([opened])
+    last: ValidationError | None = None
+    for _ in range(GATE_ATTEMPTS):
+        answer = await run.answer(opened)
+        try:
+            return validated(plan.node, {field.name: answer})[field.name]
+        except ValidationError as error:
+            opened = replace(opened, problem=_first_message(error))
+            last = error
+    raise GateError(
+        f"{opened.place}: {GATE_ATTEMPTS} answers to {gate.question!r} were not "
+        f"{type_name(field.annotation)}: {opened.problem}",
+        gates=[opened],
+        node_type=plan.node,
+        field_name=field.name,
+        code="bae-gate-invalid",
+        cause=last,
+        fix=f"answer with a {type_name(field.annotation)}",
+    )
+
+
+def _failed(plan: NodePlan, name: str, flight: Flight) -> BaeError:
+    error = cast(BaseException, flight.error)
+    if isinstance(error, GateError | HintError) or (
+        isinstance(error, BaeError) and not isinstance(error, DepError) and flight.source == "gate"
+    ):
+        return error
+    below = flight
+    while below.via is not None:
+        below = below.via[1]
+    item = "" if below.item is None else f"[{below.item}]"
+    place = f"{plan.name}.{name}{item}"
+    if isinstance(error, CallTimeout):
+        return DepError(
+            f"{place}: {error}",
+            node_type=plan.node,
+            field_name=name,
+            code="bae-dep-timeout",
+            path=flight.route(),
+            cause=error,
+            fix=f"raise the bound: Dep({below.by}, timeout=…), or give the field a default",
+        )
+    return DepError(
+        f"{place}: {below.by} raised {type(error).__name__}",
+        node_type=plan.node,
+        field_name=name,
+        path=flight.route(),
+        cause=error,
+        fix=f"mend {below.by}, retry it with retries=…, or give the field a default",
+    )
+
+
+def _first_message(error: ValidationError) -> str:
+    return "; ".join(str(e["msg"]) for e in error.errors(include_url=False))

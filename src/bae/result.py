@@ -1,0 +1,71 @@
+"""What a run returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from bae.exceptions import GateError
+
+if TYPE_CHECKING:
+    from bae.journal.memory import MemoryJournal
+    from bae.lm.usage import Usage
+    from bae.markers import OpenGate
+    from bae.node import Node
+
+T = TypeVar("T", bound="Node", covariant=True)
+
+
+class GraphResult(Generic[T]):
+    """How a run came out. Read `.result` for the node it ended at.
+
+    - `.trace`: every node in order, the terminal one last.
+    - `.node`: None after a normal end; the node a run stopped at when it waits for a person.
+    - `.waiting`: the gates such a run waits for.
+    - `.nested`: the nodes of graphs that ran inside this one, by place.
+    - `.usage`: what the LM calls used; `.journal`: everything that happened; `.run_id`.
+    """
+
+    __slots__ = ("journal", "node", "run_id", "trace", "waiting")
+
+    def __init__(
+        self,
+        trace: list[Node],
+        journal: MemoryJournal,
+        run_id: str,
+        node: Node | None = None,
+        waiting: tuple[OpenGate, ...] = (),
+    ) -> None:
+        self.trace = trace
+        self.journal = journal
+        self.run_id = run_id
+        self.node = node
+        self.waiting = waiting
+
+    @property
+    def result(self) -> T:
+        """The terminal node. Raises `GateError` when the run waits for a person instead."""
+        if self.waiting:
+            asked = "; ".join(f"{gate.place}: {gate.question}" for gate in self.waiting)
+            error = GateError(
+                f"the run has no result yet, it waits for an answer to {asked}",
+                gates=self.waiting,
+                fix="run it with answer=…, or look at .waiting before .result",
+            )
+            error.trace, error.journal, error.run_id = self.trace, self.journal, self.run_id
+            raise error
+        return self.trace[-1]  # type: ignore[return-value]  # the graph's proof says so
+
+    @property
+    def usage(self) -> Usage:
+        """Calls, tokens and cost of the run, graphs and maps inside it included."""
+        return self.journal.usage()
+
+    @property
+    def nested(self) -> dict[str, list[Node]]:
+        """The nodes of every graph that ran as a `Dep` or `Map`, by its place in the run."""
+        return self.journal.nested()
+
+    def __repr__(self) -> str:
+        way = " -> ".join(type(node).__name__ for node in self.trace)
+        state = f" waiting for {len(self.waiting)} answers" if self.waiting else ""
+        return f"<GraphResult {way}{state}>"

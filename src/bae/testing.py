@@ -1,0 +1,230 @@
+"""For tests of graphs, without a model: `ScriptedLM` gives the answers a test tells it to, through
+the same validation as any LM's, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, TypeVar, cast
+
+from pydantic import ValidationError
+
+from bae.exceptions import BaeLMError, FillError
+from bae.lm.usage import Usage, report
+from bae.node import Node
+from bae.plan import plan_of
+
+N = TypeVar("N", bound=Node)
+
+Scripted = type[Node] | Node | Mapping[str, Any] | str | BaseException | None
+"""One answer: a class or its name to choose it, a node or its values to fill it, None to end the
+run, an exception to raise it."""
+
+
+class ScriptError(BaeLMError):
+    """A scripted LM was asked something its script has no answer for."""
+
+    default_code = "bae-script-exhausted"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One question a `ScriptedLM` was asked, with every part of the prompt."""
+
+    kind: Literal["choose_type", "fill"]
+    types: tuple[type, ...] = ()
+    context: Mapping[str, Any] | None = None
+    target: type[Node] | None = None
+    resolved: Mapping[str, Any] | None = None
+    instruction: str = ""
+    source: Node | None = None
+    errors: tuple[str, ...] = ()
+    """What was wrong with the answer before, when it is asked again."""
+
+
+class ScriptedLM:
+    """An LM that answers from a script.
+
+    Give answers in order, `ScriptedLM([Outfit, {"top": "shirt"}])`, or by target type,
+    `ScriptedLM({Outfit: [{"top": "shirt"}]}, choices=[Outfit])`; class names serve as well as
+    classes. In order, a choice and a fill each take one answer. By type, `choices` are taken in
+    order; without any the LM chooses the one offered type that has answers left.
+
+    A wrong answer is followed by the next one in the script, as a model is asked again, up to
+    `attempts` in all; then `FillError`. Asked more than is scripted, it raises `ScriptError`; call
+    `assert_complete()` at the end to fail when it was asked less. `asked` lists every question.
+    """
+
+    def __init__(
+        self,
+        script: Sequence[Scripted] | Mapping[Any, Scripted | Sequence[Scripted]] = (),
+        *,
+        choices: Sequence[type[Node] | str | None] = (),
+        attempts: int = 3,
+    ) -> None:
+        self.asked: list[Asked] = []
+        self._attempts = attempts
+        self._choices: list[Scripted] = list(choices)
+        self._in_order: list[Scripted] | None = None
+        self._by_name: dict[str, list[Scripted]] = {}
+        if isinstance(script, Mapping):
+            for target, answers in script.items():
+                many = isinstance(answers, Sequence) and not isinstance(answers, str)
+                listed = list(cast(Sequence[Scripted], answers)) if many else [answers]
+                self._by_name[_name(target)] = cast(list[Scripted], listed)
+        else:
+            self._in_order = list(script)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> ScriptedLM:
+        """Read a script from JSON: a list for answers in order (a name chooses, an object fills,
+        null ends the run), or an object `{"fills": {"Outfit": [{…}]}, "choices": ["Outfit"]}`."""
+        try:
+            script = json.loads(Path(path).read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ScriptError(
+                f"{path} is not JSON: {error}", code="bae-script-invalid", cause=error
+            ) from error
+        if isinstance(script, list):
+            return cls(cast(list[Scripted], script))
+        if isinstance(script, dict) and set(cast(dict[str, Any], script)) <= {"fills", "choices"}:
+            parts = cast(dict[str, Any], script)
+            return cls(parts.get("fills", {}), choices=parts.get("choices", ()))
+        raise ScriptError(
+            f"{path} is neither a list of answers nor an object with fills and choices",
+            code="bae-script-invalid",
+            fix='write ["Outfit", {"top": "shirt"}] or {"fills": {"Outfit": [{"top": "shirt"}]}}',
+        )
+
+    async def choose_type(
+        self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
+    ) -> type[Node] | type[None]:
+        """The scripted choice, which must be among `types`."""
+        self.asked.append(Asked("choose_type", types=tuple(types), context=dict(context)))
+        if len(types) == 1:
+            return types[0]
+        report(Usage(calls=1))
+        answer = self._next_choice(types)
+        if isinstance(answer, BaseException):
+            raise answer
+        name = _name(answer)
+        for offered in types:
+            if _name(offered) == name:
+                return offered
+        raise ScriptError(
+            f"the script chooses {name}, but offered are {', '.join(map(_name, types))}",
+            code="bae-script-mismatch",
+            fix="put the choice at the place where it is asked for",
+        )
+
+    async def fill(
+        self,
+        target: type[N],
+        resolved: Mapping[str, Any],
+        instruction: str,
+        source: Node | None = None,
+    ) -> N:
+        """A `target` with the scripted values for its plain fields."""
+        errors: tuple[str, ...] = ()
+        problem: ValidationError | None = None
+        for _ in range(self._attempts):
+            self.asked.append(
+                Asked(
+                    "fill",
+                    target=target,
+                    resolved=dict(resolved),
+                    instruction=instruction,
+                    source=source,
+                    errors=errors,
+                )
+            )
+            if not plan_of(target).plain:
+                return target(**resolved)
+            report(Usage(calls=1))
+            values = self._values(target, self._next_fill(target))
+            try:
+                return target(**{**values, **resolved})
+            except ValidationError as error:
+                problem = error
+                errors = tuple(
+                    f"{'.'.join(map(str, e['loc']))}: {e['msg']}"
+                    for e in error.errors(include_url=False)
+                )
+        raise FillError(
+            f"{target.__name__}: {self._attempts} answers in a row were not valid: "
+            f"{'; '.join(errors)}",
+            node_type=target,
+            validation_errors=problem.errors(include_url=False) if problem else (),
+            attempts=self._attempts,
+            cause=problem,
+            fix=f"script values that {target.__name__} takes",
+        )
+
+    async def make(self, node: Node, target: type[N]) -> N:
+        """A `target` filled from the script, with `node` as its source."""
+        return await self.fill(target, {}, target.__name__, source=node)
+
+    async def decide(self, node: Node) -> Node | None:
+        """The scripted choice among the successors of `node`, filled; None to end the run."""
+        chosen = await self.choose_type(plan_of(type(node), strict=True).offered, dict(node))
+        return None if chosen is NoneType else await self.make(node, chosen)
+
+    def assert_complete(self) -> None:
+        """Raise AssertionError when part of the script was never asked for."""
+        left = [*(self._in_order or ()), *self._choices]
+        parts = [f"{len(left)} in order: {left!r}"] if left else []
+        parts += [f"{len(a)} for {name}: {a!r}" for name, a in self._by_name.items() if a]
+        if parts:
+            raise AssertionError(f"the script was not used up; left are {'; '.join(parts)}")
+
+    def _next_choice(self, types: Sequence[type]) -> Scripted:
+        if self._in_order is not None:
+            return self._take(self._in_order, f"a choice among {', '.join(map(_name, types))}")
+        if self._choices:
+            return self._choices.pop(0)
+        able = [cast(type[Node], t) for t in types if self._by_name.get(_name(t))]
+        if len(able) == 1:
+            return able[0]
+        offered = ", ".join(map(_name, types))
+        raise ScriptError(
+            f"asked to choose among {offered}, and the script has answers left for "
+            f"{', '.join(map(_name, able)) or 'none of them'}",
+            fix="say which in choices=[…]",
+        )
+
+    def _next_fill(self, target: type[Node]) -> Scripted:
+        answers = self._in_order
+        if answers is None:
+            answers = self._by_name.get(target.__name__, [])
+        return self._take(answers, f"the fields of {target.__name__}")
+
+    def _take(self, answers: list[Scripted], wanted: str) -> Scripted:
+        if not answers:
+            raise ScriptError(
+                f"asked for {wanted}, but the script has no answer left (question "
+                f"{len(self.asked)})",
+                fix="add an answer, or find out why there is one more question",
+            )
+        return answers.pop(0)
+
+    def _values(self, target: type[Node], answer: Scripted) -> Mapping[str, Any]:
+        if isinstance(answer, BaseException):
+            raise answer
+        if isinstance(answer, target):
+            return {field.name: getattr(answer, field.name) for field in plan_of(target).plain}
+        if isinstance(answer, Mapping):
+            return answer
+        raise ScriptError(
+            f"asked for the fields of {target.__name__}, but the next answer is {answer!r}",
+            code="bae-script-mismatch",
+            fix=f"put a dict or a {target.__name__} there",
+        )
+
+
+def _name(target: object) -> str:
+    if target is None or target is NoneType:
+        return "None"
+    return target.__name__ if isinstance(target, type) else str(target)

@@ -1,0 +1,83 @@
+"""Sync functions off the event loop: a pool of worker threads shared by all runs of the process,
+bounded, with context variables carried over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+THREAD_LIMIT = 64
+"""How many sync calls of a process run at once unless `set_thread_limit` says otherwise."""
+
+
+def set_thread_limit(limit: int) -> None:
+    """Let at most `limit` sync dependencies of this process run at once; the others queue.
+
+    Calls that are running or queued stay with the pool they are in.
+    """
+    global _pool
+    if limit < 1:
+        raise ValueError(f"set_thread_limit({limit}): give 1 or more")
+    with _lock:
+        old, _pool = _pool, ThreadPoolExecutor(limit, thread_name_prefix="bae")
+    if old is not None:
+        old.shutdown(wait=False)
+
+
+async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call `fn` in a worker thread. Cancelling stops the wait at once; a call that has begun runs
+    to its end with nobody listening, since a thread cannot be stopped, one that has not is dropped.
+    """
+    return await _submit(fn, args, kwargs)
+
+
+async def in_thread_to_the_end(
+    fn: Callable[..., T], *args: Any, then: Callable[[T], None] | None = None
+) -> T:
+    """The same for calls that open or close something: a cancellation is held back until the call
+    has ended and `then` has been told what it returned, so that what was opened gets closed."""
+    future = _submit(fn, args, {})
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None and future.exception() is not None:
+        raise cancelled
+    value = future.result()
+    if then is not None:
+        then(value)
+    if cancelled is not None:
+        raise cancelled
+    return value
+
+
+def _submit(
+    fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> asyncio.Future[T]:
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(THREAD_LIMIT, thread_name_prefix="bae")
+    context = contextvars.copy_context()
+    call = functools.partial(context.run, fn, *args, **kwargs)
+    return asyncio.get_running_loop().run_in_executor(_pool, call)
+
+
+def _forget_pool() -> None:
+    global _pool, _lock
+    _pool, _lock = None, threading.Lock()
+
+
+_pool: ThreadPoolExecutor | None = None
+_lock = threading.Lock()
+os.register_at_fork(after_in_child=_forget_pool)  # a forked child has none of the threads

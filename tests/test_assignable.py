@@ -1,0 +1,1052 @@
+"""What `bae.assignable` promises: three-valued answers about types that never mislead the proof."""
+
+import collections
+import collections.abc as abc
+import contextlib
+import dataclasses
+import enum
+import os
+import pathlib
+import sys
+import time
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    ForwardRef,
+    Generic,
+    Literal,
+    LiteralString,
+    NamedTuple,
+    Never,
+    NewType,
+    NoReturn,
+    NotRequired,
+    Optional,
+    ParamSpec,
+    Protocol,
+    Required,
+    Self,
+    TypeVar,
+    TypeVarTuple,
+    Union,
+    Unpack,
+    runtime_checkable,
+)
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError
+from typing_extensions import ReadOnly, TypeAliasType, TypedDict
+
+from bae.assignable import assignable, could_hold, type_name, union_members
+
+T = TypeVar("T")
+K = TypeVar("K")
+Sent = TypeVar("Sent", contravariant=True)
+Number = TypeVar("Number", int, float)
+P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
+
+needs_type_statement = pytest.mark.skipif(
+    sys.version_info < (3, 12), reason="the type statement came with Python 3.12"
+)
+
+
+class Animal:
+    def speak(self) -> str:
+        return ""
+
+
+class Dog(Animal): ...
+
+
+AnyAnimal = TypeVar("AnyAnimal", bound=Animal)
+UserId = NewType("UserId", int)
+AdminId = NewType("AdminId", UserId)
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Size(enum.IntEnum):
+    SMALL = 1
+    LARGE = 2
+
+
+class Mode(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Weather(BaseModel):
+    sunny: bool = True
+
+
+class Storm(Weather):
+    wind: int = 9
+
+
+class Box(BaseModel, Generic[T]):
+    item: T
+
+
+class NamedBox(Box[T], Generic[T]):
+    name: str = ""
+
+
+class Keyed(BaseModel, Generic[K, T]):
+    key: K
+    value: T
+
+
+class Swapped(Keyed[T, K], Generic[K, T]): ...
+
+
+class IntBox(Box[int]): ...
+
+
+class Numbers(list[int]): ...
+
+
+class Bag(list[T]): ...
+
+
+class Table(dict[str, T]): ...
+
+
+class Words(abc.Sequence[str]):
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, index: Any) -> Any:
+        return ""
+
+
+class Holder(Generic[T]): ...
+
+
+class DogHolder(Holder[Dog]): ...
+
+
+class Sink(Generic[Sent]): ...
+
+
+class Many(Generic[*Ts]): ...
+
+
+class Point(NamedTuple):
+    x: int
+    y: str
+
+
+class Pair(NamedTuple, Generic[T]):
+    left: T
+    right: T
+
+
+Bare = collections.namedtuple("Bare", ["one"])
+
+
+class Named(TypedDict):
+    name: str
+
+
+class Person(Named):
+    age: int
+
+
+class MaybeNamed(TypedDict, total=False):
+    name: str
+
+
+class Marked(TypedDict):
+    name: Required[str]
+    nick: NotRequired[str]
+    born: ReadOnly[int]
+
+
+class Cell(TypedDict, Generic[T]):
+    cell: T
+
+
+class LinkedA(TypedDict):
+    next: "LinkedA | None"
+
+
+class LinkedB(TypedDict):
+    next: "LinkedB | None"
+
+
+class LinkedOdd(TypedDict):
+    next: "LinkedOdd | int"
+
+
+class Broken(TypedDict):
+    name: "Missing"  # noqa: F821
+
+
+@dataclasses.dataclass
+class Plain:
+    x: int
+
+
+class Speaks(Protocol):
+    def speak(self) -> str: ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class HasSize(Protocol):
+    size: int
+
+
+@runtime_checkable
+class Gives(Protocol[T]):
+    def close(self) -> T: ...
+
+
+class File:
+    size = 1
+
+    def close(self) -> None: ...
+
+
+class Said(Speaks): ...
+
+
+class Given(Gives[int]): ...
+
+
+Text = TypeAliasType("Text", str)
+Maybe = TypeAliasType("Maybe", Optional[T], type_params=(T,))
+Flipped = TypeAliasType("Flipped", dict[T, K], type_params=(K, T))
+
+
+FITS = [
+    # the ends of the lattice
+    (int, Any),
+    (Any, Any),
+    (Any, object),
+    (None, object),
+    (None, type(None)),
+    (Never, int),
+    (NoReturn, Never),
+    (list[Never], list[int]),
+    # classes
+    (Dog, Animal),
+    (Storm, Weather),
+    (Plain, Plain),
+    (bool, int),
+    (int, float),
+    (bool, float),
+    (int, complex),
+    (float, complex),
+    (Size, int),
+    (Size, float),
+    (pathlib.Path, os.PathLike),
+    (int, abc.Hashable),
+    # unions
+    (int, int | str),
+    (int | str, str | int | None),
+    (Optional[int], int | None),
+    (int | None, Union[None, float]),
+    (list[int], list[int] | None),
+    (bool, Literal[True] | Literal[False]),
+    # wrappers
+    (Annotated[int, "a"], int),
+    (int, Annotated[int, Field(gt=0)]),
+    (list[Annotated[int, "a"]], list[Annotated[int, "b"]]),
+    (Final[int], int),
+    (ClassVar[int], int),
+    (int, Required[int]),
+    (NotRequired[int], int),
+    (ReadOnly[int], int),
+    (Annotated[Final[Annotated[int, 1]], 2], int),
+    # aliases
+    (Text, str),
+    (str, Text),
+    (int, Maybe[int]),
+    (None, Maybe[int]),
+    (Maybe[bool], int | None),
+    (Maybe[Maybe[bool]], int | None),
+    (int, Maybe[Maybe[int]]),
+    (Flipped[int, str], dict[str, int]),
+    # NewType
+    (UserId, UserId),
+    (UserId, int),
+    (UserId, float),
+    (AdminId, UserId),
+    (AdminId, int | None),
+    # type variables
+    (T, T),
+    (T, object),
+    (T, T | None),
+    (AnyAnimal, Animal),
+    (Number, float),
+    # literals and enums
+    (Literal["a"], str),
+    (Literal["a"], Literal["a", "b"]),
+    (Literal["a", 1], str | int),
+    (Literal[1], float),
+    (Literal[None], None),
+    (None, Literal[None]),
+    (Literal[Color.RED], Color),
+    (Literal[Color.RED], Literal[Color.RED, Color.BLUE]),
+    (Color, Literal[Color.RED, Color.BLUE]),
+    (Color, Literal[Color.RED] | Literal[Color.BLUE]),
+    (bool, Literal[True, False]),
+    (Literal["a"], LiteralString),
+    (LiteralString, str),
+    (LiteralString, Sequence[str]),
+    # containers
+    (list[int], list),
+    (list[int], typing.List),  # noqa: UP006
+    (list[int], list[int | str]),
+    (list[Dog], Sequence[Animal]),
+    (list[bool], Iterable[float]),
+    (typing.List[int], abc.MutableSequence[int]),  # noqa: UP006
+    (set[int], abc.Set[int]),
+    (frozenset[int], abc.Collection[int]),
+    (collections.deque[int], Sequence[int]),
+    (dict[str, int], Mapping[str, float]),
+    (dict[str, int], Iterable[str]),
+    (collections.OrderedDict[str, int], dict[str, int]),
+    (collections.defaultdict[str, int], Mapping[str, int]),
+    (collections.Counter[str], dict[str, int]),
+    (collections.Counter[str], Mapping[str, float]),
+    (collections.Counter[str], Iterable[str]),
+    (abc.ItemsView[str, int], Iterable[tuple[str, int]]),
+    (str, Sequence[str]),
+    (str, Iterable[Sequence[str]]),
+    (bytes, Sequence[int]),
+    (range, Sequence[int]),
+    (Size, abc.Hashable),
+    (list, list[Any]),
+    (list, Sequence[object]),
+    (Generator[int, None, None], Iterable[int]),
+    (Generator[int, object, str], Generator[float, int, str]),
+    (Coroutine[Any, Any, int], Awaitable[float]),
+    (list[T], Sequence[T]),
+    # own generics
+    (Numbers, list[int]),
+    (Numbers, Sequence[float]),
+    (Bag[int], list[float]),
+    (Bag[Dog], Bag[Animal]),
+    (Table[int], Mapping[str, int]),
+    (Words, Iterable[str]),
+    (DogHolder, Holder[Animal]),
+    (DogHolder, Holder),
+    (Sink[object], Sink[int]),
+    (Many[int, str], Many),
+    (Given, Gives[float]),
+    # tuples
+    (tuple[int, int], tuple[int, ...]),
+    (tuple[bool, ...], tuple[int, ...]),
+    (tuple[()], tuple[int, ...]),
+    (tuple[()], tuple[()]),
+    (tuple[int, str], tuple[float, str | None]),
+    (tuple[int, str], tuple),
+    (tuple, tuple[Any, ...]),
+    (tuple[int, str], Sequence[int | str]),
+    (tuple[int, ...], Sequence[float]),
+    (tuple[()], Sequence[int]),
+    (Point, tuple[int, str]),
+    (Point, tuple[int | str, ...]),
+    (Point, Sequence[int | str]),
+    (Pair[int], tuple[float, int]),
+    (Bare, tuple[Any]),
+    # callables and classes as values
+    (Callable[[int], str], Callable),
+    (Callable[[int], str], abc.Callable),
+    (Callable[[int], str], Callable[[int], str]),
+    (Callable[[int], str], Callable[..., Any]),
+    (type[int], Callable),
+    (type[int], type),
+    (type[Dog], type[Animal]),
+    (type[Dog], type[Animal | None]),
+    (type[Dog], object),
+    (type[Color], enum.EnumMeta),
+    # TypedDict
+    (Named, dict),
+    (Named, dict[str, Any]),
+    (Named, Mapping[str, object]),
+    (Person, Named),
+    (Named, MaybeNamed),
+    (Marked, Named),
+    (Cell[bool], Cell[int]),
+    (LinkedA, LinkedB),
+    # protocols
+    (File, Closes),
+    (Said, Speaks),
+    # pydantic generics
+    (Box[int], Box),
+    (Box[int], Box[int]),
+    (Box[int], Box[float]),
+    (Box[Storm], Box[Weather]),
+    (IntBox, Box[int | None]),
+    (NamedBox[int], Box[int]),
+    (NamedBox[bool], Box[int]),
+    (Swapped[int, str], Keyed[str, int]),
+    (Box[int], BaseModel),
+    (Box[Any], Box),
+    (RootModel[list[int]], RootModel[Sequence[int]]),
+]
+
+MISFITS = [
+    (object, int),
+    (int, None),
+    (None, int),
+    (int, Never),
+    (int, str),
+    (str, int),
+    (float, int),
+    (complex, float),
+    (int, bool),
+    (Animal, Dog),
+    (Weather, Storm),
+    (bytearray, bytes),
+    (list, abc.Hashable),
+    (int | None, int),
+    (int | str, int | None),
+    (bytes, int | str),
+    (Annotated[int, 1], Annotated[str, 1]),
+    (Text, int),
+    (Maybe[int], int),
+    (Maybe[Maybe[str]], int | None),
+    (str, Maybe[int]),
+    (Flipped[int, str], dict[int, str]),
+    (int, UserId),
+    (str, UserId),
+    (UserId, AdminId),
+    (UserId, str),
+    (Literal[1], UserId),
+    (str, AnyAnimal),
+    (str, Number),
+    (AnyAnimal, str),
+    (Number, str),
+    (str, Literal["a"]),
+    (Literal["a", "b"], Literal["a"]),
+    (Literal[1], Literal[True]),
+    (Literal[True], Literal[1]),
+    (Literal["a"], int),
+    (Color, Literal[Color.RED]),
+    (Color, str),
+    (Literal[Color.RED], Literal["red"]),
+    (Mode, Literal[Mode.READ, Mode.WRITE]),
+    (bool, Literal[True]),
+    (str, LiteralString),
+    (Literal[1], LiteralString),
+    (LiteralString, int),
+    (LiteralString, Literal["a"]),
+    (list[int], list[str]),
+    (list[int | str], list[int]),
+    (list[int], set[int]),
+    (Sequence[int], list[int]),
+    (Iterable[int], Sequence),
+    (dict[str, int], dict[str, str]),
+    (dict[str, int], Mapping[int, int]),
+    (dict[str, int], Iterable[int]),
+    (collections.Counter[str], dict[str, str]),
+    (str, Sequence[int]),
+    (bytes, Sequence[str]),
+    (str, list[str]),
+    (Generator[int, int, str], Generator[int, object, str]),
+    (Coroutine[Any, Any, int], Awaitable[str]),
+    (Awaitable[int], int),
+    (Coroutine[Any, Any, int], int),
+    (Numbers, list[str]),
+    (Bag[str], Sequence[int]),
+    (Table[int], dict[str, str]),
+    (DogHolder, Holder[str]),
+    (Holder[int], DogHolder),
+    (Sink[int], Sink[object]),
+    (Given, Gives[str]),
+    (tuple[int, str], tuple[int, int]),
+    (tuple[int, str], tuple[int]),
+    (tuple[int, ...], tuple[int, int]),
+    (tuple[int, ...], tuple[()]),
+    (tuple[int], tuple[()]),
+    (tuple[int, str], tuple[int, ...]),
+    (tuple[int, str], list[int]),
+    (Point, tuple[str, int]),
+    (Point, tuple[int]),
+    (tuple[int, str], Point),
+    (Pair[int], tuple[str, str]),
+    (int, Callable),
+    (int, Callable[[], int]),
+    (Callable[[int], str], int),
+    (type[Animal], type[Dog]),
+    (type[int], type[float]),
+    (type[int], int),
+    (Dog, type[Dog]),
+    (type[Dog], enum.EnumMeta),
+    (Named, dict[int, Any]),
+    (Named, dict[str, int]),
+    (Named, list),
+    (Named, Person),
+    (MaybeNamed, Named),
+    (Cell[str], Cell[int]),
+    (dict[str, int], Named),
+    (dict[int, str], Named),
+    (list[str], Named),
+    (LinkedA, LinkedOdd),
+    (Animal, Closes),
+    (Box[int], Box[str]),
+    (Box[int | None], Box[int]),
+    (Box[int], IntBox),
+    (IntBox, Box[str]),
+    (NamedBox[int], Box[str]),
+    (Box[int], NamedBox[int]),
+    (Swapped[int, str], Keyed[int, str]),
+    (Weather, Box[int]),
+]
+
+UNKNOWN = [
+    (Any, int),
+    (Any, int | None),
+    (Any, Never),
+    (list[Any], list[int]),
+    (T, int),
+    (int, T),
+    (T, K),
+    (Dog, AnyAnimal),
+    (AnyAnimal, Dog),
+    (Number, int),
+    (int, Number),
+    ("Dog", Animal),
+    (Dog, "Animal"),
+    (ForwardRef("Dog"), Animal),
+    (list["Dog"], list[Animal]),
+    (int, str | ForwardRef("Dog")),
+    (Self, Animal),
+    (Animal, Self),
+    (list, list[int]),
+    (list, Sequence[int]),
+    (dict, Mapping[str, int]),
+    (typing.List, list[int]),  # noqa: UP006
+    (tuple, tuple[int]),
+    (tuple, Sequence[int]),
+    (tuple[Any, ...], tuple[int, int]),
+    (tuple[int, *tuple[str, ...]], tuple[int, str]),
+    (tuple[int], tuple[int, Unpack[Ts]]),  # noqa: UP044
+    (tuple[int, *tuple[str, ...]], Sequence[int]),
+    (Bag, list[int]),
+    (Many[int, str], Many[int]),
+    (Bare, tuple[int]),
+    (type, type[int]),
+    (type[Any], type[int]),
+    (Callable[[int], str], Callable[[str], int]),
+    (Callable, Callable[[int], int]),
+    (type[int], Callable[[], int]),
+    (Animal, Speaks),
+    (File, HasSize),
+    (File, Gives[None]),
+    (pathlib.Path, os.PathLike[str]),
+    (contextlib.nullcontext[int], contextlib.AbstractContextManager[int]),
+    (dict, Named),
+    (dict[str, Any], Named),
+    (dict[str, str], Named),
+    (MaybeNamed, TypedDict("Other", {"nick": NotRequired[str]})),
+    (Person, Mapping[str, int | str]),
+    (Broken, Named),
+    (Box, Box[int]),
+    (NamedBox, Box[int]),
+    (Box[Any], Box[int]),
+    (P, int),
+    (int, Unpack[Ts]),
+    (42, int),
+]
+
+
+def table(rows: list[Any]) -> Any:
+    return pytest.mark.parametrize(
+        ("source", "target"), [pytest.param(s, t, id=f"{s!r} -> {t!r}") for s, t in rows]
+    )
+
+
+@table(FITS)
+def test_a_source_that_always_fits_is_true(source: Any, target: Any) -> None:
+    assert assignable(source, target) is True
+
+
+@table(MISFITS)
+def test_a_source_that_a_type_checker_would_refuse_is_false(source: Any, target: Any) -> None:
+    assert assignable(source, target) is False
+
+
+@table(UNKNOWN)
+def test_what_the_types_do_not_tell_is_none(source: Any, target: Any) -> None:
+    assert assignable(source, target) is None
+
+
+def test_a_list_of_a_subclass_fits_a_sequence_of_its_base() -> None:
+    assert assignable(list[Dog], Sequence[Animal]) is True
+    assert assignable(list[Animal], Sequence[Dog]) is False
+
+
+def test_a_virtual_subclass_fits_the_abc_it_is_registered_with() -> None:
+    class Registered: ...
+
+    abc.Sized.register(Registered)
+    assert assignable(Registered, abc.Sized) is True
+
+
+def test_metadata_that_refuses_to_be_compared_does_not_break_the_answer() -> None:
+    class Touchy:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("ambiguous")
+
+        def __hash__(self) -> int:
+            return id(self)
+
+    assert assignable(list[Annotated[int, Touchy()]], list[Annotated[int, Touchy()]]) is True
+    assert assignable(list[Annotated[int, Touchy()]], list[Annotated[str, Touchy()]]) is False
+    assert union_members(Annotated[int | None, Touchy()]) == (int, type(None))
+
+
+def test_metadata_that_cannot_be_hashed_does_not_break_the_answer() -> None:
+    assert assignable(Annotated[int, []], Annotated[int, {}]) is True
+    assert assignable(list[Annotated[int, []]], list[Annotated[str, []]]) is False
+    assert assignable(tuple[Annotated[int, []], int], Sequence[int]) is not False
+    assert assignable(Holder[Annotated[int, []]], Holder[Annotated[float, []]]) is True
+    assert assignable(Bag[Annotated[int, []]], Sequence[int]) is True
+
+
+def exec_types(code: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"Any": Any, "BaseModel": BaseModel, "Sequence": Sequence}
+    exec(code, names)
+    return names
+
+
+@needs_type_statement
+def test_a_type_statement_is_looked_through() -> None:
+    ns = exec_types("type A = int | str\ntype B[T] = list[T] | None\ntype C = B[A]")
+    a, b, c = ns["A"], ns["B"], ns["C"]
+    assert assignable(int, a) is True
+    assert assignable(a, int) is False
+    assert assignable(list[int], b[float]) is True
+    assert assignable(list[str], b[int]) is False
+    assert assignable(list[bool], c) is True
+    assert assignable(list[int], b) is True  # bare: its parameter is Any
+    assert assignable(b, list[int] | None) is None
+    assert union_members(c) == (list[a], type(None))
+    assert union_members(a | None) == (int, str, type(None))
+    assert type_name(c) == "C"
+    assert type_name(list[b[int]]) == "list[B[int]]"
+
+
+@needs_type_statement
+def test_recursive_aliases_are_compared_without_end_in_finite_time() -> None:
+    ns = exec_types(
+        "type Json = dict[str, Json] | list[Json] | str | int | None\n"
+        "type Tree = dict[str, Tree] | list[Tree] | str | int | float | None\n"
+        "type Odd = dict[str, Odd] | list[Odd] | bytes\n"
+        "type Nested = Sequence[Nested]\n"
+    )
+    json, tree, odd = ns["Json"], ns["Tree"], ns["Odd"]
+    assert assignable(json, tree) is True
+    assert assignable(tree, json) is False
+    assert assignable(json, odd) is False
+    assert assignable(dict[str, list[int]], json) is True
+    assert assignable(dict[str, list[bytes]], json) is False
+    assert assignable(str, ns["Nested"]) is True
+    assert assignable(list[int], ns["Nested"]) is False
+
+
+@needs_type_statement
+def test_an_alias_of_nothing_but_itself_is_unknown() -> None:
+    ns = exec_types("type A = A\ntype B = C\ntype C = B\ntype D = D | int")
+    assert assignable(int, ns["A"]) is None
+    assert assignable(ns["B"], int) is None
+    assert assignable(str, ns["D"]) is False
+    assert union_members(ns["A"]) == (ns["A"],)
+    assert union_members(ns["D"]) == (int,)
+    assert could_hold(1, ns["A"])
+
+
+@needs_type_statement
+def test_an_alias_that_grows_as_it_unrolls_ends_unknown_and_soon() -> None:
+    ns = exec_types(
+        "type A[T] = T | list[A[list[T]]] | set[A[set[T]]]\n"
+        "type B[T] = T | list[B[list[T]]] | set[B[set[T]]]\n"
+    )
+    started = time.perf_counter()
+    assert assignable(ns["A"][int], ns["B"][int]) is not False
+    assert time.perf_counter() - started < 20
+
+
+@needs_type_statement
+def test_an_undefined_name_in_a_type_statement_is_unknown() -> None:
+    ns = exec_types("type A = Missing | int")
+    assert assignable(str, ns["A"]) is None
+    assert union_members(ns["A"]) == (ForwardRef("A"),)
+
+
+@needs_type_statement
+def test_the_variance_of_a_new_style_parameter_is_left_open_unless_it_is_a_model() -> None:
+    ns = exec_types("class Sink[T]: ...\nclass Crate[T](BaseModel):\n    item: T")
+    sink, crate = ns["Sink"], ns["Crate"]
+    assert assignable(sink[int], sink[float]) is True
+    assert assignable(sink[object], sink[int]) is None
+    assert assignable(sink[str], sink[int]) is False
+    assert assignable(crate[int], crate[float]) is True
+    assert assignable(crate[object], crate[int]) is False
+
+
+@needs_type_statement
+def test_a_variable_bound_to_itself_ends() -> None:
+    bound = exec_types("def f[T: Sequence[T]](): ...")["f"].__type_params__[0]
+    assert assignable(str, bound) is None
+    assert assignable(int, bound) is False
+    assert assignable(bound, Sequence[Any]) is True
+
+
+@pytest.mark.parametrize(
+    ("tp", "name"),
+    [
+        (int, "int"),
+        (None, "None"),
+        (type(None), "None"),
+        (Any, "Any"),
+        (object, "object"),
+        (Weather, "Weather"),
+        (list[Weather], "list[Weather]"),
+        (typing.List[Weather], "list[Weather]"),  # noqa: UP006
+        (typing.List, "list"),  # noqa: UP006
+        (Weather | None, "Weather | None"),
+        (Optional[Weather], "Weather | None"),
+        (Union[int, str, None], "int | str | None"),
+        (list[int | None], "list[int | None]"),
+        (dict[str, int], "dict[str, int]"),
+        (Mapping[str, list[int]], "Mapping[str, list[int]]"),
+        (typing.Mapping[str, int], "Mapping[str, int]"),
+        (Literal["a"], "Literal['a']"),
+        (Literal["a", 1, None, Color.RED], "Literal['a', 1, None, Color.RED]"),
+        (Callable[[int], str], "Callable[[int], str]"),
+        (typing.Callable[[int, str], None], "Callable[[int, str], None]"),
+        (Callable[[], Weather], "Callable[[], Weather]"),
+        (Callable[..., Any], "Callable[..., Any]"),
+        (Callable[P, int], "Callable[P, int]"),
+        (Callable, "Callable"),
+        (typing.Callable, "Callable"),
+        (tuple[int, ...], "tuple[int, ...]"),
+        (tuple[int, str], "tuple[int, str]"),
+        (tuple[()], "tuple[()]"),
+        (tuple, "tuple"),
+        (type[Weather], "type[Weather]"),
+        (Annotated[int, Field(gt=0)], "int"),
+        (list[Annotated[Weather, "x"]], "list[Weather]"),
+        (Final[int], "int"),
+        ("Weather", "Weather"),
+        (ForwardRef("Weather"), "Weather"),
+        (list["Weather"], "list[Weather]"),
+        (Optional["Weather"], "Weather | None"),
+        (T, "T"),
+        (UserId, "UserId"),
+        (Never, "Never"),
+        (Self, "Self"),
+        (LiteralString, "LiteralString"),
+        (Box[int], "Box[int]"),
+        (Box[list[Weather]], "Box[list[Weather]]"),
+        (Holder[int], "Holder[int]"),
+        (Text, "Text"),
+        (Maybe[int], "Maybe[int]"),
+        (Named, "Named"),
+        (Point, "Point"),
+    ],
+)
+def test_a_type_is_spelled_the_way_its_author_would(tp: Any, name: str) -> None:
+    assert type_name(tp) == name
+
+
+def test_a_local_class_is_spelled_without_its_function() -> None:
+    class Inner(BaseModel): ...
+
+    assert type_name(dict[str, Inner]) == "dict[str, Inner]"
+    assert type_name(Box[Inner]) == "Box[Inner]"
+    assert "<locals>" not in type_name(Optional[list[Inner]])
+
+
+@pytest.mark.parametrize(
+    ("tp", "members"),
+    [
+        (int, (int,)),
+        (None, (type(None),)),
+        (int | None, (int, type(None))),
+        (Optional[int], (int, type(None))),
+        (Union[None, str, int], (type(None), str, int)),
+        (Annotated[int | str, "x"], (int, str)),
+        (Union[Annotated[int | str, "x"], None], (int, str, type(None))),
+        (Annotated[int, "x"], (int,)),
+        (Final[int | None], (int, type(None))),
+        (Maybe[int], (int, type(None))),
+        (Union[Maybe[int], int, str], (int, type(None), str)),
+        (Text, (str,)),
+        (Maybe[Maybe[int]], (int, type(None))),
+        (list[int | None], (list[int | None],)),
+        (Literal["a", "b"], (Literal["a", "b"],)),
+        (Optional["Dog"], (ForwardRef("Dog"), type(None))),
+        ("Dog | None", ("Dog | None",)),
+        (Any, (Any,)),
+        (T, (T,)),
+    ],
+)
+def test_a_union_is_listed_flat_and_in_order(tp: Any, members: tuple[Any, ...]) -> None:
+    assert union_members(tp) == members
+
+
+HELD = [
+    (1, int),
+    (True, int),
+    (None, None),
+    (None, int | None),
+    (1, Any),
+    (1, object),
+    ("a", Literal["a", "b"]),
+    (Color.RED, Literal[Color.RED]),
+    ("a", LiteralString),
+    (1, UserId),
+    (1, AdminId),
+    ([""], list[int]),
+    ([], Sequence[int]),
+    ({}, Mapping[str, int]),
+    ({}, Named),
+    ((), tuple[int, int]),
+    (Dog(), Animal),
+    (Dog(), AnyAnimal),
+    (1.5, Number),
+    (1, T),
+    (print, Callable[[int], str]),
+    (int, type[str]),
+    (1, "Weather"),
+    (1, ForwardRef("Weather")),
+    (1, Self),
+    (1, Speaks),
+    (File(), Closes),
+    (File(), HasSize),
+    (Box[int](item=1), Box),
+    (Box[int](item=1), Box[str]),
+    (Box(item=1), Box[int]),
+    (NamedBox[int](item=1), Box[int]),
+    (1, Annotated[int, "x"]),
+    (1, Maybe[int]),
+    (Point(1, ""), tuple[int, str]),
+    (Numbers(), Sequence[int]),
+]
+
+NOT_HELD = [
+    ("1", int),
+    (1, float),
+    (None, int),
+    (1, None),
+    (1, Never),
+    (1, int.__class__),
+    ("c", Literal["a", "b"]),
+    (True, Literal[1]),
+    (1, LiteralString),
+    ("1", UserId),
+    ((), list[int]),
+    ([], Mapping[str, int]),
+    ([], Named),
+    (Animal(), Dog),
+    ("", AnyAnimal),
+    ("", Number),
+    (1, Callable[[], int]),
+    (1, type[int]),
+    (Animal(), Closes),
+    (Weather(), Box[int]),
+    (b"", int | str | None),
+    (b"", Maybe[int]),
+]
+
+
+@pytest.mark.parametrize(("value", "tp"), HELD, ids=repr)
+def test_a_value_whose_class_fits_might_be_one(value: Any, tp: Any) -> None:
+    assert could_hold(value, tp) is True
+
+
+@pytest.mark.parametrize(("value", "tp"), NOT_HELD, ids=repr)
+def test_a_value_of_another_class_is_not_one(value: Any, tp: Any) -> None:
+    assert could_hold(value, tp) is False
+
+
+def test_a_class_that_refuses_isinstance_might_hold_anything() -> None:
+    class Moody(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            raise RuntimeError("not today")
+
+    class Thing(metaclass=Moody): ...
+
+    assert could_hold(1, Thing) is True
+
+
+def test_identical_types_are_answered_at_once() -> None:
+    deep: Any = int
+    for _ in range(500):
+        deep = list[deep]
+    started = time.perf_counter()
+    assert all(assignable(deep, deep) for _ in range(1_000))
+    assert time.perf_counter() - started < 1
+
+
+# --- properties: types made together with a value of each ---------------------------------------
+
+Made = tuple[Any, Any]
+
+
+def only(tp: Any, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Made]:
+    return st.tuples(st.just(tp), values)
+
+
+# No bool and no IntEnum: strict pydantic refuses them as int, and a type checker does not.
+leaves: st.SearchStrategy[Made] = st.one_of(
+    only(int, st.integers()),
+    only(float, st.floats(allow_nan=False)),
+    only(str, st.text(max_size=3)),
+    only(bytes, st.binary(max_size=3)),
+    only(None, st.none()),
+    only(object, st.integers()),
+    only(Color, st.sampled_from(Color)),
+    only(Literal["a", "b"], st.sampled_from(["a", "b"])),
+    only(Literal["a"], st.just("a")),
+    only(Literal[Color.RED], st.just(Color.RED)),
+    only(UserId, st.integers()),
+    only(Text, st.text(max_size=3)),
+    only(Weather, st.just(Weather())),
+    only(Storm, st.just(Storm())),
+    only(Named, st.just({"name": "a"})),
+    only(Person, st.just({"name": "a", "age": 1})),
+    only(Point, st.just(Point(1, "a"))),
+    only(IntBox, st.just(IntBox(item=1))),
+)
+
+
+def containers(inner: st.SearchStrategy[Made]) -> st.SearchStrategy[Made]:
+    def repeated(make: Callable[[Any], Any], build: Callable[[list[Any]], Any]) -> Any:
+        return st.tuples(inner, st.integers(0, 2)).map(
+            lambda drawn: (make(drawn[0][0]), build([drawn[0][1]] * drawn[1]))
+        )
+
+    def union(pair: tuple[Made, Made]) -> Made:
+        return Union[pair[0][0], pair[1][0]], pair[0][1]
+
+    def other_union(pair: tuple[Made, Made]) -> Made:
+        return Union[pair[0][0], pair[1][0]], pair[1][1]
+
+    pairs = st.tuples(inner, inner)
+    return st.one_of(
+        repeated(lambda t: list[t], list),
+        repeated(lambda t: Sequence[t], list),
+        repeated(lambda t: Sequence[t], tuple),
+        repeated(lambda t: tuple[t, ...], tuple),
+        repeated(lambda t: dict[str, t], lambda values: {str(i): v for i, v in enumerate(values)}),
+        repeated(lambda t: Mapping[str, t], lambda vs: {str(i): v for i, v in enumerate(vs)}),
+        inner.map(lambda made: (Annotated[made[0], "meta"], made[1])),
+        inner.map(lambda made: (Optional[made[0]], made[1])),
+        inner.map(lambda made: (Maybe[made[0]], made[1])),
+        inner.map(lambda made: (tuple[made[0]], (made[1],))),
+        pairs.map(lambda two: (tuple[two[0][0], two[1][0]], (two[0][1], two[1][1]))),
+        pairs.map(union),
+        pairs.map(other_union),
+    )
+
+
+made = st.recursive(leaves, containers, max_leaves=6)
+types = made.map(lambda pair: pair[0]) | st.sampled_from(
+    [
+        Any,
+        T,
+        AnyAnimal,
+        ForwardRef("Dog"),
+        list,
+        Callable[[int], str],
+        Speaks,
+        Self,
+        Box[int],
+        NamedBox[str],
+    ]
+)
+
+
+@given(types)
+def test_every_type_fits_itself(tp: Any) -> None:
+    assert assignable(tp, tp) is True
+    assert assignable(list[tp], Sequence[tp]) is not False
+
+
+@given(types, types)
+def test_a_member_fits_its_union(one: Any, other: Any) -> None:
+    assert assignable(one, Union[one, other]) is True
+    assert assignable(one, Union[other, one]) is True
+
+
+@given(types, types)
+def test_annotated_changes_no_answer(source: Any, target: Any) -> None:
+    answer = assignable(source, target)
+    assert assignable(Annotated[source, "meta"], target) is answer
+    assert assignable(source, Annotated[target, []]) is answer
+
+
+@given(types, types)
+def test_a_union_fits_only_if_its_members_do(source: Any, target: Any) -> None:
+    answers = {assignable(member, target) for member in union_members(source)}
+    expected = False if False in answers else None if None in answers else True
+    assert assignable(source, target) is expected
+
+
+@given(types, types, types)
+def test_what_fits_twice_in_a_row_fits_in_one_step(one: Any, two: Any, three: Any) -> None:
+    if assignable(one, two) and assignable(two, three):
+        assert assignable(one, three) is not False
+
+
+@given(types)
+def test_every_type_has_a_name_on_one_line(tp: Any) -> None:
+    name = type_name(tp)
+    assert name
+    assert not any(noise in name for noise in ("\n", "typing.", "<"))
+
+
+@given(made)
+def test_a_value_made_for_a_type_might_be_one(pair: Made) -> None:
+    tp, value = pair
+    assert could_hold(value, tp) is True
+
+
+@given(made, types)
+def test_a_value_of_a_type_that_fits_might_be_the_target(pair: Made, target: Any) -> None:
+    source, value = pair
+    if assignable(source, target) is True:
+        promoted = isinstance(value, int) and could_hold(float(value), target)
+        assert could_hold(value, target) or promoted
+
+
+@given(made, made)
+def test_what_strict_pydantic_refuses_was_never_said_to_fit(pair: Made, other: Made) -> None:
+    (source, value), (target, _) = pair, other
+    if assignable(source, target) is True:
+        try:
+            TypeAdapter(target).validate_python(value, strict=True)
+        except ValidationError as error:
+            pytest.fail(f"{type_name(source)} -> {type_name(target)}: {error}")
+
+
+@given(made, st.data())
+def test_what_strict_pydantic_refuses_was_never_said_to_fit_a_wider_type(
+    pair: Made, data: st.DataObject
+) -> None:
+    source, value = pair
+    target = data.draw(st.sampled_from([Sequence[Any], Optional[source], Union[str, source], Any]))
+    if assignable(source, target) is True:
+        TypeAdapter(target).validate_python(value, strict=True)
