@@ -67,6 +67,7 @@ def could_hold(value: Any, tp: Any) -> bool:
 
 _UNIONS = (Union, UnionType)
 _NEVER = (typing.Never, typing.NoReturn)
+_CALLABLE = get_origin(abc.Callable[..., Any])
 _QUALIFIERS = ("Final", "ClassVar", "Required", "NotRequired", "ReadOnly")
 _MAX_DEPTH, _MAX_STEPS = 60, 5_000
 
@@ -172,7 +173,7 @@ def _class_fits(source: Any, target: Any, trail: _Trail) -> bool | None:
     related = _is_subclass(cls, wanted)
     if related is not True or wanted_args is None:
         return related
-    if wanted is get_origin(abc.Callable[..., Any]):
+    if wanted is _CALLABLE:
         return True if wanted_args == (..., Any) else None
     seen = _seen_as(source, wanted, len(wanted_args))
     if wanted is tuple:
@@ -181,7 +182,10 @@ def _class_fits(source: Any, target: Any, trail: _Trail) -> bool | None:
         seen = (Any,) * len(wanted_args)
     if wanted is type:
         return _class_object_fits(seen[0], wanted_args[0], trail)
-    return _arguments_fit(wanted, seen, wanted_args, trail)
+    fits = _arguments_fit(wanted, seen, wanted_args, trail)
+    # A type checker takes a str for a Sequence[str]; pydantic never does.
+    text = issubclass(cls, (str, bytes, bytearray))
+    return None if fits and text and wanted in (abc.Sequence, abc.MutableSequence) else fits
 
 
 def _arguments_fit(
@@ -227,14 +231,16 @@ def _into_typed_dict(source: Any, target: Any, trail: _Trail) -> bool | None:
     cls, wanted = _split(source)[0], _typed_dict_fields(target)
     if _is_typed_dict(cls):
         given = _typed_dict_fields(source)
+        if any(
+            required and not given.get(k, (Any, False))[1] for k, (_, required) in wanted.items()
+        ):
+            return False
         # A key the target can do without may be missing, or hide in a dict wider than declared.
-        missing = [False if wanted[key][1] else None for key in wanted.keys() - given.keys()]
-        unsure = [False for key in wanted.keys() & given.keys() if wanted[key][1] > given[key][1]]
-        typed = [_fits(given[k][0], wanted[k][0], trail) for k in wanted.keys() & given.keys()]
-        return _all((*missing, *unsure, *typed))
+        shared = (_fits(given[k][0], tp, trail) for k, (tp, _) in wanted.items() if k in given)
+        return _all((*shared, True if wanted.keys() <= given.keys() else None))
     if _is_subclass(cls, abc.Mapping) is False:
         return False
-    key, value = _seen_as(source, abc.Mapping, 2) or (Any, Any)
+    key, value, *_ = *(_seen_as(source, abc.Mapping, 2) or ()), Any, Any
     needed = (_fits(value, tp, trail) for tp, required in wanted.values() if required)
     return False if _all((_fits(key, str, trail), *needed)) is False else None
 
@@ -272,7 +278,7 @@ def _could_be(value: Any, tp: Any) -> bool:
         return tp not in _NEVER
     try:
         return isinstance(value, cls)
-    except Exception:  # a protocol that is not runtime-checkable, or a metaclass with opinions
+    except Exception:  # a protocol that cannot be checked, or a metaclass with opinions
         return True
 
 
@@ -281,12 +287,11 @@ def _seen_as(tp: Any, wanted: type, count: int) -> tuple[Any, ...] | None:
     cls, args = _split(tp)
     if cls is wanted:
         return args
-    if cls in _ITEMS:
-        return (_ITEMS[cls],)
-    if _is_standard(cls):
-        if args is None or not _is_standard(wanted):
-            return None
-        return _BASE_ARGUMENTS.get(cls, lambda args: args)(args)[:count]
+    if _is_standard(cls) and _is_standard(wanted):
+        if cls in _ITEMS:
+            return (_ITEMS[cls],)
+        if args is not None:
+            return _BASE_ARGUMENTS.get(cls, lambda args: args)(args)[:count]
     for base in _bases(cls):
         origin = _split(base)[0]
         if isinstance(origin, type) and _is_subclass(origin, wanted) is True:
@@ -320,11 +325,12 @@ def _substitute(tp: Any, params: tuple[Any, ...], args: tuple[Any, ...] | None) 
         filled = (_substitute(arg, params, args) for arg in model["args"] or model["parameters"])
         return GenericAlias(model["origin"] or tp, tuple(filled))
     inner = getattr(tp, "__parameters__", ())
-    if isinstance(tp, type) or not inner:
+    variadic = not all(isinstance(param, TypeVar) for param in params)
+    if isinstance(tp, type) or variadic or not inner:
         return tp
     try:
         return tp[tuple(known.get(param, param) for param in inner)]
-    except TypeError:  # Generic[T], or a variadic parameter
+    except TypeError:  # Generic[T], or a union of what cannot be hashed
         return tp
 
 
@@ -341,13 +347,15 @@ def _generic(tp: Any) -> dict[str, Any]:
 
 
 def _is_standard(cls: type) -> bool:
-    return cls.__module__ in ("builtins", "collections", "collections.abc", "types")
+    # Code run by exec may claim to be in builtins, but its generics name their bases.
+    standard = cls.__module__ in ("builtins", "collections", "collections.abc", "types")
+    return standard and "__orig_bases__" not in vars(cls)
 
 
 def _is_subclass(cls: type, wanted: type) -> bool | None:
     try:
         return wanted in cls.__mro__ or _is_promoted(cls, wanted) or issubclass(cls, wanted)
-    except TypeError:  # a protocol that is not runtime-checkable, or one with data members
+    except Exception:  # a protocol that cannot be checked, or a metaclass with opinions
         return None
 
 

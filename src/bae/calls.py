@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
-from weakref import WeakKeyDictionary
 
-from bae.assignable import type_name, union_members
+from bae.assignable import assignable, type_name, union_members
 from bae.exceptions import HintError
 from bae.hints import NOWHERE, Names, annotations_of
 from bae.lm.protocol import LM
@@ -40,21 +39,46 @@ MISSING: Final = _Missing()
 class CallPlan:
     """Everything about calling one dependency, worked out once.
 
-    `inputs` are its own dependencies by parameter name, `free` the parameters that nothing fills:
-    an error for a `Dep`, the place of the item for a `Map`.
+    `inputs` are its own dependencies by parameter name.
     """
 
     fn: Any
     key: Hashable
     name: str
     kind: Kind
-    returns: Any = MISSING
+    declared: Any = MISSING
+    """What the function is annotated to return; of a graph, read `returns`."""
     inputs: tuple[tuple[str, Input], ...] = ()
     lm_parameters: tuple[str, ...] = ()
-    free: tuple[tuple[str, Any], ...] = ()
+    unfilled: tuple[tuple[str, Any], ...] = ()
+    """The function's parameters that nothing fills; of a graph, read `free`."""
     positional: tuple[str, ...] = ()
     graph: Graph[Any] | None = None
     problems: list[Problem] = field(default_factory=list[Problem])
+    """What is wrong with the function itself; `problems_of` has what is wrong below it too."""
+
+    @property
+    def opens(self) -> bool:
+        """Whether a call opens something that is closed after the run."""
+        return self.kind in ("generator", "async_generator", "context")
+
+    @property
+    def returns(self) -> Any:
+        """The type of the value a call ends in; `MISSING` where nothing says."""
+        # A graph is looked into late: planning its nodes may have led here in the first place.
+        if self.graph is None:
+            return self.declared
+        ends = self.graph.terminal_nodes
+        return typing.Union[ends] if ends else MISSING  # noqa: UP007
+
+    @property
+    def free(self) -> tuple[tuple[str, Any], ...]:
+        """What nothing fills, by name: parameters, or plain fields of a graph's start node. An
+        error for a `Dep`, the place of the item for a `Map`."""
+        if self.graph is None:
+            return self.unfilled
+        plain = self.graph.plans[self.graph.start].plain
+        return tuple((field.name, field.annotation) for field in plain if field.required)
 
     def timeout(self, marker: Dep | Map) -> float | None:
         """Seconds a call may take under this marker."""
@@ -68,22 +92,30 @@ class CallPlan:
 
 @dataclass(slots=True, frozen=True)
 class Input:
-    """A dependency as somebody asks for it: what to call, and the options of the marker."""
+    """A dependency as somebody asks for it: what to call, the options of the marker, and the type
+    it is to be."""
 
     call: CallPlan
     marker: Dep
+    wanted: Any = Any
 
 
-def plan_call(
-    fn: Any, names: Names = NOWHERE, _above: tuple[tuple[Hashable, str], ...] = ()
-) -> CallPlan:
+def plan_call(fn: Any, names: Names = NOWHERE, _planning: _Planning | None = None) -> CallPlan:
     """Plan calling `fn`, its own dependencies included. Problems are collected, not raised."""
-    if isinstance(fn, FunctionType) and fn in _planned:
-        return _planned[fn]
+    planning = _Planning() if _planning is None else _planning
+    key = key_of(fn)
+    plan = _kept_plan(fn) or planning.made.get(key)
+    if plan is not None:
+        return plan
     graph = _as_graph(fn)
-    plan = _plan_graph(fn, graph) if graph is not None else _plan_function(fn, names, _above)
-    if isinstance(fn, FunctionType) and not plan.problems:
-        _planned[fn] = plan
+    if graph is not None:
+        plan = CallPlan(fn=fn, key=key, name=graph.name, kind="graph", graph=graph)
+    else:
+        plan = _plan_function(fn, key, names, planning)
+    planning.made[key] = plan
+    # One with problems is made again: the names it lacks may be defined by then.
+    if isinstance(fn, FunctionType) and not any(each.problems for each in every_call(plan)):
+        fn.__dict__[_PLAN] = plan
     return plan
 
 
@@ -94,7 +126,7 @@ def key_of(fn: Any) -> Hashable:
     except TypeError:
         if isinstance(fn, MethodType):
             return (id(fn.__self__), fn.__func__)
-        return ("bae-unhashable", id(fn))
+        return ("unhashable", id(fn))
     return cast(Hashable, fn)
 
 
@@ -111,7 +143,21 @@ def is_lm(annotation: Any) -> bool:
     return any(member is LM for member in union_members(annotation))
 
 
-_planned: WeakKeyDictionary[FunctionType, CallPlan] = WeakKeyDictionary()
+_PLAN = "__bae_call__"
+
+
+@dataclass(slots=True)
+class _Planning:
+    """What is known while one dependency is planned with all below it."""
+
+    above: tuple[tuple[Hashable, str], ...] = ()
+    made: dict[Hashable, CallPlan] = field(default_factory=dict["Hashable", "CallPlan"])
+
+
+def _kept_plan(fn: Any) -> CallPlan | None:
+    plan = fn.__dict__.get(_PLAN) if isinstance(fn, FunctionType) else None
+    # A decorator's wrapper takes over the attributes of what it wraps.
+    return plan if plan is not None and plan.fn is fn else None
 
 
 def _as_graph(fn: Any) -> Graph[Any] | None:
@@ -125,44 +171,31 @@ def _as_graph(fn: Any) -> Graph[Any] | None:
     return None
 
 
-def _plan_graph(fn: Any, graph: Graph[Any]) -> CallPlan:
-    from bae.plan import plan_of
-
-    start = plan_of(graph.start)
-    return CallPlan(
-        fn=fn,
-        key=key_of(fn),
-        name=graph.name,
-        kind="graph",
-        returns=typing.Union[graph.terminal_nodes] if graph.terminal_nodes else MISSING,  # noqa: UP007
-        free=tuple((f.name, f.annotation) for f in start.plain if f.required),
-        graph=graph,
-    )
-
-
 def _plan_function(
-    fn: Callable[..., Any], names: Names, above: tuple[tuple[Hashable, str], ...]
+    fn: Callable[..., Any], key: Hashable, names: Names, planning: _Planning
 ) -> CallPlan:
-    plan = CallPlan(fn=fn, key=key_of(fn), name=name_of(fn), kind=_kind(fn))
-    above = (*above, (plan.key, plan.name))
+    plan = CallPlan(fn=fn, key=key, name=name_of(fn), kind=_kind(fn))
     try:
         hints = annotations_of(fn, names)
     except HintError as error:
         plan.problems.append(
             Problem("error", error.code, "", _flat(error), error.fix or "mend the annotation")
         )
+        plan.declared = Any  # it may say; nobody can tell
         return plan
     if inspect.isclass(fn):
-        plan.returns = fn
+        plan.declared = fn
     elif "return" in hints:
-        plan.returns = _returned(plan, hints["return"])
-    _plan_parameters(plan, hints, names, above)
+        plan.declared = _returned(plan, hints["return"])
+    _plan_parameters(plan, hints, names, planning)
     return plan
 
 
 def _plan_parameters(
-    plan: CallPlan, hints: dict[str, Any], names: Names, above: tuple[tuple[Hashable, str], ...]
+    plan: CallPlan, hints: dict[str, Any], names: Names, planning: _Planning
 ) -> None:
+    above = (*planning.above, (plan.key, plan.name))
+    below = _Planning(above, planning.made)
     inputs: list[tuple[str, Input]] = []
     lms: list[str] = []
     free: list[tuple[str, Any]] = []
@@ -175,12 +208,11 @@ def _plan_parameters(
             if any(key == seen for seen, _ in above):
                 plan.problems.append(_cycle(above, key))
                 continue
-            call = plan_call(marker.fn, names, above)
-            plan.problems.extend(call.problems)
-            _check_input(plan, parameter.name, hint, call)
-            inputs.append((parameter.name, Input(call, marker)))
+            inputs.append((parameter.name, Input(plan_call(marker.fn, names, below), marker, hint)))
         elif marker is not None:
             plan.problems.append(_misplaced(plan, parameter.name, marker))
+        elif is_buried(hint):
+            plan.problems.append(buried(f"{plan.name}({parameter.name}): "))
         elif is_lm(hint):
             lms.append(parameter.name)
         elif parameter.default is parameter.empty:
@@ -190,7 +222,7 @@ def _plan_parameters(
         if parameter.kind is parameter.POSITIONAL_ONLY:
             positional.append(parameter.name)
     plan.inputs, plan.lm_parameters = tuple(inputs), tuple(lms)
-    plan.free, plan.positional = tuple(free), tuple(positional)
+    plan.unfilled, plan.positional = tuple(free), tuple(positional)
 
 
 def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -199,7 +231,11 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
     except (ValueError, TypeError):  # some builtins have none; what they need is then unknown
         return []
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p for p in signature.parameters.values() if p.kind not in variadic]
+    given: set[str] = set()
+    while isinstance(fn, partial):
+        given.update(cast("partial[Any]", fn).keywords)
+        fn = cast("partial[Any]", fn).func
+    return [p for n, p in signature.parameters.items() if n not in given and p.kind not in variadic]
 
 
 def _kind(fn: Callable[..., Any]) -> Kind:
@@ -235,6 +271,25 @@ def _marker(hint: Any) -> Any:
     return next((m for m in typing.get_args(hint)[1:] if isinstance(m, SOURCES)), None)
 
 
+def is_buried(annotation: Any) -> bool:
+    """Whether a source marker is somewhere inside a type, where it is not looked for."""
+    return any(
+        _marker(argument) is not None or is_buried(argument)
+        for argument in typing.get_args(annotation)
+    )
+
+
+def buried(whose: str = "") -> Problem:
+    """The problem of such a marker."""
+    return Problem(
+        "error",
+        "bae-field-buried",
+        "",
+        f"{whose}its source marker is inside the type, where it is not seen",
+        "put Annotated outermost: Annotated[T | None, Dep(…)]",
+    )
+
+
 def _cycle(above: tuple[tuple[Hashable, str], ...], key: Hashable) -> Problem:
     start = next(i for i, (seen, _) in enumerate(above) if seen == key)
     path = " -> ".join([*(name for _, name in above[start:]), above[start][1]])
@@ -247,39 +302,59 @@ def _cycle(above: tuple[tuple[Hashable, str], ...], key: Hashable) -> Problem:
     )
 
 
-def _check_input(plan: CallPlan, parameter: str, hint: Any, call: CallPlan) -> None:
-    from bae.assignable import assignable
+def every_call(call: CallPlan | None) -> list[CallPlan]:
+    """A call and whatever it waits for, all the way down, each once."""
+    calls = [] if call is None else [call]
+    seen = set(calls)
+    for each in calls:
+        for _, below in each.inputs:
+            if below.call not in seen:
+                seen.add(below.call)
+                calls.append(below.call)
+    return calls
 
-    plan.problems.extend(unreturned(call))
-    if assignable(call.returns, hint) is False:
-        plan.problems.append(
-            Problem(
-                "error",
-                "bae-dep-type",
-                "",
-                f"{plan.name}({parameter}) takes {type_name(hint)}, but {call.name} returns "
-                f"{type_name(call.returns)}",
-                f"annotate the parameter {type_name(call.returns)}, or give Dep a function that "
-                f"returns {type_name(hint)}",
-            )
+
+def problems_of(call: CallPlan) -> Iterator[Problem]:
+    """What is wrong with a call and with whatever it waits for, all the way down.
+
+    Not for use while planning: it looks into graphs, whose nodes may be what is being planned.
+    """
+    for caller in every_call(call):
+        yield from caller.problems
+        for parameter, below in caller.inputs:
+            yield from _check_input(caller, parameter, below)
+
+
+def _check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Problem]:
+    yield from unreturned(below.call)
+    returned = below.call.returns
+    if assignable(returned, below.wanted) is False:
+        takes, made = type_name(below.wanted), type_name(returned)
+        yield Problem(
+            "error",
+            "bae-dep-type",
+            "",
+            f"{caller.name}({parameter}) takes {takes}, but {below.call.name} returns {made}",
+            f"annotate the parameter {made}, or give Dep a function that returns {takes}",
         )
-    plan.problems.extend(unfilled(call))
+    yield from unfilled(below.call)
 
 
 def unreturned(call: CallPlan) -> list[Problem]:
     """The problem of a function that does not say what it returns; none where it does."""
-    if call.returns is not MISSING or call.problems:
+    if call.returns is not MISSING:
         return []
     if call.kind == "graph":
         return []  # a graph that never ends is a problem of its own
     inner = inspect.unwrap(call.fn) if callable(call.fn) else call.fn
-    annotatable = isinstance(inner, FunctionType | MethodType) and call.name != "<lambda>"
+    written = isinstance(inner, FunctionType | MethodType)
+    annotatable = written and not call.name.endswith("<lambda>")  # a lambda cannot say
     return [
         Problem(
             "error" if annotatable else "warning",
             "bae-dep-unannotated",
             "",
-            f"{call.name} does not say what it returns, so the field's type cannot be proved",
+            f"{call.name} does not say what it returns, so it cannot be proved to fit",
             f"write `def {call.name}(…) -> …`"
             if annotatable
             else "give Dep a function with a return annotation",

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bae.calls import CallPlan, Input
 from bae.invoke import Closer, invoke
-from bae.journal.records import SourceEnded, SourceStarted
+from bae.journal.records import LMUsed, SourceEnded, SourceStarted
+from bae.lm.usage import Usage, metered
 from bae.run import Run, Waiting
 
 if TYPE_CHECKING:
@@ -97,9 +98,9 @@ class Flight:
     def arguments(self) -> dict[str, Any]:
         return {name: flight.value for name, flight in self.inputs}
 
-    def route(self) -> str:
-        """The way from the field to the function that failed."""
-        parts = [f"{self.place.node_type.__name__}.{self.place.field}"]
+    def route(self, start: str) -> str:
+        """The way from `start`, the field that asked, to the function that failed."""
+        parts = [start]
         flight: Flight = self
         while flight.via is not None:
             parameter, below = flight.via
@@ -146,6 +147,7 @@ class Dataflow:
         self.cache: dict[Any, Any] = {} if cache is None else cache
         self._flights: dict[Hashable, Flight] = {}
         self._closers: list[tuple[str, Closer]] = []
+        self._opened: list[Hashable] = []
 
     def dep(self, wanted: Input, place: Place) -> Flight:
         """The flight of a dependency: one that is there already, or a new one.
@@ -167,7 +169,7 @@ class Dataflow:
             if call.graph is not None:
                 from bae.runner import run_inside
 
-                return await run_inside(call, marker, flight.place.path, flight.place.run, self)
+                return await run_inside(call, marker, flight.place.path, flight.place.run)
             arguments = flight.arguments()
             for name in call.lm_parameters:
                 arguments[name] = flight.place.run.lm
@@ -215,7 +217,7 @@ class Dataflow:
             return ask.failed
         gates = [gate for f in flights if isinstance(f.error, Waiting) for gate in f.error.gates]
         if gates:
-            raise Waiting(list(dict.fromkeys(gates)))
+            raise Waiting([*{id(gate): gate for gate in gates}.values()])
         return None
 
     def release(self, flight: Flight) -> list[asyncio.Task[None]]:
@@ -241,14 +243,17 @@ class Dataflow:
         """Close what was opened, the newest first. All are closed, whatever any of them raises;
         answers the first thing raised, or a cancellation that came meanwhile."""
         raised: BaseException | None = None
+        for key in self._opened:  # what is closed is of no use to whoever gave the cache
+            self.cache.pop(key, None)
         while self._closers:
             name, closer = self._closers.pop()
             try:
                 await closer(error)
-            except asyncio.CancelledError as caught:
-                raised = caught
-            except Exception as caught:
+            except (Exception, asyncio.CancelledError) as caught:
                 if caught is error:  # a context manager that lets it through raises it again
+                    continue
+                if isinstance(caught, asyncio.CancelledError) and being_cancelled():
+                    raised = caught
                     continue
                 caught.add_note(f"while closing what {name} opened")
                 raised = raised or caught
@@ -268,10 +273,15 @@ class Dataflow:
         failure: BaseException | None = None
         try:
             assert flight.work is not None
-            value = await flight.work(flight)
+            with metered() as used:
+                try:
+                    value = await flight.work(flight)
+                finally:
+                    if used:
+                        usage = Usage.total(used)
+                        run.emit(LMUsed(time(), run.path, place.step, flight.by, usage))
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if being_cancelled():
                 raise
             failure = error  # raised by the function itself: a failure like any other
         except Exception as error:
@@ -302,6 +312,8 @@ class Dataflow:
                 flight.orphans.extend(via[1].orphans)
         elif flight.key is not None:
             self.cache[flight.key] = value
+            if flight.call is not None and flight.call.opens:
+                self._opened.append(flight.key)
             del self._flights[flight.key]
         for dependent in flight.dependents:
             if error is not None:
@@ -328,6 +340,13 @@ def landed(place: Place, value: Any) -> Flight:
     flight.done = True
     flight.value = value
     return flight
+
+
+def being_cancelled() -> bool:
+    """Whether somebody cancels the current task: a CancelledError can also come from a function
+    that raised it by itself, which is a failure like any other."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def gone(tasks: Iterable[asyncio.Task[Any]]) -> None:

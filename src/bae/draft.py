@@ -6,15 +6,25 @@ on the same object. `node.py` builds drafts, `runner.py` completes them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from pydantic import ValidationError
+from pydantic._internal._model_construction import init_private_attributes
 from pydantic_core import SchemaValidator
 
 if TYPE_CHECKING:
     from bae.node import Node
 
-_DRAFT = "__bae_draft_validator__"
-_SOME = "__bae_some_validator__"
+_VALIDATORS = "__bae_validators__"
+
+_Kind = Literal["draft", "some", "rest"]
+"""What a validator is for: a node whose fields `names` may be absent, the fields `names` alone, or
+a node whose fields `names` are there and valid."""
+
+_put = object.__setattr__
+_private: ContextVar[dict[str, Any] | None] = ContextVar("bae_private", default=None)
+"""The private attributes of the draft that is being made whole."""
 
 
 class _Absent:
@@ -31,26 +41,42 @@ def start_draft(node: Node, data: dict[str, Any], sourced: frozenset[str]) -> bo
     Answers False when nothing was missing after all (aliases), so that the caller validates the
     node as any other model.
     """
-    values, extra, given = _draft_validator(type(node), sourced).validate_python(data)
-    missing = [name for name in sourced if values.get(name) is _ABSENT]
+    # A copy, since validators may take their input apart.
+    values, extra, given = _validator(type(node), "draft", sourced).validate_python(data.copy())
+    missing = [name for name in sourced if values[name] is _ABSENT]
     if not missing:
         return False
     for name in missing:
         del values[name]
-    put = object.__setattr__
-    put(node, "__dict__", values)
-    put(node, "__pydantic_extra__", extra)
-    put(node, "__pydantic_fields_set__", given.difference(missing))
-    put(node, "__pydantic_private__", None)
+    if len(missing) < len(sourced):
+        values = {name: values[name] for name in node.__pydantic_fields__ if name in values}
+    _put(node, "__dict__", values)
+    _put(node, "__pydantic_extra__", extra)
+    _put(node, "__pydantic_fields_set__", given.difference(missing))
+    _put(node, "__pydantic_private__", None)
+    if node.__private_attributes__:
+        init_private_attributes(node, None)
     return True
 
 
 def complete(node: Node, values: Mapping[str, Any]) -> None:
-    """Add the resolved values to a draft and validate it whole, in place."""
-    data: dict[str, Any] = {**node.__dict__, **(node.__pydantic_extra__ or {}), **values}
-    type(node).__pydantic_validator__.validate_python(
-        data, self_instance=node, by_alias=False, by_name=True
-    )
+    """Add the resolved values to a draft and make it whole, in place.
+
+    What the draft holds is validated already and stays as it is; the resolved values and the node
+    as a whole are validated now.
+    """
+    cls = type(node)
+    held = {name: value for name, value in node.__dict__.items() if name in cls.__pydantic_fields__}
+    given = node.__pydantic_fields_set__ | values.keys()
+    data: dict[str, Any] = {**held, **(node.__pydantic_extra__ or {}), **values}
+    token = _private.set(node.__pydantic_private__)
+    try:
+        _validator(cls, "rest", frozenset(held)).validate_python(
+            data, self_instance=node, by_alias=False, by_name=True
+        )
+    finally:
+        _private.reset(token)
+    _put(node, "__pydantic_fields_set__", given)
 
 
 def validated(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,13 +84,13 @@ def validated(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises pydantic's ValidationError.
     """
-    found = cls.__dict__.get(_SOME)
-    if found is None:
-        found = _validator(cls, frozenset(cls.__pydantic_fields__), whole_input=False)
-        setattr(cls, _SOME, found)
-    checked, _, _ = cast(SchemaValidator, found).validate_python(
-        dict(values), by_alias=False, by_name=True
-    )
+    validator = _validator(cls, "some", frozenset(values))
+    try:
+        checked, _, _ = validator.validate_python(dict(values), by_alias=False, by_name=True)
+    except ValidationError:
+        raise
+    except Exception:  # a validator that looks at the other fields can only judge the whole node
+        return dict(values)
     return {name: checked[name] for name in values}
 
 
@@ -80,42 +106,73 @@ def field_schema(cls: type[Node], name: str) -> Any:
     return {"type": "definitions", "schema": field, "definitions": definitions}
 
 
-def _draft_validator(cls: type[Node], sourced: frozenset[str]) -> SchemaValidator:
-    found = cls.__dict__.get(_DRAFT)
+def _validator(cls: type[Node], kind: _Kind, names: frozenset[str]) -> SchemaValidator:
+    found = cast(dict[Any, SchemaValidator] | None, cls.__dict__.get(_VALIDATORS))
     if found is None:
-        found = _validator(cls, sourced, whole_input=True)
-        setattr(cls, _DRAFT, found)
-    return cast(SchemaValidator, found)
+        found = {}
+        setattr(cls, _VALIDATORS, found)
+    if (kind, names) not in found:
+        schema = cast(dict[str, Any], cls.__pydantic_core_schema__)
+        config = _model_config(schema)
+        if kind != "draft":
+            config["loc_by_alias"] = False  # errors of the run's own values name the field
+        shape = _reshaped(schema, kind, names, config)
+        found[kind, names] = SchemaValidator(cast(Any, shape), cast(Any, config))
+    return found[kind, names]
 
 
-def _validator(cls: type[Node], optional: frozenset[str], whole_input: bool) -> SchemaValidator:
-    schema = cast(dict[str, Any], cls.__pydantic_core_schema__)
-    config = _model_config(schema)
-    return SchemaValidator(cast(Any, _fields_alone(schema, optional, whole_input)), config)
-
-
-def _model_config(schema: dict[str, Any]) -> Any:
+def _model_config(schema: dict[str, Any]) -> dict[str, Any]:
     while schema["type"] != "model":
         schema = _inside(schema)
-    return schema.get("config")
+    return dict(schema.get("config") or {})
 
 
-def _fields_alone(
-    schema: dict[str, Any], optional: frozenset[str], whole_input: bool
+def _reshaped(
+    schema: dict[str, Any], kind: _Kind, names: frozenset[str], config: dict[str, Any]
 ) -> dict[str, Any]:
-    """The schema of the fields, `optional` ones allowed to be absent, without the model around
-    them and what runs after it; what runs before it stays where it gets the whole input."""
-    kind = schema["type"]
-    if kind == "model-fields":
-        fields = {
-            name: _may_be_absent(field) if name in optional else field
-            for name, field in schema["fields"].items()
-        }
-        return {**schema, "fields": fields}
-    inner = _fields_alone(_inside(schema), optional, whole_input)
-    if kind == "definitions" or (kind == "function-before" and whole_input):
-        return {**{k: v for k, v in schema.items() if k != "ref"}, "schema": inner}
-    return inner
+    """The schema of a node class with other fields, and only some of the layers around them: what
+    runs before the model belongs to the draft, which sees the input; the model and what runs
+    after it to the rest."""
+    layer = schema["type"]
+    if layer == "model-fields":
+        return {**schema, "fields": _fields(schema["fields"], kind, names)}
+    inner = _reshaped(_inside(schema), kind, names, config)
+    mine = {"draft": layer == "function-before", "some": False, "rest": layer != "function-before"}
+    if layer != "definitions" and not mine[kind]:
+        return inner
+    reshaped = {**{k: v for k, v in schema.items() if k != "ref"}, "schema": inner}
+    if layer != "model":
+        return reshaped
+    reshaped |= {"cls": _Whole, "config": config}
+    if not schema["cls"].__private_attributes__:
+        return reshaped
+    del reshaped["post_init"]
+    after = {"type": "no-info", "function": _post_init}
+    return {"type": "function-after", "function": after, "schema": reshaped}
+
+
+def _fields(fields: dict[str, Any], kind: _Kind, names: frozenset[str]) -> dict[str, Any]:
+    match kind:
+        case "draft":
+            # What may be absent goes last: a validator of another field does not see it.
+            absent = {n: _may_be_absent(f) for n, f in fields.items() if n in names}
+            return {n: f for n, f in fields.items() if n not in names} | absent
+        case "some":
+            return {n: f for n, f in fields.items() if n in names}
+        case "rest":
+            held = {"type": "any"}
+            return {n: {**f, "schema": held} if n in names else f for n, f in fields.items()}
+
+
+class _Whole:
+    """Stands for the node class, whose own validator pydantic would take for its schema."""
+
+
+def _post_init(node: Node) -> Node:
+    # Pydantic makes private attributes anew; those of the draft may have been set or changed.
+    _put(node, "__pydantic_private__", _private.get())
+    node.model_post_init(None)
+    return node
 
 
 def _inside(schema: dict[str, Any]) -> dict[str, Any]:
@@ -130,4 +187,5 @@ def _may_be_absent(field: dict[str, Any]) -> dict[str, Any]:
     inner = field["schema"]
     if inner["type"] == "default":
         inner = inner["schema"]
-    return {**field, "schema": {"type": "default", "schema": inner, "default": _ABSENT}}
+    absent = {"type": "default", "schema": inner, "default": _ABSENT, "validate_default": False}
+    return {**field, "schema": absent}

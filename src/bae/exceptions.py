@@ -43,6 +43,10 @@ class BaeError(Exception):
         if cause is not None:
             self.__cause__ = cause
 
+    def __setstate__(self, state: dict[str, Any] | None) -> None:
+        super().__setstate__(state)
+        self.__cause__ = self.cause  # pickle keeps attributes, and this one is not among them
+
     def __str__(self) -> str:
         lines = [f"[{self.code}] {self.message}"]
         if self.path:

@@ -28,12 +28,16 @@ async def fan_out(flight: Flight, call: CallPlan, marker: Map, flow: Dataflow) -
     gates: list[OpenGate] = []
     numbered = enumerate(items)
 
-    async def one(index: int, item: Any) -> Any:
-        if call.graph is not None:
-            from bae.runner import run_inside
+    if call.graph is None:
+        parameter = call.free[0][0]
 
-            return await run_inside(call, marker, f"{place.path}[{index}]", run, flow, (item,))
-        return await invoke(call, marker, {**shared, call.free[0][0]: item}, flow)
+        def one(index: int, item: Any) -> Coroutine[Any, Any, Any]:
+            return invoke(call, marker, {**shared, parameter: item}, flow)
+    else:
+        from bae.runner import run_inside
+
+        def one(index: int, item: Any) -> Coroutine[Any, Any, Any]:
+            return run_inside(call, marker, f"{place.path}[{index}]", run, (item,))
 
     async def worker() -> None:
         for index, item in numbered:
@@ -42,7 +46,7 @@ async def fan_out(flight: Flight, call: CallPlan, marker: Map, flow: Dataflow) -
             except Waiting as waiting:
                 gates.extend(waiting.gates)
                 continue
-            except Exception:
+            except BaseException:
                 if flight.item is None:
                     flight.item = index
                 raise
@@ -63,16 +67,15 @@ async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, 
     tasks = [loop.create_task(worker()) for worker in workers]
     if not tasks:
         return
+    left, failed = set(tasks), None
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        while left and failed is None:
+            # Not FIRST_EXCEPTION: it does not hear of a worker that raised CancelledError itself.
+            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            failed = next((t for t in done if t.cancelled() or t.exception()), None)
     finally:
-        failed = next((t for t in tasks if t.done() and not t.cancelled() and t.exception()), None)
         for task in tasks:
             task.cancel()
         await gone(tasks)
     if failed is not None:
-        error = failed.exception()
-        assert error is not None
-        raise error
-    for task in tasks:
-        task.result()  # a worker that was cancelled from outside is not a worker that is done
+        failed.result()

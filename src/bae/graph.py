@@ -3,15 +3,16 @@ once and run as often as wanted. `runner.py` does the running, `proof.py` the pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from bae.calls import CallPlan, every_call
 from bae.exceptions import BaeError, ProofError
 from bae.node import Node
 from bae.plan import NodePlan, plan_of
 
 if TYPE_CHECKING:
-    from bae.calls import CallPlan
     from bae.lm import LM
     from bae.problem import Problem
     from bae.result import GraphResult
@@ -106,41 +107,36 @@ class Graph(Generic[T]):
         self.start = start
         self.end = ends
         self.name = name or start.__name__
-        self._plans: dict[type[Node], NodePlan] | None = None
+        self._shape: _Shape | None = None
         self._problems: list[Problem] | None = None
-        self._needs_lm: str | None = None
+        self._proved = False
 
     @property
     def plans(self) -> dict[type[Node], NodePlan]:
         """The plan of every node class, the start first, in the order they are reached."""
-        if self._plans is not None:
-            return self._plans
-        found: dict[type[Node], NodePlan] = {}
-        ahead = [self.start]
-        for cls in ahead:
-            if cls not in found:
-                found[cls] = plan_of(cls)
-                ahead.extend(found[cls].successors)
-        # Names that could not be resolved may be defined by the next time somebody asks.
-        if not any(plan.unresolved for plan in found.values()):
-            self._plans = found
-            self._needs_lm = _needs_lm(self, found, ())
-            self.has_sources = any(plan.sourced for plan in found.values())
-        return found
+        return self._known().plans
 
-    has_sources: bool = False
-    """Whether any field of any node has a source."""
+    @property
+    def has_sources(self) -> bool:
+        """Whether any field of any node has a source."""
+        return self._known().has_sources
 
     @property
     def needs_lm(self) -> str:
         """Why a run needs an LM passed to it; empty when it does not."""
-        assert self.plans is not None
-        return self._needs_lm or ""
+        shape = self._known()
+        if shape.needs_lm is None:
+            shape.needs_lm = _needs_lm(self, ())
+        return shape.needs_lm
 
     @property
     def recalls(self) -> bool:
-        """Whether some node recalls a value, which may then come from a run around this graph."""
-        return any(field.kind == "recall" for p in self.plans.values() for field in p.sourced)
+        """Whether some node, here or in a graph inside, recalls a value: it may then come from a
+        run around this graph."""
+        shape = self._known()
+        if shape.recalls is None:
+            shape.recalls = _recalls(self, ())
+        return shape.recalls
 
     @property
     def nodes(self) -> tuple[type[Node], ...]:
@@ -168,13 +164,13 @@ class Graph(Generic[T]):
         from bae.proof import prove
 
         problems = prove(self)
-        if self._plans is not None:
+        if self._shape is not None:
             self._problems = problems
         return list(problems)
 
     def prove(self) -> None:
         """Raise `ProofError` with all errors that `validate` finds; warnings pass."""
-        if self._problems == []:
+        if self._proved:
             return
         errors = [problem for problem in self.validate() if problem.severity == "error"]
         if errors:
@@ -185,6 +181,7 @@ class Graph(Generic[T]):
                 problems=errors,
                 fix="graph.validate() lists all problems, warnings too",
             )
+        self._proved = self._problems is not None
 
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart, with exactly the edges of the types."""
@@ -208,18 +205,18 @@ class Graph(Generic[T]):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(
-                self.arun(
-                    start, lm, max_iters, prefetch=prefetch, answer=answer, dep_cache=dep_cache
-                )
+            pass  # and not run in here, or every error of a run would show this one above it
+        else:
+            raise BaeError(
+                "graph.run() was called inside a running event loop, which it would block",
+                code="bae-run-in-loop",
+                fix="write `await graph.arun(…)` there",
             )
-        raise BaeError(
-            "graph.run() was called inside a running event loop, which it would block",
-            code="bae-run-in-loop",
-            fix="write `await graph.arun(…)` there",
+        return asyncio.run(
+            self.arun(start, lm, max_iters, prefetch=prefetch, answer=answer, dep_cache=dep_cache)
         )
 
-    async def arun(
+    def arun(
         self,
         start: Node,
         lm: LM | None = None,
@@ -228,7 +225,7 @@ class Graph(Generic[T]):
         prefetch: bool = True,
         answer: Answer | None = None,
         dep_cache: dict[Any, Any] | None = None,
-    ) -> GraphResult[T]:
+    ) -> Coroutine[Any, Any, GraphResult[T]]:
         """Run the graph from `start` to its end.
 
         - `lm` chooses and fills where nodes have an empty body.
@@ -243,17 +240,11 @@ class Graph(Generic[T]):
         Raises a `BaeError` that carries the trace. Cancelling it cancels everything under it, and
         nothing is left when it returns.
         """
+        from bae.run import Run
         from bae.runner import run_graph
 
-        return await run_graph(
-            self,
-            start,
-            lm=lm,
-            max_iters=max_iters,
-            prefetch=prefetch,
-            answer=answer,
-            dep_cache=dep_cache,
-        )
+        run = Run(lm, max_iters, prefetch, answer, dep_cache)
+        return run_graph(self, start, run)
 
     def stream(
         self,
@@ -289,37 +280,82 @@ class Graph(Generic[T]):
             dep_cache=dep_cache,
         )
 
+    def _known(self) -> _Shape:
+        if self._shape is not None:
+            return self._shape
+        plans: dict[type[Node], NodePlan] = {}
+        ahead = [self.start]
+        for cls in ahead:
+            if cls not in plans:
+                plans[cls] = plan_of(cls)
+                ahead.extend(plans[cls].successors)
+        shape = _Shape(plans, any(plan.sourced for plan in plans.values()))
+        # Names that could not be resolved may be defined by the next time somebody asks.
+        if not any(plan.unresolved for plan in plans.values()):
+            self._shape = shape
+        return shape
+
     def __repr__(self) -> str:
         return f"<Graph {self.name}, {len(self.plans)} nodes>"
 
 
-def _needs_lm(
-    graph: Graph[Any], plans: Mapping[type[Node], NodePlan], inside: tuple[Graph[Any], ...]
-) -> str:
-    for cls, plan in plans.items():
-        if plan.written:
-            if plan.lm_parameter is not None and plan.lm is None:
-                return f"{cls.__name__}.__call__ asks for one"
-        else:
-            if len(plan.offered) > 1 and plan.lm is None:
-                return f"{cls.__name__} has an empty body: the LM chooses where it goes on"
-            for target in plan.successors:
-                if plans[target].lm is None:
-                    return (
-                        f"{cls.__name__} has an empty body: the LM goes on from it to "
-                        f"{target.__name__}"
-                    )
+@dataclass(slots=True)
+class _Shape:
+    """What is worked out once about a graph."""
+
+    plans: dict[type[Node], NodePlan]
+    has_sources: bool
+    needs_lm: str | None = None
+    recalls: bool | None = None
+
+
+# Graphs that lead to each other as dependencies cannot run, which the proof says; the questions
+# below must come to an end all the same, so they remember the start classes they have passed.
+
+
+def _needs_lm(graph: Graph[Any], inside: tuple[type[Node], ...]) -> str:
+    for cls, plan in graph.plans.items():
+        why = _node_needs_lm(graph, plan)
+        if why:
+            return why
         for field in plan.sourced:
-            why = _call_needs_lm(field.call, (*inside, graph)) if field.call is not None else ""
+            why = _call_needs_lm(field.call, (*inside, graph.start))
             if why:
                 return f"{cls.__name__}.{field.name} needs one: {why}"
     return ""
 
 
-def _call_needs_lm(call: CallPlan, inside: tuple[Graph[Any], ...]) -> str:
-    if call.lm_parameters:
-        return f"{call.name} asks for it"
-    if call.graph is not None and not any(call.graph is g for g in inside):
-        return _needs_lm(call.graph, call.graph.plans, inside)
-    reasons = (_call_needs_lm(below.call, inside) for _, below in call.inputs)
-    return next((reason for reason in reasons if reason), "")
+def _node_needs_lm(graph: Graph[Any], plan: NodePlan) -> str:
+    if plan.written:
+        asks = plan.lm_parameter is not None and plan.lm is None
+        return f"{plan.name}.__call__ asks for one" if asks else ""
+    if len(plan.offered) > 1 and plan.lm is None:
+        return f"{plan.name} has an empty body: the LM chooses where it goes on"
+    for target in plan.successors:
+        if graph.plans[target].lm is None:
+            return f"{plan.name} has an empty body: the LM goes on from it to {target.__name__}"
+    return ""
+
+
+def _call_needs_lm(call: CallPlan | None, inside: tuple[type[Node], ...]) -> str:
+    for each in every_call(call):
+        if each.lm_parameters:
+            return f"{each.name} asks for it"
+        if each.graph is not None and each.graph.start not in inside:
+            why = _needs_lm(each.graph, inside)
+            if why:
+                return why
+    return ""
+
+
+def _recalls(graph: Graph[Any], inside: tuple[type[Node], ...]) -> bool:
+    return any(
+        field.kind == "recall" or _call_recalls(field.call, (*inside, graph.start))
+        for plan in graph.plans.values()
+        for field in plan.sourced
+    )
+
+
+def _call_recalls(call: CallPlan | None, inside: tuple[type[Node], ...]) -> bool:
+    graphs = (each.graph for each in every_call(call))
+    return any(g is not None and g.start not in inside and _recalls(g, inside) for g in graphs)

@@ -9,7 +9,8 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, cast
 
@@ -27,9 +28,12 @@ class Names(Mapping[str, Any]):
         self,
         places: list[tuple[str, Mapping[str, Any]]],
         module: dict[str, Any] | None = None,
+        frame: FrameType | None = None,
     ) -> None:
         self.places = places
         self.module: dict[str, Any] = {} if module is None else module
+        self.frame = frame
+        """The frame of the function that the places are in."""
 
     def __getitem__(self, name: str) -> Any:
         for _, place in self.places:
@@ -37,7 +41,7 @@ class Names(Mapping[str, Any]):
                 return place[name]
         raise KeyError(name)
 
-    def __iter__(self) -> typing.Iterator[str]:
+    def __iter__(self) -> Iterator[str]:
         return iter({name: None for _, place in self.places for name in place})
 
     def __len__(self) -> int:
@@ -45,7 +49,8 @@ class Names(Mapping[str, Any]):
 
     def then(self, other: Names) -> Names:
         """These places, then the other's."""
-        return Names([*self.places, *other.places], self.module or other.module)
+        places = [*self.places, *other.places]
+        return Names(places, self.module or other.module, self.frame or other.frame)
 
     def labels(self) -> str:
         return ", ".join(dict.fromkeys(label for label, _ in self.places))
@@ -72,30 +77,29 @@ def remember_frame(cls: type) -> None:
         setattr(cls, _FRAME, frame)
 
 
+def remembers_frame(cls: type) -> bool:
+    """Whether a class still keeps the frame it was defined in."""
+    return _FRAME in cls.__dict__
+
+
 def forget_frame(cls: type) -> None:
     """Let go of the frame once everything is resolved."""
-    if _FRAME in cls.__dict__:
+    if remembers_frame(cls):
         delattr(cls, _FRAME)
 
 
 def names_of_class(cls: type) -> Names:
     """Where the names in the hints of `cls` are looked for, before its module."""
-    places: list[tuple[str, Mapping[str, Any]]] = []
     frame = cast(FrameType | None, cls.__dict__.get(_FRAME))
-    while frame is not None and frame.f_code.co_name != "<module>":
-        body = not frame.f_code.co_flags & inspect.CO_OPTIMIZED
-        kind = "the body of class" if body else "the locals of"
-        ending = "" if body else "()"
-        places.append((f"{kind} {frame.f_code.co_qualname}{ending}", frame.f_locals))
-        frame = frame.f_back if body else None
+    places = [_place(scope) for scope in _scopes(frame)]
     parameters = {p.__name__: p for p in getattr(cls, "__type_params__", ())}
     if parameters:
         places.append((f"the type parameters of {cls.__name__}", parameters))
     places.append((f"class {cls.__name__}", {cls.__name__: cls}))
-    module = sys.modules.get(cls.__module__)
-    if module is None:
-        return Names(places)
-    return Names([*places, (f"module {cls.__module__}", vars(module))], vars(module))
+    module = _module_names(cls)
+    if module:
+        places.append((f"module {cls.__module__}", module))
+    return Names(places, module, frame)
 
 
 def function_behind(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,15 +126,11 @@ def annotations_of(
     function can see.
     """
     function = function_behind(fn)
-    try:
-        raw = cast(dict[str, Any], getattr(function, "__annotations__", {}))
-    except NameError as error:  # Python 3.14 evaluates here
-        scopes = _names_of_function(function).then(names)
-        raise _unresolved(error, str(error.name), function, scopes) from error
+    raw = _raw_annotations(function)
     wanted = raw if only is None else {only: raw[only]} if only in raw else {}
     if not wanted:
         return {}
-    scopes = _names_of_function(function).then(names)
+    scopes = _names_of_function(function, names.frame).then(names)
     return {name: evaluate(value, scopes, function) for name, value in wanted.items()}
 
 
@@ -145,11 +145,7 @@ def evaluate(raw: Any, names: Names, where: object) -> Any:
     except NameError as error:
         raise _unresolved(error, error.name or str(error), where, names) from error
     except Exception as error:
-        raise HintError(
-            f"{_label(where)}: the hint {raw!r} cannot be evaluated",
-            cause=error,
-            fix="write a type that exists when the program runs",
-        ) from error
+        raise _not_a_type(f"the hint {raw!r}", error, where) from error
     return raw
 
 
@@ -158,6 +154,9 @@ def rebuild(cls: type[BaseModel]) -> None:
     if cls.__pydantic_complete__:
         return
     names = names_of_class(cls)
+    for base in cls.__mro__[1:]:  # an inherited field names what its own class could see
+        if getattr(base, "__pydantic_fields__", None):
+            names = names.then(names_of_class(base))
     try:
         cls.model_rebuild(_types_namespace=dict(names))
     except NameError as error:
@@ -202,7 +201,18 @@ _BOOKKEEPING = {
 _METACLASS_NEW = cast(Any, type(BaseModel)).__new__.__code__
 
 
-def _names_of_function(function: Callable[..., Any]) -> Names:
+def _raw_annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return cast(dict[str, Any], getattr(function, "__annotations__", {}))
+    except Exception as error:  # Python 3.14 evaluates here
+        if not isinstance(error, NameError):
+            raise _not_a_type("an annotation", error, function) from error
+    # The name may be in a place where Python does not look; as text it is looked for everywhere.
+    annotationlib = cast(Any, import_module("annotationlib"))
+    return annotationlib.get_annotations(function, format=annotationlib.Format.STRING)
+
+
+def _names_of_function(function: Callable[..., Any], defined_in: FrameType | None) -> Names:
     code = getattr(function, "__code__", None)
     places: list[tuple[str, Mapping[str, Any]]] = []
     qualname = getattr(function, "__qualname__", "")
@@ -219,21 +229,52 @@ def _names_of_function(function: Callable[..., Any]) -> Names:
     if parameters:
         places.append((f"the type parameters of {qualname}()", parameters))
     module_names = cast(dict[str, Any], getattr(function, "__globals__", {}))
-    outer = _enclosing_frame(qualname, module_names)
-    if outer is not None:
-        places.append((f"the locals of {outer.f_code.co_qualname}()", outer.f_locals))
+    running = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    outer = _enclosing_frame(qualname, module_names, defined_in)
+    outer = outer or _enclosing_frame(qualname, module_names, running)
+    places.extend(_place(scope) for scope in _scopes(outer))
     if module_names:
         places.append((f"module {module_names.get('__name__', '?')}", module_names))
         places.append(("builtins", vars(builtins)))
     return Names(places, module_names)
 
 
-def _enclosing_frame(qualname: str, module_names: dict[str, Any]) -> FrameType | None:
-    """The running call of the function that `qualname` is defined in, if it is on the stack."""
+def _module_names(cls: type) -> dict[str, Any]:
+    # What exec runs has globals of its own that need not be those of a module.
+    call = inspect.unwrap(cls.__dict__.get("__call__", cls))
+    if getattr(call, "__qualname__", "") == f"{cls.__qualname__}.__call__":
+        return call.__globals__
+    module = sys.modules.get(cls.__module__)
+    return {} if module is None else vars(module)
+
+
+def _place(frame: FrameType) -> tuple[str, Mapping[str, Any]]:
+    name = frame.f_code.co_qualname
+    label = f"the body of class {name}" if _is_class_body(frame) else f"the locals of {name}()"
+    return label.replace("<locals>.", ""), frame.f_locals
+
+
+def _scopes(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame of a function or class body, then those of the ones it is written in."""
+    while frame is not None and frame.f_code.co_name != "<module>":
+        yield frame
+        if _is_class_body(frame):
+            frame = frame.f_back
+        else:
+            frame = _enclosing_frame(frame.f_code.co_qualname, frame.f_globals, frame.f_back)
+
+
+def _is_class_body(frame: FrameType) -> bool:
+    return not frame.f_code.co_flags & inspect.CO_OPTIMIZED
+
+
+def _enclosing_frame(
+    qualname: str, module_names: dict[str, Any], frame: FrameType | None
+) -> FrameType | None:
+    """The call of the function that `qualname` is defined in: `frame` or one that led to it."""
     if "<locals>" not in qualname:
         return None
     outer = qualname.rpartition(".<locals>")[0]
-    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         if frame.f_code.co_qualname == outer and frame.f_globals is module_names:
             return frame
@@ -270,6 +311,14 @@ def _unresolved(error: NameError, name: str, where: object, names: Names) -> Hin
         cause=error,
         fix=f"define or import {name} where that code can see it (an import under "
         "`if TYPE_CHECKING:` is not there at run time)",
+    )
+
+
+def _not_a_type(what: str, error: Exception, where: object) -> HintError:
+    return HintError(
+        f"{_label(where)}: {what} cannot be evaluated",
+        cause=error,
+        fix="write a type that exists when the program runs",
     )
 
 

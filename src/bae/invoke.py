@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from types import CoroutineType
 from typing import Any, Final, Protocol, cast
 
 from bae.calls import CallPlan
@@ -28,11 +29,11 @@ class Opened(Protocol):
     def on_close(self, name: str, closer: Closer) -> None: ...
 
 
-async def invoke(
+def invoke(
     call: CallPlan, marker: Dep | Map, arguments: dict[str, Any], opened: Opened
-) -> Any:
+) -> Coroutine[Any, Any, Any]:
     """Call a function with its inputs filled, within the bounds of its marker."""
-    return await bounded(call, marker, lambda: _once(call, marker.inline, arguments, opened))
+    return bounded(call, marker, lambda: _once(call, marker.inline, arguments, opened))
 
 
 async def bounded(call: CallPlan, marker: Dep | Map, once: Callable[[], Awaitable[Any]]) -> Any:
@@ -60,27 +61,36 @@ async def bounded(call: CallPlan, marker: Dep | Map, once: Callable[[], Awaitabl
 
 
 async def _once(call: CallPlan, inline: bool, arguments: dict[str, Any], opened: Opened) -> Any:
-    args = tuple(arguments[name] for name in call.positional)
-    kwargs = arguments
-    if args:
+    args, kwargs = (), arguments
+    if call.positional:
+        args = tuple(arguments[name] for name in call.positional)
         kwargs = {k: v for k, v in arguments.items() if k not in call.positional}
     match call.kind:
         case "async":
             value = call.fn(*args, **kwargs)
-            return await value if inspect.isawaitable(value) else value
+            return await value if _is_awaitable(value) else value
         case "async_generator":
             return await _open_async_generator(call, call.fn(*args, **kwargs), opened)
         case "generator":
             return await _open_generator(call, call.fn(*args, **kwargs), inline, opened)
         case "context":
-            return await _open_context(call, call.fn(*args, **kwargs), inline, opened)
+            if inline:
+                manager = call.fn(*args, **kwargs)
+            else:  # one that is only annotated as a context manager may do its work right here
+                manager = await in_thread(call.fn, *args, **kwargs)
+            return await _open_context(call, manager, inline, opened)
         case _:
             if inline:
                 value = call.fn(*args, **kwargs)
             else:
                 value = await in_thread(call.fn, *args, **kwargs)
             # A sync callable may hand back a coroutine: a lambda around an async function does.
-            return await value if inspect.isawaitable(value) else value
+            return await value if _is_awaitable(value) else value
+
+
+def _is_awaitable(value: object) -> bool:
+    # A coroutine nearly always, and asking for anything awaitable costs more than a short call.
+    return type(value) is CoroutineType or inspect.isawaitable(value)
 
 
 _END: Final = object()
@@ -131,18 +141,21 @@ async def _open_context(call: CallPlan, manager: Any, inline: bool, opened: Open
         value = await manager.__aenter__()
 
         async def close(error: BaseException | None) -> None:
-            await manager.__aexit__(type(error) if error else None, error, None)
+            await manager.__aexit__(*_exit_arguments(error))
 
         opened.on_close(call.name, close)
         return value
 
     async def close_sync(error: BaseException | None) -> None:
-        kind = type(error) if error else None
-        await _ended(manager.__exit__, kind, error, None, inline=inline)
+        await _ended(manager.__exit__, *_exit_arguments(error), inline=inline)
 
     return await _ended(
         manager.__enter__, inline=inline, then=lambda _: opened.on_close(call.name, close_sync)
     )
+
+
+def _exit_arguments(error: BaseException | None) -> tuple[Any, Any, Any]:
+    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
 
 
 async def _ended(

@@ -29,9 +29,11 @@ class _Called:
     def _check(self, timeout: object, retries: int) -> None:
         kind = type(self).__name__
         if not callable(self.fn) and not hasattr(self.fn, "arun"):
+            given = type(self.fn).__name__
+            hidden = "; a field with a default hides a function of its name, so rename one"
             raise TypeError(
                 f"{kind}({self.fn!r}): give it something to call: a function, a Graph or a Node "
-                f"class, not a {type(self.fn).__name__}"
+                f"class, not a {given}{hidden if given == 'FieldInfo' else ''}"
             )
         if isinstance(timeout, int | float) and timeout <= 0:
             raise ValueError(f"{kind}(timeout={timeout!r}): give seconds above 0, or None")
@@ -100,6 +102,9 @@ class Recall:
 
     node_type: type[Node] | None = None
 
+    def __str__(self) -> str:
+        return f"Recall({self.node_type.__name__ if self.node_type else ''})"
+
 
 @dataclass(frozen=True, slots=True)
 class Gate:
@@ -123,8 +128,8 @@ class OpenGate:
     question: str
     node_type: type[Node]
     field_name: str
-    type: Any
-    context: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    type: Any = field(hash=False)
+    context: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     problem: str | None = None
     path: str = ""
 

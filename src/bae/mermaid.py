@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 
+_WORDS = ("end", "flowchart", "graph", "subgraph")
+"""Words of Mermaid's own, in any case of letters: no identifier may be one."""
+
+
 def draw(graph: Graph[Any]) -> str:
     """One box a node class, one arrow an edge; rounded where the run may end, and dotted arrows
     where the LM chooses among several."""
@@ -29,10 +33,9 @@ def _names(nodes: tuple[type[Node], ...]) -> dict[type[Node], str]:
     names: dict[type[Node], str] = {}
     for cls in nodes:
         name = "".join(c if c.isalnum() or c == "_" else "_" for c in cls.__name__)
-        # `end` is a word of Mermaid's own, in any case of letters.
-        taken = {*names.values(), "end", "End", "END", "graph", "flowchart", "subgraph"}
+        taken = set(names.values())
         unique, count = name, 2
-        while unique in taken:
+        while unique in taken or unique.lower() in _WORDS:
             unique, count = f"{name}_{count}", count + 1
         names[cls] = unique
     return names

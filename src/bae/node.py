@@ -110,6 +110,14 @@ class Node(BaseModel):
                 )
             return super().__getattr__(name)
 
+        def __repr_args__(self) -> Any:
+            if (type(self).__bae_sourced__ or frozenset()) <= self.__dict__.keys():
+                return super().__repr_args__()
+            # A computed field of a draft may need what is not there yet.
+            fields = type(self).__pydantic_fields__
+            held = [(n, v) for n, v in self.__dict__.items() if n in fields and fields[n].repr]
+            return [*held, *(self.__pydantic_extra__ or {}).items()]
+
 
 # Building the schema of this one class, which has no fields, would load half of pydantic at import;
 # that of every subclass is built with its class, as usual.
@@ -132,8 +140,8 @@ def _finish(cls: type[Node]) -> frozenset[str]:
 
 
 def _refuse_sync_call(cls: type[Node]) -> None:
-    call = cls.__dict__.get("__call__")
-    if call is None or inspect.iscoroutinefunction(inspect.unwrap(call)):
+    call = next(base.__dict__["__call__"] for base in cls.__mro__ if "__call__" in base.__dict__)
+    if inspect.iscoroutinefunction(inspect.unwrap(call)):
         return
     raise NodeError(
         f"{cls.__name__}.__call__ is not a coroutine function",

@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pydantic.fields import FieldInfo
 
 from bae.assignable import type_name, union_members
-from bae.calls import CallPlan, is_lm, plan_call
+from bae.calls import CallPlan, buried, is_buried, is_lm, plan_call
 from bae.exceptions import HintError
-from bae.hints import Names, annotations_of, forget_frame, is_empty_body, names_of_class, rebuild
+from bae.hints import (
+    Names,
+    annotations_of,
+    forget_frame,
+    is_empty_body,
+    names_of_class,
+    rebuild,
+    remembers_frame,
+)
 from bae.markers import SOURCES, Dep, Gate, Map, Recall, Source
 from bae.node import Node, sourced_fields
 from bae.problem import Problem
@@ -105,6 +113,9 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
         return plan
     type.__setattr__(cls, "__bae_plan__", plan)
     forget_frame(cls)
+    for base in cls.__mro__[1:]:
+        if remembers_frame(base):  # a base that no graph leads to would never let go of it
+            plan_of(base)
     return plan
 
 
@@ -142,16 +153,8 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
             Problem("error", "bae-field-sources", place, f"has {said}", "keep one source")
         )
     if not markers:
-        if _buried_marker(info.annotation):
-            plan.problems.append(
-                Problem(
-                    "error",
-                    "bae-field-buried",
-                    place,
-                    "its source marker is inside the type, where it is not seen",
-                    "put Annotated outermost: Annotated[T | None, Dep(…)]",
-                )
-            )
+        if is_buried(info.annotation):
+            plan.problems.append(buried().at(place))
         return FieldPlan(name, "plain", info)
     match markers[0]:
         case Dep() as dep:
@@ -163,14 +166,6 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
             return FieldPlan(name, "gate", info, gate)
         case Recall() as recall:
             return FieldPlan(name, "recall", info, recall)
-
-
-def _buried_marker(annotation: Any) -> bool:
-    if typing.get_origin(annotation) is typing.Annotated and any(
-        isinstance(m, SOURCES) for m in typing.get_args(annotation)[1:]
-    ):
-        return True
-    return any(_buried_marker(argument) for argument in typing.get_args(annotation))
 
 
 def _plan_call(plan: NodePlan, names: Names) -> None:
@@ -187,8 +182,6 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
         )
         return
     call = cast(Any, owner).__call__
-    if owner is not plan.node:
-        names = names.then(names_of_class(owner))
     plan.written = not is_empty_body(call)
     hints = _call_hints(owner, call, names)
     _plan_parameters(plan, call, hints)
@@ -210,9 +203,15 @@ def _call_hints(owner: type, call: Any, names: Names) -> Mapping[str, Any]:
     # Kept on the class that wrote the method: its frame is let go of once it is planned, and a
     # subclass made later still needs what was found there.
     found = cast(dict[str, Any] | None, owner.__dict__.get("__bae_call_hints__"))
-    if found is None:
-        found = annotations_of(call, names)
-        type.__setattr__(owner, "__bae_call_hints__", found)
+    if found is not None:
+        return found
+    own = names_of_class(owner)
+    try:
+        found = annotations_of(call, own)
+    except HintError:
+        # A mixin that is no node has no frame; what its subclass sees serves that one alone.
+        return annotations_of(call, own.then(names))
+    type.__setattr__(owner, "__bae_call_hints__", found)
     return found
 
 

@@ -6,10 +6,13 @@ from __future__ import annotations
 import collections.abc
 import typing
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
+from pydantic import BaseModel
+
 from bae.assignable import assignable, type_name, union_members
-from bae.calls import MISSING, CallPlan, unfilled, unreturned
+from bae.calls import MISSING, CallPlan, every_call, problems_of, unfilled, unreturned
 from bae.markers import Dep, Map
 from bae.paths import endless_loops, path_avoiding
 from bae.plan import FieldPlan, NodePlan
@@ -17,6 +20,8 @@ from bae.problem import Problem
 from bae.recall import holders_for
 
 if TYPE_CHECKING:
+    from pydantic.json_schema import GenerateJsonSchema
+
     from bae.graph import Graph
     from bae.node import Node
 
@@ -44,7 +49,7 @@ def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
         else:
             continue
         problems.extend(problem.at(place) for problem in found)
-    return problems
+    return list(dict.fromkeys(problems))
 
 
 def _prove(graph: Graph[Any], chain: Chain) -> Iterator[Problem]:
@@ -76,10 +81,9 @@ def _prove(graph: Graph[Any], chain: Chain) -> Iterator[Problem]:
 
 
 def _check_dep(field: FieldPlan, call: CallPlan) -> Iterator[Problem]:
-    yield from call.problems
+    yield from problems_of(call)
     yield from unreturned(call)
-    if not any(problem.code == "bae-hint-unresolved" for problem in call.problems):
-        yield from unfilled(call)
+    yield from unfilled(call)
     yield from _check_type(call, call.returns, field.annotation)
 
 
@@ -96,7 +100,7 @@ def _check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Proble
 
 
 def _check_map(plan: NodePlan, field: FieldPlan, call: CallPlan, marker: Map) -> Iterator[Problem]:
-    yield from call.problems
+    yield from problems_of(call)
     yield from unreturned(call)
     yield from _check_type(call, list[call.returns], field.annotation)
     over = plan.fields.get(marker.over)
@@ -133,13 +137,13 @@ def _check_item(call: CallPlan, element: Any) -> Iterator[Problem]:
         return
     if len(call.free) != 1:
         takes = ", ".join(name for name, _ in call.free) or "nothing"
-        what = "required plain fields of its start node" if call.graph else "free parameters"
+        what = "the required plain fields of its start" if call.graph else "its free parameters"
         yield Problem(
             "error",
             "bae-map-item",
             "",
-            f"{call.name} must take the item and nothing else that is not filled, and its {what} "
-            f"are: {takes}",
+            f"{call.name} must take the item and nothing else that is not filled, but {what} are: "
+            f"{takes}",
             "leave exactly one; give the others a Dep or a default",
         )
         return
@@ -159,6 +163,12 @@ def _element(annotation: Any) -> tuple[Any] | None:
     """The type of the items of a list-like annotation, or None where it is not list-like."""
     elements: list[Any] = []
     for member in union_members(annotation):
+        if isinstance(member, typing.NewType):
+            inside = _element(member.__supertype__)
+            if inside is None:
+                return None
+            elements.extend(inside)
+            continue
         origin = typing.get_origin(member) or member
         if origin is Any:
             return (Any,)
@@ -168,6 +178,8 @@ def _element(annotation: Any) -> tuple[Any] | None:
             return None
         if not issubclass(origin, collections.abc.Iterable):
             return None
+        if issubclass(origin, BaseModel) and origin.__iter__ is BaseModel.__iter__:
+            return None  # iterating a model gives its fields, which is no list of items
         arguments = typing.get_args(member)
         if origin is tuple and arguments and arguments[-1] is not Ellipsis:
             elements.extend(arguments)
@@ -215,7 +227,7 @@ def _check_recall(
             "error",
             "bae-recall-path",
             place,
-            f"Recall() can find no {wanted} on the path {' -> '.join(gap)}",
+            f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}",
             f"fill a {wanted} before {cls.__name__} on that path, or give the field a default",
         )
         return
@@ -225,8 +237,8 @@ def _check_recall(
             "warning",
             "bae-recall-unsure",
             place,
-            f"Recall() may find no {wanted} on the path {' -> '.join(gap)}: the fields there can "
-            "hold something else",
+            f"{field.marker} may find no {wanted} on the path {' -> '.join(gap)}: the fields "
+            "there can hold something else",
             f"hold a plain {wanted} on that path, or give the field a default",
         )
     for holder in graph.nodes:
@@ -274,7 +286,8 @@ def _recall_on_start() -> Problem:
 def _graphs_inside(graph: Graph[Any], chain: Chain) -> Iterator[Problem]:
     for cls, plan in graph.plans.items():
         for field in plan.sourced:
-            for inner in _graphs_behind(field.call):
+            behind = [call.graph for call in every_call(field.call) if call.graph is not None]
+            for inner in behind:
                 link = (*chain, (graph, cls, field.name))
                 around = [g for g, _, _ in link]
                 if any(inner.start is g.start for g in around):
@@ -290,33 +303,32 @@ def _graphs_inside(graph: Graph[Any], chain: Chain) -> Iterator[Problem]:
                 yield from _prove(inner, link)
 
 
-def _graphs_behind(call: CallPlan | None) -> Iterator[Graph[Any]]:
-    if call is None:
-        return
-    if call.graph is not None:
-        yield call.graph
-    for _, below in call.inputs:
-        yield from _graphs_behind(below.call)
-
-
 def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:
     """One call serves everybody who asks for a function, so its options should be one too."""
     seen: dict[Any, tuple[Dep, str]] = {}
     for plan in plans:
         for field in plan.sourced:
-            if not isinstance(field.marker, Dep) or field.call is None:
-                continue
-            marker, place = field.marker, f"{plan.name}.{field.name}"
-            first, where = seen.setdefault(field.call.key, (marker, place))
-            if first != marker and first.cache and marker.cache:
-                yield Problem(
-                    "warning",
-                    "bae-dep-options",
-                    place,
-                    f"asks for {field.call.name} with other options than {where}; the first to "
-                    "ask decides for both",
-                    "give both the same options, or cache=False to one",
-                )
+            for call, marker, asker in _asked(plan, field):
+                first, before = seen.setdefault(call.key, (marker, asker))
+                if first != marker:
+                    yield Problem(
+                        "warning",
+                        "bae-dep-options",
+                        asker,
+                        f"asks for {call.name} with other options than {before}; the first to ask "
+                        "decides for both",
+                        "give both the same options, or cache=False to one",
+                    )
+
+
+def _asked(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, str]]:
+    """The shared calls that a field leads to, each with who asks for it."""
+    if field.call is not None and isinstance(field.marker, Dep) and field.marker.cache:
+        yield field.call, field.marker, f"{plan.name}.{field.name}"
+    for caller in every_call(field.call):
+        for parameter, below in caller.inputs:
+            if below.marker.cache:
+                yield below.call, below.marker, f"{caller.name}({parameter})"
 
 
 def _fields_without_schema(plans: dict[type[Node], NodePlan]) -> Iterator[Problem]:
@@ -341,15 +353,26 @@ def _no_schema(cls: type[Node], field: FieldPlan) -> str:
     if field.annotation in (str, int, float, bool):
         return ""
     from pydantic.errors import PydanticInvalidForJsonSchema
-    from pydantic.json_schema import GenerateJsonSchema
 
     from bae.draft import field_schema
 
     try:
-        GenerateJsonSchema().generate(field_schema(cls, field.name))
+        _schema_generator()().generate(field_schema(cls, field.name))
     except PydanticInvalidForJsonSchema as error:
         return str(error).splitlines()[0]
     return ""
+
+
+@cache
+def _schema_generator() -> type[GenerateJsonSchema]:
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Quiet(GenerateJsonSchema):
+        """A default that JSON cannot say is worth no warning here: the field has a schema."""
+
+        def emit_warning(self, kind: Any, detail: str) -> None: ...
+
+    return Quiet
 
 
 def _check_end(graph: Graph[Any]) -> Iterator[Problem]:
@@ -381,7 +404,7 @@ def _check_end(graph: Graph[Any]) -> Iterator[Problem]:
                 cls.__name__,
                 "the graph can end there, but end= does not name it, so .result would not be "
                 "what its type says",
-                f"write end={_spelled((*graph.end, cls))}",
+                f"write end={_spelled(graph.terminal_nodes)}",
             )
 
 

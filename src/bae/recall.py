@@ -88,7 +88,10 @@ def _held(node: Node, held_by: Holders, members: tuple[Any, ...]) -> tuple[bool,
             return True, node
         if name in node.__dict__:
             value = node.__dict__[name]
-            if sure or any(could_hold(value, member) for member in members):
+            if sure or any(
+                could_hold(value, member) and not _only_promoted(type(value), member)
+                for member in members
+            ):
                 return True, value
     return False, None
 

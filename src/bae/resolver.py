@@ -13,7 +13,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from bae.assignable import type_name
-from bae.calls import CallPlan, Input, plan_call, unfilled
+from bae.calls import CallPlan, Input, every_call, plan_call, problems_of, unfilled
 from bae.dataflow import Dataflow, Flight, Place, landed
 from bae.draft import validated
 from bae.exceptions import BaeError, CallTimeout, DepError, GateError, RecallError
@@ -45,22 +45,24 @@ def classify_fields(cls: type[Node]) -> dict[str, FieldKind]:
     return {name: field.kind for name, field in plan_of(cls, strict=True).fields.items()}
 
 
-def build_dep_dag(cls: type[Node]) -> dict[Callable[..., Any], tuple[Callable[..., Any], ...]]:
+def build_dep_dag(cls: type[Node]) -> dict[Any, tuple[Any, ...]]:
     """Every dependency function behind the fields of `cls`, with the functions it waits for.
 
-    It is what `graphlib.TopologicalSorter` takes. A cycle among them is raised as `DepError`.
+    It is what `graphlib.TopologicalSorter` takes. A callable without a hash stands there as the
+    key a cache knows it by. A cycle among them is raised as `DepError`.
     """
-    dag: dict[Callable[..., Any], tuple[Callable[..., Any], ...]] = {}
+    dag: dict[Any, tuple[Any, ...]] = {}
 
     def add(call: CallPlan) -> None:
-        if call.fn not in dag:
-            dag[call.fn] = tuple(below.call.fn for _, below in call.inputs)
+        if call.key not in dag:
+            dag[call.key] = tuple(below.call.key for _, below in call.inputs)
             for _, below in call.inputs:
                 add(below.call)
 
     for field in plan_of(cls, strict=True).fields.values():
         if field.call is not None:
-            cycle = next((p for p in field.call.problems if p.code == "bae-dep-cycle"), None)
+            found = (p for call in every_call(field.call) for p in call.problems)
+            cycle = next((p for p in found if p.code == "bae-dep-cycle"), None)
             if cycle is not None:
                 raise DepError(
                     f"{cls.__name__}.{field.name}: {cycle.message}",
@@ -97,7 +99,7 @@ async def resolve_dep(
     when `stack` is; without one they are refused, since nobody would close them.
     """
     call = plan_call(fn)
-    for problem in [*call.problems, *unfilled(call)]:
+    for problem in [*problems_of(call), *unfilled(call)]:
         if problem.severity == "error" and problem.code != "bae-dep-unannotated":
             raise DepError(problem.message, code=problem.code, fix=problem.fix)
     flow = _StackedFlow(cache, stack)
@@ -130,11 +132,12 @@ async def resolve_fields(
     try:
         return await resolve(run, plan, plan.context, {})
     except DepError as error:
-        if error.cause is not None and error.code in ("bae-dep-failed", "bae-dep-timeout"):
-            raise error.cause from None
-        raise
+        if error.cause is None or error.code not in ("bae-dep-failed", "bae-dep-timeout"):
+            raise
+        original = error.cause
     except Waiting as waiting:
         raise GateError(str(waiting), gates=waiting.gates, fix="pass answer=…") from None
+    raise original  # out here, so that what it was itself raised from stays as it was
 
 
 async def resolve(
@@ -156,11 +159,10 @@ async def resolve(
             if field.kind != "recall" and field.name not in flights:
                 _start(run, flow, plan, field, known, flights)
         wanted = list(flights.values())
-        optional = (f.name for f in fields if not f.required)
-        tolerant = frozenset(flights[name] for name in optional if name in flights)
-        failed = await flow.gather(wanted, tolerant)
+        needed = {f.name: flights[f.name] for f in fields if f.required and f.name in flights}
+        failed = await flow.gather(wanted, frozenset(wanted).difference(needed.values()))
         if failed is not None:
-            field = next(name for name, flight in flights.items() if flight is failed)
+            field = next(name for name, flight in needed.items() if flight is failed)
             raise _failed(plan, field, failed)
         for name, flight in flights.items():
             if flight.error is None:
@@ -171,20 +173,22 @@ async def resolve(
 def start_early(run: Run, plan: NodePlan) -> None:
     """Start the dependencies of a node that is sure to come next."""
     flow = cast(Dataflow, run.flow)
+    ahead: list[Flight] = []
+    run.ahead = ahead
     for field in plan.context:
         if field.kind == "dep" and field.call is not None and not uses_trace(field.call):
             marker = cast(Dep, field.marker)
+            if not marker.cache:
+                continue  # the node would ask for a call of its own
             place = Place(run, plan.node, field.name)
             place.step += 1
-            run.ahead.append(flow.dep(Input(field.call, marker), place))
+            ahead.append(flow.dep(Input(field.call, marker), place))
 
 
 def uses_trace(call: CallPlan) -> bool:
     """Whether what a dependency returns can depend on where in the run it is asked for: a graph
     that recalls from the run around it, here or further down."""
-    if call.graph is not None:
-        return call.graph.recalls
-    return any(uses_trace(below.call) for _, below in call.inputs)
+    return any(each.graph is not None and each.graph.recalls for each in every_call(call))
 
 
 class _StackedFlow(Dataflow):
@@ -196,26 +200,32 @@ class _StackedFlow(Dataflow):
 
     def on_close(self, name: str, closer: Closer) -> None:
         if self._stack is not None:
-            self._stack.push_async_callback(closer, None)
+
+            async def leave(kind: Any, error: BaseException | None, traceback: Any) -> None:
+                await closer(error)
+
+            self._stack.push_async_exit(leave)
             return
         super().on_close(name, closer)
 
     async def gather(
         self, flights: Sequence[Flight], tolerant: frozenset[Flight] = frozenset()
     ) -> Flight | None:
-        failed: Flight | None = None
         try:
             failed = await super().gather(flights, tolerant)
-        finally:
-            if self._closers:
-                await self.close(None)
-                if failed is None:
-                    raise BaeError(
-                        "a generator or context manager was opened outside a run, with nobody to "
-                        "close it later; it has been closed",
-                        code="bae-dep-unowned",
-                        fix="pass stack=AsyncExitStack(), or run the graph",
-                    )
+        except BaseException as error:
+            await self.close(error)
+            raise
+        if self._closers:
+            raised = await self.close(None if failed is None else failed.error)
+            if failed is None:
+                raise BaeError(
+                    "a generator or context manager was opened outside a run, with nobody to "
+                    "close it later; it has been closed",
+                    code="bae-dep-unowned",
+                    cause=raised,
+                    fix="pass stack=AsyncExitStack(), or run the graph",
+                )
         return failed
 
 
@@ -237,6 +247,11 @@ def _start(
                 below = plan.fields[mapping.over]
                 if mapping.over in known:
                     over = landed(place, known[mapping.over])
+                elif below.kind == "recall":  # nothing was found, so its default will stand there
+                    default = below.info.get_default(
+                        call_default_factory=True, validated_data=dict(known)
+                    )
+                    over = landed(place, default)
                 else:
                     over = _start(run, flow, plan, below, known, flights)
             if not over.done:
@@ -262,7 +277,7 @@ def _recall(run: Run, plan: NodePlan, field: FieldPlan, values: dict[str, Any]) 
     elif field.required:
         wanted = type_name(field.annotation)
         raise RecallError(
-            f"{plan.name}.{field.name}: no {wanted} in the trace",
+            f"{plan.name}.{field.name}: {field.marker} found no {wanted} in the trace",
             node_type=plan.node,
             field_name=field.name,
             path=" -> ".join([*(type(n).__name__ for n in [*run.seen()][::-1]), plan.name]),
@@ -282,7 +297,19 @@ async def _ask(
         raise Waiting([opened])
     last: ValidationError | None = None
     for _ in range(GATE_ATTEMPTS):
-        answer = await run.answer(opened)
+        try:
+            answer = await run.answer(opened)
+        except BaeError:
+            raise
+        except Exception as error:
+            raise GateError(
+                f"{opened.place}: answering {gate.question!r} raised {type(error).__name__}",
+                gates=[opened],
+                node_type=plan.node,
+                field_name=field.name,
+                cause=error,
+                fix="mend the callable given as answer=…",
+            ) from error
         try:
             return validated(plan.node, {field.name: answer})[field.name]
         except ValidationError as error:
@@ -317,7 +344,7 @@ def _failed(plan: NodePlan, name: str, flight: Flight) -> BaeError:
             node_type=plan.node,
             field_name=name,
             code="bae-dep-timeout",
-            path=flight.route(),
+            path=flight.route(f"{plan.name}.{name}"),
             cause=error,
             fix=f"raise the bound: Dep({below.by}, timeout=…), or give the field a default",
         )
@@ -325,7 +352,7 @@ def _failed(plan: NodePlan, name: str, flight: Flight) -> BaeError:
         f"{place}: {below.by} raised {type(error).__name__}",
         node_type=plan.node,
         field_name=name,
-        path=flight.route(),
+        path=flight.route(f"{plan.name}.{name}"),
         cause=error,
         fix=f"mend {below.by}, retry it with retries=…, or give the field a default",
     )

@@ -67,5 +67,6 @@ class GraphResult(Generic[T]):
 
     def __repr__(self) -> str:
         way = " -> ".join(type(node).__name__ for node in self.trace)
-        state = f" waiting for {len(self.waiting)} answers" if self.waiting else ""
+        gates = ", ".join(gate.place for gate in self.waiting)
+        state = f" waiting for {gates}" if gates else ""
         return f"<GraphResult {way}{state}>"

@@ -4,12 +4,14 @@ dataflow share while it lasts."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from os import urandom
+from typing import TYPE_CHECKING, Any, Final
+
+from bae.journal.memory import Log, MemoryJournal
 
 if TYPE_CHECKING:
     from bae.dataflow import Dataflow, Flight
-    from bae.journal import Record
+    from bae.journal.records import Record
     from bae.lm import LM
     from bae.markers import OpenGate
     from bae.node import Node
@@ -28,25 +30,86 @@ class Waiting(Exception):
         """The draft whose fields wait, where it is there already."""
 
 
-def ignore(record: Record) -> None:
-    """A journal for work outside a run."""
+NONE: Final[frozenset[str]] = frozenset()
 
 
-@dataclass(slots=True, eq=False)
 class Run:
-    run_id: str = ""
-    lm: LM | None = None
-    answer: Answer | None = None
-    max_iters: int = 10
-    prefetch: bool = True
-    emit: Callable[[Record], None] = ignore
-    flow: Dataflow | None = None
-    trace: list[Node] = field(default_factory=list["Node"])
-    path: str = ""
-    step: int = 0
-    outer: Run | None = None
-    ahead: list[Flight] = field(default_factory=list["Flight"])
-    """Dependencies of the next node that were started early."""
+    """One run: what it was given, how far it is, and where it writes.
+
+    `ahead` are dependencies of the next node that were started early; `given_up` are fields of the
+    node that is being filled whose source failed, so that their default stands.
+    """
+
+    __slots__ = (
+        "ahead",
+        "answer",
+        "dep_cache",
+        "flow",
+        "given_up",
+        "lm",
+        "log",
+        "max_iters",
+        "outer",
+        "path",
+        "prefetch",
+        "run_id",
+        "step",
+        "trace",
+    )
+
+    def __init__(
+        self,
+        lm: LM | None = None,
+        max_iters: int = 10,
+        prefetch: bool = True,
+        answer: Answer | None = None,
+        dep_cache: dict[Any, Any] | None = None,
+        *,
+        log: Log | None = None,
+        flow: Dataflow | None = None,
+        trace: list[Node] | None = None,
+        path: str = "",
+        outer: Run | None = None,
+    ) -> None:
+        self.lm = lm
+        self.max_iters = max_iters
+        self.prefetch = prefetch
+        self.answer = answer
+        self.dep_cache = dep_cache
+        self.log: Log = [] if log is None else log
+        self.flow = flow
+        self.trace: list[Node] = [] if trace is None else trace
+        self.path = path
+        self.outer = outer
+        self.run_id = urandom(12).hex() if outer is None else outer.run_id
+        self.step = 0
+        self.ahead: list[Flight] | None = None
+        self.given_up = NONE
+
+    def inside(self, path: str) -> Run:
+        """The run of a graph inside this one: a trace of its own, everything else shared."""
+        return Run(
+            self.lm,
+            self.max_iters,
+            self.prefetch,
+            self.answer,
+            log=self.log,
+            flow=self.flow,
+            path=path,
+            outer=self,
+        )
+
+    def emit(self, record: Record) -> None:
+        """Write a record down."""
+        self.log.append(record)
+
+    @property
+    def journal(self) -> MemoryJournal:
+        """What has been written so far, by the whole run this is part of."""
+        run = self
+        while run.outer is not None:
+            run = run.outer
+        return MemoryJournal(run.log, run.trace)
 
     def seen(self) -> Iterator[Node]:
         """The nodes before now, newest first, those of the surrounding run after this one's."""

@@ -4,8 +4,7 @@ one step's work; everything about classes was planned before. `graph.py` is the 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable
+from collections.abc import Awaitable
 from time import perf_counter, time
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -13,27 +12,29 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pydantic import ValidationError
 
 from bae.calls import CallPlan
-from bae.dataflow import Dataflow, gone
+from bae.dataflow import Dataflow, being_cancelled, gone
 from bae.draft import complete, validated
-from bae.exceptions import (
-    BaeError,
-    BaeLMError,
-    DepError,
-    GateError,
-    LimitError,
-    NodeError,
-    RecallError,
-    RouteError,
+from bae.exceptions import BaeError
+from bae.failures import (
+    body_failed,
+    chosen_outside,
+    close_failed,
+    filled_other,
+    invalid,
+    lm_failed,
+    lm_missing,
+    not_an_lm,
+    other_start,
+    too_many,
+    undeclared,
 )
 from bae.invoke import bounded
-from bae.journal.memory import MemoryJournal
 from bae.journal.records import (
     ChoiceMade,
     ChoiceStarted,
     FillEnded,
     FillStarted,
     LMUsed,
-    Record,
     RunEnded,
     RunStarted,
     StepStarted,
@@ -44,49 +45,32 @@ from bae.node import Node
 from bae.plan import NodePlan
 from bae.resolver import resolve, start_early
 from bae.result import GraphResult
-from bae.run import Answer, Run, Waiting
+from bae.run import Run, Waiting
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.lm import LM
 
 T = TypeVar("T", bound=Node)
+A = TypeVar("A")
 Plans = dict[type[Node], NodePlan]
 
 
-async def run_graph(
-    graph: Graph[T],
-    start: Node,
-    *,
-    lm: LM | None,
-    max_iters: int,
-    prefetch: bool,
-    answer: Answer | None,
-    dep_cache: dict[Any, Any] | None,
-    emit: Callable[[Record], None] | None = None,
-    journal: MemoryJournal | None = None,
-) -> GraphResult[T]:
-    """One run from its first node to its last, with everything it opened closed."""
-    _check_start(graph, start, lm, max_iters)
-    journal = MemoryJournal() if journal is None else journal
-    run = Run(
-        run_id=os.urandom(12).hex(),
-        lm=lm,
-        answer=answer,
-        max_iters=max_iters,
-        prefetch=prefetch,
-        emit=journal.append if emit is None else emit,
-        flow=Dataflow(dep_cache) if graph.has_sources else None,
-    )
+async def run_graph(graph: Graph[T], start: Node, run: Run) -> GraphResult[T]:
+    """One run from its first node to its last, with everything it opened closed.
+
+    Graphs inside a run come through here too, with a `Run` of their own that knows the outer one.
+    """
+    if run.outer is None:
+        _check_start(graph, start, run)
+    run.emit(RunStarted(time(), run.path, 0, run.run_id, graph.name, start))
     try:
-        waiting = await _from_start_to_end(run, graph, start)
-    except BaeError as error:
-        _attach(error, run, journal)
-        raise
-    if waiting is None:
-        return GraphResult(run.trace, journal, run.run_id)
-    stopped_at = waiting.node or run.trace[-1]
-    return GraphResult(run.trace, journal, run.run_id, stopped_at, waiting.gates)
+        await _follow(run, graph.plans, start)
+    except BaseException as caught:
+        return _over(run, caught if run.flow is None else await _close(run, caught))
+    if run.flow is None:
+        return _over(run, None)
+    return _over(run, await _close(run, None))
 
 
 async def run_inside(
@@ -94,28 +78,16 @@ async def run_inside(
     marker: Dep | Map,
     path: str,
     outer: Run,
-    flow: Dataflow,
     item: tuple[Any, ...] = (),
 ) -> Node:
     """A graph as a dependency of a run, or for one item of a map: the node it ends at."""
     graph = cast("Graph[Any]", call.graph)
 
     async def once() -> Node:
-        run = Run(
-            run_id=outer.run_id,
-            lm=outer.lm,
-            answer=outer.answer,
-            max_iters=outer.max_iters,
-            prefetch=outer.prefetch,
-            emit=outer.emit,
-            flow=flow,
-            path=path,
-            outer=outer,
-        )
-        waiting = await _from_start_to_end(run, graph, _first_node(call, item))
-        if waiting is not None:
-            raise waiting
-        return run.trace[-1]
+        result = await run_graph(graph, _first_node(call, item), outer.inside(path))
+        if result.waiting:
+            raise Waiting(result.waiting)
+        return result.trace[-1]
 
     return await bounded(call, marker, once)
 
@@ -129,27 +101,20 @@ def _first_node(call: CallPlan, item: tuple[Any, ...]) -> Node:
     return start(**{call.free[0][0]: item[0]})
 
 
-async def _from_start_to_end(run: Run, graph: Graph[Any], start: Node) -> Waiting | None:
-    """Follow a graph and say in the journal how it ended; answers the gates it waits for."""
-    run.emit(RunStarted(time(), run.path, 0, run.run_id, graph.name, start))
-    failure: BaseException | None = None
-    waiting: Waiting | None = None
-    try:
-        await _follow(run, graph.plans, start)
-    except Waiting as caught:
-        waiting = caught
-    except BaseException as caught:
-        failure = caught
-    if run.flow is not None:
-        failure = await _close(run, failure)
-    gates = waiting.gates if waiting is not None else ()
+def _over(run: Run, failure: BaseException | None) -> GraphResult[Any]:
+    """Say in the journal how a run came out, and hand that out: a result or an exception."""
     if failure is None:
-        outcome = "ended" if waiting is None else "waiting"
-        node = run.trace[-1] if waiting is None else None
-        run.emit(RunEnded(time(), run.path, run.step, outcome, node, None, gates))
-        return waiting
+        run.emit(RunEnded(time(), run.path, run.step, "ended", run.trace[-1]))
+        return GraphResult(run.trace, run.journal, run.run_id)
+    if isinstance(failure, Waiting):
+        node, gates = failure.node or run.trace[-1], failure.gates
+        run.emit(RunEnded(time(), run.path, run.step, "waiting", None, None, gates))
+        return GraphResult(run.trace, run.journal, run.run_id, node, gates)
     outcome = "cancelled" if isinstance(failure, asyncio.CancelledError) else "failed"
     run.emit(RunEnded(time(), run.path, run.step, outcome, None, failure))
+    if isinstance(failure, BaeError):
+        failure.trace = failure.trace or list(run.trace)
+        failure.journal, failure.run_id = run.journal, run.run_id
     try:
         raise failure
     finally:
@@ -162,33 +127,28 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
     try:
         await _let_go(run, flow)
     except asyncio.CancelledError as cancelled:
-        failure = failure or cancelled
+        failure = cancelled
     if run.outer is not None:
         return failure
-    raised = await flow.close(failure)
-    if raised is None or isinstance(failure, asyncio.CancelledError):
+    raised = await flow.close(None if isinstance(failure, Waiting) else failure)
+    if raised is None:
         return failure
-    if isinstance(raised, asyncio.CancelledError):
+    if isinstance(raised, asyncio.CancelledError) and being_cancelled():
         return raised
-    if failure is not None:
+    if failure is not None and not isinstance(failure, Waiting):
         failure.add_note(f"and then {type(raised).__name__} was raised: {raised}")
         return failure
-    return DepError(
-        f"the run ended, but closing a dependency raised {type(raised).__name__}",
-        code="bae-dep-close",
-        cause=raised,
-        fix="mend the part of the generator or context manager that cleans up",
-    )
+    return close_failed(raised)
 
 
 async def _let_go(run: Run, flow: Dataflow) -> None:
-    if run.ahead:
-        ahead, run.ahead = run.ahead, []
+    if run.ahead is not None:
+        ahead, run.ahead = run.ahead, None
         await gone([task for flight in ahead for task in [*flight.orphans, *flow.release(flight)]])
 
 
 async def _follow(run: Run, plans: Plans, node: Node) -> None:
-    trace, emit, path, limit = run.trace, run.emit, run.path, run.max_iters
+    trace, log, path, limit = run.trace, run.log, run.path, run.max_iters
     step = 0
     following: Node | None
     while True:
@@ -196,7 +156,7 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
         if plan.sourced:
             await _make_whole(run, plan, node)
         trace.append(node)
-        emit(StepStarted(time(), path, step, node))
+        log.append(StepStarted(time(), path, step, node) if path else time())
         step += 1
         run.step = step
         if plan.written:
@@ -208,11 +168,11 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
             except BaeError:
                 raise
             except Exception as error:
-                raise _body_failed(plan, error) from error
+                raise body_failed(plan, error) from error
             if type(following) not in plan.successors and (
                 following is not None or not plan.may_end
             ):
-                raise _undeclared(plan, following)
+                raise undeclared(plan, following)
         elif plan.successors:
             following = await _go_on(run, plans, plan, node)
         else:
@@ -220,15 +180,17 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
         if following is None:
             return
         if step == limit:
-            raise _too_many(run, following)
+            raise too_many(run, following)
         node = following
 
 
 async def _make_whole(run: Run, plan: NodePlan, node: Node) -> None:
     """Resolve the fields that have a source and are not there, and validate the node whole."""
-    missing = [field for field in plan.sourced if field.name not in node.__dict__]
-    if not missing:
+    given_up, run.given_up = run.given_up, frozenset[str]()
+    absent = [field for field in plan.sourced if field.name not in node.__dict__]
+    if not absent:
         return
+    missing = [field for field in absent if field.name not in given_up]
     try:
         values = await resolve(run, plan, missing, node.__dict__)
     except Waiting as waiting:
@@ -237,8 +199,8 @@ async def _make_whole(run: Run, plan: NodePlan, node: Node) -> None:
     await _let_go(run, cast(Dataflow, run.flow))
     try:
         complete(node, values)
-    except ValidationError as error:
-        raise _invalid(plan, error) from error
+    except Exception as error:
+        raise invalid(plan, error) from error
 
 
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
@@ -246,7 +208,7 @@ async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) ->
         try:
             return await node(**{parameter: plan.lm or run.lm})
         finally:
-            _note_usage(run, f"{plan.name}.__call__", used)
+            _note_usage(run, f"{plan.name}.__call__", Usage.total(used))
 
 
 async def _go_on(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node | None:
@@ -258,34 +220,20 @@ async def _go_on(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node | N
             return None
         target = chosen
     if run.step == run.max_iters:
-        raise _too_many(run, target)
+        raise too_many(run, target)
     return await _fill(run, plans, plans[target], node)
 
 
 async def _choose(run: Run, plan: NodePlan, node: Node) -> type[Node] | type[None]:
     lm = cast("LM", plan.lm or run.lm)
-    context = dict(node)
     run.emit(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
-    started = perf_counter()
-    with metered() as used:
-        try:
-            chosen = await lm.choose_type(plan.offered, context)
-            if chosen not in plan.offered:
-                raise RouteError(
-                    f"{plan.name}: the LM chose {getattr(chosen, '__name__', chosen)!r}, which is "
-                    f"not among {', '.join(_name(t) for t in plan.offered)}",
-                    node_type=plan.node,
-                    code="bae-choice-outside",
-                    fix="have choose_type return one of the types it was given",
-                )
-        except BaseException as error:
-            _note_usage(run, f"choosing after {plan.name}", used)
-            if isinstance(error, BaeError) or not isinstance(error, Exception):
-                raise
-            raise _lm_failed(error, f"choosing where to go on from {plan.name}", lm) from error
-    seconds = perf_counter() - started
-    total = Usage.total(used)
-    run.emit(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, total))
+    doing = f"choosing where to go on from {plan.name}"
+    asked = lm.choose_type(plan.offered, dict(node))
+    chosen, seconds, used = await _answer(run, lm, doing, asked)
+    if chosen not in plan.offered:
+        _note_usage(run, doing, used)
+        raise chosen_outside(plan, chosen)
+    run.emit(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used))
     return chosen
 
 
@@ -294,130 +242,54 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
     resolved: dict[str, Any] = {}
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {})
+        run.given_up = frozenset(f.name for f in plan.context if f.name not in resolved)
         await _let_go(run, cast(Dataflow, run.flow))
         try:
-            resolved = validated(plan.node, resolved)
+            validated(plan.node, resolved)  # the model is not asked in vain
         except ValidationError as error:
-            raise _invalid(plan, error) from error
-    if run.prefetch and run.flow is not None and len(plan.offered) == 1 and plan.successors:
+            raise invalid(plan, error) from error
+    sure = len(plan.offered) == 1 and plan.successors and run.step + 1 != run.max_iters
+    if run.prefetch and run.flow is not None and sure:
         start_early(run, plans[plan.successors[0]])
     run.emit(FillStarted(time(), run.path, run.step, plan.node, resolved))
-    started = perf_counter()
-    with metered() as used:
-        try:
-            node = await lm.fill(plan.node, resolved, plan.name, source=source)
-            if type(node) is not plan.node:
-                raise BaeLMError(
-                    f"{plan.name}: the LM filled a {type(node).__name__} instead",
-                    code="bae-fill-other-type",
-                    fix="have fill return an instance of the target it was given",
-                )
-        except BaseException as error:
-            _note_usage(run, f"filling {plan.name}", used)
-            if isinstance(error, BaeError) or not isinstance(error, Exception):
-                raise
-            raise _lm_failed(error, f"filling {plan.name}", lm) from error
-    seconds = perf_counter() - started
-    run.emit(FillEnded(time(), run.path, run.step, node, seconds, Usage.total(used)))
+    doing = f"filling {plan.name}"
+    asked = lm.fill(plan.node, resolved, plan.name, source=source)
+    node, seconds, used = await _answer(run, lm, doing, asked)
+    if type(node) is not plan.node:
+        _note_usage(run, doing, used)
+        raise filled_other(plan, node)
+    run.emit(FillEnded(time(), run.path, run.step, node, seconds, used))
     return node
 
 
-def _note_usage(run: Run, by: str, used: list[Usage]) -> None:
-    if used:
-        run.emit(LMUsed(time(), run.path, run.step, by, Usage.total(used)))
+async def _answer(run: Run, lm: LM, doing: str, asked: Awaitable[A]) -> tuple[A, float, Usage]:
+    """What the LM answers, how long it took and what it used; that of a failure is noted too."""
+    started = perf_counter()
+    with metered() as used:
+        try:
+            answer = await asked
+        except BaseException as error:
+            _note_usage(run, doing, Usage.total(used))
+            if isinstance(error, BaeError) or not isinstance(error, Exception):
+                raise
+            raise lm_failed(error, doing, lm) from error
+    return answer, perf_counter() - started, Usage.total(used)
 
 
-def _lm_failed(error: Exception, doing: str, lm: object) -> BaeLMError:
-    return BaeLMError(
-        f"{type(lm).__name__} raised {type(error).__name__} while {doing}",
-        cause=error,
-        fix="see the cause; the nodes that were done are in .trace",
-    )
+def _note_usage(run: Run, by: str, used: Usage) -> None:
+    if used.calls:
+        run.emit(LMUsed(time(), run.path, run.step, by, used))
 
 
-def _check_start(graph: Graph[Any], start: Node, lm: LM | None, max_iters: int) -> None:
+def _check_start(graph: Graph[Any], start: Node, run: Run) -> None:
     if type(start) is not graph.start:
-        raise BaeError(
-            f"the graph starts at {graph.start.__name__}, not at a {type(start).__name__}",
-            code="bae-start-type",
-            fix=f"give it a {graph.start.__name__}(…)",
-        )
-    if max_iters < 0:
-        raise ValueError(f"max_iters={max_iters}: give a number of nodes, or 0 for no bound")
+        raise other_start(graph, start)
+    if run.lm is not None and not hasattr(run.lm, "choose_type"):
+        raise not_an_lm(run.lm)
+    if run.max_iters < 0:
+        raise ValueError(f"max_iters={run.max_iters}: give a number of nodes, or 0 for no bound")
     graph.prove()
-    if lm is None and graph.needs_lm:
-        raise BaeLMError(
-            f"there is no LM, and {graph.needs_lm}",
-            code="bae-lm-missing",
-            fix="pass lm=…, or pin one with node_config = NodeConfig(lm=…); in tests use "
-            "bae.testing.ScriptedLM",
-        )
-
-
-def _attach(error: BaeError, run: Run, journal: MemoryJournal) -> None:
-    if not error.trace:
-        error.trace = list(run.trace)
-    if error.journal is None:
-        error.journal, error.run_id = journal, run.run_id
-
-
-def _too_many(run: Run, following: Node | type[Node]) -> LimitError:
-    name = following.__name__ if isinstance(following, type) else type(following).__name__
-    last = " -> ".join(type(node).__name__ for node in run.trace[-3:])
-    return LimitError(
-        f"{run.max_iters} nodes have run and {name} would be one more (… {last} -> {name})",
-        limit="max_iters",
-        bound=run.max_iters,
-        used=len(run.trace),
-        fix=f"raise the bound with max_iters={run.max_iters * 2} or max_iters=0 for none, or give "
-        "the loop a way out",
-    )
-
-
-def _body_failed(plan: NodePlan, error: Exception) -> NodeError:
-    return NodeError(
-        f"{plan.name}.__call__ raised {type(error).__name__}",
-        node_type=plan.node,
-        cause=error,
-        fix=f"mend the body of {plan.name}; the nodes before it are in .trace",
-    )
-
-
-def _undeclared(plan: NodePlan, following: object) -> RouteError:
-    returned = "None" if following is None else f"a {type(following).__name__}"
-    declared = " | ".join(_name(t) for t in plan.offered)
-    return RouteError(
-        f"{plan.name} returned {returned}, but declares -> {declared}",
-        node_type=plan.node,
-        fix=f"return one of these, or add {returned.removeprefix('a ')} to the return type",
-    )
-
-
-def _invalid(plan: NodePlan, error: ValidationError) -> BaeError:
-    """A resolved value, or the node as a whole, that the model refuses."""
-    first = error.errors(include_url=False)[0]
-    name = str(first["loc"][0]) if first["loc"] else ""
-    field = plan.fields.get(name)
-    said = f"{plan.name}.{name}: {first['msg']}" if name else f"{plan.name}: {first['msg']}"
-    if field is None or field.kind == "plain":
-        return NodeError(
-            said,
-            node_type=plan.node,
-            cause=error,
-            code="bae-node-invalid",
-            fix=f"mend what builds {plan.name}, or its validators",
-        )
-    kinds = {"recall": RecallError, "gate": GateError}
-    by = f" from {field.call.name}" if field.call is not None else ""
-    return kinds.get(field.kind, DepError)(
-        f"{said} (the value{by} is {type(first.get('input')).__name__})",
-        node_type=plan.node,
-        field_name=name,
-        code=f"bae-{field.kind}-invalid",
-        cause=error,
-        fix="return what the field declares, or declare what is returned",
-    )
-
-
-def _name(offered: type) -> str:
-    return "None" if offered is NoneType else offered.__name__
+    if run.lm is None and graph.needs_lm:
+        raise lm_missing(graph)
+    if graph.has_sources:
+        run.flow = Dataflow(run.dep_cache)

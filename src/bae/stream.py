@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bae.dataflow import gone
 from bae.exceptions import BaeError
-from bae.journal.memory import MemoryJournal
 from bae.journal.records import Record
 from bae.node import Node
 from bae.result import GraphResult
+from bae.run import Run
 from bae.runner import run_graph
 
 if TYPE_CHECKING:
@@ -26,20 +26,21 @@ class RunStream(Generic[T], AsyncIterator[Record]):
     """What `Graph.stream` returns: iterate it for the records, then read `.result`."""
 
     def __init__(self, graph: Graph[T], start: Node, **options: Any) -> None:
-        self._journal = MemoryJournal()
-        self._result: GraphResult[T] | None = None
-        self._records = self._follow(graph, start, options)
+        self._results: list[GraphResult[T]] = []
+        # The generator does not know this object: with nothing pointing in a circle, both are
+        # dropped, and the run cancelled, as soon as a loop that was left lets go of them.
+        self._records = _follow(graph, start, options, self._results)
 
     @property
     def result(self) -> GraphResult[T]:
         """What `arun` would have returned; there once the records are exhausted."""
-        if self._result is None:
+        if not self._results:
             raise BaeError(
-                "the run is not over yet",
+                "there is no result: the run is not over yet, or it failed or was cancelled",
                 code="bae-stream-unfinished",
-                fix="read .result after the loop over the records",
+                fix="read .result after a loop that took all records and raised nothing",
             )
-        return self._result
+        return self._results[0]
 
     def __aiter__(self) -> RunStream[T]:
         return self
@@ -62,29 +63,38 @@ class RunStream(Generic[T], AsyncIterator[Record]):
     ) -> None:
         await self.aclose()
 
-    async def _follow(
-        self, graph: Graph[T], start: Node, options: dict[str, Any]
-    ) -> AsyncGenerator[Record, None]:
-        journal = self._journal
-        news = asyncio.Event()
 
-        def emit(record: Record) -> None:
-            journal.append(record)
-            news.set()
+class _LoudLog(list[Record | float]):
+    """A log that says when something is written."""
 
-        task = asyncio.create_task(run_graph(graph, start, emit=emit, journal=journal, **options))
-        task.add_done_callback(lambda _: news.set())
-        position = 0
-        try:
-            while True:
-                while position < len(journal):
-                    position += 1
-                    yield journal[position - 1]
-                if task.done():
-                    break
-                news.clear()
-                await news.wait()
-            self._result = task.result()
-        finally:
-            task.cancel()
-            await gone([task])
+    def __init__(self, news: asyncio.Event) -> None:
+        super().__init__()
+        self._news = news
+
+    def append(self, entry: Record | float) -> None:
+        super().append(entry)
+        self._news.set()
+
+
+async def _follow(
+    graph: Graph[T], start: Node, options: dict[str, Any], results: list[GraphResult[T]]
+) -> AsyncGenerator[Record, None]:
+    news = asyncio.Event()
+    run = Run(**options, log=_LoudLog(news))
+    journal = run.journal
+    task = asyncio.create_task(run_graph(graph, start, run))
+    task.add_done_callback(lambda _: news.set())
+    position = 0
+    try:
+        while True:
+            while position < len(journal):
+                position += 1
+                yield journal[position - 1]
+            if task.done():
+                break
+            news.clear()
+            await news.wait()
+        results.append(task.result())
+    finally:
+        task.cancel()
+        await gone([task])

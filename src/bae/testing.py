@@ -4,10 +4,10 @@ the same validation as any LM's, and remembers what it was asked."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
+from types import FunctionType, MethodType, NoneType
 from typing import Any, Literal, TypeVar, cast
 
 from pydantic import ValidationError
@@ -22,6 +22,9 @@ N = TypeVar("N", bound=Node)
 Scripted = type[Node] | Node | Mapping[str, Any] | str | BaseException | None
 """One answer: a class or its name to choose it, a node or its values to fill it, None to end the
 run, an exception to raise it."""
+
+Answerer = Callable[["Asked"], Scripted]
+"""A function that answers by what is asked, as often as it is asked."""
 
 
 class ScriptError(BaeLMError):
@@ -51,7 +54,9 @@ class ScriptedLM:
     Give answers in order, `ScriptedLM([Outfit, {"top": "shirt"}])`, or by target type,
     `ScriptedLM({Outfit: [{"top": "shirt"}]}, choices=[Outfit])`; class names serve as well as
     classes. In order, a choice and a fill each take one answer. By type, `choices` are taken in
-    order; without any the LM chooses the one offered type that has answers left.
+    order; without any the LM chooses the one offered type that has answers left. By type an answer
+    may also be a function of the question, `{Summary: lambda asked: {"text": …}}`: it is called
+    each time, which suits maps, where the order of questions is nobody's.
 
     A wrong answer is followed by the next one in the script, as a model is asked again, up to
     `attempts` in all; then `FillError`. Asked more than is scripted, it raises `ScriptError`; call
@@ -60,7 +65,7 @@ class ScriptedLM:
 
     def __init__(
         self,
-        script: Sequence[Scripted] | Mapping[Any, Scripted | Sequence[Scripted]] = (),
+        script: Sequence[Scripted] | Mapping[Any, Scripted | Answerer | Sequence[Scripted]] = (),
         *,
         choices: Sequence[type[Node] | str | None] = (),
         attempts: int = 3,
@@ -70,11 +75,15 @@ class ScriptedLM:
         self._choices: list[Scripted] = list(choices)
         self._in_order: list[Scripted] | None = None
         self._by_name: dict[str, list[Scripted]] = {}
+        self._answerers: dict[str, Answerer] = {}
         if isinstance(script, Mapping):
             for target, answers in script.items():
+                if isinstance(answers, FunctionType | MethodType):
+                    self._answerers[_name(target)] = answers
+                    continue
                 many = isinstance(answers, Sequence) and not isinstance(answers, str)
-                listed = list(cast(Sequence[Scripted], answers)) if many else [answers]
-                self._by_name[_name(target)] = cast(list[Scripted], listed)
+                listed = cast(Sequence[Scripted], answers if many else [answers])
+                self._by_name[_name(target)] = list(listed)
         else:
             self._in_order = list(script)
 
@@ -185,7 +194,11 @@ class ScriptedLM:
             return self._take(self._in_order, f"a choice among {', '.join(map(_name, types))}")
         if self._choices:
             return self._choices.pop(0)
-        able = [cast(type[Node], t) for t in types if self._by_name.get(_name(t))]
+        able = [
+            cast(type[Node], t)
+            for t in types
+            if self._by_name.get(_name(t)) or _name(t) in self._answerers
+        ]
         if len(able) == 1:
             return able[0]
         offered = ", ".join(map(_name, types))
@@ -196,6 +209,8 @@ class ScriptedLM:
         )
 
     def _next_fill(self, target: type[Node]) -> Scripted:
+        if target.__name__ in self._answerers:
+            return self._answerers[target.__name__](self.asked[-1])
         answers = self._in_order
         if answers is None:
             answers = self._by_name.get(target.__name__, [])

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -36,20 +35,24 @@ async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call `fn` in a worker thread. Cancelling stops the wait at once; a call that has begun runs
     to its end with nobody listening, since a thread cannot be stopped, one that has not is dropped.
     """
-    return await _submit(fn, args, kwargs)
+    return await asyncio.wrap_future(_submit(fn, args, kwargs))
 
 
 async def in_thread_to_the_end(
     fn: Callable[..., T], *args: Any, then: Callable[[T], None] | None = None
 ) -> T:
     """The same for calls that open or close something: a cancellation is held back until the call
-    has ended and `then` has been told what it returned, so that what was opened gets closed."""
-    future = _submit(fn, args, {})
+    has ended and `then` has been told what it returned, so that what was opened gets closed. One
+    that would open something, and has not begun, is dropped."""
+    submitted = _submit(fn, args, {})
+    future = asyncio.wrap_future(submitted)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
             await asyncio.wait([future])
         except asyncio.CancelledError as error:
+            if then is not None and submitted.cancel():
+                raise
             cancelled = error
     if cancelled is not None and future.exception() is not None:
         raise cancelled
@@ -61,16 +64,19 @@ async def in_thread_to_the_end(
     return value
 
 
-def _submit(
-    fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> asyncio.Future[T]:
+def _submit(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[T]:
     global _pool
     with _lock:
         if _pool is None:
             _pool = ThreadPoolExecutor(THREAD_LIMIT, thread_name_prefix="bae")
-    context = contextvars.copy_context()
-    call = functools.partial(context.run, fn, *args, **kwargs)
-    return asyncio.get_running_loop().run_in_executor(_pool, call)
+        return _pool.submit(contextvars.copy_context().run, _call, fn, args, kwargs)
+
+
+def _call(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    try:
+        return fn(*args, **kwargs)
+    except StopIteration as error:  # no future can carry it: the loop would wait for ever
+        raise RuntimeError(f"a sync call raised {error!r}") from error
 
 
 def _forget_pool() -> None:

@@ -1,0 +1,79 @@
+"""Case e: building a graph of two hundred node types, apart from defining the types.
+
+Every sample gets new types, because a framework may remember what it worked out about a class.
+What defining costs is shown beside it, so that work moved into the class statement is seen too.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Mapping
+
+from benchmarks.contenders import BAE, FLOOR, Contender, Definition
+from benchmarks.report import DASH, Result, Verdict, figure, notes_of, spread
+from benchmarks.sampling import Samples, Settings, turns
+from benchmarks.work import FANOUT, GRAPH_SIZE, expect
+
+MOST_MILLISECONDS = 30.0
+ROUNDS = 11
+DEFINES_NO_TYPES = ("burr", "langgraph")
+"""Their nodes are plain functions, so there is nothing to define before the build."""
+
+
+def measure(case: str, contenders: Mapping[str, Contender], settings: Settings) -> Result:
+    field = {key: one.define for key, one in contenders.items() if one.define}
+    define = {key: Samples() for key in field}
+    build = {key: Samples() for key in field}
+    validate = {key: Samples() for key in field}
+    for make in field.values():
+        _whole(make())
+    for order in turns(list(field), min(settings.rounds, ROUNDS)):
+        for key in order:
+            gc.collect()
+            start = time.perf_counter()
+            definition = field[key]()
+            defined = time.perf_counter()
+            size = definition.build()
+            built = time.perf_counter()
+            if definition.validate:
+                definition.validate()
+                validate[key].append(time.perf_counter() - built)
+            define[key].append(defined - start)
+            build[key].append(built - defined)
+            expect(f"nodes that {key} built", size, GRAPH_SIZE)
+
+    rows = [
+        [
+            contenders[key].name,
+            DASH if key in DEFINES_NO_TYPES else figure(define[key].median * 1e3),
+            DASH if key == FLOOR else figure(build[key].median * 1e3),
+            DASH if key == FLOOR else spread(build[key], 1e3),
+            figure(validate[key].median * 1e3) if validate[key] else DASH,
+        ]
+        for key in field
+    ]
+    target = f"bae builds a graph of {GRAPH_SIZE} node types in under {MOST_MILLISECONDS:g} ms"
+    if BAE in build:
+        took = build[BAE].median * 1e3
+        verdict = Verdict(case, target, f"{took:.1f} ms", took < MOST_MILLISECONDS)
+    else:
+        verdict = Verdict(case, target, "bae did not run", None)
+    return Result(
+        case=case,
+        title=f"e. Building a graph of {GRAPH_SIZE} node types with {FANOUT} successors each (ms)",
+        header=["", "defining", "building", "lowest–highest", "validating"],
+        rows=rows,
+        verdicts=[verdict],
+        notes=[
+            "Where validating has no figure of its own it is part of building.",
+            *notes_of(contenders.values(), case),
+        ],
+        samples={"define": define, "build": build, "validate": validate},
+    )
+
+
+def _whole(definition: Definition) -> None:
+    definition.build()
+    if definition.validate:
+        definition.validate()

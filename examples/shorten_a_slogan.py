@@ -1,0 +1,68 @@
+"""A loop: the LM writes, a written body checks, and a bound says when to give up.
+
+Run it with `python examples/shorten_a_slogan.py`.
+"""
+
+from __future__ import annotations  # not needed on Python 3.14 and later
+
+from pydantic import Field
+
+from bae import Graph, LimitError, Node
+from bae.testing import ScriptedLM
+
+MOST_WORDS = 4
+
+
+class Brief(Node):
+    product: str
+
+    async def __call__(self) -> Draft: ...  # the LM writes a first draft
+
+
+class Draft(Node):
+    text: str = Field(description="a slogan")
+
+    async def __call__(self) -> TooLong | Slogan:  # your code decides
+        words = len(self.text.split())
+        if words > MOST_WORDS:
+            return TooLong(text=self.text, cut=words - MOST_WORDS)
+        return Slogan(text=self.text)
+
+
+class TooLong(Node):
+    text: str
+    cut: int
+
+    async def __call__(self) -> Draft: ...  # the LM drafts again, and sees what was wrong
+
+
+class Slogan(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Brief, end=Slogan)
+
+
+def main() -> None:
+    drafts = ["The umbrella that dries itself", "Dries before you do"]
+    run = graph.run(Brief(product="an umbrella"), lm=ScriptedLM({Draft: said(drafts)}))
+    for node in run.trace:
+        print(f"{type(node).__name__:<8}  {node}")
+
+    print("\nAn LM that never gets it right:")
+    stubborn = ScriptedLM({Draft: said(["The umbrella that dries itself"] * 5)})
+    try:
+        graph.run(Brief(product="an umbrella"), lm=stubborn, max_iters=6)
+    except LimitError as error:
+        print(error)
+        print(f"the last draft: {error.trace[-1]}")
+
+
+def said(texts: list[str]) -> list[dict[str, str]]:
+    return [{"text": text} for text in texts]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""The errors a step of a run ends in, worded. `runner.py` raises them."""
+
+from __future__ import annotations
+
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from bae.exceptions import (
+    BaeError,
+    BaeLMError,
+    DepError,
+    GateError,
+    LimitError,
+    NodeError,
+    RecallError,
+    RouteError,
+)
+from bae.node import Node
+from bae.plan import NodePlan
+from bae.run import Run
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+
+
+def other_start(graph: Graph[Any], start: object) -> BaeError:
+    is_class = isinstance(start, type)
+    given = f"the class {start.__name__}" if is_class else f"an instance of {type(start).__name__}"
+    return BaeError(
+        f"the graph starts at an instance of {graph.start.__name__}, and was given {given}",
+        code="bae-start-type",
+        fix=f"build one: {graph.start.__name__}(…)",
+    )
+
+
+def not_an_lm(given: object) -> BaeLMError:
+    return BaeLMError(
+        f"lm={given!r} is no LM: it has no make, decide, choose_type and fill",
+        code="bae-lm-type",
+        fix="pass an object with the four methods of bae.LM, such as bae.testing.ScriptedLM(…)",
+    )
+
+
+def lm_missing(graph: Graph[Any]) -> BaeLMError:
+    return BaeLMError(
+        f"there is no LM, and {graph.needs_lm}",
+        code="bae-lm-missing",
+        fix="pass lm=…, or pin one with node_config = NodeConfig(lm=…); in tests use "
+        "bae.testing.ScriptedLM",
+    )
+
+
+def lm_failed(error: Exception, doing: str, lm: object) -> BaeLMError:
+    return BaeLMError(
+        f"{type(lm).__name__} raised {type(error).__name__} while {doing}",
+        cause=error,
+        fix="see the cause; the nodes that were done are in .trace",
+    )
+
+
+def chosen_outside(plan: NodePlan, chosen: object) -> RouteError:
+    return RouteError(
+        f"{plan.name}: the LM chose {getattr(chosen, '__name__', chosen)!r}, which is not among "
+        f"{', '.join(_name(t) for t in plan.offered)}",
+        node_type=plan.node,
+        code="bae-choice-outside",
+        fix="have choose_type return one of the types it was given"
+        + (", type(None) to end the run" if plan.may_end else ""),
+    )
+
+
+def filled_other(plan: NodePlan, node: object) -> BaeLMError:
+    return BaeLMError(
+        f"{plan.name}: the LM filled a {type(node).__name__} instead",
+        code="bae-fill-other-type",
+        fix="have fill return an instance of the target it was given",
+    )
+
+
+def too_many(run: Run, following: Node | type[Node]) -> LimitError:
+    name = following.__name__ if isinstance(following, type) else type(following).__name__
+    last = " -> ".join(type(node).__name__ for node in run.trace[-3:])
+    return LimitError(
+        f"{run.max_iters} nodes have run and {name} would be one more (… {last} -> {name})",
+        limit="max_iters",
+        bound=run.max_iters,
+        used=len(run.trace),
+        fix=f"raise the bound with max_iters={run.max_iters * 2} or max_iters=0 for none, or give "
+        "the loop a way out",
+    )
+
+
+def body_failed(plan: NodePlan, error: Exception) -> NodeError:
+    return NodeError(
+        f"{plan.name}.__call__ raised {type(error).__name__}",
+        node_type=plan.node,
+        cause=error,
+        fix=f"mend the body of {plan.name}; the nodes before it are in .trace",
+    )
+
+
+def undeclared(plan: NodePlan, following: object) -> RouteError:
+    declared = " | ".join(_name(t) for t in plan.offered)
+    if isinstance(following, type):
+        returned, fix = f"the class {following.__name__}", f"return {following.__name__}(…)"
+    else:
+        name = _name(type(following))
+        returned = name if following is None else f"a {name}"
+        fix = f"return one of these, or add {name} to the return type"
+    return RouteError(
+        f"{plan.name} returned {returned}, but declares -> {declared}",
+        node_type=plan.node,
+        fix=fix,
+    )
+
+
+def invalid(plan: NodePlan, error: Exception) -> BaeError:
+    """A resolved value, or the node as a whole, that the model refuses."""
+    if not isinstance(error, ValidationError):
+        return NodeError(
+            f"{plan.name}: a validator raised {type(error).__name__}",
+            node_type=plan.node,
+            cause=error,
+            code="bae-node-invalid",
+            fix=f"mend the validators of {plan.name}",
+        )
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    field = plan.fields.get(name)
+    said = f"{plan.name}.{name}: {first['msg']}" if name else f"{plan.name}: {first['msg']}"
+    if field is None or field.kind == "plain":
+        return NodeError(
+            said,
+            node_type=plan.node,
+            cause=error,
+            code="bae-node-invalid",
+            fix=f"mend what builds {plan.name}, or its validators",
+        )
+    raised, code = {
+        "recall": (RecallError, "bae-recall-invalid"),
+        "gate": (GateError, "bae-gate-invalid"),
+        "map": (DepError, "bae-map-invalid"),
+    }.get(field.kind, (DepError, "bae-dep-invalid"))
+    by = f" from {field.call.name}" if field.call is not None else ""
+    return raised(
+        f"{said} (the value{by} is {type(first.get('input')).__name__})",
+        node_type=plan.node,
+        field_name=name,
+        code=code,
+        cause=error,
+        fix="return what the field declares, or declare what is returned",
+    )
+
+
+def _name(offered: type) -> str:
+    return "None" if offered is NoneType else offered.__name__
+
+
+def close_failed(raised: BaseException) -> DepError:
+    return DepError(
+        f"the run ended, but closing a dependency raised {type(raised).__name__}",
+        code="bae-dep-close",
+        cause=raised,
+        fix="mend the part of the generator or context manager that cleans up",
+    )

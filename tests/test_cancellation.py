@@ -1,0 +1,881 @@
+"""What cancelling a run promises, wherever it is: CancelledError comes out, and the moment it does
+nothing of the run is left: no task, no open generator, no wait for a thread."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import Annotated, Any
+
+import pytest
+
+from bae import LM, Dep, DepError, Gate, Graph, GraphResult, Map, Node, NodeError
+from bae.journal import RunEnded, RunStarted
+from bae.resolver import resolve_dep, resolve_fields
+from bae.testing import ScriptedLM
+
+BOUND = 20  # seconds until a test that would wait for ever fails instead
+
+
+@pytest.fixture(autouse=True)
+async def no_task_outlives_a_test() -> AsyncIterator[None]:
+    yield
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+class Reached:
+    """A point in a run that waits for ever, and says when it is reached and when it is left."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.seen: list[str] = []
+
+    async def wait(self) -> Any:
+        self.seen.append("reached")
+        self.event.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.to_thread(lambda: None)  # a clean-up that takes its time
+            self.seen.append("left")
+
+    async def wait_for(self, value: Any) -> Any:
+        await self.wait()
+        return value
+
+
+async def cancel_at(
+    running: Coroutine[Any, Any, Any], reached: asyncio.Event, times: int = 1
+) -> set[asyncio.Task[Any]]:
+    """Cancel a coroutine once a point is reached; answers the tasks there were beside it at the
+    very moment it ended."""
+    others = asyncio.all_tasks()
+    left: set[asyncio.Task[Any]] = set()
+
+    async def watched() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await running
+        finally:
+            left.update(asyncio.all_tasks() - others - {task})
+
+    async with asyncio.timeout(BOUND):
+        task = asyncio.create_task(watched())
+        task.add_done_callback(lambda _: reached.set())
+        await reached.wait()
+        for _ in range(times):
+            task.cancel()
+            await asyncio.to_thread(lambda: None)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert task.cancelled()
+    return left
+
+
+class BlockedLM(ScriptedLM):
+    """An LM that hangs in one of its methods."""
+
+    def __init__(self, point: Reached, method: str, script: Any = ()) -> None:
+        super().__init__(script)
+        self.point = point
+        self.method = method
+
+    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
+        if self.method == "fill":
+            await self.point.wait()
+        return await super().fill(target, resolved, instruction, source)
+
+    async def choose_type(self, types: Any, context: Any) -> Any:
+        if self.method == "choose_type":
+            await self.point.wait()
+        return await super().choose_type(types, context)
+
+
+# One scenario for each point a run can be cancelled at. Each gets the point, an open generator
+# that must be closed, and answers the coroutine of a run that gets to the point.
+
+Scenario = Callable[[Reached, Any], Coroutine[Any, Any, Any]]
+
+
+def in_a_dependency(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
+    async def waits(x: Annotated[str, Dep(opened)]) -> Any:
+        return await point.wait()
+
+    class Holder(Node):
+        value: Annotated[Any, Dep(waits)]
+
+        async def __call__(self) -> None: ...
+
+    return Graph(start=Holder).arun(Holder())
+
+
+def in_a_nested_dependency_with_siblings(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
+    sibling = Reached()
+
+    async def waits(x: Annotated[str, Dep(opened)]) -> Any:
+        await sibling.event.wait()
+        return await point.wait()
+
+    async def above(x: Annotated[Any, Dep(waits)]) -> Any:
+        return x
+
+    async def waits_too() -> Any:
+        return await sibling.wait()
+
+    class Holder(Node):
+        value: Annotated[Any, Dep(above)]
+        other: Annotated[Any, Dep(waits_too)]
+        same: Annotated[Any, Dep(waits)]
+
+        async def __call__(self) -> None: ...
+
+    return Graph(start=Holder).arun(Holder())
+
+
+def in_a_body(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
+    class Holder(Node):
+        value: Annotated[str, Dep(opened)]
+
+        async def __call__(self) -> None:
+            await point.wait()
+
+    return Graph(start=Holder).arun(Holder())
+
+
+def in_a_body_with_an_lm(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
+    class Last(Node):
+        async def __call__(self) -> None: ...
+
+    class Holder(Node):
+        value: Annotated[str, Dep(opened)]
+
+        async def __call__(self, lm: LM) -> Last:
+            return await lm.make(self, Last)
+
+    return Graph(start=Holder).arun(Holder(), BlockedLM(point, "fill"))
+
+
+def in_a_fill(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
+    class Filled(Node):
+        value: Annotated[str, Dep(opened)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    return Graph(start=Start).arun(Start(), BlockedLM(point, "fill"))
+
+
+def in_a_fill_with_the_next_node_s_dependencies_under_way(
+    point: Reached, opened: Any
+) -> Coroutine[Any, Any, Any]:
+    early = Reached()
+
+    async def waits(x: Annotated[str, Dep(opened)]) -> Any:
+        return await early.wait()
+
+    class Last(Node):
+        value: Annotated[Any, Dep(waits)]
+
+        async def __call__(self) -> None: ...
+
+    class Filled(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    class FillsLate(BlockedLM):
+        async def fill(self, *args: Any, **kwargs: Any) -> Any:
+            await early.event.wait()
+            return await super().fill(*args, **kwargs)
+
+    return Graph(start=Start).arun(Start(), FillsLate(point, "fill"))
+
+
+def in_a_choice(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
+    class Left(Node):
+        async def __call__(self) -> None: ...
+
+    class Right(Node):
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        value: Annotated[str, Dep(opened)]
+
+        async def __call__(self) -> Left | Right: ...
+
+    return Graph(start=Start).arun(Start(), BlockedLM(point, "choose_type"))
+
+
+def in_a_map(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
+    async def one(item: int, x: Annotated[str, Dep(opened)]) -> int:
+        return await point.wait_for(item) if item == 5 else item
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(one, over="items", limit=3)]
+
+        async def __call__(self) -> None: ...
+
+    return Graph(start=Holder).arun(Holder(items=[*range(20)]))
+
+
+def in_every_item_of_a_map(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
+    inside: list[Reached] = [Reached(), Reached()]
+
+    async def one(item: int, x: Annotated[str, Dep(opened)]) -> int:
+        if item < 2:
+            return await inside[item].wait_for(item)
+        await inside[0].event.wait()
+        await inside[1].event.wait()
+        return await point.wait_for(item)
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(one, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    return Graph(start=Holder).arun(Holder(items=[0, 1, 2]))
+
+
+def in_a_map_of_graphs(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
+    async def waits(x: Annotated[str, Dep(opened)]) -> Any:
+        return await point.wait()
+
+    class Inner(Node):
+        item: int
+        value: Annotated[Any, Dep(waits)]
+
+        async def __call__(self) -> None: ...
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[Inner], Map(Inner, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    return Graph(start=Holder).arun(Holder(items=[1, 2]))
+
+
+def in_a_graph_inside_a_graph(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
+    class Innermost(Node):
+        value: Annotated[str, Dep(opened)]
+
+        async def __call__(self) -> None:
+            await point.wait()
+
+    class Inner(Node):
+        value: Annotated[Innermost, Dep(Innermost)]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        value: Annotated[Inner, Dep(Graph(start=Inner))]
+
+        async def __call__(self) -> None: ...
+
+    return Graph(start=Outer).arun(Outer())
+
+
+def in_the_answer_to_a_gate(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
+    class Holder(Node):
+        first: Annotated[str, Dep(opened)]
+
+        async def __call__(self) -> "Asks":
+            return Asks()
+
+    class Asks(Node):
+        ok: Annotated[bool, Gate("go on?")]
+
+        async def __call__(self) -> None: ...
+
+    async def answer(gate: Any) -> bool:
+        return await point.wait_for(True)
+
+    return Graph(start=Holder).arun(Holder(), answer=answer)
+
+
+def in_a_pause_before_a_retry(point: Reached, opened: Any) -> Coroutine[Any, Any, Any]:
+    async def fails(x: Annotated[str, Dep(opened)]) -> int:
+        asyncio.get_running_loop().call_soon(point.event.set)
+        point.seen.extend(["reached", "left"])
+        raise ConnectionError
+
+    class Holder(Node):
+        value: Annotated[int, Dep(fails, retries=1_000)]
+
+        async def __call__(self) -> None: ...
+
+    return Graph(start=Holder).arun(Holder())
+
+
+SCENARIOS = [
+    in_a_dependency,
+    in_a_nested_dependency_with_siblings,
+    in_a_body,
+    in_a_body_with_an_lm,
+    in_a_fill,
+    in_a_fill_with_the_next_node_s_dependencies_under_way,
+    in_a_choice,
+    in_a_map,
+    in_every_item_of_a_map,
+    in_a_map_of_graphs,
+    in_a_graph_inside_a_graph,
+    in_the_answer_to_a_gate,
+    in_a_pause_before_a_retry,
+]
+
+
+def opening(kind: str, log: list[str]) -> Any:
+    def sync() -> Iterator[str]:
+        log.append("open")
+        yield "opened"
+        log.append("close")
+
+    async def on_loop() -> AsyncIterator[str]:
+        log.append("open")
+        yield "opened"
+        await asyncio.to_thread(lambda: None)
+        log.append("close")
+
+    return sync if kind == "generator" else on_loop
+
+
+@pytest.mark.parametrize("kind", ["generator", "async_generator"])
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_cancelling_leaves_no_task_and_nothing_open(scenario: Scenario, kind: str):
+    point, log = Reached(), list[str]()
+    left = await cancel_at(scenario(point, opening(kind, log)), point.event)
+    assert left == set()
+    assert point.seen == ["reached", "left"]
+    assert log == ["open", "close"]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_cancelling_twice_leaves_no_task_and_everything_is_closed(scenario: Scenario):
+    point, log = Reached(), list[str]()
+    left = await cancel_at(scenario(point, opening("generator", log)), point.event, times=2)
+    assert left == set()
+    assert log == ["open", "close"]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_a_timeout_around_a_run_is_a_timeout(scenario: Scenario):
+    point, log = Reached(), list[str]()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(None) as bound:
+
+            async def expire() -> None:
+                await point.event.wait()
+                bound.reschedule(asyncio.get_running_loop().time())
+
+            expiring = asyncio.create_task(expire())
+            await scenario(point, opening("generator", log))
+    await expiring
+    assert log == ["open", "close"]
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_the_journal_of_a_cancelled_run_says_so_for_every_graph_in_it():
+    point = Reached()
+
+    class Inner(Node):
+        async def __call__(self) -> None:
+            await point.wait()
+
+    class Outer(Node):
+        inner: Annotated[Inner, Dep(Inner)]
+
+        async def __call__(self) -> None: ...
+
+    stream = Graph(start=Outer).stream(Outer())
+    records: list[Any] = []
+
+    async def read() -> None:
+        async for record in stream:
+            records.append(record)
+
+    reading = asyncio.create_task(read())
+    await point.event.wait()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await stream.aclose()
+    assert point.seen == ["reached", "left"]
+    assert [r.path for r in records if isinstance(r, RunStarted)] == ["", "0:Outer.inner"]
+    assert not [r for r in records if isinstance(r, RunEnded)]
+
+
+async def test_a_task_cancelled_before_it_begins_runs_nothing():
+    calls: list[str] = []
+
+    def called() -> str:
+        calls.append("called")
+        return "value"
+
+    class Holder(Node):
+        value: Annotated[str, Dep(called)]
+
+        async def __call__(self) -> None: ...
+
+    task = asyncio.create_task(Graph(start=Holder).arun(Holder()))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert calls == []
+
+
+# Threads
+
+
+async def test_the_wait_for_a_thread_ends_at_once_though_the_thread_goes_on():
+    entered, release, ended = asyncio.Event(), threading.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def blocks() -> int:
+        loop.call_soon_threadsafe(entered.set)
+        release.wait(BOUND)
+        ended.set()
+        return 1
+
+    class Holder(Node):
+        value: Annotated[int, Dep(blocks)]
+
+        async def __call__(self) -> None: ...
+
+    try:
+        left = await cancel_at(Graph(start=Holder).arun(Holder()), entered)
+        assert left == set()
+        assert not ended.is_set()
+    finally:
+        release.set()
+    assert ended.wait(BOUND)
+
+
+async def test_a_failure_does_not_wait_for_a_sibling_s_thread_either():
+    entered, release = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def blocks() -> int:
+        loop.call_soon_threadsafe(entered.set)
+        release.wait(BOUND)
+        return 1
+
+    async def fails() -> int:
+        await entered.wait()
+        raise ValueError
+
+    class Holder(Node):
+        a: Annotated[int, Dep(blocks)]
+        b: Annotated[int, Dep(fails)]
+
+        async def __call__(self) -> None: ...
+
+    try:
+        async with asyncio.timeout(BOUND / 2):
+            with pytest.raises(DepError):
+                await Graph(start=Holder).arun(Holder())
+    finally:
+        release.set()
+
+
+@pytest.mark.parametrize("managed", [False, True], ids=["generator", "context manager"])
+async def test_a_sync_generator_that_is_opening_in_a_thread_is_still_closed(managed: bool):
+    opening, release = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    log: list[str] = []
+
+    def slow_to_open() -> Iterator[str]:
+        loop.call_soon_threadsafe(opening.set)
+        release.wait(BOUND)
+        log.append("open")
+        try:
+            yield "opened"
+        finally:
+            log.append("close")
+
+    fn: Any = contextlib.contextmanager(slow_to_open) if managed else slow_to_open
+
+    class Holder(Node):
+        value: Annotated[str, Dep(fn)]
+
+        async def __call__(self) -> None: ...
+
+    async def cancel_while_opening() -> set[asyncio.Task[Any]]:
+        cancelling = asyncio.create_task(cancel_at(Graph(start=Holder).arun(Holder()), opening))
+        await opening.wait()
+        await asyncio.to_thread(lambda: None)
+        assert log == []
+        release.set()
+        return await cancelling
+
+    assert await cancel_while_opening() == set()
+    assert log == ["open", "close"]
+
+
+async def test_an_opening_that_runs_over_its_timeout_is_closed():
+    release = threading.Event()
+    log: list[str] = []
+    loop = asyncio.get_running_loop()
+
+    def slow_to_open() -> Iterator[str]:
+        loop.call_soon_threadsafe(loop.call_later, 0.05, release.set)
+        release.wait(BOUND)
+        log.append("open")
+        yield "opened"
+        log.append("close")
+
+    class Holder(Node):
+        value: Annotated[str, Dep(slow_to_open, timeout=0.01)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await Graph(start=Holder).arun(Holder())
+    assert caught.value.code == "bae-dep-timeout"
+    assert log == ["open", "close"]
+
+
+async def test_a_sync_generator_waiting_for_a_free_thread_is_not_opened_after_a_cancellation():
+    from bae.threads import THREAD_LIMIT, set_thread_limit
+
+    entered, release = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    log: list[str] = []
+
+    def blocks() -> int:
+        loop.call_soon_threadsafe(entered.set)
+        release.wait(BOUND)
+        return 1
+
+    def opens() -> Iterator[int]:
+        log.append("open")
+        yield 1
+        log.append("close")
+
+    class Holder(Node):
+        a: Annotated[int, Dep(blocks)]
+        b: Annotated[int, Dep(opens)]
+
+        async def __call__(self) -> None: ...
+
+    set_thread_limit(1)
+    try:
+        left = await cancel_at(Graph(start=Holder).arun(Holder()), entered)
+    finally:
+        release.set()
+        set_thread_limit(THREAD_LIMIT)
+    assert left == set()
+    assert log == []
+
+
+# While something is being closed
+
+
+async def test_cancelling_while_something_is_closed_still_closes_the_rest():
+    log: list[str] = []
+    closing = asyncio.Event()
+
+    def first() -> Iterator[str]:
+        yield "first"
+        log.append("close first")
+
+    async def second(x: Annotated[str, Dep(first)]) -> AsyncIterator[str]:
+        yield "second"
+        log.append("close second")
+
+    async def third(x: Annotated[str, Dep(second)]) -> AsyncIterator[str]:
+        yield "third"
+        closing.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            log.append("close third")
+
+    class Holder(Node):
+        value: Annotated[str, Dep(third)]
+
+        async def __call__(self) -> None: ...
+
+    assert await cancel_at(Graph(start=Holder).arun(Holder()), closing) == set()
+    assert log == ["close third", "close second", "close first"]
+
+
+async def test_cancelling_while_a_sync_generator_closes_lets_it_finish():
+    log: list[str] = []
+    closing, release = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow_to_close() -> Iterator[str]:
+        yield "opened"
+        loop.call_soon_threadsafe(closing.set)
+        release.wait(BOUND)
+        log.append("closed")
+
+    class Holder(Node):
+        value: Annotated[str, Dep(slow_to_close)]
+
+        async def __call__(self) -> None: ...
+
+    cancelling = asyncio.create_task(cancel_at(Graph(start=Holder).arun(Holder()), closing, 2))
+    await closing.wait()
+    await asyncio.to_thread(lambda: None)
+    assert not cancelling.done()
+    release.set()
+    assert await cancelling == set()
+    assert log == ["closed"]
+
+
+async def test_cancelling_while_a_failed_run_closes_is_a_cancellation():
+    closing = asyncio.Event()
+
+    async def opened() -> AsyncIterator[str]:
+        yield "opened"
+        closing.set()
+        await asyncio.Event().wait()
+
+    class Holder(Node):
+        value: Annotated[str, Dep(opened)]
+
+        async def __call__(self) -> None:
+            raise KeyError("body")
+
+    assert await cancel_at(Graph(start=Holder).arun(Holder()), closing) == set()
+
+
+async def test_cancelling_while_a_failed_run_lets_go_of_what_it_started_early_is_a_cancellation():
+    running, leaving, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> int:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            leaving.set()
+            await left.wait()
+        return 1
+
+    class Last(Node):
+        value: Annotated[int, Dep(stubborn)]
+
+        async def __call__(self) -> None: ...
+
+    class Filled(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    class FailsLate(ScriptedLM):
+        async def fill(self, *args: Any, **kwargs: Any) -> Any:
+            await running.wait()
+            raise ConnectionError("no model")
+
+    async def cancel() -> set[asyncio.Task[Any]]:
+        failing = Graph(start=Start).arun(Start(), FailsLate())
+        cancelling = asyncio.create_task(cancel_at(failing, leaving))
+        await leaving.wait()
+        await asyncio.to_thread(lambda: None)
+        left.set()
+        return await cancelling
+
+    assert await cancel() == set()
+
+
+async def test_a_dependency_that_will_not_be_cancelled_is_waited_for():
+    entered, may_end = asyncio.Event(), asyncio.Event()
+    log: list[str] = []
+
+    async def stubborn() -> int:
+        entered.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await may_end.wait()
+        log.append("ended")
+        return 1
+
+    class Holder(Node):
+        value: Annotated[int, Dep(stubborn)]
+
+        async def __call__(self) -> None: ...
+
+    cancelling = asyncio.create_task(cancel_at(Graph(start=Holder).arun(Holder()), entered, 2))
+    await entered.wait()
+    await asyncio.to_thread(lambda: None)
+    assert not cancelling.done()
+    may_end.set()
+    assert await cancelling == set()
+    assert log == ["ended"]
+
+
+# Outside a run, and after any other end
+
+
+async def test_cancelling_resolve_dep_and_resolve_fields_leaves_nothing_either():
+    for kind in ("dep", "fields"):
+        point, sibling = Reached(), Reached()
+
+        async def waits(sibling: Reached = sibling) -> int:
+            return await sibling.wait_for(1)
+
+        async def above(
+            x: Annotated[int, Dep(lambda waits=waits: waits())], point: Reached = point
+        ) -> int:
+            return x
+
+        async def other(point: Reached = point, sibling: Reached = sibling) -> int:
+            await sibling.event.wait()
+            return await point.wait_for(2)
+
+        async def both(a: Annotated[int, Dep(above)], b: Annotated[int, Dep(other)]) -> int:
+            return a + b
+
+        class Holder(Node):
+            a: Annotated[int, Dep(above)]
+            b: Annotated[int, Dep(other)]
+
+            async def __call__(self) -> None: ...
+
+        resolving = resolve_dep(both) if kind == "dep" else resolve_fields(Holder)
+        assert await cancel_at(resolving, point.event) == set()
+        assert point.seen == sibling.seen == ["reached", "left"]
+
+
+def leaves(awaited: Awaitable[GraphResult[Any]]) -> Coroutine[Any, Any, Any]:
+    """What tasks a run leaves at the moment it ends, however it ends."""
+
+    async def watch() -> tuple[set[asyncio.Task[Any]], BaseException | None]:
+        before = asyncio.all_tasks()
+        failure: BaseException | None = None
+        try:
+            await awaited
+        except Exception as error:
+            failure = error
+        return asyncio.all_tasks() - before, failure
+
+    return watch()
+
+
+async def test_a_run_that_fails_leaves_no_task():
+    running = asyncio.Event()
+
+    async def waits() -> int:
+        running.set()
+        await asyncio.Event().wait()
+        return 1
+
+    async def fails() -> int:
+        await running.wait()
+        raise ValueError
+
+    class Holder(Node):
+        a: Annotated[int, Dep(waits)]
+        b: Annotated[int, Dep(fails)]
+
+        async def __call__(self) -> None: ...
+
+    left, failure = await leaves(Graph(start=Holder).arun(Holder()))
+    assert isinstance(failure, DepError)
+    assert left == set()
+
+
+async def test_a_run_that_fails_in_a_body_leaves_no_task_started_early():
+    early = Reached()
+
+    async def waits() -> int:
+        return await early.wait_for(1)
+
+    class Last(Node):
+        value: Annotated[int, Dep(waits)]
+
+        async def __call__(self) -> None: ...
+
+    class Filled(Node):
+        text: str
+
+        async def __call__(self) -> Last:
+            await early.event.wait()
+            raise KeyError
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    graph = Graph(start=Start)
+    left, failure = await leaves(graph.arun(Start(), ScriptedLM([{"text": ""}])))
+    assert isinstance(failure, NodeError)
+    assert left == set()
+    assert early.seen == ["reached", "left"]
+
+
+async def test_cancelled_error_that_an_item_of_a_map_raises_itself_is_a_failure_of_that_item():
+    others = Reached()
+
+    async def one(item: int) -> int:
+        if item == 1:
+            await others.event.wait()
+            raise asyncio.CancelledError("by myself")
+        return await others.wait_for(item)
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(one, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(DepError) as caught:
+            await Graph(start=Holder).arun(Holder(items=[0, 1]))
+    assert isinstance(caught.value.cause, asyncio.CancelledError)
+    assert "Holder.mapped[1]" in caught.value.message
+    assert others.seen == ["reached", "left"]
+
+
+async def test_runs_side_by_side_are_cancelled_one_by_one():
+    first, second = Reached(), asyncio.Event()
+
+    class Waits(Node):
+        first: bool
+
+        async def __call__(self) -> None:
+            if self.first:
+                await first.wait()
+            else:
+                await second.wait()
+
+    graph = Graph(start=Waits)
+    other = asyncio.create_task(graph.arun(Waits(first=False)))
+    await cancel_at(graph.arun(Waits(first=True)), first.event)
+    assert not other.done()
+    second.set()
+    assert (await other).result.first is False
+
+
+async def test_a_task_group_around_runs_cancels_them_when_one_fails():
+    point = Reached()
+
+    class Waits(Node):
+        async def __call__(self) -> None:
+            await point.wait()
+
+    class Fails(Node):
+        async def __call__(self) -> None:
+            await point.event.wait()
+            raise ValueError
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(Graph(start=Waits).arun(Waits()))
+            group.create_task(Graph(start=Fails).arun(Fails()))
+    assert [type(error) for error in caught.value.exceptions] == [NodeError]
+    assert point.seen == ["reached", "left"]

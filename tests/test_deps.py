@@ -1,0 +1,1270 @@
+"""What `Dep` promises: anything callable, its inputs first, once a run, all that can overlap does,
+and an error that says whose value it was."""
+
+import asyncio
+import contextvars
+import dataclasses
+import functools
+import graphlib
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import pytest
+
+from bae import LM, Dep, DepError, Graph, GraphResult, Map, Node
+from bae.journal import RunEnded, SourceEnded, SourceStarted
+from bae.resolver import build_dep_dag, resolve_dep, resolve_fields
+from bae.testing import ScriptedLM
+
+BOUND = 20  # seconds until a test that would wait for ever fails instead
+
+
+async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
+    async with asyncio.timeout(BOUND):
+        return await Graph(start=type(start)).arun(start, lm, **options)
+
+
+async def value_from(fn: Any, lm: Any = None, **options: Any) -> Any:
+    """What a field annotated `Dep(fn, **options)` holds after a run."""
+
+    class Holder(Node):
+        value: Annotated[Any, Dep(fn, **options)]
+
+        async def __call__(self) -> None: ...
+
+    return (await run(Holder(), lm)).result.value
+
+
+def seven() -> int:
+    return 7
+
+
+async def eight() -> int:
+    return 8
+
+
+# What can be called
+
+
+async def test_a_sync_function_gives_the_field_its_value():
+    assert await value_from(seven) == 7
+
+
+async def test_an_async_function_gives_the_field_its_value():
+    assert await value_from(eight) == 8
+
+
+async def test_a_callable_object_is_called():
+    class Fetch:
+        def __call__(self) -> str:
+            return "fetched"
+
+    assert await value_from(Fetch()) == "fetched"
+
+
+async def test_a_callable_object_with_an_async_call_is_awaited():
+    class Fetch:
+        async def __call__(self, base: Annotated[int, Dep(seven)]) -> int:
+            return base + 1
+
+    assert await value_from(Fetch()) == 8
+
+
+async def test_a_bound_method_is_called_on_its_object():
+    class Client:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def hello(self) -> str:
+            return f"hello {self.name}"
+
+        async def bye(self, times: Annotated[int, Dep(seven)]) -> str:
+            return f"bye {self.name} x{times}"
+
+    client = Client("a")
+    assert await value_from(client.hello) == "hello a"
+    assert await value_from(client.bye) == "bye a x7"
+
+
+async def test_methods_of_two_objects_are_two_dependencies_and_of_one_object_one():
+    class Counter:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def count(self) -> int:
+            self.calls += 1
+            return self.calls
+
+    first, second = Counter(), Counter()
+
+    class Both(Node):
+        a: Annotated[int, Dep(first.count)]
+        b: Annotated[int, Dep(first.count)]
+        c: Annotated[int, Dep(second.count)]
+
+        async def __call__(self) -> None: ...
+
+    await run(Both())
+    assert (first.calls, second.calls) == (1, 1)
+
+
+@dataclasses.dataclass
+class Unhashable:
+    """Compares by value, so it has no hash."""
+
+    calls: list[str]
+
+    def __call__(self) -> int:
+        self.calls.append("call")
+        return len(self.calls)
+
+    def method(self) -> int:
+        self.calls.append("method")
+        return len(self.calls)
+
+
+async def test_an_unhashable_object_and_its_methods_are_called_once_each():
+    thing = Unhashable([])
+    other = Unhashable([])
+
+    class Holder(Node):
+        a: Annotated[int, Dep(thing)]
+        b: Annotated[int, Dep(thing)]
+        c: Annotated[int, Dep(thing.method)]
+        d: Annotated[int, Dep(thing.method)]
+        e: Annotated[int, Dep(other)]
+
+        async def __call__(self) -> None: ...
+
+    await run(Holder())
+    assert sorted(thing.calls) == ["call", "method"]
+    assert other.calls == ["call"]
+
+
+def test_the_dependency_dag_takes_unhashable_callables_too():
+    class Holder(Node):
+        a: Annotated[int, Dep(Unhashable([]))]
+        b: Annotated[int, Dep(seven)]
+
+        async def __call__(self) -> None: ...
+
+    dag = build_dep_dag(Holder)
+    assert seven in dag
+    assert len([*graphlib.TopologicalSorter(dag).static_order()]) == 2
+
+
+async def test_a_partial_is_called_with_what_it_has_bound():
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    assert await value_from(functools.partial(add, 1, b=2)) == 3
+
+
+async def test_what_a_partial_leaves_open_is_resolved():
+    def add(a: int, b: Annotated[int, Dep(seven)]) -> int:
+        return a + b
+
+    assert await value_from(functools.partial(add, 1)) == 8
+
+
+async def test_a_dependency_that_a_partial_has_bound_is_not_called():
+    calls: list[str] = []
+
+    def location() -> str:
+        calls.append("location")
+        return "somewhere"
+
+    def weather(place: Annotated[str, Dep(location)]) -> str:
+        return f"rain in {place}"
+
+    fixed = functools.partial(functools.partial(weather), place="Oslo")
+    assert await value_from(fixed) == "rain in Oslo"
+    assert calls == []
+
+
+async def test_a_lambda_is_called():
+    class Holder(Node):
+        value: Annotated[str, Dep(lambda: "value")]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder())).result.value == "value"
+
+
+async def test_a_lambda_that_returns_a_coroutine_has_it_awaited():
+    assert await value_from(lambda: eight()) == 8
+
+
+async def test_a_class_is_made_with_its_constructor_s_dependencies():
+    class Client:
+        def __init__(self, port: Annotated[int, Dep(seven)], *, host: str = "localhost") -> None:
+            self.address = f"{host}:{port}"
+
+    @dataclasses.dataclass
+    class Settings:
+        port: Annotated[int, Dep(seven)]
+
+    assert (await value_from(Client)).address == "localhost:7"
+    assert await value_from(Settings) == Settings(7)
+
+
+def noted(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return ("noted", fn(*args, **kwargs))
+
+    return wrapper
+
+
+def noted_async(fn: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return ("noted", await fn(*args, **kwargs))
+
+    return wrapper
+
+
+async def test_a_decorated_function_is_called_through_its_decorator():
+    @noted
+    def add(a: Annotated[int, Dep(seven)]) -> Any:
+        return a + 1
+
+    @noted_async
+    async def add_later(a: Annotated[int, Dep(eight)]) -> Any:
+        return a + 1
+
+    assert await value_from(add) == ("noted", 8)
+    assert await value_from(add_later) == ("noted", 9)
+
+
+async def test_a_cached_function_is_a_dependency_like_any_other():
+    @functools.lru_cache
+    def add(a: Annotated[int, Dep(seven)]) -> int:
+        return a + 1
+
+    assert await value_from(add) == 8
+
+
+async def test_static_and_class_methods_are_called():
+    class Tools:
+        base = 3
+
+        @staticmethod
+        def plain() -> int:
+            return 1
+
+        @classmethod
+        def of_class(cls) -> int:
+            return cls.base
+
+    assert await value_from(Tools.plain) == 1
+    assert await value_from(Tools.of_class) == 3
+
+
+async def test_positional_only_and_keyword_only_parameters_are_filled():
+    def join(a: Annotated[int, Dep(seven)], /, *, b: Annotated[int, Dep(eight)]) -> str:
+        return f"{a}{b}"
+
+    assert await value_from(join) == "78"
+
+
+async def test_a_parameter_with_a_default_that_nothing_fills_keeps_it():
+    def scale(a: Annotated[int, Dep(seven)], factor: int = 3, *rest: int, **more: int) -> int:
+        return a * factor + len(rest) + len(more)
+
+    assert await value_from(scale) == 21
+
+
+async def test_a_parameter_annotated_lm_gets_the_lm_of_the_run_whatever_its_name():
+    lm = ScriptedLM()
+
+    async def below(model: LM) -> Any:
+        return model
+
+    def above(x: Annotated[Any, Dep(below)], writer: LM | None) -> Any:
+        return (x, writer)
+
+    assert await value_from(above, lm) == (lm, lm)
+
+
+async def test_resolve_dep_passes_the_lm_it_is_given():
+    lm = ScriptedLM()
+
+    def ask(writer: LM) -> Any:
+        return writer
+
+    assert await resolve_dep(ask, lm=lm) is lm
+
+
+# The order of things
+
+
+async def test_a_function_is_called_with_what_its_own_dependencies_returned():
+    def a() -> int:
+        return 2
+
+    async def b(x: Annotated[int, Dep(a)]) -> int:
+        return x * 10
+
+    def c(x: Annotated[int, Dep(a)], y: Annotated[int, Dep(b)]) -> int:
+        return x + y
+
+    assert await resolve_dep(c) == 22
+
+
+async def test_two_sync_dependencies_run_at_the_same_time():
+    meet = threading.Barrier(2, timeout=BOUND)
+
+    def left() -> int:
+        return meet.wait()
+
+    def right() -> int:
+        return meet.wait()
+
+    class Both(Node):
+        a: Annotated[int, Dep(left)]
+        b: Annotated[int, Dep(right)]
+
+        async def __call__(self) -> None: ...
+
+    result = (await run(Both())).result
+    assert {result.a, result.b} == {0, 1}
+
+
+async def test_two_async_dependencies_run_at_the_same_time():
+    here, there = asyncio.Event(), asyncio.Event()
+
+    async def left() -> str:
+        here.set()
+        await there.wait()
+        return "left"
+
+    async def right() -> str:
+        there.set()
+        await here.wait()
+        return "right"
+
+    class Both(Node):
+        a: Annotated[str, Dep(left)]
+        b: Annotated[str, Dep(right)]
+
+        async def __call__(self) -> None: ...
+
+    result = (await run(Both())).result
+    assert (result.a, result.b) == ("left", "right")
+
+
+async def test_inputs_of_one_function_run_at_the_same_time():
+    meet = threading.Barrier(3, timeout=BOUND)
+
+    def x() -> int:
+        return meet.wait()
+
+    def y() -> int:
+        return meet.wait()
+
+    def z() -> int:
+        return meet.wait()
+
+    def total(
+        a: Annotated[int, Dep(x)], b: Annotated[int, Dep(y)], c: Annotated[int, Dep(z)]
+    ) -> int:
+        return a + b + c
+
+    async with asyncio.timeout(BOUND):
+        assert await resolve_dep(total) == 3
+
+
+async def test_a_deep_chain_goes_on_while_an_unrelated_sibling_waits():
+    bottom_of_chain = asyncio.Event()
+
+    async def slow() -> str:
+        await bottom_of_chain.wait()  # a barrier per level would never let the chain get there
+        return "slow"
+
+    async def one() -> int:
+        return 1
+
+    async def two(x: Annotated[int, Dep(one)]) -> int:
+        return x + 1
+
+    async def three(x: Annotated[int, Dep(two)]) -> int:
+        return x + 1
+
+    async def four(x: Annotated[int, Dep(three)]) -> int:
+        bottom_of_chain.set()
+        return x + 1
+
+    class Uneven(Node):
+        waiting: Annotated[str, Dep(slow)]
+        chain: Annotated[int, Dep(four)]
+
+        async def __call__(self) -> None: ...
+
+    result = (await run(Uneven())).result
+    assert (result.waiting, result.chain) == ("slow", 4)
+
+
+async def test_a_function_starts_the_moment_its_own_inputs_are_there():
+    started = asyncio.Event()
+
+    async def quick() -> int:
+        return 1
+
+    async def slow() -> int:
+        await started.wait()
+        return 2
+
+    async def only_quick(x: Annotated[int, Dep(quick)]) -> int:
+        started.set()
+        return x
+
+    async def needs_both(x: Annotated[int, Dep(quick)], y: Annotated[int, Dep(slow)]) -> int:
+        return x + y
+
+    class Holder(Node):
+        a: Annotated[int, Dep(needs_both)]
+        b: Annotated[int, Dep(only_quick)]
+
+        async def __call__(self) -> None: ...
+
+    result = (await run(Holder())).result
+    assert (result.a, result.b) == (3, 1)
+
+
+async def test_a_chain_of_two_hundred_functions_is_followed_to_its_end():
+    def link(before: Any) -> Any:
+        async def step(x: Annotated[int, Dep(before)]) -> int:
+            return x + 1
+
+        return step
+
+    fn: Any = eight
+    for _ in range(200):
+        fn = link(fn)
+    assert await resolve_dep(fn) == 208
+
+
+async def test_values_come_back_in_the_order_of_the_fields_whatever_lands_first():
+    later = asyncio.Event()
+
+    async def slow() -> str:
+        await later.wait()
+        return "slow"
+
+    async def quick() -> str:
+        later.set()
+        return "quick"
+
+    class Holder(Node):
+        b: Annotated[str, Dep(slow)]
+        a: Annotated[str, Dep(quick)]
+
+        async def __call__(self) -> None: ...
+
+    assert [*(await resolve_fields(Holder)).items()] == [("b", "slow"), ("a", "quick")]
+
+
+# Once a run
+
+
+def counted(name: str = "counted") -> tuple[Callable[[], int], list[str]]:
+    calls: list[str] = []
+
+    def fn() -> int:
+        calls.append(name)
+        return len(calls)
+
+    return fn, calls
+
+
+async def test_a_function_is_called_once_a_run_however_many_fields_nodes_and_functions_ask():
+    base, calls = counted()
+
+    def left(x: Annotated[int, Dep(base)]) -> int:
+        return x
+
+    def right(x: Annotated[int, Dep(base)]) -> int:
+        return x
+
+    class Second(Node):
+        again: Annotated[int, Dep(base)]
+
+        async def __call__(self) -> None: ...
+
+    class First(Node):
+        a: Annotated[int, Dep(base)]
+        b: Annotated[int, Dep(left)]
+        c: Annotated[int, Dep(right)]
+
+        async def __call__(self) -> Second:
+            return Second()
+
+    result = await run(First())
+    assert result.result.again == 1
+    assert len(calls) == 1
+
+
+async def test_each_run_calls_a_function_anew():
+    base, calls = counted()
+
+    class Holder(Node):
+        a: Annotated[int, Dep(base)]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Holder)
+    await graph.arun(Holder())
+    await graph.arun(Holder())
+    assert len(calls) == 2
+
+
+async def test_those_who_ask_at_the_same_time_share_one_call():
+    calls: list[str] = []
+    asked_by_both = asyncio.Event()
+
+    async def base() -> int:
+        calls.append("base")
+        await asked_by_both.wait()
+        return 5
+
+    def one(x: Annotated[int, Dep(base)]) -> int:
+        return x
+
+    async def asks_last(x: Annotated[int, Dep(eight)]) -> int:
+        return x
+
+    class Inner(Node):
+        x: Annotated[int, Dep(base)]
+
+        async def __call__(self) -> None: ...
+
+    class Pick(Node):
+        item: int
+        x: Annotated[int, Dep(base)]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        items: list[int]
+        a: Annotated[int, Dep(base)]
+        b: Annotated[int, Dep(one)]
+        c: Annotated[Inner, Dep(Inner)]
+        picks: Annotated[list[Pick], Map(Pick, over="items")]
+        d: Annotated[int, Dep(asks_last)]
+
+        async def __call__(self) -> None: ...
+
+    async def let_go_when_all_have_asked() -> None:
+        async for record in (stream := Graph(start=Outer).stream(Outer(items=[1, 2, 3]))):
+            if isinstance(record, SourceEnded) and record.by == "asks_last":
+                asked_by_both.set()
+        result = stream.result.result
+        assert [result.a, result.b, result.c.x, *(p.x for p in result.picks)] == [5] * 6
+
+    async with asyncio.timeout(BOUND):
+        await let_go_when_all_have_asked()
+    assert calls == ["base"]
+
+
+async def test_cache_false_calls_the_function_for_every_field_that_asks():
+    fresh, calls = counted()
+
+    class Holder(Node):
+        a: Annotated[int, Dep(fresh, cache=False)]
+        b: Annotated[int, Dep(fresh, cache=False)]
+        c: Annotated[int, Dep(fresh)]
+        d: Annotated[int, Dep(fresh)]
+
+        async def __call__(self) -> None: ...
+
+    result = (await run(Holder())).result
+    assert len(calls) == 3
+    assert result.c == result.d
+    assert len({result.a, result.b, result.c}) == 3
+
+
+async def test_a_value_in_the_cache_is_used_instead_of_calling_and_nothing_below_it_is_called():
+    below, calls_below = counted()
+    calls: list[int] = []
+
+    def above(x: Annotated[int, Dep(below)]) -> int:
+        calls.append(x)
+        return x
+
+    class Holder(Node):
+        a: Annotated[int, Dep(above)]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Holder(), dep_cache={above: 42})
+    assert result.result.a == 42
+    assert (calls, calls_below) == ([], [])
+
+
+async def test_none_in_the_cache_is_a_value_like_any_other():
+    fn, calls = counted()
+    assert await resolve_dep(fn, {fn: None}) is None
+    assert calls == []
+
+
+async def test_the_cache_afterwards_holds_plain_values_by_function():
+    async def ten(x: Annotated[int, Dep(seven)]) -> int:
+        return x + 3
+
+    cache: dict[Any, Any] = {}
+    assert await resolve_dep(ten, cache) == 10
+    assert cache == {seven: 7, ten: 10}
+
+    class Holder(Node):
+        a: Annotated[int, Dep(eight)]
+
+        async def __call__(self) -> None: ...
+
+    assert await resolve_fields(Holder, (), cache) == {"a": 8}
+    assert cache == {seven: 7, ten: 10, eight: 8}
+
+    of_run: dict[Any, Any] = {}
+    await run(Holder(), dep_cache=of_run)
+    assert of_run == {eight: 8}
+
+
+async def test_a_failure_is_not_left_in_the_cache():
+    def bad() -> int:
+        raise ValueError("bad")
+
+    cache: dict[Any, Any] = {}
+    with pytest.raises(ValueError):
+        await resolve_dep(bad, cache)
+    assert cache == {}
+
+
+# Threads and the loop
+
+
+async def test_context_variables_are_carried_into_threads():
+    user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
+
+    def who() -> tuple[str, bool]:
+        return user.get(), threading.current_thread() is threading.main_thread()
+
+    user.set("ada")
+    assert await value_from(who) == ("ada", False)
+
+
+async def test_a_context_variable_set_in_a_thread_does_not_leak_into_the_run():
+    user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
+
+    def change() -> str:
+        user.set("eve")
+        return user.get()
+
+    assert await value_from(change) == "eve"
+    assert user.get() == "nobody"
+
+
+async def test_inline_runs_a_sync_function_on_the_thread_of_the_loop():
+    def where() -> int:
+        return threading.get_ident()
+
+    assert await value_from(where, inline=True) == threading.get_ident()
+    assert await value_from(where) != threading.get_ident()
+
+
+async def test_a_blocking_sync_function_does_not_block_the_loop():
+    released = threading.Event()
+
+    def blocks() -> bool:
+        return released.wait(BOUND)
+
+    async def releases() -> None:
+        released.set()
+
+    class Holder(Node):
+        a: Annotated[bool, Dep(blocks)]
+        b: Annotated[None, Dep(releases)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder())).result.a is True
+
+
+async def test_stop_iteration_from_a_sync_function_is_an_error_and_not_an_endless_wait():
+    def first_of_none() -> int:
+        return next(iter(()))
+
+    with pytest.raises(DepError) as caught:
+        await value_from(first_of_none)
+    assert isinstance(caught.value.cause, RuntimeError)
+    assert "StopIteration" in str(caught.value.cause)
+
+
+# Bounds
+
+
+async def test_a_call_over_its_timeout_is_cancelled_and_has_its_own_code():
+    cancelled: list[str] = []
+
+    async def slow() -> int:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append("slow")
+            raise
+        return 1
+
+    class Holder(Node):
+        value: Annotated[int, Dep(slow, timeout=0.01)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder())
+    error = caught.value
+    assert error.code == "bae-dep-timeout"
+    assert isinstance(error.cause, TimeoutError)
+    assert cancelled == ["slow"]
+    assert str(error).splitlines()[0] == (
+        "[bae-dep-timeout] Holder.value: slow took longer than its bound of 0.01 s"
+    )
+    assert "timeout=" in str(error.fix)
+
+
+async def test_a_timeout_stops_waiting_for_a_thread():
+    released = threading.Event()
+
+    def blocks() -> bool:
+        return released.wait(BOUND)
+
+    try:
+        with pytest.raises(DepError) as caught:
+            await value_from(blocks, timeout=0.01)
+        assert caught.value.code == "bae-dep-timeout"
+    finally:
+        released.set()
+
+
+async def test_the_timeout_bounds_a_call_and_not_the_wait_for_its_inputs():
+    landed = asyncio.Event()
+
+    async def input_that_takes_long() -> int:
+        await landed.wait()
+        return 1
+
+    async def quick(x: Annotated[int, Dep(input_that_takes_long)]) -> int:
+        return x
+
+    class Holder(Node):
+        a: Annotated[int, Dep(quick, timeout=0.01)]
+
+        async def __call__(self) -> None: ...
+
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.05, landed.set)
+    assert (await run(Holder())).result.a == 1
+
+
+async def test_a_timeout_error_the_function_raises_is_its_own():
+    mine = TimeoutError("no answer from the service")
+
+    async def service() -> int:
+        raise mine
+
+    with pytest.raises(DepError) as caught:
+        await value_from(service, timeout=10)
+    assert caught.value.code == "bae-dep-failed"
+    assert caught.value.cause is mine
+
+
+async def test_retries_call_again_until_it_works():
+    calls: list[int] = []
+
+    async def shaky() -> int:
+        calls.append(len(calls))
+        if len(calls) < 2:
+            raise ConnectionError("try again")
+        return len(calls)
+
+    assert await value_from(shaky, retries=3) == 2
+    assert len(calls) == 2
+
+
+async def test_when_retries_are_used_up_the_last_failure_is_the_cause():
+    calls: list[int] = []
+
+    def broken() -> int:
+        calls.append(len(calls))
+        raise ConnectionError(f"failure {len(calls)}")
+
+    with pytest.raises(DepError) as caught:
+        await value_from(broken, retries=1)
+    assert len(calls) == 2
+    assert str(caught.value.cause) == "failure 2"
+
+
+async def test_without_retries_a_function_is_called_once():
+    calls: list[int] = []
+
+    def broken() -> int:
+        calls.append(1)
+        raise ConnectionError
+
+    with pytest.raises(DepError):
+        await value_from(broken)
+    assert calls == [1]
+
+
+async def test_each_try_has_the_whole_timeout():
+    calls: list[int] = []
+
+    async def slow_at_first() -> int:
+        calls.append(1)
+        if len(calls) == 1:
+            await asyncio.Event().wait()
+        return len(calls)
+
+    assert await value_from(slow_at_first, timeout=0.05, retries=1) == 2
+
+
+# Defaults, given values and wrong values
+
+
+def bad() -> int:
+    raise ValueError("bad")
+
+
+async def test_a_field_with_a_default_keeps_it_when_its_dependency_fails():
+    class Holder(Node):
+        a: Annotated[int, Dep(bad)] = 3
+        b: Annotated[int, Dep(seven)]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Holder())
+    assert (result.result.a, result.result.b) == (3, 7)
+    ended = {record.field: record.error for record in result.journal.of(SourceEnded)}
+    assert isinstance(ended["a"], ValueError)
+
+
+async def test_a_failure_below_a_defaulted_field_leaves_its_siblings_running():
+    failed = asyncio.Event()
+
+    async def fails() -> int:
+        failed.set()
+        raise ValueError
+
+    async def waits() -> str:
+        await failed.wait()
+        return "still here"
+
+    class Holder(Node):
+        a: Annotated[int, Dep(fails)] = 0
+        b: Annotated[str, Dep(waits)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder())).result.b == "still here"
+
+
+async def test_a_default_does_not_hide_the_failure_from_another_field_with_the_same_source():
+    class Holder(Node):
+        a: Annotated[int, Dep(bad)] = 3
+        b: Annotated[int, Dep(bad)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder())
+    assert (caught.value.code, caught.value.field_name) == ("bae-dep-failed", "b")
+
+
+async def test_a_failed_dependency_of_a_filled_node_is_tried_once_and_its_default_stands():
+    calls: list[str] = []
+
+    def fails() -> str:
+        calls.append("dep")
+        raise ValueError
+
+    def fails_on(item: int) -> int:
+        calls.append("map")
+        raise ValueError
+
+    def numbers() -> list[int]:
+        return [1]
+
+    class Filled(Node):
+        items: Annotated[list[int], Dep(numbers)]
+        a: Annotated[str, Dep(fails, cache=False)] = "default a"
+        b: Annotated[list[int], Map(fails_on, over="items")] = [0]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    lm = ScriptedLM([{"text": "hi"}])
+    result = (await run(Start(), lm)).result
+    assert (result.a, result.b, result.text) == ("default a", [0], "hi")
+    assert sorted(calls) == ["dep", "map"]
+    assert lm.asked[0].resolved == {"items": [1]}
+
+
+async def test_a_node_after_one_that_kept_a_default_asks_for_its_own_values():
+    class Last(Node):
+        a: Annotated[int, Dep(seven)] = 0
+
+        async def __call__(self) -> None: ...
+
+    class Filled(Node):
+        a: Annotated[int, Dep(bad)] = 3
+        text: str
+
+        async def __call__(self) -> Last:
+            return Last()
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    result = await run(Start(), ScriptedLM([{"text": "hi"}]))
+    assert [node.a for node in result.trace[1:]] == [3, 7]
+
+
+async def test_a_value_the_user_gives_wins_and_the_function_is_not_called():
+    fn, calls = counted()
+
+    class Second(Node):
+        a: Annotated[int, Dep(fn)]
+
+        async def __call__(self) -> None: ...
+
+    class First(Node):
+        a: Annotated[int, Dep(fn)]
+
+        async def __call__(self) -> Second:
+            return Second(a=20)
+
+    result = await run(First(a=10))
+    assert [node.a for node in result.trace] == [10, 20]
+    assert calls == []
+
+
+async def test_values_are_there_before_the_node_s_own_code_sees_them():
+    seen: list[int] = []
+
+    class Holder(Node):
+        a: Annotated[int, Dep(seven)]
+
+        async def __call__(self) -> None:
+            seen.append(self.a)
+
+    await run(Holder())
+    assert seen == [7]
+
+
+async def test_a_value_of_the_wrong_type_is_a_dep_error_that_names_node_and_field():
+    def lies() -> int:
+        return "not a number"  # type: ignore[return-value]
+
+    class Holder(Node):
+        amount: Annotated[int, Dep(lies)]
+
+        async def __call__(self) -> None: ...
+
+    class Filled(Holder):
+        text: str
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    for start, lm, name in [
+        (Holder(), None, "Holder"),
+        (Start(), ScriptedLM([{"text": "unasked"}]), "Filled"),
+    ]:
+        with pytest.raises(DepError) as caught:
+            await run(start, lm)
+        error = caught.value
+        assert error.code == "bae-dep-invalid"
+        assert error.node_type is not None
+        assert (error.node_type.__name__, error.field_name) == (name, "amount")
+        assert f"{name}.amount" in error.message
+        assert "lies" in error.message
+        if lm is not None:
+            assert lm.asked == []  # the LM is not asked with a wrong context
+
+
+# Failures
+
+
+async def test_a_failed_dep_cancels_its_siblings_before_the_error_is_raised():
+    sibling_runs = asyncio.Event()
+    seen: list[str] = []
+
+    async def sibling() -> int:
+        sibling_runs.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.to_thread(lambda: None)  # a clean-up that takes its time
+            seen.append("sibling is gone")
+            raise
+        return 1
+
+    async def above(x: Annotated[int, Dep(sibling)]) -> int:
+        seen.append("called without its input")
+        return x
+
+    async def fails() -> int:
+        await sibling_runs.wait()
+        raise ValueError("first")
+
+    class Holder(Node):
+        a: Annotated[int, Dep(above)]
+        b: Annotated[int, Dep(fails)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError):
+        await run(Holder())
+    assert seen == ["sibling is gone"]
+
+    seen.clear()
+    sibling_runs.clear()
+    with pytest.raises(ValueError, match="first"):
+        await resolve_fields(Holder)
+    assert seen == ["sibling is gone"]
+
+    seen.clear()
+    sibling_runs.clear()
+
+    async def both(a: Annotated[int, Dep(above)], b: Annotated[int, Dep(fails)]) -> int:
+        return a + b
+
+    with pytest.raises(ValueError, match="first"):
+        await resolve_dep(both)
+    assert seen == ["sibling is gone"]
+
+
+async def test_nothing_new_starts_once_something_has_failed():
+    started: list[str] = []
+    release = asyncio.Event()
+
+    async def slow() -> int:
+        await release.wait()
+        return 1
+
+    async def after_slow(x: Annotated[int, Dep(slow)]) -> int:
+        started.append("after_slow")
+        return x
+
+    async def fails() -> int:
+        raise ValueError
+
+    class Holder(Node):
+        a: Annotated[int, Dep(after_slow)]
+        b: Annotated[int, Dep(fails)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError):
+        await run(Holder())
+    release.set()
+    await asyncio.to_thread(lambda: None)
+    assert started == []
+
+
+async def test_a_sibling_that_fails_while_it_is_cancelled_does_not_take_the_place_of_the_first():
+    running = asyncio.Event()
+
+    async def stubborn() -> int:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise RuntimeError("second")
+
+    async def fails() -> int:
+        await running.wait()
+        raise ValueError("first")
+
+    class Holder(Node):
+        a: Annotated[int, Dep(stubborn)]
+        b: Annotated[int, Dep(fails)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder())
+    assert str(caught.value.cause) == "first"
+
+
+async def test_resolve_dep_and_resolve_fields_raise_the_very_exception_of_the_function():
+    raised = ValueError("mine")
+    reason = KeyError("why")
+
+    def fails() -> int:
+        raise raised from reason
+
+    def above(x: Annotated[int, Dep(fails)]) -> int:
+        return x
+
+    class Holder(Node):
+        a: Annotated[int, Dep(above)]
+
+        async def __call__(self) -> None: ...
+
+    for resolving in (resolve_dep(above), resolve_fields(Holder)):
+        with pytest.raises(ValueError) as caught:
+            await resolving
+        assert caught.value is raised
+        assert raised.__cause__ is reason  # what the function chained is still chained
+
+
+async def test_resolve_fields_raises_a_timeout_as_a_timeout_error():
+    async def slow() -> int:
+        await asyncio.Event().wait()
+        return 1
+
+    class Holder(Node):
+        a: Annotated[int, Dep(slow, timeout=0.01)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(TimeoutError, match="slow took longer"):
+        await resolve_fields(Holder)
+
+
+async def test_a_run_wraps_the_failure_with_all_there_is_to_know():
+    raised = ValueError("no such place")
+
+    def get_location() -> str:
+        raise raised
+
+    async def get_weather(place: Annotated[str, Dep(get_location)]) -> str:
+        return place
+
+    class AnticipateDay(Node):
+        weather: Annotated[str, Dep(get_weather)]
+
+        async def __call__(self) -> None: ...
+
+    class WakeUp(Node):
+        async def __call__(self) -> AnticipateDay:
+            return AnticipateDay()
+
+    with pytest.raises(DepError) as caught:
+        await run(WakeUp())
+    error = caught.value
+    assert error.cause is raised
+    assert error.__cause__ is raised
+    assert error.node_type is AnticipateDay
+    assert error.field_name == "weather"
+    assert error.code == "bae-dep-failed"
+    assert error.path == "AnticipateDay.weather <- get_weather(place) <- get_location()"
+    assert [type(node) for node in error.trace] == [WakeUp]
+    assert error.run_id
+    assert [r.outcome for r in error.journal.of(RunEnded)] == ["failed"]
+    assert [(r.by, r.error) for r in error.journal.of(SourceEnded)] == [("get_location", raised)]
+    assert str(error).splitlines() == [
+        "[bae-dep-failed] AnticipateDay.weather: get_location raised ValueError",
+        "  path:  AnticipateDay.weather <- get_weather(place) <- get_location()",
+        "  cause: ValueError: no such place",
+        "  try:   mend get_location, retry it with retries=…, or give the field a default",
+    ]
+
+
+async def test_the_path_starts_at_the_field_that_asked_even_when_another_asked_first():
+    class Second(Node):
+        y: Annotated[int, Dep(bad)]
+
+        async def __call__(self) -> None: ...
+
+    class First(Node):
+        x: Annotated[int, Dep(bad)] = 0
+
+        async def __call__(self) -> Second:
+            return Second()
+
+    with pytest.raises(DepError) as caught:
+        await run(First())
+    assert caught.value.path == "Second.y <- bad()"
+    assert caught.value.message.startswith("Second.y: ")
+
+
+async def test_a_failed_function_is_not_called_again_in_the_same_run():
+    calls: list[int] = []
+
+    def fails() -> int:
+        calls.append(1)
+        raise ValueError
+
+    class Second(Node):
+        y: Annotated[int, Dep(fails)] = 2
+
+        async def __call__(self) -> None: ...
+
+    class First(Node):
+        x: Annotated[int, Dep(fails)] = 1
+
+        async def __call__(self) -> Second:
+            return Second()
+
+    result = await run(First())
+    assert (result.trace[0].x, result.trace[1].y) == (1, 2)
+    assert calls == [1]
+
+
+async def test_a_dependency_that_raises_cancelled_error_has_failed_and_is_not_a_cancellation():
+    async def give_up() -> int:
+        raise asyncio.CancelledError("by myself")
+
+    class Holder(Node):
+        a: Annotated[int, Dep(give_up)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder())
+    assert isinstance(caught.value.cause, asyncio.CancelledError)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_every_call_is_in_the_journal_with_its_value_and_time():
+    async def ten(x: Annotated[int, Dep(seven)]) -> int:
+        return x + 3
+
+    class Holder(Node):
+        a: Annotated[int, Dep(ten)]
+
+        async def __call__(self) -> None: ...
+
+    journal = (await run(Holder())).journal
+    assert [(r.by, r.field, r.source) for r in journal.of(SourceStarted)] == [
+        ("seven", "a", "dep"),
+        ("ten", "a", "dep"),
+    ]
+    ended = journal.of(SourceEnded)
+    assert [(r.by, r.value) for r in ended] == [("seven", 7), ("ten", 10)]
+    assert all(r.seconds >= 0 and r.error is None for r in ended)
+
+
+async def test_what_a_dependency_s_own_lm_calls_use_is_counted():
+    class Text(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    async def summary(lm: LM) -> str:
+        return (await lm.make(Text(text="long"), Text)).text
+
+    class Holder(Node):
+        a: Annotated[str, Dep(summary)]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Holder(), ScriptedLM([{"text": "short"}]))
+    assert result.result.a == "short"
+    assert result.usage.calls == 1

@@ -1,0 +1,906 @@
+"""What dependencies that open something promise: closed once, after the run, newest first, however
+the run ends, and never opened without somebody to close them."""
+
+import asyncio
+import contextlib
+import functools
+import threading
+import traceback
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from types import TracebackType
+from typing import Annotated, Any, Self
+
+import pytest
+
+from bae import BaeError, BaeLMError, Dep, DepError, Gate, Graph, GraphResult, Map, Node, NodeError
+from bae.journal import RunEnded
+from bae.resolver import resolve_dep, resolve_fields
+from bae.testing import ScriptedLM
+
+BOUND = 20  # seconds until a test that would wait for ever fails instead
+
+
+async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
+    async with asyncio.timeout(BOUND):
+        return await Graph(start=type(start)).arun(start, lm, **options)
+
+
+class Log(list[str]):
+    """What was opened and closed, in order, and the dependencies that tell it."""
+
+    def generator(self, name: str) -> Any:
+        def open_sync() -> Iterator[str]:
+            self.append(f"open {name}")
+            yield name
+            self.append(f"close {name}")
+
+        return open_sync
+
+    def async_generator(self, name: str) -> Any:
+        async def open_async() -> AsyncIterator[str]:
+            self.append(f"open {name}")
+            yield name
+            self.append(f"close {name}")
+
+        return open_async
+
+    def context(self, name: str) -> Any:
+        @contextlib.contextmanager
+        def open_context() -> Iterator[str]:
+            self.append(f"open {name}")
+            try:
+                yield name
+            except BaseException as error:
+                self.append(f"{name} saw {type(error).__name__}")
+                raise
+            finally:
+                self.append(f"close {name}")
+
+        return open_context
+
+    def async_context(self, name: str) -> Any:
+        @contextlib.asynccontextmanager
+        async def open_context() -> AsyncIterator[str]:
+            self.append(f"open {name}")
+            try:
+                yield name
+            except BaseException as error:
+                self.append(f"{name} saw {type(error).__name__}")
+                raise
+            finally:
+                self.append(f"close {name}")
+
+        return open_context
+
+
+KINDS = ["generator", "async_generator", "context", "async_context"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_value_is_what_is_yielded_and_it_is_open_until_the_run_is_over(kind: str):
+    log = Log()
+    connect = getattr(log, kind)("db")
+
+    class Second(Node):
+        db: Annotated[str, Dep(connect)]
+
+        async def __call__(self) -> None:
+            log.append(f"second uses {self.db}")
+
+    class First(Node):
+        db: Annotated[str, Dep(connect)]
+
+        async def __call__(self) -> Second:
+            log.append(f"first uses {self.db}")
+            return Second()
+
+    await run(First())
+    assert log == ["open db", "first uses db", "second uses db", "close db"]
+
+
+@pytest.mark.parametrize("inline", [False, True])
+async def test_everything_is_closed_in_the_reverse_order_of_opening(inline: bool):
+    log = Log()
+    bottom = log.generator("bottom")
+
+    async def second(below: Annotated[str, Dep(bottom, inline=inline)]) -> AsyncIterator[str]:
+        log.append("open second")
+        yield "second"
+        log.append("close second")
+
+    @contextlib.contextmanager
+    def third(below: Annotated[str, Dep(second)]) -> Iterator[str]:
+        log.append("open third")
+        yield "third"
+        log.append("close third")
+
+    @contextlib.asynccontextmanager
+    async def fourth(below: Annotated[str, Dep(third, inline=inline)]) -> AsyncIterator[str]:
+        log.append("open fourth")
+        yield "fourth"
+        log.append("close fourth")
+
+    top = log.context("top")
+
+    class Last(Node):
+        value: Annotated[str, Dep(top, inline=inline)]
+
+        async def __call__(self) -> None: ...
+
+    class Holder(Node):
+        value: Annotated[str, Dep(fourth)]
+
+        async def __call__(self) -> Last:
+            return Last()
+
+    await run(Holder())
+    order = ["bottom", "second", "third", "fourth", "top"]
+    assert log == [f"open {name}" for name in order] + [f"close {name}" for name in order[::-1]]
+
+
+async def test_what_opens_at_the_same_time_is_closed_in_the_reverse_order_of_landing():
+    log = Log()
+    b_is_open = asyncio.Event()
+
+    async def open_a() -> AsyncIterator[str]:
+        log.append("a begins")
+        await b_is_open.wait()
+        yield "a"
+        log.append("close a")
+
+    async def open_b() -> AsyncIterator[str]:
+        log.append("b begins")
+        b_is_open.set()
+        yield "b"
+        log.append("close b")
+
+    class Holder(Node):
+        a: Annotated[str, Dep(open_a)]
+        b: Annotated[str, Dep(open_b)]
+
+        async def __call__(self) -> None: ...
+
+    await run(Holder())
+    assert log == ["a begins", "b begins", "close a", "close b"]
+
+
+async def test_a_generator_uses_its_inputs_while_they_are_still_open():
+    log = Log()
+
+    @contextlib.asynccontextmanager
+    async def connection() -> AsyncIterator[str]:
+        log.append("connected")
+        yield "connection"
+        log.append("disconnected")
+
+    async def session(over: Annotated[str, Dep(connection)]) -> AsyncIterator[str]:
+        yield f"session over {over}"
+        log.append("logged out")
+
+    class Holder(Node):
+        value: Annotated[str, Dep(session)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder())).result.value == "session over connection"
+    assert log == ["connected", "logged out", "disconnected"]
+
+
+# The ways a run can end
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_it_is_closed_when_another_dependency_fails(kind: str):
+    log = Log()
+    connect = getattr(log, kind)("db")
+
+    def fails(db: Annotated[str, Dep(connect)]) -> str:
+        raise ValueError(db)
+
+    class Holder(Node):
+        db: Annotated[str, Dep(connect)]
+        value: Annotated[str, Dep(fails)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError):
+        await run(Holder())
+    assert log[0] == "open db"
+    assert log[-1] == "close db"
+    assert log.count("close db") == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_it_is_closed_when_the_body_of_a_node_raises(kind: str):
+    log = Log()
+
+    class Holder(Node):
+        db: Annotated[str, Dep(getattr(log, kind)("db"))]
+
+        async def __call__(self) -> None:
+            raise KeyError(self.db)
+
+    with pytest.raises(NodeError):
+        await run(Holder())
+    assert log[0] == "open db"
+    assert log[-1] == "close db"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_it_is_closed_when_the_lm_fails(kind: str):
+    log = Log()
+
+    class Filled(Node):
+        db: Annotated[str, Dep(getattr(log, kind)("db"))]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    with pytest.raises(BaeLMError):
+        await run(Start(), ScriptedLM([ConnectionError("no model")]))
+    assert log[0] == "open db"
+    assert log[-1] == "close db"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_it_is_closed_when_the_run_is_cancelled(kind: str):
+    log = Log()
+    working = asyncio.Event()
+
+    class Holder(Node):
+        db: Annotated[str, Dep(getattr(log, kind)("db"))]
+
+        async def __call__(self) -> None:
+            working.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(run(Holder()))
+    await working.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert log[0] == "open db"
+    assert log[-1] == "close db"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_it_is_closed_when_the_run_stops_to_wait_for_a_person(kind: str):
+    log = Log()
+
+    class Holder(Node):
+        db: Annotated[str, Dep(getattr(log, kind)("db"))]
+        ok: Annotated[bool, Gate("go on?")]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Holder())
+    assert [gate.question for gate in result.waiting] == ["go on?"]
+    assert log == ["open db", "close db"]
+
+
+@pytest.mark.parametrize("kind", ["context", "async_context"])
+async def test_the_exit_of_a_context_manager_sees_what_the_run_failed_with(kind: str):
+    log = Log()
+    connect = getattr(log, kind)("db")
+    working = asyncio.Event()
+
+    class Holder(Node):
+        db: Annotated[str, Dep(connect)]
+        wait: bool = False
+
+        async def __call__(self) -> None:
+            if self.wait:
+                working.set()
+                await asyncio.Event().wait()
+            raise KeyError(self.db)
+
+    with pytest.raises(NodeError):
+        await run(Holder())
+    assert log == ["open db", "db saw NodeError", "close db"]
+
+    log.clear()
+    task = asyncio.create_task(run(Holder(wait=True)))
+    await working.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert log == ["open db", "db saw CancelledError", "close db"]
+
+
+class Recorder(AbstractContextManager["Recorder"]):
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> bool:
+        self.seen.append((kind, error, tb is not None))
+        return True  # which would hide the error, were this a with block
+
+
+async def test_a_context_manager_cannot_hide_the_failure_of_the_run():
+    recorder = Recorder()
+
+    def entered() -> AbstractContextManager[Recorder]:
+        return recorder
+
+    class Holder(Node):
+        recorder: Annotated[Recorder, Dep(entered)]
+
+        async def __call__(self) -> None:
+            raise KeyError("body")
+
+    with pytest.raises(NodeError) as caught:
+        await run(Holder())
+    assert recorder.seen == [(NodeError, caught.value, True)]
+
+
+async def test_the_exit_of_a_context_manager_is_told_of_a_good_end():
+    recorder = Recorder()
+
+    def entered() -> AbstractContextManager[Recorder]:
+        return recorder
+
+    class Holder(Node):
+        recorder: Annotated[Recorder, Dep(entered)]
+
+        async def __call__(self) -> None: ...
+
+    await run(Holder())
+    assert recorder.seen == [(None, None, False)]
+
+
+@pytest.mark.parametrize("kind", ["context", "async_context"])
+async def test_passing_through_a_context_manager_leaves_the_error_s_traceback_whole(kind: str):
+    class Holder(Node):
+        db: Annotated[str, Dep(getattr(Log(), kind)("db"))]
+
+        async def __call__(self) -> None:
+            raise KeyError("body")
+
+    with pytest.raises(NodeError) as caught:
+        await run(Holder())
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert frames[-1].name == "_follow"  # where it was raised, not where it was raised again
+
+
+# Cleaning up that fails
+
+
+async def test_an_error_while_closing_surfaces_when_the_run_went_well():
+    raised = OSError("cannot disconnect")
+
+    async def connect() -> AsyncIterator[str]:
+        yield "db"
+        raise raised
+
+    class Holder(Node):
+        db: Annotated[str, Dep(connect)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder())
+    error = caught.value
+    assert error.code == "bae-dep-close"
+    assert error.cause is raised
+    assert [type(node) for node in error.trace] == [Holder]
+    assert any("connect" in note for note in raised.__notes__)
+    assert [r.outcome for r in error.journal.of(RunEnded)] == ["failed"]
+
+
+async def test_an_error_while_closing_is_a_note_on_the_error_the_run_failed_with():
+    def connect() -> Iterator[str]:
+        yield "db"
+        raise OSError("cannot disconnect")
+
+    class Holder(Node):
+        db: Annotated[str, Dep(connect)]
+
+        async def __call__(self) -> None:
+            raise KeyError("body")
+
+    with pytest.raises(NodeError) as caught:
+        await run(Holder())
+    assert any("OSError" in note and "cannot disconnect" in note for note in caught.value.__notes__)
+
+
+async def test_an_error_while_closing_a_cancelled_run_is_noted_and_the_run_is_still_cancelled():
+    working = asyncio.Event()
+
+    def connect() -> Iterator[str]:
+        yield "db"
+        raise OSError("cannot disconnect")
+
+    class Holder(Node):
+        db: Annotated[str, Dep(connect)]
+
+        async def __call__(self) -> None:
+            working.set()
+            await asyncio.Event().wait()
+
+    caught: list[BaseException] = []
+
+    async def cancelled_run() -> None:
+        try:
+            await Graph(start=Holder).arun(Holder())
+        except asyncio.CancelledError as error:
+            caught.append(error)
+            raise
+
+    task = asyncio.create_task(cancelled_run())
+    await working.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert any("cannot disconnect" in note for note in caught[0].__notes__)
+
+
+@pytest.mark.parametrize("broken", KINDS)
+async def test_all_are_closed_even_when_closing_one_fails(broken: str):
+    log = Log()
+
+    def fails_sync() -> Iterator[str]:
+        yield "broken"
+        raise OSError("broken")
+
+    async def fails_async() -> AsyncIterator[str]:
+        yield "broken"
+        raise OSError("broken")
+
+    failing = {
+        "generator": fails_sync,
+        "async_generator": fails_async,
+        "context": contextlib.contextmanager(fails_sync),
+        "async_context": contextlib.asynccontextmanager(fails_async),
+    }[broken]
+    before = log.generator("before")
+
+    def middle(x: Annotated[str, Dep(before)], y: Annotated[str, Dep(failing)]) -> str:
+        return x + y
+
+    after = log.async_generator("after")
+
+    class Second(Node):
+        value: Annotated[str, Dep(after)]
+
+        async def __call__(self) -> None: ...
+
+    class First(Node):
+        value: Annotated[str, Dep(middle)]
+
+        async def __call__(self) -> Second:
+            return Second()
+
+    with pytest.raises(DepError) as caught:
+        await run(First())
+    assert isinstance(caught.value.cause, OSError)
+    assert log == ["open before", "open after", "close after", "close before"]
+
+
+async def test_cancelled_error_raised_by_a_clean_up_itself_is_a_failure_and_not_a_cancellation():
+    async def background() -> AsyncIterator[str]:
+        task = asyncio.create_task(asyncio.Event().wait())
+        yield "running"
+        task.cancel()
+        await task  # raises CancelledError, though nobody cancels the run
+
+    class Holder(Node):
+        value: Annotated[str, Dep(background)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder())
+    assert caught.value.code == "bae-dep-close"
+
+
+async def test_a_generator_that_yields_nothing_is_an_error_that_says_so():
+    def none() -> Iterator[int]:
+        yield from ()
+
+    async def none_async() -> AsyncIterator[int]:
+        for item in ():
+            yield item
+
+    for fn in (none, none_async):
+        with pytest.raises(RuntimeError, match=f"{fn.__name__} yielded nothing"):
+            await resolve_dep(fn, stack=AsyncExitStack())
+
+
+async def test_a_generator_that_yields_twice_is_an_error_that_says_so_and_is_closed():
+    log = Log()
+
+    def twice() -> Iterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            log.append("closed")
+
+    async def twice_async() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            log.append("closed")
+
+    for fn in (twice, twice_async):
+
+        class Holder(Node):
+            value: Annotated[int, Dep(fn)]
+
+            async def __call__(self) -> None: ...
+
+        with pytest.raises(DepError) as caught:
+            await run(Holder())
+        assert f"{fn.__name__} yielded more than once" in str(caught.value.cause)
+    assert log == ["closed", "closed"]
+
+
+async def test_a_generator_that_fails_before_it_yields_is_a_failed_dependency():
+    def fails() -> Iterator[int]:
+        raise ValueError("cannot open")
+        yield 1
+
+    class Holder(Node):
+        value: Annotated[int, Dep(fails)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder())
+    assert caught.value.code == "bae-dep-failed"
+    assert str(caught.value.cause) == "cannot open"
+
+
+# What counts as something to open
+
+
+async def test_a_function_annotated_to_return_a_context_manager_has_it_entered_and_left():
+    class SyncPool:
+        state = "new"
+
+        def __enter__(self) -> Self:
+            self.state = "open"
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.state = "closed"
+
+    class Pool:
+        state = "new"
+
+        async def __aenter__(self) -> Self:
+            self.state = "open async"
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            self.state = "closed async"
+
+    def sync_pool() -> AbstractContextManager[SyncPool]:
+        return SyncPool()
+
+    def async_pool() -> AbstractAsyncContextManager[Pool]:
+        return Pool()
+
+    async def awaited_pool() -> AbstractAsyncContextManager[Pool]:
+        return Pool()
+
+    states: list[str] = []
+
+    class Holder(Node):
+        a: Annotated[SyncPool, Dep(sync_pool)]
+        b: Annotated[Pool, Dep(async_pool)]
+        c: Annotated[Pool, Dep(awaited_pool)]
+
+        async def __call__(self) -> None:
+            states.extend([self.a.state, self.b.state, self.c.state])
+
+    result = (await run(Holder())).result
+    assert states == ["open", "open async", "open async"]
+    assert [result.a.state, result.b.state, result.c.state] == [
+        "closed",
+        "closed async",
+        "closed async",
+    ]
+
+
+async def test_a_client_that_could_be_entered_is_handed_over_as_it_is():
+    class Client:
+        entered = False
+
+        def __enter__(self) -> Self:
+            self.entered = True
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        async def __aenter__(self) -> Self:
+            return self.__enter__()
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+    client = Client()
+
+    def connect() -> Client:
+        return client
+
+    class Holder(Node):
+        a: Annotated[Client, Dep(connect)]
+        b: Annotated[Client, Dep(Client)]
+
+        async def __call__(self) -> None: ...
+
+    result = (await run(Holder())).result
+    assert result.a is client
+    assert not result.a.entered
+    assert not result.b.entered
+
+
+async def test_methods_callable_objects_and_partials_may_be_generators():
+    log = Log()
+
+    class Pool:
+        def lease(self, name: str = "leased") -> Generator[str, None, None]:
+            yield name
+            log.append(f"returned {name}")
+
+        @contextlib.contextmanager
+        def managed(self) -> Iterator[str]:
+            yield "managed"
+            log.append("returned managed")
+
+        async def __call__(self) -> AsyncGenerator[str, None]:
+            yield "called"
+            log.append("returned called")
+
+    pool = Pool()
+
+    class Holder(Node):
+        a: Annotated[str, Dep(pool.lease)]
+        b: Annotated[str, Dep(pool.managed)]
+        c: Annotated[str, Dep(pool)]
+        d: Annotated[str, Dep(functools.partial(pool.lease, "partial"))]
+
+        async def __call__(self) -> None: ...
+
+    result = (await run(Holder())).result
+    assert (result.a, result.b, result.c, result.d) == ("leased", "managed", "called", "partial")
+    assert sorted(log) == [
+        "returned called",
+        "returned leased",
+        "returned managed",
+        "returned partial",
+    ]
+
+
+async def test_a_generator_behind_a_decorator_is_opened_all_the_same():
+    log = Log()
+
+    def traced(fn: Any) -> Any:
+        @functools.wraps(fn)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            log.append("traced")
+            return fn(*args, **kwargs)
+
+        return wrapper
+
+    class Holder(Node):
+        a: Annotated[str, Dep(traced(log.generator("a")))]
+        b: Annotated[str, Dep(traced(log.async_generator("b")))]
+        c: Annotated[str, Dep(traced(log.context("c")))]
+
+        async def __call__(self) -> None: ...
+
+    result = (await run(Holder())).result
+    assert (result.a, result.b, result.c) == ("a", "b", "c")
+    assert log.count("traced") == 3
+    assert sorted(line for line in log if line.startswith("close")) == [
+        "close a",
+        "close b",
+        "close c",
+    ]
+
+
+async def test_a_sync_context_manager_does_its_work_off_the_loop_unless_inline():
+    threads: list[int] = []
+
+    def note() -> None:
+        threads.append(threading.get_ident())
+
+    class Manager:
+        def __enter__(self) -> str:
+            note()
+            return "entered"
+
+        def __exit__(self, *_: object) -> None:
+            note()
+
+    def connect() -> AbstractContextManager[str]:
+        note()
+        return Manager()
+
+    def lease() -> Iterator[str]:
+        note()
+        yield "leased"
+        note()
+
+    class Threaded(Node):
+        a: Annotated[str, Dep(connect)]
+        b: Annotated[str, Dep(lease)]
+
+        async def __call__(self) -> None: ...
+
+    class Inline(Node):
+        a: Annotated[str, Dep(connect, inline=True)]
+        b: Annotated[str, Dep(lease, inline=True)]
+
+        async def __call__(self) -> None: ...
+
+    await run(Threaded())
+    assert len(threads) == 5
+    assert threading.get_ident() not in threads
+    threads.clear()
+    await run(Inline())
+    assert threads == [threading.get_ident()] * 5
+
+
+async def test_every_item_of_a_map_may_open_something_and_all_are_closed():
+    log = Log()
+
+    async def lease(item: int) -> AsyncIterator[int]:
+        log.append(f"open {item}")
+        yield item * 10
+        log.append(f"close {item}")
+
+    class Holder(Node):
+        items: list[int]
+        leased: Annotated[list[int], Map(lease, over="items")]
+
+        async def __call__(self) -> None:
+            log.append("used")
+
+    result = await run(Holder(items=[1, 2, 3]))
+    assert result.result.leased == [10, 20, 30]
+    used = log.index("used")
+    opened = [line.removeprefix("open ") for line in log[:used]]
+    assert [line.removeprefix("close ") for line in log[used + 1 :]] == opened[::-1]
+
+
+async def test_what_a_graph_inside_opens_stays_open_until_the_whole_run_is_over():
+    log = Log()
+    connect = log.generator("db")
+
+    class Inner(Node):
+        db: Annotated[str, Dep(connect)]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        inner: Annotated[Inner, Dep(Inner)]
+
+        async def __call__(self) -> None:
+            log.append(f"use {self.inner.db}")
+
+    await run(Outer())
+    assert log == ["open db", "use db", "close db"]
+
+
+async def test_a_try_that_fails_to_open_leaves_nothing_for_closing_but_the_one_that_worked():
+    log = Log()
+
+    def shaky() -> Iterator[str]:
+        log.append("open")
+        if log.count("open") == 1:
+            raise ConnectionError
+        yield "value"
+        log.append("close")
+
+    class Holder(Node):
+        value: Annotated[str, Dep(shaky, retries=1)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder())).result.value == "value"
+    assert log == ["open", "open", "close"]
+
+
+# Outside a run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_resolve_dep_leaves_closing_to_the_stack_it_is_given(kind: str):
+    log = Log()
+    connect = getattr(log, kind)("db")
+    async with AsyncExitStack() as stack:
+        assert await resolve_dep(connect, stack=stack) == "db"
+        assert log == ["open db"]
+    assert log == ["open db", "close db"]
+
+
+async def test_a_stack_closes_in_reverse_and_shares_what_a_cache_holds():
+    log = Log()
+    first, second = log.context("first"), log.async_generator("second")
+    cache: dict[Any, Any] = {}
+
+    class Holder(Node):
+        a: Annotated[str, Dep(second)]
+
+        async def __call__(self) -> None: ...
+
+    async with AsyncExitStack() as stack:
+        await resolve_dep(first, cache, stack=stack)
+        assert await resolve_fields(Holder, (), cache, stack=stack) == {"a": "second"}
+        await resolve_dep(first, cache, stack=stack)
+        assert log == ["open first", "open second"]
+    assert log[2:] == ["close second", "close first"]
+
+
+@pytest.mark.parametrize("kind", ["context", "async_context"])
+async def test_a_context_manager_on_a_stack_sees_what_is_raised_in_the_block(kind: str):
+    log = Log()
+    with pytest.raises(KeyError):
+        async with AsyncExitStack() as stack:
+            await resolve_dep(getattr(log, kind)("db"), stack=stack)
+            raise KeyError("in the block")
+    assert log == ["open db", "db saw KeyError", "close db"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_without_a_stack_something_to_open_is_refused_and_closed(kind: str):
+    log = Log()
+    connect = getattr(log, kind)("db")
+
+    async def above(db: Annotated[str, Dep(connect)]) -> str:
+        return db
+
+    class Holder(Node):
+        db: Annotated[str, Dep(connect)]
+
+        async def __call__(self) -> None: ...
+
+    for resolving in (resolve_dep(above), resolve_fields(Holder)):
+        log.clear()
+        with pytest.raises(BaeError) as caught:
+            await resolving
+        assert caught.value.code == "bae-dep-unowned"
+        assert "stack=" in str(caught.value.fix)
+        assert log == ["open db", "close db"]
+
+
+async def test_without_a_stack_the_function_s_own_failure_is_what_is_raised():
+    log = Log()
+    connect = log.context("db")
+
+    def above(db: Annotated[str, Dep(connect)]) -> str:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        await resolve_dep(above)
+    assert log == ["open db", "db saw ValueError", "close db"]
+
+
+async def test_without_a_stack_a_cancellation_stays_a_cancellation():
+    log = Log()
+    connect = log.async_generator("db")
+    working = asyncio.Event()
+
+    async def above(db: Annotated[str, Dep(connect)]) -> str:
+        working.set()
+        await asyncio.Event().wait()
+        return db
+
+    task = asyncio.create_task(resolve_dep(above))
+    await working.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert log == ["open db", "close db"]

@@ -1,0 +1,294 @@
+"""What the in-memory journal promises: an append-only list of records that can be read, sliced,
+picked from by type, and summed up; and `Usage`, what it sums up."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import pytest
+
+from bae import Dep, DepError, Gate, Graph, Map, Node, Usage
+from bae.journal import (
+    ChoiceMade,
+    ChoiceStarted,
+    FillEnded,
+    FillStarted,
+    GateOpened,
+    ItemEnded,
+    LMUsed,
+    MemoryJournal,
+    Recalled,
+    Record,
+    RunEnded,
+    RunStarted,
+    SourceEnded,
+    SourceStarted,
+    StepStarted,
+)
+from bae.lm import metered, report
+from bae.testing import ScriptedLM
+
+
+class Noted(Node):
+    n: int = 0
+
+    async def __call__(self) -> None: ...
+
+
+def steps(count: int) -> list[Record]:
+    return [StepStarted(float(n), "", n, Noted(n=n)) for n in range(count)]
+
+
+def journal_of(*records: Record) -> MemoryJournal:
+    return MemoryJournal([*records])
+
+
+def test_a_new_journal_is_empty():
+    journal = MemoryJournal()
+
+    assert len(journal) == 0
+    assert list(journal) == []
+    assert not journal
+    assert journal.usage() == Usage()
+    assert journal.nested() == {}
+
+
+def test_records_are_kept_in_the_order_they_were_written():
+    records = steps(5)
+    journal = journal_of(*records)
+
+    assert list(journal) == records
+    assert len(journal) == 5
+    assert all(a is b for a, b in zip(journal, records, strict=True))
+
+
+def test_a_journal_is_a_sequence_that_can_be_indexed_sliced_and_searched():
+    records = steps(5)
+    journal = journal_of(*records)
+
+    assert isinstance(journal, Sequence)
+    assert journal[0] is records[0]
+    assert journal[-1] is records[-1]
+    assert journal[1:3] == records[1:3]
+    assert journal[::-1] == records[::-1]
+    assert journal[3:] == records[3:]
+    assert records[2] in journal
+    assert journal.index(records[2]) == 2
+    assert list(reversed(journal)) == records[::-1]
+    with pytest.raises(IndexError):
+        journal[5]
+
+
+def test_a_slice_is_a_list_of_its_own():
+    journal = journal_of(*steps(3))
+    journal[:].clear()
+
+    assert len(journal) == 3
+
+
+def test_a_reader_cannot_write_into_a_journal():
+    journal = journal_of(*steps(2))
+
+    for change in (
+        "append",
+        "__setitem__",
+        "__delitem__",
+        "insert",
+        "pop",
+        "clear",
+        "remove",
+        "extend",
+    ):
+        assert not hasattr(journal, change)
+
+
+def test_of_picks_records_of_a_type_in_order():
+    one, two = steps(2)
+    used = LMUsed(0.5, "", 0, "x", Usage(calls=1))
+    journal = journal_of(one, used, two)
+
+    assert journal.of(StepStarted) == [one, two]
+    assert journal.of(LMUsed) == [used]
+    assert journal.of(RunEnded) == []
+    assert journal.of(Record) == [one, used, two]
+
+
+def test_usage_sums_up_every_record_that_has_some():
+    node = Noted()
+    journal = journal_of(
+        FillEnded(0, "", 0, node, 0.1, Usage(1, 10, 20, 5, 0.25)),
+        ChoiceMade(0, "", 0, node, Noted, 0.1, Usage(1, 1, 2, 0, 0.25)),
+        StepStarted(0, "", 0, node),
+        LMUsed(0, "0:Noted.x", 0, "x", Usage(2, 3, 4, 0, 1.0)),
+    )
+
+    assert journal.usage() == Usage(4, 14, 26, 5, 1.5)
+
+
+def test_nested_collects_the_nodes_of_graphs_inside_by_place():
+    outer, one, two = Noted(n=0), Noted(n=1), Noted(n=2)
+    journal = journal_of(
+        StepStarted(0, "", 0, outer),
+        StepStarted(0, "0:A.x", 0, one),
+        StepStarted(0, "0:A.y[1]", 0, two),
+        StepStarted(0, "0:A.x", 1, two),
+        FillStarted(0, "0:A.z", 1, Noted, {}),
+    )
+
+    assert journal.nested() == {"0:A.x": [one, two], "0:A.y[1]": [two]}
+
+
+def test_the_repr_says_how_much_there_is():
+    assert repr(journal_of(*steps(3))) == "<MemoryJournal of 3 records>"
+
+
+def test_a_journal_survives_pickling():
+    journal = pickle.loads(pickle.dumps(journal_of(*steps(2))))
+
+    assert list(journal) == steps(2)
+    assert len(journal) == 2
+
+
+# What a run writes
+
+
+class Begin(Node):
+    names: list[str]
+
+    async def __call__(self) -> Work: ...
+
+
+def get_number() -> int:
+    return 7
+
+
+def shout(name: str) -> str:
+    return name.upper()
+
+
+class Work(Node):
+    number: Annotated[int, Dep(get_number)]
+    fine: Annotated[bool, Gate("fine?")]
+    names: list[str]
+    loud: Annotated[list[str], Map(shout, over="names", limit=1)]
+
+    async def __call__(self) -> None: ...
+
+
+async def yes(gate: Any) -> bool:
+    return True
+
+
+async def test_a_source_is_written_down_when_it_starts_and_when_it_ends():
+    result = await Graph(start=Begin).arun(
+        Begin(names=[]), ScriptedLM([{"names": ["a", "b"]}]), answer=yes
+    )
+    started = {r.field: r for r in result.journal.of(SourceStarted)}
+    ended = {r.field: r for r in result.journal.of(SourceEnded)}
+
+    assert {f: (r.node_type, r.source, r.by, r.step) for f, r in started.items()} == {
+        "number": (Work, "dep", "get_number", 1),
+        "fine": (Work, "gate", "fine?", 1),
+        "loud": (Work, "map", "shout", 1),
+    }
+    assert {f: (r.value, r.error) for f, r in ended.items()} == {
+        "number": (7, None),
+        "fine": (True, None),
+        "loud": (["A", "B"], None),
+    }
+    assert all(record.seconds >= 0 for record in ended.values())
+    assert [(r.field, r.index, r.value) for r in result.journal.of(ItemEnded)] == [
+        ("loud", 0, "A"),
+        ("loud", 1, "B"),
+    ]
+    (opened,) = result.journal.of(GateOpened)
+    assert opened.gate.place == "Work.fine"
+    assert result.journal.of(ChoiceStarted) == []
+    assert result.journal.of(Recalled) == []
+
+
+async def test_a_source_that_failed_is_written_down_with_its_error_and_so_is_the_run():
+    error = LookupError("gone")
+
+    def fails() -> int:
+        raise error
+
+    class Fails(Node):
+        x: Annotated[int, Dep(fails)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await Graph(start=Fails).arun(Fails())
+
+    journal = caught.value.journal
+    (ended,) = journal.of(SourceEnded)
+    assert (ended.error, ended.value) == (error, None)
+    last = journal[-1]
+    assert isinstance(last, RunEnded)
+    assert (last.outcome, last.error, last.node) == ("failed", caught.value, None)
+
+
+async def test_a_graph_inside_writes_its_own_start_and_end_under_its_place():
+    class Outer(Node):
+        inner: Annotated[Noted, Dep(Noted)]
+
+        async def __call__(self) -> None: ...
+
+    result = await Graph(start=Outer).arun(Outer())
+
+    assert [(r.path, r.graph, r.run_id) for r in result.journal.of(RunStarted)] == [
+        ("", "Outer", result.run_id),
+        ("0:Outer.inner", "Noted", result.run_id),
+    ]
+    assert [(r.path, r.outcome) for r in result.journal.of(RunEnded)] == [
+        ("0:Outer.inner", "ended"),
+        ("", "ended"),
+    ]
+
+
+# Usage
+
+
+def test_usages_add_up_part_by_part():
+    assert Usage(1, 2, 3, 4, 0.5) + Usage(10, 20, 30, 40, 0.25) == Usage(11, 22, 33, 44, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"), [(None, 1.0), (1.0, None), (None, None), (None, 0.0)], ids=str
+)
+def test_an_unknown_cost_stays_unknown_in_a_sum(one: float | None, two: float | None):
+    assert (Usage(cost=one) + Usage(cost=two)).cost is None
+
+
+def test_nothing_used_costs_nothing():
+    assert Usage() == Usage(calls=0, input_tokens=0, output_tokens=0, cached_tokens=0, cost=0.0)
+    assert Usage() + Usage(1, 2, 3, 4, 0.5) == Usage(1, 2, 3, 4, 0.5)
+
+
+def test_a_total_of_many_is_their_sum_and_of_none_is_nothing():
+    assert Usage.total([Usage(calls=1, cost=0.5)] * 4) == Usage(calls=4, cost=2.0)
+    assert Usage.total([]) == Usage()
+    assert Usage.total([Usage(cost=1.0), Usage(cost=None)]).cost is None
+
+
+def test_a_usage_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        Usage().calls = 3  # type: ignore[misc]
+
+
+def test_a_report_is_heard_by_the_innermost_meter_only():
+    with metered() as outer:
+        report(Usage(calls=1))
+        with metered() as inner:
+            report(Usage(calls=2))
+        report(Usage(calls=3))
+
+    assert outer == [Usage(calls=1), Usage(calls=3)]
+    assert inner == [Usage(calls=2)]
+
+
+def test_a_report_outside_a_run_does_nothing():
+    assert report(Usage(calls=1)) is None

@@ -1,0 +1,1172 @@
+"""What `bae.Node` promises: a Pydantic model like any other, except that the fields which have a
+source may be left out until the run resolves them."""
+
+import copy
+import functools
+import pickle
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
+
+import pytest
+from pydantic import (
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+    computed_field,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from bae import (
+    LM,
+    BaeError,
+    Dep,
+    DepError,
+    Gate,
+    Graph,
+    Map,
+    Node,
+    NodeConfig,
+    NodeError,
+    Recall,
+)
+from bae.testing import ScriptedLM
+
+T = TypeVar("T")
+
+
+def get_place() -> str:
+    return "harbour"
+
+
+def run(node: Node, **options: Any) -> Any:
+    return Graph(start=type(node)).run(node, **options).result
+
+
+class Trip(Node):
+    """A node with one plain field and one that has a source."""
+
+    who: str
+    place: Annotated[str, Dep(get_place)]
+
+    async def __call__(self) -> None: ...
+
+
+# --- a model like any other -------------------------------------------------------------------
+
+
+class Plain(Node):
+    count: int
+    tags: list[str] = []
+
+    async def __call__(self) -> None: ...
+
+
+def test_a_node_validates_and_coerces_its_fields_like_any_model():
+    node = Plain(count="3", tags=["a"])
+    assert (node.count, node.tags) == (3, ["a"])
+    with pytest.raises(ValidationError) as caught:
+        Plain(count="three")
+    assert caught.value.title == "Plain"
+    assert [error["loc"] for error in caught.value.errors()] == [("count",)]
+
+
+def test_a_node_compares_copies_dumps_and_prints_like_any_model():
+    node = Plain(count=1)
+    assert node == Plain(count=1) != Plain(count=2)
+    assert node.model_copy(update={"count": 2}) == Plain(count=2)
+    assert node.model_dump() == {"count": 1, "tags": []}
+    assert node.model_dump(exclude_unset=True) == {"count": 1}
+    assert Plain.model_validate_json(node.model_dump_json()) == node
+    assert repr(node) == "Plain(count=1, tags=[])"
+
+
+def test_a_default_list_belongs_to_one_node_alone():
+    one, other = Plain(count=1), Plain(count=1)
+    one.tags.append("mine")
+    assert other.tags == []
+
+
+def test_positional_arguments_are_refused_as_by_any_model():
+    with pytest.raises(TypeError):
+        Plain(1)  # type: ignore[misc]
+
+
+def test_a_field_called_self_is_a_field_like_any_other():
+    class Odd(Node):
+        self: int  # type: ignore[assignment]
+
+        async def __call__(this) -> None: ...  # noqa: N805
+
+    assert Odd(self=1).model_dump() == {"self": 1}
+
+
+def test_a_live_object_may_be_a_field_without_further_ado():
+    class Client:
+        pass
+
+    class Uses(Node):
+        client: Client
+
+        async def __call__(self) -> None: ...
+
+    client = Client()
+    assert Uses(client=client).client is client
+
+
+def test_the_settings_of_pydantic_stay_those_of_the_class_that_wrote_them():
+    class Strict(Node):
+        model_config = ConfigDict(strict=True)
+        count: int
+
+        async def __call__(self) -> None: ...
+
+    class Stricter(Strict):
+        pass
+
+    with pytest.raises(ValidationError):
+        Stricter(count="1")
+    assert Plain(count="1").count == 1
+    assert "strict" not in Node.model_config
+
+
+def test_a_generic_node_is_a_node_for_each_of_its_arguments():
+    class Box(Node, Generic[T]):
+        value: T
+        place: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> None: ...
+
+    assert Box[int](value="3").value == 3
+    with pytest.raises(ValidationError):
+        Box[int](value="three")
+    assert run(Box[int](value=3)) == Box[int](value=3, place="harbour")
+    assert run(Box(value="any")).place == "harbour"
+    assert Box[int].is_terminal()
+
+
+def test_fields_and_their_sources_are_inherited():
+    class Base(Node):
+        who: str
+        place: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> None: ...
+
+    class Sub(Base):
+        when: str = "now"
+
+    assert run(Sub(who="me")) == Sub(who="me", place="harbour", when="now")
+
+
+def test_a_subclass_may_take_the_source_of_a_field_away_and_give_one():
+    class Base(Node):
+        one: Annotated[str, Dep(get_place)]
+        two: str = "plain"
+
+        async def __call__(self) -> None: ...
+
+    class Sub(Base):
+        one: str
+        two: Annotated[str, Dep(get_place)]
+
+    with pytest.raises(ValidationError):
+        Sub()
+    assert run(Sub(one="mine")) == Sub(one="mine", two="harbour")
+    assert run(Base()) == Base(one="harbour", two="plain")
+
+
+def test_a_node_may_write_its_own_constructor():
+    class Short(Node):
+        who: str
+        place: Annotated[str, Dep(get_place)]
+
+        def __init__(self, who: str) -> None:
+            super().__init__(who=who.title())
+
+        async def __call__(self) -> None: ...
+
+    assert run(Short("ada")).model_dump() == {"who": "Ada", "place": "harbour"}
+
+
+def test_a_validator_of_a_node_is_asked_like_that_of_any_model():
+    class Even(Node):
+        count: int
+
+        @field_validator("count")
+        @classmethod
+        def _even(cls, count: int) -> int:
+            if count % 2:
+                raise ValueError("odd")
+            return count
+
+        @model_validator(mode="before")
+        @classmethod
+        def _from_text(cls, data: Any) -> Any:
+            return {"count": len(data)} if isinstance(data, str) else data
+
+        @model_validator(mode="after")
+        def _not_zero(self) -> Self:
+            assert self.count, "zero"
+            return self
+
+        async def __call__(self) -> None: ...
+
+    assert Even.model_validate("four") == Even(count=4)
+    for wrong in (3, 0):
+        with pytest.raises(ValidationError):
+            Even(count=wrong)
+
+
+# --- drafts: a node without what has a source -------------------------------------------------
+
+
+def test_a_field_with_a_source_may_be_left_out():
+    draft = Trip(who="me")
+    assert draft.who == "me"
+    assert draft.model_fields_set == {"who"}
+    assert run(draft) == Trip(who="me", place="harbour")
+
+
+@pytest.mark.parametrize(
+    "source", [Dep(get_place), Map(len, over="plain"), Recall(), Gate("where?")], ids=repr
+)
+def test_every_source_lets_its_field_be_left_out(source):
+    class Sourced(Node):
+        plain: list[str]
+        field: Annotated[Any, source]
+
+        async def __call__(self) -> None: ...
+
+    assert Sourced(plain=["a"]).model_dump() == {"plain": ["a"]}
+
+
+def test_reading_a_field_too_early_says_when_it_will_be_there():
+    draft = Trip(who="me")
+    with pytest.raises(AttributeError) as caught:
+        draft.place
+    assert "Trip.place has a source and is not resolved yet" in str(caught.value)
+    assert "when the run calls the node" in str(caught.value)
+    assert not hasattr(draft, "place")
+    assert getattr(draft, "place", "unknown") == "unknown"
+
+
+def test_a_name_that_is_no_field_is_missing_like_on_any_model():
+    with pytest.raises(AttributeError, match="'Trip' object has no attribute 'plaice'"):
+        Trip(who="me").plaice  # type: ignore[attr-defined]
+
+
+def test_the_plain_fields_of_a_draft_are_validated_at_once():
+    with pytest.raises(ValidationError) as caught:
+        Trip(who=3)
+    assert [(error["loc"], error["type"]) for error in caught.value.errors()] == [
+        (("who",), "string_type")
+    ]
+    assert caught.value.title == "Trip"
+
+
+def test_a_plain_field_cannot_be_left_out_of_a_draft():
+    with pytest.raises(ValidationError) as caught:
+        Trip()
+    assert [(error["loc"], error["type"]) for error in caught.value.errors()] == [
+        (("who",), "missing")
+    ]
+
+
+def test_a_value_given_for_a_field_with_a_source_is_validated_at_once():
+    class Two(Node):
+        one: Annotated[str, Dep(get_place)]
+        two: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> None: ...
+
+    for given in ({"one": 3}, {"one": 3, "two": "fine"}):
+        with pytest.raises(ValidationError) as caught:
+            Two(**given)
+        assert [error["loc"] for error in caught.value.errors()] == [("one",)]
+
+
+def test_a_value_given_for_a_field_with_a_source_is_kept_and_nothing_is_called():
+    calls: list[str] = []
+
+    def get() -> str:
+        calls.append("called")
+        return "resolved"
+
+    class Kept(Node):
+        place: Annotated[str, Dep(get)]
+
+        async def __call__(self) -> None: ...
+
+    assert run(Kept(place="given")).place == "given"
+    assert calls == []
+
+
+def test_a_draft_keeps_what_was_given_and_resolves_the_rest():
+    class Two(Node):
+        one: Annotated[str, Dep(get_place)]
+        two: Annotated[str, Dep(get_place)]
+        who: str
+
+        async def __call__(self) -> None: ...
+
+    draft = Two(who="me", two="given")
+    assert list(draft.model_dump()) == ["two", "who"]
+    assert run(draft).model_dump() == {"one": "harbour", "two": "given", "who": "me"}
+
+
+def test_the_default_of_a_field_with_a_source_waits_for_the_source():
+    class Fallback(Node):
+        place: Annotated[str, Dep(get_place)] = "nowhere"
+        seen: Annotated[list[bytes], Recall()] = Field(default_factory=list)
+
+        async def __call__(self) -> None: ...
+
+    draft = Fallback()
+    assert draft.model_dump() == {}
+    assert run(draft).model_dump() == {"place": "harbour", "seen": []}
+
+
+def test_defaults_may_be_validated_and_sources_still_be_missing():
+    class Checked(Node):
+        model_config = ConfigDict(validate_default=True)
+        count: int = "3"  # type: ignore[assignment]
+        place: Annotated[str, Dep(get_place)] = "nowhere"
+
+        async def __call__(self) -> None: ...
+
+    assert Checked().model_dump() == {"count": 3}
+    assert run(Checked()).model_dump() == {"count": 3, "place": "harbour"}
+
+
+def test_a_draft_compares_copies_dumps_and_prints_what_it_holds():
+    draft = Trip(who="me")
+    assert draft == Trip(who="me")
+    assert draft != Trip(who="you")
+    assert draft != Trip(who="me", place="harbour") != draft
+    assert repr(draft) == "Trip(who='me')"
+    assert str(draft) == "who='me'"
+    assert dict(draft) == draft.model_dump() == {"who": "me"}
+    assert draft.model_dump_json() == '{"who":"me"}'
+    for same in (draft.model_copy(), draft.model_copy(deep=True), copy.copy(draft)):
+        assert same == draft
+        assert same is not draft
+    assert pickle.loads(pickle.dumps(draft)) == draft
+
+
+def test_a_copy_of_a_draft_is_a_draft_that_can_be_finished_by_hand():
+    draft = Trip(who="me")
+    finished = draft.model_copy(update={"place": "station"})
+    assert run(finished).place == "station"
+    assert run(draft.model_copy()).place == "harbour"
+
+
+def test_a_draft_can_be_finished_by_assignment():
+    draft = Trip(who="me")
+    draft.place = "station"
+    assert run(draft).place == "station"
+
+
+def test_the_run_makes_the_draft_itself_whole():
+    draft = Trip(who="me")
+    assert run(draft) is draft
+    assert draft.place == "harbour"
+
+
+def test_what_is_changed_on_a_draft_is_what_the_run_sees():
+    class Change(Node):
+        tags: list[str]
+        place: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> None: ...
+
+    draft = Change(tags=["a"])
+    draft.tags.append("b")
+    assert run(draft).tags == ["a", "b"]
+    draft = Change(tags=["a"])
+    draft.tags = ["c"]
+    assert run(draft).tags == ["c"]
+
+
+def test_only_what_was_given_or_resolved_counts_as_set():
+    class Defaults(Node):
+        who: str
+        mood: str = "fine"
+        place: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> None: ...
+
+    whole = run(Defaults(who="me"))
+    assert whole.model_fields_set == {"who", "place"}
+    assert whole.model_dump(exclude_unset=True) == {"who": "me", "place": "harbour"}
+
+
+def test_a_default_factory_of_a_draft_is_asked_once():
+    made: list[int] = []
+
+    def make() -> int:
+        made.append(len(made))
+        return made[-1]
+
+    class Made(Node):
+        number: int = Field(default_factory=make)
+        place: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> None: ...
+
+    draft = Made()
+    assert run(draft).number == draft.number == 0
+    assert made == [0]
+
+
+def test_model_validate_asks_for_the_whole_node():
+    with pytest.raises(ValidationError) as caught:
+        Trip.model_validate({"who": "me"})
+    assert [error["loc"] for error in caught.value.errors()] == [("place",)]
+    assert Trip.model_validate({"who": "me", "place": "here"}).place == "here"
+
+
+def test_a_draft_is_a_value_like_any_other_for_a_field_of_its_type():
+    class Holds(Node):
+        trip: Trip
+
+        async def __call__(self) -> None: ...
+
+    draft = Trip(who="me")
+    assert Holds(trip=draft).trip is draft
+    assert Holds(trip={"who": "me", "place": "here"}).trip == Trip(who="me", place="here")
+    with pytest.raises(ValidationError):
+        Holds(trip={"who": "me"})
+
+
+# --- drafts and the rest of pydantic ----------------------------------------------------------
+
+
+def test_aliases_name_the_fields_of_a_draft():
+    class Aliased(Node):
+        who: str = Field(alias="Who")
+        place: Annotated[str, Dep(get_place)] = Field(alias="Place")
+
+        async def __call__(self) -> None: ...
+
+    assert Aliased(Who="me").model_dump() == {"who": "me"}
+    assert run(Aliased(Who="me")).model_dump(by_alias=True) == {"Who": "me", "Place": "harbour"}
+    assert run(Aliased(Who="me", Place="given")).place == "given"
+    with pytest.raises(ValidationError) as caught:
+        Aliased(who="me")
+    assert [error["loc"] for error in caught.value.errors()] == [("Who",)]
+
+
+def test_alias_choices_paths_and_generators_are_understood():
+    class Choices(Node):
+        place: Annotated[str, Dep(get_place)] = Field(
+            validation_alias=AliasChoices("Place", AliasPath("places", 0))
+        )
+
+        async def __call__(self) -> None: ...
+
+    class Generated(Node):
+        model_config = ConfigDict(alias_generator=str.upper, validate_by_name=True)
+        who: str
+        place: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> None: ...
+
+    assert [run(Choices(**given)).place for given in ({}, {"Place": "a"}, {"places": ["b"]})] == [
+        "harbour",
+        "a",
+        "b",
+    ]
+    assert run(Generated(WHO="me")) == run(Generated(who="me"))
+    assert run(Generated(who="me", PLACE="given")).place == "given"
+
+
+def test_a_resolved_value_that_an_aliased_field_refuses_is_said_of_that_field():
+    class Aliased(Node):
+        place: Annotated[str, Dep(get_place), Field(min_length=20)] = Field(alias="Place")
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        run(Aliased())
+    assert (caught.value.code, caught.value.field_name) == ("bae-dep-invalid", "place")
+
+
+def test_a_draft_refuses_extra_values_where_its_model_does():
+    class Closed(Node):
+        model_config = ConfigDict(extra="forbid")
+        who: str
+        place: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(ValidationError) as caught:
+        Closed(who="me", when="now")
+    assert [error["type"] for error in caught.value.errors()] == ["extra_forbidden"]
+    assert run(Closed(who="me")).place == "harbour"
+
+
+def test_a_draft_keeps_extra_values_where_its_model_does():
+    class Open(Node):
+        model_config = ConfigDict(extra="allow")
+        who: str
+        place: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> None: ...
+
+    draft = Open(who="me", when="now")
+    assert draft.when == "now"  # type: ignore[attr-defined]
+    assert repr(draft) == "Open(who='me', when='now')"
+    assert run(draft).model_dump() == {"who": "me", "place": "harbour", "when": "now"}
+    assert draft.model_extra == {"when": "now"}
+
+
+def test_a_frozen_node_is_frozen_for_everybody_but_the_run():
+    class Frozen(Node):
+        model_config = ConfigDict(frozen=True)
+        who: str
+        place: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> None: ...
+
+    draft = Frozen(who="me")
+    for name in ("who", "place"):
+        with pytest.raises(ValidationError):
+            setattr(draft, name, "changed")
+    whole = run(draft)
+    assert hash(whole) == hash(Frozen(who="me", place="harbour"))
+    with pytest.raises(ValidationError):
+        whole.place = "changed"
+
+
+def test_an_assignment_to_a_draft_is_validated_where_its_model_does():
+    class Careful(Node):
+        model_config = ConfigDict(validate_assignment=True)
+        count: int
+        place: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> None: ...
+
+    draft = Careful(count=1)
+    draft.count = "2"  # type: ignore[assignment]
+    assert draft.count == 2
+    with pytest.raises(ValidationError):
+        draft.count = "two"  # type: ignore[assignment]
+    assert run(draft).model_dump() == {"count": 2, "place": "harbour"}
+
+
+class Noted(Node):
+    """A node with private attributes, which a run must not lose."""
+
+    who: str
+    place: Annotated[str, Dep(get_place)]
+    _visits: int = PrivateAttr(default=1)
+    _log: list[str] = PrivateAttr(default_factory=list)
+    _unset: str = PrivateAttr()
+
+    async def __call__(self) -> None: ...
+
+
+def test_a_draft_has_its_private_attributes():
+    draft = Noted(who="me")
+    assert (draft._visits, draft._log) == (1, [])
+    assert draft == Noted(who="me")
+    with pytest.raises(AttributeError):
+        draft._unset
+
+
+def test_private_attributes_set_on_a_draft_are_there_when_it_is_whole():
+    draft = Noted(who="me")
+    draft._visits = 2
+    draft._log.append("built")
+    draft._unset = "set"
+    whole = run(draft)
+    assert (whole._visits, whole._log, whole._unset) == (2, ["built"], "set")
+    assert run(Noted(who="you"))._log == []
+
+
+def test_model_post_init_runs_once_and_when_the_node_is_whole():
+    class Counted(Node):
+        place: Annotated[str, Dep(get_place)]
+        _letters: int = 0
+        seen: ClassVar[list[str]] = []
+
+        def model_post_init(self, context: Any) -> None:
+            self.seen.append(self.place)
+            self._letters += len(self.place)
+
+        async def __call__(self) -> None: ...
+
+    draft = Counted()
+    draft._letters = 100
+    assert Counted.seen == []
+    assert run(draft)._letters == 107
+    assert Counted.seen == ["harbour"]
+    assert Counted(place="here")._letters == 4
+
+
+def test_model_post_init_without_private_attributes_runs_once_too():
+    class Greeted(Node):
+        place: Annotated[str, Dep(get_place)]
+        greeting: str = ""
+
+        def model_post_init(self, context: Any) -> None:
+            self.greeting += f"hello {self.place}"
+
+        async def __call__(self) -> None: ...
+
+    assert run(Greeted()).greeting == "hello harbour"
+
+
+class Watched(Node):
+    """A node that notes which of its validators ran, and on what."""
+
+    who: str
+    place: Annotated[str, Dep(get_place)]
+    log: ClassVar[list[Any]] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _before(cls, data: dict[str, Any]) -> dict[str, Any]:
+        cls.log.append(("before", dict(data)))
+        if "whom" in data:
+            data["who"] = data.pop("whom")
+        return data
+
+    @field_validator("who")
+    @classmethod
+    def _who(cls, who: str) -> str:
+        cls.log.append(("who", who))
+        return who + "!"
+
+    @field_validator("place")
+    @classmethod
+    def _place(cls, place: str) -> str:
+        cls.log.append(("place", place))
+        return place + "?"
+
+    @model_validator(mode="after")
+    def _after(self) -> Self:
+        self.log.append(("after", self.who, self.place))
+        return self
+
+    async def __call__(self) -> None: ...
+
+
+@pytest.fixture
+def log():
+    Watched.log.clear()
+    return Watched.log
+
+
+def test_each_validator_of_a_draft_runs_once_and_as_soon_as_its_value_is_there(log):
+    draft = Watched(whom="me")
+    assert log == [("before", {"whom": "me"}), ("who", "me")]
+    log.clear()
+    whole = run(draft)
+    assert log == [("place", "harbour"), ("after", "me!", "harbour?")]
+    assert (whole.who, whole.place) == ("me!", "harbour?")
+
+
+def test_validators_see_a_node_that_is_given_whole_as_they_would_any_model(log):
+    node = Watched(whom="me", place="here")
+    assert log == [
+        ("before", {"whom": "me", "place": "here"}),
+        ("who", "me"),
+        ("place", "here"),
+        ("after", "me!", "here?"),
+    ]
+    log.clear()
+    run(node)
+    assert log == []
+
+
+def test_a_node_that_the_lm_fills_has_each_validator_applied_once(log):
+    class Start(Node):
+        async def __call__(self) -> Watched: ...
+
+    result = Graph(start=Start).run(Start(), lm=ScriptedLM([{"who": "me"}])).result
+    assert (result.who, result.place) == ("me!", "harbour?")
+
+
+def test_a_validator_that_splits_its_input_sees_the_input_only():
+    class Tagged(Node):
+        tags: list[str]
+        place: Annotated[str, Dep(get_place)]
+
+        @field_validator("tags", mode="before")
+        @classmethod
+        def _split(cls, tags: str) -> list[str]:
+            return tags.split(",")
+
+        async def __call__(self) -> None: ...
+
+    assert run(Tagged(tags="a,b")).tags == ["a", "b"]  # type: ignore[arg-type]
+
+
+def test_a_model_validator_that_refuses_the_whole_node_stops_the_run():
+    class Refused(Node):
+        who: str
+        place: Annotated[str, Dep(get_place)]
+
+        @model_validator(mode="after")
+        def _elsewhere(self) -> Self:
+            if self.place == "harbour":
+                raise ValueError("not to the harbour")
+            return self
+
+        async def __call__(self) -> None: ...
+
+    draft = Refused(who="me")
+    with pytest.raises(NodeError) as caught:
+        run(draft)
+    assert caught.value.code == "bae-node-invalid"
+    assert "not to the harbour" in str(caught.value)
+    assert isinstance(caught.value.cause, ValidationError)
+
+
+def test_a_validator_that_breaks_in_a_run_is_an_error_of_the_run():
+    class Broken(Node):
+        place: Annotated[str, Dep(get_place)]
+
+        @model_validator(mode="after")
+        def _break(self) -> Self:
+            raise KeyError(self.place)
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(NodeError) as caught:
+        run(Broken())
+    assert caught.value.code == "bae-node-invalid"
+    assert isinstance(caught.value.cause, KeyError)
+    assert "Broken: a validator raised KeyError" in str(caught.value)
+
+
+def test_a_wrap_validator_sees_the_node_when_it_is_whole():
+    class Wrapped(Node):
+        who: str
+        place: Annotated[str, Dep(get_place)]
+        seen: ClassVar[list[str]] = []
+
+        @model_validator(mode="wrap")
+        @classmethod
+        def _wrap(cls, data: Any, build: Any) -> Any:
+            node = build(data)
+            cls.seen.append(node.place)
+            return node
+
+        async def __call__(self) -> None: ...
+
+    draft = Wrapped(who="me")
+    assert Wrapped.seen == []
+    assert run(draft) is draft
+    assert Wrapped.seen == ["harbour"]
+
+
+def test_a_validator_of_a_plain_field_does_not_see_what_is_not_resolved_yet():
+    class Follows(Node):
+        place: Annotated[str, Dep(get_place)]
+        other: Annotated[str, Dep(get_place)]
+        who: str
+
+        @field_validator("who")
+        @classmethod
+        def _who(cls, who: str, info: Any) -> str:
+            return f"{who} sees {sorted(info.data)}"
+
+        async def __call__(self) -> None: ...
+
+    assert run(Follows(who="me")).who == "me sees []"
+    assert Follows(who="me", place="a", other="b").who == "me sees ['other', 'place']"
+
+
+def test_a_validator_of_a_sourced_field_may_look_at_what_the_lm_fills():
+    class Start(Node):
+        async def __call__(self) -> "Looks": ...
+
+    class Looks(Node):
+        who: str
+        place: Annotated[str, Dep(get_place)]
+
+        @field_validator("place")
+        @classmethod
+        def _place(cls, place: str, info: Any) -> str:
+            return f"{info.data['who'].title()} at the {place}"
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Start, end=Looks)
+    assert graph.run(Start(), ScriptedLM([{"who": "ada"}])).result.place == "Ada at the harbour"
+
+
+def test_a_computed_field_that_needs_a_source_is_left_out_of_a_drafts_repr():
+    class Computed(Node):
+        who: str
+        secret: SecretStr = Field(default=SecretStr("x"), repr=False)
+        place: Annotated[str, Dep(get_place)]
+
+        @computed_field
+        @property
+        def label(self) -> str:
+            return f"{self.who} at {self.place}"
+
+        async def __call__(self) -> None: ...
+
+    draft = Computed(who="me")
+    assert repr(draft) == "Computed(who='me')"
+    with pytest.raises(AttributeError, match=r"Computed\.place has a source"):
+        draft.label
+    whole = run(draft)
+    assert repr(whole) == "Computed(who='me', place='harbour', label='me at harbour')"
+    assert whole.model_dump()["label"] == "me at harbour"
+
+
+def test_a_cached_property_of_a_draft_is_worked_out_anew_when_it_is_whole():
+    class Cached(Node):
+        model_config = ConfigDict(extra="forbid")
+        who: str
+        place: Annotated[str, Dep(get_place)]
+
+        @functools.cached_property
+        def known(self) -> list[str]:
+            return sorted(self.model_dump())
+
+        async def __call__(self) -> None: ...
+
+    draft = Cached(who="me")
+    assert draft.known == ["who"]
+    assert run(draft).known == ["place", "who"]
+
+
+def test_a_serializer_of_a_node_is_used_on_drafts_too():
+    class Shouted(Node):
+        who: str
+        place: Annotated[str, Dep(get_place)]
+
+        @field_serializer("who")
+        def _shout(self, who: str) -> str:
+            return who.upper()
+
+        async def __call__(self) -> None: ...
+
+    assert Shouted(who="me").model_dump() == {"who": "ME"}
+
+
+class Tree(Node):
+    """A node that holds nodes of its own class."""
+
+    name: str
+    children: list["Tree"] = []
+    place: Annotated[str, Dep(get_place)]
+
+    @model_validator(mode="after")
+    def _placed(self) -> Self:
+        assert self.place
+        return self
+
+    async def __call__(self) -> None: ...
+
+
+def test_a_node_that_holds_nodes_of_its_own_class_can_be_a_draft():
+    leaf = {"name": "leaf", "place": "given"}
+    draft = Tree(name="root", children=[leaf])
+    assert draft.children == [Tree(name="leaf", place="given")]
+    assert run(draft).model_dump() == {
+        "name": "root",
+        "children": [{"name": "leaf", "children": [], "place": "given"}],
+        "place": "harbour",
+    }
+    with pytest.raises(ValidationError) as caught:
+        Tree(name="root", children=[{"name": 3, "place": "given"}])
+    assert [error["loc"] for error in caught.value.errors()] == [("children", 0, "name")]
+
+
+def test_a_field_that_says_init_false_can_be_left_out_and_still_be_given():
+    class Told(Node):
+        who: str
+        place: Annotated[str, Dep(get_place)] = Field(init=False)
+
+        async def __call__(self) -> None: ...
+
+    assert Told(who="me").model_dump() == {"who": "me"}
+    assert run(Told(who="me")).place == "harbour"
+    assert run(Told(who="me", place="given")).place == "given"
+
+
+def test_a_resolved_value_is_validated_by_its_field():
+    class Long(Node):
+        place: Annotated[str, Dep(get_place), Field(min_length=20)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        run(Long())
+    assert caught.value.code == "bae-dep-invalid"
+    assert (caught.value.node_type, caught.value.field_name) == (Long, "place")
+
+
+def test_a_body_may_return_a_draft_and_the_next_body_sees_it_whole():
+    class First(Node):
+        async def __call__(self) -> "Second":
+            return Second(who="me")
+
+    class Second(Node):
+        who: str
+        place: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> "Last":
+            return Last(said=f"{self.who} at the {self.place}")
+
+    class Last(Node):
+        said: str
+
+        async def __call__(self) -> None: ...
+
+    assert run(First()).said == "me at the harbour"
+
+
+# --- __call__ ---------------------------------------------------------------------------------
+
+
+def test_successors_are_the_node_classes_of_the_return_type_in_its_order():
+    class Ask(Node):
+        async def __call__(self) -> "Trip | Plain | None": ...
+
+    assert Ask.successors() == (Trip, Plain)
+    assert Ask.is_terminal()
+    assert Trip.successors() == ()
+    assert Trip.is_terminal()
+
+
+def test_a_node_that_must_go_on_is_not_terminal():
+    class Ask(Node):
+        async def __call__(self) -> Trip: ...
+
+    assert not Ask.is_terminal()
+    assert Ask.successors() == (Trip,)
+
+
+def _sync(self) -> None: ...
+
+
+def _generator(self) -> None:
+    yield
+
+
+async def _async_generator(self) -> None:
+    yield
+
+
+@pytest.mark.parametrize("call", [_sync, _generator, _async_generator, lambda self: None])
+def test_a_call_that_is_not_a_coroutine_function_is_refused_with_what_to_write(call):
+    with pytest.raises(NodeError) as caught:
+        type("Wrong", (Node,), {"__call__": call, "__module__": __name__})
+    assert caught.value.code == "bae-node-sync-call"
+    assert "Wrong.__call__ is not a coroutine function" in str(caught.value)
+    assert "async def __call__(self)" in str(caught.value)
+
+
+def test_a_sync_call_is_refused_in_a_class_statement_too():
+    with pytest.raises(NodeError, match="async def __call__"):
+
+        class Wrong(Node):
+            def __call__(self) -> None: ...
+
+
+def test_a_sync_call_is_refused_wherever_it_is_inherited_from():
+    class Mixin:
+        def __call__(self) -> None: ...
+
+    with pytest.raises(NodeError, match="async def __call__"):
+
+        class Wrong(Mixin, Node):  # type: ignore[misc]
+            pass
+
+
+def test_a_mixin_may_say_where_a_node_leads():
+    class Ends:
+        async def __call__(self) -> None: ...
+
+    class Last(Ends, Node):  # type: ignore[misc]
+        pass
+
+    assert Last.is_terminal()
+    assert isinstance(run(Last()), Last)
+
+
+def test_a_decorated_call_is_what_it_decorates():
+    calls: list[str] = []
+
+    def noted(call: Any) -> Any:
+        @functools.wraps(call)
+        async def wrapper(self: Any) -> Any:
+            calls.append(type(self).__name__)
+            return await call(self)
+
+        return wrapper
+
+    class First(Node):
+        @noted
+        async def __call__(self) -> Trip:
+            return Trip(who="me")
+
+    assert First.successors() == (Trip,)
+    assert run(First()).who == "me"
+    assert calls == ["First"]
+
+
+async def test_calling_a_node_without_a_call_of_its_own_says_to_write_one():
+    class Bare(Node):
+        pass
+
+    with pytest.raises(NodeError) as caught:
+        await Bare()()
+    assert caught.value.code == "bae-node-without-call"
+    assert "async def __call__(self) -> NextNode" in str(caught.value)
+
+
+# --- node_config ------------------------------------------------------------------------------
+
+
+class Answer(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+def scripted(text: str) -> ScriptedLM:
+    return ScriptedLM({"Answer": [{"text": text}], "Pinned": [{"text": text}]})
+
+
+def test_a_pinned_lm_fills_the_nodes_of_its_class():
+    pinned, passed = scripted("pinned"), scripted("passed")
+
+    class Ask(Node):
+        async def __call__(self) -> "Pinned": ...
+
+    class Pinned(Answer):
+        node_config = NodeConfig(lm=pinned)
+
+    assert run(Ask(), lm=passed).text == "pinned"
+    assert passed.asked == []
+
+
+def test_a_pinned_lm_chooses_where_its_node_goes_on_but_fills_nothing_else():
+    pinned, passed = ScriptedLM([Answer]), scripted("passed")
+
+    class Ask(Node):
+        node_config: ClassVar[NodeConfig] = NodeConfig(lm=pinned)
+
+        async def __call__(self) -> Answer | Trip: ...
+
+    assert run(Ask(), lm=passed).text == "passed"
+    assert [asked.kind for asked in pinned.asked] == ["choose_type"]
+    assert [asked.kind for asked in passed.asked] == ["fill"]
+
+
+def test_a_written_body_gets_the_lm_that_is_pinned_to_its_class():
+    pinned, passed = scripted("pinned"), scripted("passed")
+
+    class Ask(Node):
+        async def __call__(self, model: LM) -> Answer:
+            return await model.make(self, Answer)
+
+    class AskPinned(Ask):
+        node_config = NodeConfig(lm=pinned)
+
+    assert run(Ask(), lm=passed).text == "passed"
+    assert run(AskPinned(), lm=passed).text == "pinned"
+
+
+def test_a_graph_whose_nodes_all_have_a_pinned_lm_needs_none():
+    class Ask(Node):
+        async def __call__(self) -> "Pinned": ...
+
+    class Pinned(Answer):
+        node_config = NodeConfig(lm=scripted("pinned"))
+
+    assert run(Ask()).text == "pinned"
+
+
+def test_a_graph_with_one_node_that_has_no_pinned_lm_needs_one():
+    class Ask(Node):
+        node_config = NodeConfig(lm=scripted("pinned"))
+
+        async def __call__(self) -> Answer: ...
+
+    with pytest.raises(BaeError) as caught:
+        run(Ask())
+    assert caught.value.code == "bae-lm-missing"
+    assert "Answer" in str(caught.value)
+
+
+def test_subclasses_inherit_a_pinned_lm_and_parents_and_siblings_do_not():
+    lm, other, passed = (ScriptedLM([{"text": by}] * 2) for by in ("pinned", "other", "passed"))
+
+    class Parent(Answer):
+        pass
+
+    class Pinned(Parent):
+        node_config = NodeConfig(lm=lm)
+
+    class Child(Pinned):
+        pass
+
+    class Repinned(Pinned):
+        node_config = NodeConfig(lm=other)
+
+    class Sibling(Parent):
+        pass
+
+    def filled_by(target: type[Node]) -> str:
+        async def call(self: Any) -> Any: ...
+
+        call.__annotations__["return"] = target
+        ask = type("Ask", (Node,), {"__call__": call, "__module__": __name__})
+        return run(ask(), lm=passed).text
+
+    assert Child.node_config.lm is Pinned.node_config.lm is lm
+    assert [filled_by(target) for target in (Pinned, Child, Repinned, Parent, Sibling)] == [
+        "pinned",
+        "pinned",
+        "other",
+        "passed",
+        "passed",
+    ]
+    assert [unpinned.node_config.lm for unpinned in (Parent, Sibling, Answer, Node)] == [None] * 4
+
+
+def test_node_config_is_no_field_and_no_part_of_what_is_dumped():
+    class Pinned(Answer):
+        node_config = NodeConfig(lm=scripted("pinned"))
+
+    assert set(Pinned.model_fields) == {"text"}
+    assert Pinned(text="a").model_dump() == {"text": "a"}
+
+
+def test_node_config_cannot_be_changed_behind_the_back_of_those_who_share_it():
+    with pytest.raises(AttributeError):
+        Node.node_config.lm = scripted("for everybody")  # type: ignore[misc]
+
+
+def test_a_model_that_is_no_node_may_be_a_field_and_the_value_of_a_source():
+    class Weather(BaseModel):
+        sky: str
+
+    async def get_weather() -> Weather:
+        return Weather(sky="grey")
+
+    class Day(Node):
+        plan: Weather
+        weather: Annotated[Weather, Dep(get_weather)]
+
+        async def __call__(self) -> None: ...
+
+    assert run(Day(plan={"sky": "blue"})).model_dump() == {
+        "plan": {"sky": "blue"},
+        "weather": {"sky": "grey"},
+    }

@@ -1,0 +1,313 @@
+"""What a `GraphResult` promises: the nodes in order, the one the run ended at, what it cost, what
+it waits for, and the journal all of that is read from."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import pytest
+
+from bae import LM, Dep, Gate, GateError, Graph, Map, Node, NodeError, OpenGate, Usage
+from bae.journal import LMUsed, MemoryJournal, RunEnded, RunStarted, StepStarted
+from bae.lm import report
+from bae.testing import ScriptedLM
+
+
+class Start(Node):
+    topic: str = "t"
+
+    async def __call__(self) -> Middle: ...
+
+
+class Middle(Node):
+    n: int
+
+    async def __call__(self) -> End: ...
+
+
+class End(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Other(Node):
+    async def __call__(self) -> None: ...
+
+
+def script() -> ScriptedLM:
+    return ScriptedLM([{"n": 1}, {"text": "done"}])
+
+
+async def test_the_trace_has_every_node_in_order_and_the_terminal_one_last():
+    start = Start()
+    result = await Graph(start=Start, end=End).arun(start, script())
+
+    assert [type(node) for node in result.trace] == [Start, Middle, End]
+    assert result.trace[0] is start
+    assert result.result is result.trace[-1]
+    assert result.result.text == "done"
+
+
+async def test_after_a_normal_end_there_is_no_node_and_nothing_is_waited_for():
+    result = await Graph(start=Start).arun(Start(), script())
+
+    assert result.node is None
+    assert result.waiting == ()
+
+
+async def test_a_run_of_one_node_has_that_node_as_its_result():
+    other = Other()
+    result = await Graph(start=Other).arun(other)
+
+    assert result.trace == [other]
+    assert result.result is other
+
+
+async def test_every_run_has_an_id_of_its_own_that_its_records_carry():
+    graph = Graph(start=Other)
+    results = await asyncio.gather(*(graph.arun(Other()) for _ in range(50)))
+
+    assert len({result.run_id for result in results}) == 50
+    for result in results:
+        assert result.journal.of(RunStarted)[0].run_id == result.run_id
+
+
+async def test_runs_of_one_graph_do_not_share_a_trace_or_a_journal():
+    graph = Graph(start=Start)
+    one, two = await asyncio.gather(
+        graph.arun(Start(), script()), graph.arun(Start(), ScriptedLM([{"n": 2}, {"text": "2"}]))
+    )
+
+    assert one.trace[1].n == 1
+    assert two.trace[1].n == 2
+    assert one.journal is not two.journal
+    assert [r.node for r in two.journal.of(StepStarted)] == two.trace
+
+
+async def test_the_journal_tells_the_run_from_start_to_end():
+    start = Start()
+    result = await Graph(start=Start, name="a name").arun(start, script())
+
+    assert isinstance(result.journal, MemoryJournal)
+    first, last = result.journal[0], result.journal[-1]
+    assert isinstance(first, RunStarted)
+    assert (first.graph, first.node, first.path) == ("a name", start, "")
+    assert isinstance(last, RunEnded)
+    assert (last.outcome, last.node, last.error) == ("ended", result.trace[-1], None)
+    assert [record.node for record in result.journal.of(StepStarted)] == result.trace
+    assert [record.step for record in result.journal.of(StepStarted)] == [0, 1, 2]
+    times = [record.at for record in result.journal]
+    assert times == sorted(times)
+
+
+async def test_the_repr_says_the_way_the_run_went():
+    result = await Graph(start=Start).arun(Start(), script())
+
+    assert repr(result) == "<GraphResult Start -> Middle -> End>"
+
+
+# Usage
+
+
+async def test_usage_counts_every_call_to_the_lm():
+    class Forks(Node):
+        async def __call__(self) -> Middle | Other: ...
+
+    lm = ScriptedLM([Middle, {"n": "not a number"}, {"n": 1}, {"text": "x"}])
+    result = await Graph(start=Forks).arun(Forks(), lm)
+
+    assert result.usage == Usage(calls=4)
+
+
+class Metered:
+    """An LM whose every call has a price."""
+
+    def __init__(self, cost: float | None = 0.5) -> None:
+        self.price = Usage(1, 10, 5, 2, cost)
+
+    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
+        report(self.price)
+        return target(**resolved, **{"n": 1} if target is Middle else {"text": "x"})
+
+    async def make(self, node: Node, target: Any) -> Any:
+        return await self.fill(target, {}, target.__name__, node)
+
+    async def choose_type(self, types: Any, context: Any) -> Any:
+        report(self.price)
+        return types[0]
+
+    async def decide(self, node: Node) -> Any:
+        raise NotImplementedError
+
+
+async def test_usage_adds_up_tokens_and_cost():
+    result = await Graph(start=Start).arun(Start(), Metered())
+
+    assert result.usage == Usage(2, 20, 10, 4, 1.0)
+
+
+async def test_a_cost_that_one_call_does_not_know_makes_the_whole_unknown():
+    result = await Graph(start=Start).arun(Start(), Metered(cost=None))
+
+    assert result.usage == Usage(2, 20, 10, 4, None)
+
+
+async def test_a_run_without_an_lm_used_nothing():
+    result = await Graph(start=Other).arun(Other())
+
+    assert result.usage == Usage(0, 0, 0, 0, 0.0)
+
+
+async def test_what_a_body_a_dependency_a_map_and_a_graph_inside_ask_of_the_lm_is_counted_once():
+    async def dep(lm: LM) -> int:
+        return (await lm.make(Other(), Middle)).n
+
+    def sync_dep(lm: LM) -> int:
+        report(Usage(1, 10, 5, 2, 0.5))  # in a worker thread
+        return 1
+
+    async def item(x: int, lm: LM) -> int:
+        return (await lm.make(Other(), Middle)).n
+
+    class Begin(Node):
+        one: Annotated[int, Dep(dep)]
+        two: Annotated[int, Dep(sync_dep)]
+        items: list[int]
+        mapped: Annotated[list[int], Map(item, over="items")]
+        inner: Annotated[End, Dep(Start)]
+
+        async def __call__(self, lm: LM) -> End:
+            await lm.make(self, Middle)
+            return await lm.make(self, End)
+
+    result = await Graph(start=Begin).arun(Begin(items=[1, 2, 3]), Metered())
+
+    # One each for the functions, one an item, two for the graph inside and two in the body.
+    assert result.usage.calls == 1 + 1 + 3 + 2 + 2
+    assert result.usage.cost == 9 * 0.5
+    assert [record.by for record in result.journal.of(LMUsed)].count("Begin.__call__") == 1
+
+
+async def test_what_a_failed_run_used_is_in_the_journal_of_its_error():
+    class Begin(Node):
+        async def __call__(self, lm: LM) -> None:
+            await lm.make(self, Middle)
+            raise LookupError
+
+    with pytest.raises(NodeError) as caught:
+        await Graph(start=Begin).arun(Begin(), Metered())
+
+    assert caught.value.journal.usage().calls == 1
+
+
+# Graphs inside
+
+
+async def test_nested_has_the_nodes_of_every_graph_inside_by_its_place():
+    class Inner(Node):
+        name: str
+
+        async def __call__(self) -> Innermost:
+            return Innermost(name=self.name)
+
+    class Innermost(Node):
+        name: str = "default"
+
+        async def __call__(self) -> None: ...
+
+    class Begin(Node):
+        async def __call__(self) -> Report: ...
+
+    class Report(Node):
+        one: Annotated[Innermost, Dep(Innermost)]
+        names: list[str]
+        each: Annotated[list[Innermost], Map(Inner, over="names")]
+
+        async def __call__(self) -> None: ...
+
+    result = await Graph(start=Begin).arun(Begin(), ScriptedLM([{"names": ["a", "b"]}]))
+
+    assert {place: [type(n) for n in nodes] for place, nodes in result.nested.items()} == {
+        "1:Report.one": [Innermost],
+        "1:Report.each[0]": [Inner, Innermost],
+        "1:Report.each[1]": [Inner, Innermost],
+    }
+    assert [node.name for node in result.nested["1:Report.each[1]"]] == ["b", "b"]
+    assert [type(node) for node in result.trace] == [Begin, Report]
+
+
+async def test_a_graph_inside_a_graph_inside_is_found_by_the_whole_way_to_it():
+    class Deep(Node):
+        async def __call__(self) -> None: ...
+
+    class Inner(Node):
+        deep: Annotated[Deep, Dep(Deep)]
+
+        async def __call__(self) -> None: ...
+
+    class Begin(Node):
+        inner: Annotated[Inner, Dep(Inner)]
+
+        async def __call__(self) -> None: ...
+
+    result = await Graph(start=Begin).arun(Begin())
+
+    assert list(result.nested) == ["0:Begin.inner/0:Inner.deep", "0:Begin.inner"]
+
+
+async def test_a_run_with_nothing_inside_has_nothing_nested():
+    assert (await Graph(start=Other).arun(Other())).nested == {}
+
+
+# Waiting
+
+
+class Asking(Node):
+    async def __call__(self) -> Approval:
+        return Approval(amount=3)
+
+
+class Approval(Node):
+    amount: int
+    fine: Annotated[bool, Gate("is it fine?")]
+    who: Annotated[str, Gate("who says so?")]
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_run_that_meets_a_gate_says_what_it_waits_for_and_where_it_stopped():
+    result = await Graph(start=Asking).arun(Asking())
+
+    assert [gate.place for gate in result.waiting] == ["Approval.fine", "Approval.who"]
+    assert [gate.question for gate in result.waiting] == ["is it fine?", "who says so?"]
+    assert isinstance(result.waiting[0], OpenGate)
+    assert result.waiting[0].type is bool
+    assert isinstance(result.node, Approval)
+    assert result.node.amount == 3
+    assert [type(node) for node in result.trace] == [Asking]
+    assert result.journal.of(RunEnded)[-1].outcome == "waiting"
+
+
+async def test_a_waiting_run_has_no_result_and_says_why():
+    result = await Graph(start=Asking).arun(Asking())
+    with pytest.raises(GateError) as caught:
+        result.result
+
+    error = caught.value
+    assert error.code == "bae-gate-unanswered"
+    assert error.gates == result.waiting
+    assert "Approval.fine: is it fine?; Approval.who: who says so?" in error.message
+    assert "answer=…" in (error.fix or "")
+    assert (error.trace, error.journal, error.run_id) == (
+        result.trace,
+        result.journal,
+        result.run_id,
+    )
+
+
+async def test_the_repr_of_a_waiting_run_says_so():
+    result = await Graph(start=Asking).arun(Asking())
+
+    assert repr(result) == "<GraphResult Asking waiting for 2 answers>"

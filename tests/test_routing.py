@@ -1,0 +1,936 @@
+"""What routing promises: where a run goes on is what the return type says, chosen and filled by the
+LM where the body is empty, by the body where it is written; anything else is an error that names
+both what was declared and what came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import NoneType
+from typing import Annotated, Any, ClassVar, Optional, Self, Union
+
+import pytest
+from pydantic import Field, model_validator
+
+from bae import (
+    LM,
+    BaeError,
+    BaeLMError,
+    Dep,
+    DepError,
+    FillError,
+    Graph,
+    GraphResult,
+    LimitError,
+    Node,
+    NodeConfig,
+    NodeError,
+    Recall,
+    RouteError,
+)
+from bae.journal import ChoiceMade, ChoiceStarted, FillEnded, FillStarted, RunEnded, StepStarted
+from bae.testing import ScriptedLM
+
+
+class Done(Node):
+    text: str = ""
+
+    async def __call__(self) -> None: ...
+
+
+class Other(Node):
+    async def __call__(self) -> None: ...
+
+
+class RecordingLM:
+    """An LM written by hand: fills from one table, chooses the type named next."""
+
+    def __init__(self, choices: Sequence[Any] = (), **values: dict[str, Any]) -> None:
+        self.choices = list(choices)
+        self.values = values
+        self.calls: list[tuple[Any, ...]] = []
+
+    async def make(self, node: Node, target: type[Any]) -> Any:
+        self.calls.append(("make", node, target))
+        return target(**self.values.get(target.__name__, {}))
+
+    async def decide(self, node: Node) -> Any:
+        self.calls.append(("decide", node))
+        return self.choices.pop(0)
+
+    async def choose_type(self, types: Sequence[Any], context: Mapping[str, Any]) -> Any:
+        self.calls.append(("choose_type", tuple(types), dict(context)))
+        return self.choices.pop(0)
+
+    async def fill(
+        self,
+        target: type[Any],
+        resolved: Mapping[str, Any],
+        instruction: str,
+        source: Node | None = None,
+    ) -> Any:
+        self.calls.append(("fill", target, dict(resolved), instruction, source))
+        return target(**{**self.values.get(target.__name__, {}), **resolved})
+
+
+def classes(result: GraphResult[Any]) -> list[type[Node]]:
+    return [type(node) for node in result.trace]
+
+
+# Empty bodies
+
+
+async def test_one_successor_is_filled_without_a_choice():
+    class Start(Node):
+        topic: str
+
+        async def __call__(self) -> Done: ...
+
+    lm = RecordingLM(Done={"text": "filled"})
+    start = Start(topic="t")
+    result = await Graph(start=Start).arun(start, lm)
+
+    assert lm.calls == [("fill", Done, {}, "Done", start)]
+    assert classes(result) == [Start, Done]
+    assert result.trace[-1].text == "filled"
+
+
+async def test_a_union_is_chosen_from_in_full_and_in_order_and_then_filled():
+    class Start(Node):
+        topic: str
+
+        async def __call__(self) -> Done | Other | Start: ...
+
+    lm = RecordingLM([Other])
+    start = Start(topic="t")
+    result = await Graph(start=Start).arun(start, lm)
+
+    assert lm.calls == [
+        ("choose_type", (Done, Other, Start), {"topic": "t"}),
+        ("fill", Other, {}, "Other", start),
+    ]
+    assert classes(result) == [Start, Other]
+
+
+async def test_none_in_a_union_lets_the_lm_stop_the_run():
+    class Start(Node):
+        async def __call__(self) -> Done | None: ...
+
+    lm = RecordingLM([NoneType])
+    result = await Graph(start=Start).arun(Start(), lm)
+
+    assert lm.calls == [("choose_type", (Done, NoneType), {})]
+    assert classes(result) == [Start]
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        Union[Done, Other, None],
+        Optional[Union[Done, Other]],
+        Optional[Done | Other],
+        Annotated[Done | Other | None, "noted"],
+        Union[Annotated[Done, "noted"], Other, None],
+        Annotated[Optional[Annotated[Union[Done, Other], 1]], 2],
+    ],
+    ids=str,
+)
+async def test_every_spelling_of_a_union_offers_the_same(returned: Any):
+    class Start(Node):
+        async def __call__(self): ...
+
+    Start.__call__.__annotations__["return"] = returned
+    lm = RecordingLM([Done])
+    await Graph(start=Start).arun(Start(), lm)
+
+    assert lm.calls[0] == ("choose_type", (Done, Other, NoneType), {})
+
+
+async def test_an_empty_terminal_ends_the_run_without_the_lm():
+    result = await Graph(start=Done).arun(Done(text="alone"))
+
+    assert classes(result) == [Done]
+    assert result.node is None
+
+
+async def test_what_is_resolved_is_passed_to_fill_with_the_source_and_the_class_name():
+    def get_number() -> int:
+        return 7
+
+    class Start(Node):
+        word: str
+
+        async def __call__(self) -> WriteTheReport: ...
+
+    class WriteTheReport(Node):
+        text: str
+        number: Annotated[int, Dep(get_number)]
+        word: Annotated[str, Recall()]
+
+        async def __call__(self) -> None: ...
+
+    lm = RecordingLM(WriteTheReport={"text": "…"})
+    start = Start(word="w")
+    result = await Graph(start=Start).arun(start, lm)
+
+    assert lm.calls == [
+        ("fill", WriteTheReport, {"number": 7, "word": "w"}, "WriteTheReport", start)
+    ]
+    assert result.trace[-1].model_dump() == {"text": "…", "number": 7, "word": "w"}
+
+
+async def test_the_context_of_a_choice_has_the_resolved_values_too():
+    def get_number() -> int:
+        return 7
+
+    class Start(Node):
+        number: Annotated[int, Dep(get_number)]
+        word: str
+
+        async def __call__(self) -> Done | Other: ...
+
+    lm = RecordingLM([Done])
+    await Graph(start=Start).arun(Start(word="w"), lm)
+
+    assert lm.calls[0] == ("choose_type", (Done, Other), {"number": 7, "word": "w"})
+
+
+async def test_the_source_of_a_fill_is_the_node_just_before_it():
+    class Start(Node):
+        async def __call__(self) -> Middle: ...
+
+    class Middle(Node):
+        async def __call__(self) -> Done: ...
+
+    lm = RecordingLM()
+    result = await Graph(start=Start).arun(Start(), lm)
+
+    assert [call[4] for call in lm.calls] == result.trace[:2]
+
+
+async def test_a_docstring_is_an_empty_body_too_and_is_never_sent():
+    class Start(Node):
+        """Not for the LM."""
+
+        async def __call__(self) -> Done:
+            """Nor is this."""
+
+    lm = RecordingLM()
+    result = await Graph(start=Start).arun(Start(), lm)
+
+    assert classes(result) == [Start, Done]
+    assert "Not for" not in repr(lm.calls)
+
+
+# Written bodies
+
+
+async def test_a_written_body_decides_without_the_lm():
+    class Start(Node):
+        n: int
+
+        async def __call__(self) -> Done | Other | None:
+            return {0: None, 1: Done(text="by hand")}.get(self.n, Other())
+
+    graph = Graph(start=Start)
+
+    assert classes(await graph.arun(Start(n=0))) == [Start]
+    assert classes(await graph.arun(Start(n=1))) == [Start, Done]
+    assert classes(await graph.arun(Start(n=2))) == [Start, Other]
+
+
+async def test_dep_and_recall_fields_are_there_when_a_written_body_runs():
+    seen: list[Any] = []
+
+    def get_number() -> int:
+        return 7
+
+    class Start(Node):
+        word: str
+
+        async def __call__(self) -> Middle:
+            return Middle(plain="p")
+
+    class Middle(Node):
+        plain: str
+        number: Annotated[int, Dep(get_number)]
+        word: Annotated[str, Recall()]
+
+        async def __call__(self) -> None:
+            seen.append((self.plain, self.number, self.word))
+
+    await Graph(start=Start).arun(Start(word="w"))
+
+    assert seen == [("p", 7, "w")]
+
+
+async def test_a_written_terminal_is_called():
+    called: list[str] = []
+
+    class Start(Node):
+        async def __call__(self) -> None:
+            called.append("yes")
+
+    await Graph(start=Start).arun(Start())
+
+    assert called == ["yes"]
+
+
+@pytest.mark.parametrize("how", ["lm", "model", "anything"])
+async def test_a_parameter_annotated_lm_gets_the_lm_whatever_its_name(how: str):
+    given: list[Any] = []
+
+    async def lm_(self: Node, lm: LM) -> None:
+        given.append(lm)
+
+    async def model_(self: Node, *, model: LM, other: int = 3) -> None:
+        given.append(model)
+
+    async def anything_(self: Node, other: int = 3, anything: LM | None = None) -> None:
+        given.append(anything)
+
+    class Start(Node):
+        __call__ = {"lm": lm_, "model": model_, "anything": anything_}[how]
+
+    lm = RecordingLM()
+    await Graph(start=Start).arun(Start(), lm)
+
+    assert given == [lm]
+
+
+async def test_a_written_body_may_let_the_lm_make_or_decide():
+    class Start(Node):
+        async def __call__(self, lm: LM) -> Middle:
+            return await lm.make(self, Middle)
+
+    class Middle(Node):
+        n: int
+
+        async def __call__(self, model: LM) -> Done | None:
+            return await model.decide(self)
+
+    lm = RecordingLM([Done(text="decided")], Middle={"n": 3})
+    result = await Graph(start=Start).arun(Start(), lm)
+
+    assert [call[0] for call in lm.calls] == ["make", "decide"]
+    assert result.trace[-1].text == "decided"
+
+
+async def test_a_self_loop_goes_on_until_the_body_stops_it():
+    class Count(Node):
+        n: int = 0
+
+        async def __call__(self) -> Count | None:
+            return Count(n=self.n + 1) if self.n < 5 else None
+
+    result = await Graph(start=Count).arun(Count())
+
+    assert [node.n for node in result.trace] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_self_as_a_return_type_is_the_class_itself():
+    class Count(Node):
+        n: int = 0
+
+        async def __call__(self) -> Self | None:
+            return type(self)(n=self.n + 1) if self.n < 2 else None
+
+    assert Count.successors() == (Count,)
+    assert len((await Graph(start=Count).arun(Count())).trace) == 3
+
+
+async def test_the_very_same_node_may_be_returned_again():
+    class Count(Node):
+        n: int = 0
+
+        async def __call__(self) -> Count | None:
+            self.n += 1
+            return self if self.n < 3 else None
+
+    result = await Graph(start=Count).arun(Count())
+
+    assert len(result.trace) == 3
+
+
+# What was not declared
+
+
+@pytest.mark.parametrize(
+    ("returned", "said", "fix"),
+    [
+        (Other(), "Start returned a Other, but declares -> Done | Start", "add Other to"),
+        (None, "Start returned None, but declares -> Done | Start", "add None to"),
+        ("text", "Start returned a str, but declares -> Done | Start", "add str to"),
+        (Done, "Start returned the class Done, but declares -> Done | Start", "return Done(…)"),
+    ],
+    ids=["node", "none", "text", "class"],
+)
+async def test_a_return_that_was_not_declared_is_an_error_that_names_both(
+    returned: Any, said: str, fix: str
+):
+    class Start(Node):
+        async def __call__(self) -> Done | Start:
+            return returned
+
+    start = Start()
+    with pytest.raises(RouteError) as caught:
+        await Graph(start=Start).arun(start)
+
+    error = caught.value
+    assert error.message == said
+    assert fix in (error.fix or "")
+    assert (error.code, error.node_type) == ("bae-route-undeclared", Start)
+    assert error.trace == [start]
+
+
+async def test_a_terminal_that_returns_a_node_is_an_error():
+    class Start(Node):
+        async def __call__(self) -> None:
+            return Done()  # type: ignore[return-value]
+
+    with pytest.raises(RouteError, match="returned a Done, but declares -> None"):
+        await Graph(start=Start).arun(Start())
+
+
+async def test_a_subclass_of_what_was_declared_is_not_what_was_declared():
+    class Special(Done):
+        async def __call__(self) -> Other: ...
+
+    class Start(Node):
+        async def __call__(self) -> Done:
+            return Special()
+
+    with pytest.raises(RouteError, match="returned a Special, but declares -> Done"):
+        await Graph(start=Start).arun(Start())
+
+
+@pytest.mark.parametrize("chosen", [Node, int, "Done", None], ids=str)
+async def test_a_choice_outside_the_offered_types_is_never_guessed_at(chosen: Any):
+    class Start(Node):
+        async def __call__(self) -> Done | Other: ...
+
+    start = Start()
+    with pytest.raises(RouteError) as caught:
+        await Graph(start=Start).arun(start, RecordingLM([chosen]))
+
+    error = caught.value
+    assert error.code == "bae-choice-outside"
+    assert error.node_type is Start
+    assert getattr(chosen, "__name__", str(chosen)) in error.message
+    assert "not among Done, Other" in error.message
+    assert error.trace == [start]
+
+
+async def test_an_lm_that_chooses_none_instead_of_its_type_is_told_what_to_return():
+    class Start(Node):
+        async def __call__(self) -> Done | None: ...
+
+    with pytest.raises(RouteError) as caught:
+        await Graph(start=Start).arun(Start(), RecordingLM([None]))
+
+    assert "type(None) to end the run" in (caught.value.fix or "")
+
+
+@pytest.mark.parametrize("filled", [Other(), None, {"text": "x"}, Done], ids=str)
+async def test_an_lm_that_fills_something_else_is_an_error(filled: Any):
+    class Start(Node):
+        async def __call__(self) -> Done: ...
+
+    class Wrong(RecordingLM):
+        async def fill(self, *args: Any, **options: Any) -> Any:
+            return filled
+
+    with pytest.raises(BaeLMError) as caught:
+        await Graph(start=Start).arun(Start(), Wrong())
+
+    assert caught.value.code == "bae-fill-other-type"
+    assert caught.value.message.startswith("Done: the LM filled a ")
+
+
+# Validation of what is filled and resolved
+
+
+async def test_a_filled_node_goes_through_the_models_own_validators():
+    class Start(Node):
+        async def __call__(self) -> Pair: ...
+
+    class Pair(Node):
+        low: int
+        high: int
+
+        @model_validator(mode="after")
+        def in_order(self) -> Pair:
+            if self.low > self.high:
+                raise ValueError("low is above high")
+            return self
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Start)
+    fine = await graph.arun(Start(), ScriptedLM([{"low": 3, "high": 1}, {"low": 1, "high": 3}]))
+    with pytest.raises(FillError, match="low is above high"):
+        await graph.arun(Start(), ScriptedLM([{"low": 3, "high": 1}] * 3))
+
+    assert fine.trace[-1].low == 1
+
+
+async def test_values_are_converted_as_the_model_says():
+    class Start(Node):
+        async def __call__(self) -> Counted: ...
+
+    class Counted(Node):
+        n: int
+
+        async def __call__(self) -> None: ...
+
+    result = await Graph(start=Start).arun(Start(), ScriptedLM([{"n": "12"}]))
+
+    assert result.trace[-1].n == 12
+
+
+async def test_a_dependency_whose_value_the_field_refuses_is_an_error_of_the_field():
+    def get_number() -> int:
+        return -1
+
+    class Start(Node):
+        number: Annotated[int, Field(ge=0), Dep(get_number)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await Graph(start=Start).arun(Start())
+
+    error = caught.value
+    assert (error.code, error.node_type, error.field_name) == ("bae-dep-invalid", Start, "number")
+    assert "from get_number" in error.message
+
+
+async def test_a_node_that_is_invalid_as_a_whole_once_it_is_resolved_is_a_node_error():
+    def get_number() -> int:
+        return 1
+
+    class Start(Node):
+        number: Annotated[int, Dep(get_number)]
+        bound: int
+
+        @model_validator(mode="after")
+        def in_bound(self) -> Start:
+            if self.number > self.bound:
+                raise ValueError("too much")
+            return self
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(NodeError, match="Start: Value error, too much") as caught:
+        await Graph(start=Start).arun(Start(bound=0))
+
+    assert caught.value.code == "bae-node-invalid"
+
+
+# Bounds
+
+
+class Count(Node):
+    n: int = 0
+
+    async def __call__(self) -> Count | None:
+        return Count(n=self.n + 1) if self.n < 24 else None
+
+
+async def test_no_more_than_ten_nodes_run_unless_more_are_allowed():
+    with pytest.raises(LimitError) as caught:
+        await Graph(start=Count).arun(Count())
+
+    error = caught.value
+    assert (error.code, error.limit, error.bound, error.used) == (
+        "bae-limit-reached",
+        "max_iters",
+        10,
+        10,
+    )
+    assert [node.n for node in error.trace] == list(range(10))
+    assert "10 nodes have run and Count would be one more" in error.message
+    assert "max_iters=20" in (error.fix or "")
+
+
+@pytest.mark.parametrize("bound", [25, 100, 0])
+async def test_a_bound_that_is_high_enough_or_none_lets_the_run_end(bound: int):
+    assert len((await Graph(start=Count).arun(Count(), max_iters=bound)).trace) == 25
+
+
+async def test_a_run_may_use_its_bound_to_the_last():
+    graph = Graph(start=Count)
+
+    assert len((await graph.arun(Count(n=24), max_iters=1)).trace) == 1
+    with pytest.raises(LimitError):
+        await graph.arun(Count(n=23), max_iters=1)
+
+
+async def test_the_lm_is_not_asked_to_fill_a_node_beyond_the_bound():
+    class Start(Node):
+        async def __call__(self) -> Start: ...
+
+    lm = ScriptedLM()
+    with pytest.raises(LimitError):
+        await Graph(start=Start).arun(Start(), lm, max_iters=3)
+
+    assert [asked.kind for asked in lm.asked] == ["fill", "fill"]
+
+
+async def test_the_lm_may_still_choose_to_stop_at_the_bound():
+    class Start(Node):
+        async def __call__(self) -> Start | None: ...
+
+    graph = Graph(start=Start)
+    stopped = await graph.arun(Start(), RecordingLM([NoneType]), max_iters=1)
+    lm = RecordingLM([Start])
+    with pytest.raises(LimitError):
+        await graph.arun(Start(), lm, max_iters=1)
+
+    assert len(stopped.trace) == 1
+    assert [call[0] for call in lm.calls] == ["choose_type"]
+
+
+async def test_no_dependency_of_a_node_beyond_the_bound_is_called():
+    called: list[int] = []
+
+    def get_number() -> int:
+        called.append(1)
+        return 1
+
+    class Start(Node):
+        async def __call__(self) -> End: ...
+
+    class End(Node):
+        number: Annotated[int, Dep(get_number)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(LimitError):
+        await Graph(start=Start).arun(Start(), ScriptedLM(), max_iters=1)
+
+    assert called == []
+
+
+async def test_a_negative_bound_is_refused():
+    with pytest.raises(ValueError, match="max_iters=-1"):
+        await Graph(start=Count).arun(Count(), max_iters=-1)
+
+
+# What a run needs before it starts
+
+
+@pytest.mark.parametrize("given", [Other(), "text", None], ids=str)
+async def test_a_start_of_the_wrong_type_is_refused(given: Any):
+    with pytest.raises(BaeError) as caught:
+        await Graph(start=Done).arun(given)
+
+    assert caught.value.code == "bae-start-type"
+    assert caught.value.message == f"the graph starts at Done, not at a {type(given).__name__}"
+
+
+async def test_run_inside_a_loop_raises_and_points_to_arun():
+    with pytest.raises(BaeError) as caught:
+        Graph(start=Done).run(Done())
+
+    assert caught.value.code == "bae-run-in-loop"
+    assert "await graph.arun(" in (caught.value.fix or "")
+
+
+def test_run_works_for_sync_callers():
+    assert Graph(start=Done, end=Done).run(Done(text="x")).result.text == "x"
+
+
+async def test_no_lm_where_one_is_needed_is_an_error_before_anything_is_called():
+    called: list[str] = []
+
+    def get_number() -> int:
+        called.append("dep")
+        return 1
+
+    class Start(Node):
+        number: Annotated[int, Dep(get_number)]
+
+        async def __call__(self) -> Middle:
+            called.append("body")
+            return Middle()
+
+    class Middle(Node):
+        async def __call__(self) -> Done: ...
+
+    with pytest.raises(BaeLMError) as caught:
+        await Graph(start=Start).arun(Start())
+
+    assert called == []
+    assert caught.value.code == "bae-lm-missing"
+    assert caught.value.message == (
+        "there is no LM, and Middle has an empty body: the LM goes on from it to Done"
+    )
+    assert "lm=…" in (caught.value.fix or "")
+
+
+async def test_every_use_of_an_lm_is_named_when_there_is_none():
+    async def ask(lm: LM) -> int:
+        return 1
+
+    async def below(x: Annotated[int, Dep(ask)]) -> int:
+        return x
+
+    class Chooses(Node):
+        async def __call__(self) -> Done | None: ...
+
+    class Asks(Node):
+        async def __call__(self, lm: LM) -> None:
+            assert lm
+
+    class Needs(Node):
+        x: Annotated[int, Dep(below)]
+
+        async def __call__(self) -> None: ...
+
+    class Inside(Node):
+        x: Annotated[Asks, Dep(Asks)]
+
+        async def __call__(self) -> None: ...
+
+    for start, why in [
+        (Chooses, "Chooses has an empty body: the LM chooses where it goes on"),
+        (Asks, "Asks.__call__ asks for one"),
+        (Needs, "Needs.x needs one: ask asks for it"),
+        (Inside, "Inside.x needs one: Asks.__call__ asks for one"),
+    ]:
+        with pytest.raises(BaeLMError) as caught:
+            await Graph(start=start).arun(start())
+        assert caught.value.message == f"there is no LM, and {why}"
+
+
+async def test_a_graph_that_asks_no_lm_needs_none():
+    def get_number() -> int:
+        return 1
+
+    class Start(Node):
+        x: Annotated[int, Dep(get_number)]
+
+        async def __call__(self) -> Done:
+            return Done(text=str(self.x))
+
+    assert (await Graph(start=Start).arun(Start())).trace[-1].text == "1"
+
+
+async def test_pinned_lms_make_the_lm_of_the_run_unnecessary():
+    chooser = RecordingLM([Done])
+    filler = RecordingLM(Pinned={"text": "by the filler"})
+
+    class Pinned(Done):
+        node_config: ClassVar[NodeConfig] = NodeConfig(lm=filler)
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        node_config: ClassVar[NodeConfig] = NodeConfig(lm=chooser)
+
+        async def __call__(self) -> Pinned | None: ...
+
+    chooser.choices = [Pinned]
+    result = await Graph(start=Start).arun(Start())
+
+    assert [call[0] for call in chooser.calls] == ["choose_type"]
+    assert [call[0] for call in filler.calls] == ["fill"]
+    assert result.trace[-1].text == "by the filler"
+
+
+async def test_a_pinned_lm_is_used_before_that_of_the_run_and_by_its_class_alone():
+    pinned = RecordingLM(Special={"n": 1})
+
+    class Special(Node):
+        node_config: ClassVar[NodeConfig] = NodeConfig(lm=pinned)
+        n: int
+
+        async def __call__(self, lm: LM) -> Done:
+            assert lm is pinned
+            return await lm.make(self, Done)
+
+    class Start(Node):
+        async def __call__(self) -> Special: ...
+
+    class Plain(Node):
+        async def __call__(self) -> Done: ...
+
+    run_lm = RecordingLM()
+    await Graph(start=Start).arun(Start(), run_lm)
+    await Graph(start=Plain).arun(Plain(), run_lm)
+
+    assert [call[:1] for call in pinned.calls] == [("fill",), ("make",)]
+    assert [call[1] for call in run_lm.calls] == [Done]
+
+
+async def test_a_pinned_lm_is_inherited_by_subclasses_and_not_seen_by_parents_or_siblings():
+    pinned = RecordingLM()
+
+    class Base(Node):
+        async def __call__(self) -> None: ...
+
+    class Child(Base):
+        node_config: ClassVar[NodeConfig] = NodeConfig(lm=pinned)
+
+    class Grandchild(Child): ...
+
+    class Sibling(Base): ...
+
+    def leading_to(target: type[Node]) -> Graph[Any]:
+        class Start(Node):
+            async def __call__(self): ...
+
+        Start.__call__.__annotations__["return"] = target
+        return Graph(start=Start)
+
+    async def needs_one(target: type[Node]) -> bool:
+        graph = leading_to(target)
+        try:
+            await graph.arun(graph.start())
+        except BaeLMError:
+            return True
+        return False
+
+    assert [await needs_one(cls) for cls in (Base, Child, Grandchild, Sibling)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert len(pinned.calls) == 2
+
+
+# Failures
+
+
+async def test_an_exception_in_a_body_is_a_node_error_with_the_cause():
+    class Start(Node):
+        async def __call__(self) -> Middle:
+            return Middle()
+
+    class Middle(Node):
+        async def __call__(self) -> Done:
+            raise LookupError("no such thing")
+
+    start = Start()
+    with pytest.raises(NodeError) as caught:
+        await Graph(start=Start).arun(start)
+
+    error = caught.value
+    assert isinstance(error.cause, LookupError)
+    assert error.__cause__ is error.cause
+    assert (error.code, error.node_type) == ("bae-node-failed", Middle)
+    assert error.message == "Middle.__call__ raised LookupError"
+    assert "cause: LookupError: no such thing" in str(error)
+    assert [type(node) for node in error.trace] == [Start, Middle]
+    assert error.run_id
+    assert error.journal.of(RunEnded)[-1].error is error
+
+
+async def test_a_node_that_is_built_wrongly_in_a_body_is_that_bodys_failure():
+    class Start(Node):
+        async def __call__(self) -> Done:
+            return Done(text=3)  # type: ignore[arg-type]
+
+    with pytest.raises(NodeError, match=r"Start\.__call__ raised ValidationError"):
+        await Graph(start=Start).arun(Start())
+
+
+async def test_a_bae_error_raised_in_a_body_passes_as_itself():
+    mine = BaeError("mine", code="my-own", fix="do this")
+
+    class Start(Node):
+        async def __call__(self) -> None:
+            raise mine
+
+    start = Start()
+    with pytest.raises(BaeError) as caught:
+        await Graph(start=Start).arun(start)
+
+    assert caught.value is mine
+    assert caught.value.trace == [start]
+    assert caught.value.journal is not None
+
+
+async def test_a_cancellation_in_a_body_is_a_cancellation():
+    class Start(Node):
+        async def __call__(self) -> None:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await Graph(start=Start).arun(Start())
+
+
+class Broken(RecordingLM):
+    def __init__(self, error: Exception, choices: Sequence[Any] = ()) -> None:
+        super().__init__(choices)
+        self.error = error
+
+    async def choose_type(self, types: Sequence[Any], context: Mapping[str, Any]) -> Any:
+        if self.choices:
+            return self.choices.pop(0)
+        raise self.error
+
+    async def fill(self, *args: Any, **options: Any) -> Any:
+        raise self.error
+
+
+class Chooses(Node):
+    async def __call__(self) -> Done | Other: ...
+
+
+@pytest.mark.parametrize(
+    ("choices", "doing"),
+    [([], "choosing where to go on from Chooses"), ([Done], "filling Done")],
+    ids=["choosing", "filling"],
+)
+async def test_an_exception_of_the_lm_is_an_lm_error_with_the_cause(choices: Any, doing: str):
+    cause = ConnectionError("no route")
+    start = Chooses()
+    with pytest.raises(BaeLMError) as caught:
+        await Graph(start=Chooses).arun(start, Broken(cause, choices))
+
+    error = caught.value
+    assert error.cause is cause
+    assert error.__cause__ is cause
+    assert error.code == "bae-lm-failed"
+    assert error.message == f"Broken raised ConnectionError while {doing}"
+    assert error.trace == [start]
+
+
+@pytest.mark.parametrize("choices", [[], [Done]], ids=["choosing", "filling"])
+async def test_a_bae_error_of_the_lm_passes_as_itself(choices: Any):
+    mine = BaeLMError("over quota", code="my-quota")
+    with pytest.raises(BaeLMError) as caught:
+        await Graph(start=Chooses).arun(Chooses(), Broken(mine, choices))
+
+    assert caught.value is mine
+
+
+# What is written down
+
+
+async def test_a_choice_and_a_fill_are_written_down_as_they_happen():
+    lm = ScriptedLM([Done, {"text": "x"}])
+    result = await Graph(start=Chooses).arun(Chooses(), lm)
+
+    kinds = [type(record) for record in result.journal]
+    assert kinds[1:-1] == [
+        StepStarted,
+        ChoiceStarted,
+        ChoiceMade,
+        FillStarted,
+        FillEnded,
+        StepStarted,
+    ]
+    (started,) = result.journal.of(ChoiceStarted)
+    (made,) = result.journal.of(ChoiceMade)
+    (filling,) = result.journal.of(FillStarted)
+    (filled,) = result.journal.of(FillEnded)
+    assert (started.node, started.offered) == (result.trace[0], (Done, Other))
+    assert (made.node, made.chosen) == (result.trace[0], Done)
+    assert (filling.target, filling.resolved) == (Done, {})
+    assert filled.node is result.trace[-1]
+    assert made.seconds >= 0
+    assert filled.seconds >= 0

@@ -1,0 +1,329 @@
+"""What a stream promises: the records of a run as they are written, none missed; a result when they
+are exhausted; and that nothing is left of a run nobody reads any more."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any
+
+import pytest
+
+from bae import BaeError, BaeLMError, Dep, Graph, Node, NodeError, ProofError
+from bae.journal import Record, RunEnded, RunStarted, StepStarted
+from bae.testing import ScriptedLM
+
+
+class Start(Node):
+    async def __call__(self) -> Middle: ...
+
+
+class Middle(Node):
+    n: int
+
+    async def __call__(self) -> End: ...
+
+
+class End(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+def script() -> ScriptedLM:
+    return ScriptedLM([{"n": 1}, {"text": "done"}])
+
+
+class Hold:
+    """A place in a run where it stays until it is cancelled or let go."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.go = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.closed = asyncio.Event()
+        hold = self
+
+        async def opened() -> AsyncIterator[int]:
+            yield 1
+            hold.closed.set()
+
+        class Held(Node):
+            opened: Annotated[int, Dep(opened)]
+
+            async def __call__(self) -> Last:
+                hold.reached.set()
+                try:
+                    await hold.go.wait()
+                except asyncio.CancelledError:
+                    hold.cancelled.set()
+                    raise
+                return Last()
+
+        class Last(Node):
+            async def __call__(self) -> None: ...
+
+        self.start: Any = Held
+        self.graph: Any = Graph(start=Held)
+
+
+@pytest.fixture
+def hold() -> Hold:
+    return Hold()
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What is dropped is gone at once, or it is not gone in this test."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def nothing_left() -> bool:
+    """Whether this task is the only one, once those that can end have ended."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def until(stream: Any, kind: type[Record]) -> Record:
+    async for record in stream:
+        if isinstance(record, kind):
+            return record
+    raise AssertionError(f"no {kind.__name__} came")
+
+
+async def test_the_records_of_a_stream_are_those_of_the_journal():
+    stream = Graph(start=Start).stream(Start(), script())
+    records = [record async for record in stream]
+
+    assert records == list(stream.result.journal)
+    assert isinstance(records[0], RunStarted)
+    assert isinstance(records[-1], RunEnded)
+
+
+async def test_a_stream_has_the_same_records_as_a_run():
+    graph = Graph(start=Start)
+    streamed = [type(record) async for record in graph.stream(Start(), script())]
+    run = await graph.arun(Start(), script())
+
+    assert streamed == [type(record) for record in run.journal]
+
+
+async def test_the_result_is_there_when_the_records_are_exhausted():
+    stream = Graph(start=Start, end=End).stream(Start(), script())
+    async for _ in stream:
+        pass
+
+    assert stream.result.result.text == "done"
+    assert [type(node) for node in stream.result.trace] == [Start, Middle, End]
+
+
+async def test_records_come_while_the_run_goes_on(hold: Hold):
+    stream = hold.graph.stream(hold.start())
+    await until(stream, StepStarted)
+    await hold.reached.wait()
+
+    assert not hold.cancelled.is_set()
+    with pytest.raises(BaeError) as caught:
+        stream.result
+    assert caught.value.code == "bae-stream-unfinished"
+    assert "not over yet" in caught.value.message
+
+    hold.go.set()
+    kinds = [type(record) async for record in stream]
+    assert kinds[-2:] == [StepStarted, RunEnded]
+    assert len(stream.result.trace) == 2
+
+
+async def test_a_run_does_not_start_before_it_is_read():
+    called: list[int] = []
+
+    class Noted(Node):
+        async def __call__(self) -> None:
+            called.append(1)
+
+    stream = Graph(start=Noted).stream(Noted())
+    assert await nothing_left()
+    assert called == []
+
+    await stream.aclose()
+    assert called == []
+    assert [record async for record in stream] == []
+
+
+async def test_an_exhausted_stream_has_nothing_more():
+    stream = Graph(start=Start).stream(Start(), script())
+    async for _ in stream:
+        pass
+
+    assert [record async for record in stream] == []
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+    assert stream.result.run_id
+
+
+async def test_a_slow_reader_misses_nothing_and_holds_nobody_up(hold: Hold):
+    hold.go.set()
+    stream = hold.graph.stream(hold.start())
+    first = await anext(stream)
+    await hold.closed.wait()  # the run is over, and one record has been read
+
+    rest = [record async for record in stream]
+    assert [first, *rest] == list(stream.result.journal)
+
+
+async def test_two_streams_of_one_graph_do_not_mix():
+    graph = Graph(start=Start)
+    one, two = graph.stream(Start(), script()), graph.stream(Start(), script())
+    mixed: list[Record] = []
+    while True:
+        pair = [await anext(one, None), await anext(two, None)]
+        if pair == [None, None]:
+            break
+        mixed.extend(record for record in pair if record is not None)
+
+    ids = {record.run_id for record in mixed if isinstance(record, RunStarted)}
+    assert ids == {one.result.run_id, two.result.run_id}
+    assert len(ids) == 2
+
+
+# Leaving
+
+
+async def test_breaking_out_of_a_plain_loop_cancels_the_run(hold: Hold, no_collector: None):
+    async for record in hold.graph.stream(hold.start()):
+        if isinstance(record, StepStarted):
+            await hold.reached.wait()
+            break
+
+    await hold.cancelled.wait()
+    await hold.closed.wait()
+    assert await nothing_left()
+
+
+async def test_leaving_the_block_cancels_the_run_and_waits_for_it(hold: Hold):
+    async with hold.graph.stream(hold.start()) as records:
+        await until(records, StepStarted)
+        await hold.reached.wait()
+
+    assert hold.cancelled.is_set()
+    assert hold.closed.is_set()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_an_error_inside_the_block_cancels_the_run_and_passes(hold: Hold):
+    with pytest.raises(LookupError):
+        async with hold.graph.stream(hold.start()) as records:
+            await until(records, StepStarted)
+            await hold.reached.wait()
+            raise LookupError
+
+    assert hold.closed.is_set()
+
+
+async def test_a_block_that_reads_to_the_end_has_the_result_inside():
+    async with Graph(start=Start, end=End).stream(Start(), script()) as records:
+        async for _ in records:
+            pass
+        assert records.result.result.text == "done"
+    assert records.result.result.text == "done"
+
+
+async def test_closing_a_stream_cancels_the_run_and_waits_for_it(hold: Hold):
+    stream = hold.graph.stream(hold.start())
+    await until(stream, StepStarted)
+    await hold.reached.wait()
+    await stream.aclose()
+
+    assert hold.cancelled.is_set()
+    assert hold.closed.is_set()
+    with pytest.raises(BaeError, match="was cancelled"):
+        stream.result
+    await stream.aclose()
+
+
+async def test_cancelling_a_reader_that_waits_cancels_the_run(hold: Hold):
+    async def read() -> None:
+        async for _ in hold.graph.stream(hold.start()):
+            pass
+
+    reader = asyncio.create_task(read())
+    await hold.reached.wait()
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+
+    assert hold.cancelled.is_set()
+    assert hold.closed.is_set()
+    assert await nothing_left()
+
+
+async def test_cancelling_a_reader_that_does_something_else_cancels_the_run_with_the_block(
+    hold: Hold,
+):
+    async def read() -> None:
+        async with hold.graph.stream(hold.start()) as records:
+            await until(records, StepStarted)
+            await asyncio.Event().wait()
+
+    reader = asyncio.create_task(read())
+    await hold.reached.wait()
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+
+    assert hold.cancelled.is_set()
+    assert hold.closed.is_set()
+
+
+# Failing
+
+
+async def test_what_the_run_raises_is_raised_from_the_loop_after_the_last_record():
+    class Fails(Node):
+        async def __call__(self) -> None:
+            raise LookupError("gone")
+
+    records: list[Record] = []
+    stream = Graph(start=Fails).stream(Fails())
+    with pytest.raises(NodeError) as caught:
+        async for record in stream:
+            records.append(record)
+
+    assert isinstance(caught.value.cause, LookupError)
+    last = records[-1]
+    assert isinstance(last, RunEnded)
+    assert last.error is caught.value
+    assert records == list(caught.value.journal)
+    with pytest.raises(BaeError, match="it failed"):
+        stream.result
+
+
+@pytest.mark.parametrize(
+    ("start", "raised"), [("unproved", ProofError), ("no lm", BaeLMError), ("bound", ValueError)]
+)
+async def test_what_keeps_a_run_from_starting_is_raised_from_the_first_step_of_the_loop(
+    start: str, raised: type[Exception]
+):
+    class Unproved(Node): ...
+
+    stream = {
+        "unproved": lambda: Graph(start=Unproved).stream(Unproved()),
+        "no lm": lambda: Graph(start=Start).stream(Start()),
+        "bound": lambda: Graph(start=Start).stream(Start(), script(), -1),
+    }[start]()
+    with pytest.raises(raised):
+        await anext(stream)
+
+
+async def test_a_stream_takes_the_same_options_as_a_run():
+    stream = Graph(start=Start).stream(Start(), script(), 2, prefetch=False)
+    with pytest.raises(BaeError) as caught:
+        async for _ in stream:
+            pass
+
+    assert caught.value.code == "bae-limit-reached"
