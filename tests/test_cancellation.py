@@ -17,6 +17,14 @@ from bae.testing import ScriptedLM
 BOUND = 20  # seconds until a test that would wait for ever fails instead
 
 
+async def some_turns() -> None:
+    """Take a while: several turns of the loop, in which everything that is ready runs."""
+    for _ in range(5):
+        turned = asyncio.Event()
+        asyncio.get_running_loop().call_soon(turned.set)
+        await turned.wait()
+
+
 @pytest.fixture(autouse=True)
 async def no_task_outlives_a_test() -> AsyncIterator[None]:
     yield
@@ -36,7 +44,7 @@ class Reached:
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.to_thread(lambda: None)  # a clean-up that takes its time
+            await some_turns()  # a clean-up that takes its time
             self.seen.append("left")
 
     async def wait_for(self, value: Any) -> Any:
@@ -66,7 +74,7 @@ async def cancel_at(
         await reached.wait()
         for _ in range(times):
             task.cancel()
-            await asyncio.to_thread(lambda: None)
+            await some_turns()
         with pytest.raises(asyncio.CancelledError):
             await task
     assert task.cancelled()
@@ -342,7 +350,7 @@ def opening(kind: str, log: list[str]) -> Any:
     async def on_loop() -> AsyncIterator[str]:
         log.append("open")
         yield "opened"
-        await asyncio.to_thread(lambda: None)
+        await some_turns()
         log.append("close")
 
     return sync if kind == "generator" else on_loop
@@ -513,7 +521,7 @@ async def test_a_sync_generator_that_is_opening_in_a_thread_is_still_closed(mana
     async def cancel_while_opening() -> set[asyncio.Task[Any]]:
         cancelling = asyncio.create_task(cancel_at(Graph(start=Holder).arun(Holder()), opening))
         await opening.wait()
-        await asyncio.to_thread(lambda: None)
+        await some_turns()
         assert log == []
         release.set()
         return await cancelling
@@ -628,11 +636,66 @@ async def test_cancelling_while_a_sync_generator_closes_lets_it_finish():
 
     cancelling = asyncio.create_task(cancel_at(Graph(start=Holder).arun(Holder()), closing, 2))
     await closing.wait()
-    await asyncio.to_thread(lambda: None)
+    await some_turns()
     assert not cancelling.done()
     release.set()
     assert await cancelling == set()
     assert log == ["closed"]
+
+
+async def test_a_clean_up_that_makes_something_else_of_a_cancellation_does_not_hide_it():
+    closing = asyncio.Event()
+
+    async def opened() -> AsyncIterator[str]:
+        yield "opened"
+        closing.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise OSError("cannot disconnect") from None
+
+    class Holder(Node):
+        value: Annotated[str, Dep(opened)]
+
+        async def __call__(self) -> None: ...
+
+    assert await cancel_at(Graph(start=Holder).arun(Holder()), closing) == set()
+
+
+async def test_a_run_in_a_task_that_was_cancelled_before_is_a_run_like_any_other():
+    async def opened() -> AsyncIterator[str]:
+        yield "opened"
+        raise asyncio.CancelledError("by myself")
+
+    class Holder(Node):
+        value: Annotated[str, Dep(opened)]
+        fails: bool
+
+        async def __call__(self) -> None:
+            if self.fails:
+                raise KeyError
+
+    ran: list[str] = []
+    begun = asyncio.Event()
+
+    async def cleans_up_with_a_run() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            with pytest.raises(DepError) as caught:
+                await Graph(start=Holder).arun(Holder(fails=False))
+            ran.append(caught.value.code)
+            with pytest.raises(NodeError):
+                await Graph(start=Holder).arun(Holder(fails=True))
+            ran.append("failed as it should")
+
+    task = asyncio.create_task(cleans_up_with_a_run())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ran == ["bae-dep-close", "failed as it should"]
 
 
 async def test_cancelling_while_a_failed_run_closes_is_a_cancellation():
@@ -686,7 +749,7 @@ async def test_cancelling_while_a_failed_run_lets_go_of_what_it_started_early_is
         failing = Graph(start=Start).arun(Start(), FailsLate())
         cancelling = asyncio.create_task(cancel_at(failing, leaving))
         await leaving.wait()
-        await asyncio.to_thread(lambda: None)
+        await some_turns()
         left.set()
         return await cancelling
 
@@ -712,7 +775,7 @@ async def test_a_dependency_that_will_not_be_cancelled_is_waited_for():
 
     cancelling = asyncio.create_task(cancel_at(Graph(start=Holder).arun(Holder()), entered, 2))
     await entered.wait()
-    await asyncio.to_thread(lambda: None)
+    await some_turns()
     assert not cancelling.done()
     may_end.set()
     assert await cancelling == set()

@@ -94,14 +94,14 @@ def test_a_default_list_belongs_to_one_node_alone():
 
 def test_positional_arguments_are_refused_as_by_any_model():
     with pytest.raises(TypeError):
-        Plain(1)  # type: ignore[misc]
+        Plain(1)
 
 
 def test_a_field_called_self_is_a_field_like_any_other():
     class Odd(Node):
-        self: int  # type: ignore[assignment]
+        self: int
 
-        async def __call__(this) -> None: ...  # noqa: N805
+        async def __call__(this) -> None: ...
 
     assert Odd(self=1).model_dump() == {"self": 1}
 
@@ -257,7 +257,7 @@ def test_reading_a_field_too_early_says_when_it_will_be_there():
 
 def test_a_name_that_is_no_field_is_missing_like_on_any_model():
     with pytest.raises(AttributeError, match="'Trip' object has no attribute 'plaice'"):
-        Trip(who="me").plaice  # type: ignore[attr-defined]
+        Trip(who="me").plaice
 
 
 def test_the_plain_fields_of_a_draft_are_validated_at_once():
@@ -334,7 +334,7 @@ def test_the_default_of_a_field_with_a_source_waits_for_the_source():
 def test_defaults_may_be_validated_and_sources_still_be_missing():
     class Checked(Node):
         model_config = ConfigDict(validate_default=True)
-        count: int = "3"  # type: ignore[assignment]
+        count: int = "3"
         place: Annotated[str, Dep(get_place)] = "nowhere"
 
         async def __call__(self) -> None: ...
@@ -519,7 +519,7 @@ def test_a_draft_keeps_extra_values_where_its_model_does():
         async def __call__(self) -> None: ...
 
     draft = Open(who="me", when="now")
-    assert draft.when == "now"  # type: ignore[attr-defined]
+    assert draft.when == "now"
     assert repr(draft) == "Open(who='me', when='now')"
     assert run(draft).model_dump() == {"who": "me", "place": "harbour", "when": "now"}
     assert draft.model_extra == {"when": "now"}
@@ -552,10 +552,10 @@ def test_an_assignment_to_a_draft_is_validated_where_its_model_does():
         async def __call__(self) -> None: ...
 
     draft = Careful(count=1)
-    draft.count = "2"  # type: ignore[assignment]
+    draft.count = "2"
     assert draft.count == 2
     with pytest.raises(ValidationError):
-        draft.count = "two"  # type: ignore[assignment]
+        draft.count = "two"
     assert run(draft).model_dump() == {"count": 2, "place": "harbour"}
 
 
@@ -705,7 +705,7 @@ def test_a_validator_that_splits_its_input_sees_the_input_only():
 
         async def __call__(self) -> None: ...
 
-    assert run(Tagged(tags="a,b")).tags == ["a", "b"]  # type: ignore[arg-type]
+    assert run(Tagged(tags="a,b")).tags == ["a", "b"]
 
 
 def test_a_model_validator_that_refuses_the_whole_node_stops_the_run():
@@ -983,7 +983,7 @@ def test_a_sync_call_is_refused_wherever_it_is_inherited_from():
 
     with pytest.raises(NodeError, match="async def __call__"):
 
-        class Wrong(Mixin, Node):  # type: ignore[misc]
+        class Wrong(Mixin, Node):
             pass
 
 
@@ -991,7 +991,7 @@ def test_a_mixin_may_say_where_a_node_leads():
     class Ends:
         async def __call__(self) -> None: ...
 
-    class Last(Ends, Node):  # type: ignore[misc]
+    class Last(Ends, Node):
         pass
 
     assert Last.is_terminal()
@@ -1150,7 +1150,7 @@ def test_node_config_is_no_field_and_no_part_of_what_is_dumped():
 
 def test_node_config_cannot_be_changed_behind_the_back_of_those_who_share_it():
     with pytest.raises(AttributeError):
-        Node.node_config.lm = scripted("for everybody")  # type: ignore[misc]
+        Node.node_config.lm = scripted("for everybody")
 
 
 def test_a_model_that_is_no_node_may_be_a_field_and_the_value_of_a_source():

@@ -10,6 +10,7 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
+    Generator,
     Iterable,
     Iterator,
     Mapping,
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NewType, Optional, TypeVar, Union
 
 import pytest
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, Field, RootModel, create_model
 from pydantic.json_schema import SkipJsonSchema
 
 from bae import (
@@ -220,6 +221,10 @@ def test_a_graph_that_is_fine_has_no_problems():
 
 def len_of(line: str) -> int:
     return len(line)
+
+
+def abs_of(number: int) -> int:
+    return abs(number)
 
 
 # Refusing to run
@@ -1180,6 +1185,11 @@ class Words(list[str]):
     pass
 
 
+class Lines(RootModel[list[str]]):
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
+        return iter(self.root)
+
+
 @pytest.mark.parametrize(
     "over",
     [
@@ -1197,8 +1207,11 @@ class Words(list[str]):
         list[str] | tuple[str, ...],
         list[Literal["a", "b"]],
         Annotated[list[str], Field(min_length=1)],
+        Generator[str, int, None],
+        tuple,
         Names,
         Words,
+        Lines,
     ],
     ids=str,
 )
@@ -1219,6 +1232,8 @@ def test_a_map_over_anything_list_like_is_fine(over: Any):
         list[str] | str,
         Celsius,
         Callable[[], str],
+        Literal["a", "b"],
+        RootModel[list[str]],
         None,
     ],
     ids=str,
@@ -1250,6 +1265,15 @@ def test_a_map_over_a_missing_field_is_an_error_that_lists_those_there_are():
     )
 
 
+def test_a_map_over_a_missing_field_of_a_node_without_others_says_that_there_are_none():
+    class Start(Node):
+        lengths: Annotated[list[int], Map(len_of, over="line")]
+
+        async def __call__(self) -> None: ...
+
+    assert "(it has: none)" in the_problem(Start).message
+
+
 def test_a_map_over_itself_is_an_error():
     class Start(Node):
         lengths: Annotated[list[int], Map(len_of, over="lengths")]
@@ -1269,6 +1293,16 @@ def test_maps_over_each_other_are_errors():
         async def __call__(self) -> None: ...
 
     assert codes(Start) == [("bae-map-over", "Start.a"), ("bae-map-over", "Start.b")]
+
+
+def test_a_map_over_a_map_over_nothing_is_told_where_nothing_is():
+    class Start(Node):
+        a: Annotated[list[int], Map(abs_of, over="b")]
+        b: Annotated[list[int], Map(len_of, over="c")]
+
+        async def __call__(self) -> None: ...
+
+    assert codes(Start) == [("bae-map-over", "Start.b")]
 
 
 def test_a_map_over_a_map_is_fine():
@@ -1292,8 +1326,22 @@ def test_items_of_the_wrong_type_are_an_error_that_names_both():
     assert problem.message == "len_of(line) takes str, but the items are int"
 
 
-def test_items_of_a_fixed_tuple_are_all_looked_at():
-    assert the_problem(mapping(tuple[str, int])).code == "bae-map-item"
+@pytest.mark.parametrize(
+    ("over", "items"),
+    [
+        (tuple[str, int], "str | int"),
+        (tuple[int, ...], "int"),
+        (list[str] | set[int], "str | int"),
+        (Generator[int, str, str], "int"),
+        (NewType("Numbers", list[int]), "int"),
+    ],
+    ids=str,
+)
+def test_the_items_of_anything_list_like_are_looked_at(over: Any, items: str):
+    problem = the_problem(mapping(over))
+
+    assert problem.code == "bae-map-item"
+    assert problem.message == f"len_of(line) takes str, but the items are {items}"
 
 
 def test_a_mapped_function_must_take_the_item_and_nothing_else():

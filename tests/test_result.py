@@ -310,4 +310,4 @@ async def test_a_waiting_run_has_no_result_and_says_why():
 async def test_the_repr_of_a_waiting_run_says_so():
     result = await Graph(start=Asking).arun(Asking())
 
-    assert repr(result) == "<GraphResult Asking waiting for 2 answers>"
+    assert repr(result) == "<GraphResult Asking waiting for Approval.fine, Approval.who>"

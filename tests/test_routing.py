@@ -620,13 +620,35 @@ async def test_a_negative_bound_is_refused():
 # What a run needs before it starts
 
 
-@pytest.mark.parametrize("given", [Other(), "text", None], ids=str)
-async def test_a_start_of_the_wrong_type_is_refused(given: Any):
+class Special(Done):
+    async def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (Other(), "was given an instance of Other"),
+        (Special(), "was given an instance of Special"),
+        ("text", "was given an instance of str"),
+        (Done, "was given the class Done"),
+    ],
+    ids=["node", "subclass", "text", "class"],
+)
+async def test_a_start_of_the_wrong_type_is_refused(given: Any, said: str):
     with pytest.raises(BaeError) as caught:
         await Graph(start=Done).arun(given)
 
     assert caught.value.code == "bae-start-type"
-    assert caught.value.message == f"the graph starts at Done, not at a {type(given).__name__}"
+    assert "starts at an instance of Done" in caught.value.message
+    assert said in caught.value.message
+
+
+async def test_something_that_is_no_lm_is_refused():
+    with pytest.raises(BaeLMError) as caught:
+        await Graph(start=Done).arun(Done(), lm="local")  # type: ignore[arg-type]
+
+    assert caught.value.code == "bae-lm-type"
+    assert "lm='local' is no LM" in caught.value.message
 
 
 async def test_run_inside_a_loop_raises_and_points_to_arun():

@@ -201,7 +201,7 @@ def _plan_parameters(
     free: list[tuple[str, Any]] = []
     positional: list[str] = []
     for parameter in _parameters(plan.fn):
-        hint = hints.get(parameter.name, parameter.empty)
+        hint = hints.get(parameter.name, Any)
         marker = _marker(hint)
         if isinstance(marker, Dep):
             key = key_of(marker.fn)

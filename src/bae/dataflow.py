@@ -241,8 +241,10 @@ class Dataflow:
 
     async def close(self, error: BaseException | None) -> BaseException | None:
         """Close what was opened, the newest first. All are closed, whatever any of them raises;
-        answers the first thing raised, or a cancellation that came meanwhile."""
+        answers the first thing raised. A cancellation that came meanwhile is raised at the end,
+        even where what was being closed made something else of it."""
         raised: BaseException | None = None
+        asked = cancellations()
         for key in self._opened:  # what is closed is of no use to whoever gave the cache
             self.cache.pop(key, None)
         while self._closers:
@@ -252,15 +254,16 @@ class Dataflow:
             except (Exception, asyncio.CancelledError) as caught:
                 if caught is error:  # a context manager that lets it through raises it again
                     continue
-                if isinstance(caught, asyncio.CancelledError) and being_cancelled():
-                    raised = caught
-                    continue
                 caught.add_note(f"while closing what {name} opened")
                 raised = raised or caught
+        if cancellations() > asked:
+            raise asyncio.CancelledError from raised
         return raised
 
     def _take_off(self, flight: Flight) -> None:
-        flight.task = asyncio.get_running_loop().create_task(self._fly(flight))
+        # Not by the loop's task factory, which may be an eager one: a flight that ends before
+        # those who ask for it are all there would be let go of, and flown again for the next.
+        flight.task = asyncio.Task(self._fly(flight), loop=asyncio.get_running_loop())
         # A task that is cancelled before it first runs never gets to end its flight itself.
         flight.task.add_done_callback(lambda task: self._landed(flight, task))
 
@@ -281,7 +284,7 @@ class Dataflow:
                         usage = Usage.total(used)
                         run.emit(LMUsed(time(), run.path, place.step, flight.by, usage))
         except asyncio.CancelledError as error:
-            if being_cancelled():
+            if cancellations():
                 raise
             failure = error  # raised by the function itself: a failure like any other
         except Exception as error:
@@ -315,6 +318,8 @@ class Dataflow:
             if flight.call is not None and flight.call.opens:
                 self._opened.append(flight.key)
             del self._flights[flight.key]
+        for ask in flight.asks:  # before the dependents: who asked for this one hears of it first
+            ask.hear(flight)
         for dependent in flight.dependents:
             if error is not None:
                 name = next(name for name, below in dependent.inputs if below is flight)
@@ -323,8 +328,6 @@ class Dataflow:
             dependent.waiting -= 1
             if dependent.waiting == 0 and not dependent.done:
                 self._take_off(dependent)
-        for ask in flight.asks:
-            ask.hear(flight)
 
     def _release_inputs(self, flight: Flight) -> list[asyncio.Task[None]]:
         cancelled: list[asyncio.Task[None]] = []
@@ -342,11 +345,12 @@ def landed(place: Place, value: Any) -> Flight:
     return flight
 
 
-def being_cancelled() -> bool:
-    """Whether somebody cancels the current task: a CancelledError can also come from a function
-    that raised it by itself, which is a failure like any other."""
+def cancellations() -> int:
+    """How often somebody has cancelled the current task. A CancelledError can also come from a
+    function that raised it by itself, which is a failure like any other; and a function that is
+    cancelled can raise something else."""
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return 0 if task is None else task.cancelling()
 
 
 async def gone(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -10,7 +10,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import ValidationError
-from pydantic._internal._model_construction import init_private_attributes
 from pydantic_core import SchemaValidator
 
 if TYPE_CHECKING:
@@ -55,6 +54,9 @@ def start_draft(node: Node, data: dict[str, Any], sourced: frozenset[str]) -> bo
     _put(node, "__pydantic_fields_set__", given.difference(missing))
     _put(node, "__pydantic_private__", None)
     if node.__private_attributes__:
+        # Only pydantic itself knows how its versions make these; loaded by those who have some.
+        from pydantic._internal._model_construction import init_private_attributes
+
         init_private_attributes(node, None)
     return True
 
@@ -66,14 +68,14 @@ def complete(node: Node, values: Mapping[str, Any]) -> None:
     as a whole are validated now.
     """
     cls = type(node)
-    held = {name: value for name, value in node.__dict__.items() if name in cls.__pydantic_fields__}
+    held = node.__dict__.keys() & cls.__pydantic_fields__.keys()  # no cached properties
     given = node.__pydantic_fields_set__ | values.keys()
-    data: dict[str, Any] = {**held, **(node.__pydantic_extra__ or {}), **values}
+    data = {name: node.__dict__[name] for name in held}
+    data.update(node.__pydantic_extra__ or (), **values)
+    validator = _validator(cls, "rest", frozenset(held))
     token = _private.set(node.__pydantic_private__)
     try:
-        _validator(cls, "rest", frozenset(held)).validate_python(
-            data, self_instance=node, by_alias=False, by_name=True
-        )
+        validator.validate_python(data, self_instance=node, by_alias=False, by_name=True)
     finally:
         _private.reset(token)
     _put(node, "__pydantic_fields_set__", given)
@@ -107,18 +109,19 @@ def field_schema(cls: type[Node], name: str) -> Any:
 
 
 def _validator(cls: type[Node], kind: _Kind, names: frozenset[str]) -> SchemaValidator:
-    found = cast(dict[Any, SchemaValidator] | None, cls.__dict__.get(_VALIDATORS))
+    made = cast(dict[Any, SchemaValidator] | None, cls.__dict__.get(_VALIDATORS))
+    if made is None:
+        made = {}
+        setattr(cls, _VALIDATORS, made)
+    found = made.get((kind, names))
     if found is None:
-        found = {}
-        setattr(cls, _VALIDATORS, found)
-    if (kind, names) not in found:
         schema = cast(dict[str, Any], cls.__pydantic_core_schema__)
         config = _model_config(schema)
         if kind != "draft":
             config["loc_by_alias"] = False  # errors of the run's own values name the field
         shape = _reshaped(schema, kind, names, config)
-        found[kind, names] = SchemaValidator(cast(Any, shape), cast(Any, config))
-    return found[kind, names]
+        found = made[kind, names] = SchemaValidator(cast(Any, shape), cast(Any, config))
+    return found
 
 
 def _model_config(schema: dict[str, Any]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     field = plan.fields.get(name)
-    said = f"{plan.name}.{name}: {first['msg']}" if name else f"{plan.name}: {first['msg']}"
+    said = f"{'.'.join(map(str, [plan.name, *first['loc']]))}: {first['msg']}"
     if field is None or field.kind == "plain":
         return NodeError(
             said,
@@ -150,7 +150,9 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
         field_name=name,
         code=code,
         cause=error,
-        fix="return what the field declares, or declare what is returned",
+        fix="declare the field as the one it is recalled from"
+        if field.kind == "recall"
+        else "return what the field declares, or declare what is returned",
     )
 
 

@@ -63,19 +63,28 @@ async def fan_out(flight: Flight, call: CallPlan, marker: Map, flow: Dataflow) -
 async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
     """Run workers as tasks to their end. When one fails, or this is cancelled, the others are
     cancelled and awaited; the first failure is raised as itself."""
+    failures: list[BaseException] = []
+
+    async def heard_out(worker: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await worker()
+        except (Exception, asyncio.CancelledError) as error:
+            failures.append(error)
+
     loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(worker()) for worker in workers]
-    if not tasks:
-        return
-    left, failed = set(tasks), None
+    tasks = [loop.create_task(heard_out(worker)) for worker in workers]
+    left = set(tasks)
     try:
-        while left and failed is None:
-            # Not FIRST_EXCEPTION: it does not hear of a worker that raised CancelledError itself.
-            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            failed = next((t for t in done if t.cancelled() or t.exception()), None)
+        while left and not failures:
+            _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
         await gone(tasks)
-    if failed is not None:
-        failed.result()
+    if failures:
+        first = failures[0]
+        failures.clear()
+        try:
+            raise first
+        finally:
+            del first  # as its traceback holds this frame

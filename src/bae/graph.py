@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from bae.calls import CallPlan, every_call
-from bae.exceptions import BaeError, ProofError
+from bae.exceptions import BaeError, HintError, ProofError
 from bae.node import Node
 from bae.plan import NodePlan, plan_of
 
@@ -164,7 +164,7 @@ class Graph(Generic[T]):
         from bae.proof import prove
 
         problems = prove(self)
-        if self._shape is not None:
+        if not any(problem.code == HintError.default_code for problem in problems):
             self._problems = problems
         return list(problems)
 
@@ -291,7 +291,7 @@ class Graph(Generic[T]):
                 ahead.extend(plans[cls].successors)
         shape = _Shape(plans, any(plan.sourced for plan in plans.values()))
         # Names that could not be resolved may be defined by the next time somebody asks.
-        if not any(plan.unresolved for plan in plans.values()):
+        if not any(plan.provisional for plan in plans.values()):
             self._shape = shape
         return shape
 

@@ -202,8 +202,10 @@ _METACLASS_NEW = cast(Any, type(BaseModel)).__new__.__code__
 
 
 def _raw_annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
+    if not isinstance(function, FunctionType):
         return cast(dict[str, Any], getattr(function, "__annotations__", {}))
+    try:
+        return function.__annotations__
     except Exception as error:  # Python 3.14 evaluates here
         if not isinstance(error, NameError):
             raise _not_a_type("an annotation", error, function) from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -101,6 +101,16 @@ class Recall:
     """
 
     node_type: type[Node] | None = None
+
+    def __post_init__(self) -> None:
+        from bae.node import Node
+
+        given = cast(object, self.node_type)
+        if given is not None and not (isinstance(given, type) and issubclass(given, Node)):
+            raise TypeError(
+                f"Recall({given!r}): give it a Node class to look at, or nothing; what is looked "
+                "for is the type of the field"
+            )
 
     def __str__(self) -> str:
         return f"Recall({self.node_type.__name__ if self.node_type else ''})"

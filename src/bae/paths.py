@@ -64,10 +64,6 @@ def _reachable(edges: Mapping[V, Sequence[V]], start: V) -> set[V]:
 
 
 def _loop_through(edges: Mapping[V, Sequence[V]], place: V) -> list[V]:
-    for following in edges[place]:
-        if following == place:
-            return [place]
-        back = path_avoiding(edges, following, place, lambda _: False)
-        if back is not None:
-            return [place, *back[:-1]]
-    return [place]
+    back = path_avoiding(edges, edges[place][0], place, lambda _: False)
+    assert back is not None, "in a loop that nothing leaves, every way on leads back"
+    return [place, *back[:-1]]

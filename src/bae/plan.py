@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pydantic.fields import FieldInfo
 
 from bae.assignable import type_name, union_members
-from bae.calls import CallPlan, buried, is_buried, is_lm, plan_call
+from bae.calls import CallPlan, buried, every_call, is_buried, is_lm, plan_call
 from bae.exceptions import HintError
 from bae.hints import (
     Names,
@@ -77,6 +77,9 @@ class NodePlan:
     lm: LM | None = None
     problems: list[Problem] = field(default_factory=list[Problem])
     unresolved: bool = False
+    """Whether a name was missing, so that it is not known where the node leads."""
+    provisional: bool = False
+    """Whether a name was missing here or in a dependency: it may be defined later."""
 
     @property
     def name(self) -> str:
@@ -105,11 +108,15 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     except HintError as error:
         if strict:
             raise
-        plan.unresolved = True
+        plan.unresolved = plan.provisional = True
         where = f" ({error.path})" if error.path else ""
         plan.problems.append(
             Problem("error", error.code, plan.name, error.message + where, error.fix or "")
         )
+        return plan
+    calls = [call for each in plan.sourced for call in every_call(each.call)]
+    if any(problem.code == HintError.default_code for call in calls for problem in call.problems):
+        plan.provisional = True
         return plan
     type.__setattr__(cls, "__bae_plan__", plan)
     forget_frame(cls)

@@ -339,6 +339,7 @@ def _failed(plan: NodePlan, name: str, flight: Flight) -> BaeError:
     item = "" if below.item is None else f"[{below.item}]"
     place = f"{plan.name}.{name}{item}"
     if isinstance(error, CallTimeout):
+        marker = "Map" if below.source == "map" else "Dep"
         return DepError(
             f"{place}: {error}",
             node_type=plan.node,
@@ -346,7 +347,7 @@ def _failed(plan: NodePlan, name: str, flight: Flight) -> BaeError:
             code="bae-dep-timeout",
             path=flight.route(f"{plan.name}.{name}"),
             cause=error,
-            fix=f"raise the bound: Dep({below.by}, timeout=…), or give the field a default",
+            fix=f"raise the bound: {marker}({below.by}, timeout=…), or give the field a default",
         )
     return DepError(
         f"{place}: {below.by} raised {type(error).__name__}",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pydantic import ValidationError
 
 from bae.calls import CallPlan
-from bae.dataflow import Dataflow, being_cancelled, gone
+from bae.dataflow import Dataflow, gone
 from bae.draft import complete, validated
 from bae.exceptions import BaeError
 from bae.failures import (
@@ -45,7 +45,7 @@ from bae.node import Node
 from bae.plan import NodePlan
 from bae.resolver import resolve, start_early
 from bae.result import GraphResult
-from bae.run import Run, Waiting
+from bae.run import NONE, Run, Waiting
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -130,11 +130,12 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
         failure = cancelled
     if run.outer is not None:
         return failure
-    raised = await flow.close(None if isinstance(failure, Waiting) else failure)
+    try:
+        raised = await flow.close(None if isinstance(failure, Waiting) else failure)
+    except asyncio.CancelledError as cancelled:
+        return cancelled
     if raised is None:
         return failure
-    if isinstance(raised, asyncio.CancelledError) and being_cancelled():
-        return raised
     if failure is not None and not isinstance(failure, Waiting):
         failure.add_note(f"and then {type(raised).__name__} was raised: {raised}")
         return failure
@@ -154,7 +155,7 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
     while True:
         plan = plans[type(node)]
         if plan.sourced:
-            await _make_whole(run, plan, node)
+            await _make_whole(run, plans, plan, node)
         trace.append(node)
         log.append(StepStarted(time(), path, step, node) if path else time())
         step += 1
@@ -184,23 +185,26 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
         node = following
 
 
-async def _make_whole(run: Run, plan: NodePlan, node: Node) -> None:
+async def _make_whole(run: Run, plans: Plans, plan: NodePlan, node: Node) -> None:
     """Resolve the fields that have a source and are not there, and validate the node whole."""
-    given_up, run.given_up = run.given_up, frozenset[str]()
+    given_up, run.given_up = run.given_up, NONE
     absent = [field for field in plan.sourced if field.name not in node.__dict__]
-    if not absent:
-        return
-    missing = [field for field in absent if field.name not in given_up]
-    try:
-        values = await resolve(run, plan, missing, node.__dict__)
-    except Waiting as waiting:
-        waiting.node = node
-        raise
-    await _let_go(run, cast(Dataflow, run.flow))
-    try:
-        complete(node, values)
-    except Exception as error:
-        raise invalid(plan, error) from error
+    values: dict[str, Any] = {}
+    if absent:
+        missing = [field for field in absent if field.name not in given_up]
+        try:
+            values = await resolve(run, plan, missing, node.__dict__)
+        except Waiting as waiting:
+            waiting.node = node
+            raise
+    # After a node that the LM has filled, what was started early is for the one that follows it.
+    if run.ahead is not None and plans[type(run.trace[-1])].written:
+        await _let_go(run, cast(Dataflow, run.flow))
+    if absent:
+        try:
+            complete(node, values)
+        except Exception as error:
+            raise invalid(plan, error) from error
 
 
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:

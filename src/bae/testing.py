@@ -70,6 +70,10 @@ class ScriptedLM:
         choices: Sequence[type[Node] | str | None] = (),
         attempts: int = 3,
     ) -> None:
+        if isinstance(script, str):
+            raise TypeError(f"ScriptedLM({script!r}): give it a list of answers, or them by type")
+        if attempts < 1:
+            raise ValueError(f"ScriptedLM(attempts={attempts!r}): give 1 or more")
         self.asked: list[Asked] = []
         self._attempts = attempts
         self._choices: list[Scripted] = list(choices)
@@ -218,9 +222,10 @@ class ScriptedLM:
 
     def _take(self, answers: list[Scripted], wanted: str) -> Scripted:
         if not answers:
+            others = ", ".join(name for name, left in self._by_name.items() if left)
             raise ScriptError(
                 f"asked for {wanted}, but the script has no answer left (question "
-                f"{len(self.asked)})",
+                f"{len(self.asked)}{f'; it has answers for {others}' if others else ''})",
                 fix="add an answer, or find out why there is one more question",
             )
         return answers.pop(0)

@@ -31,6 +31,7 @@ class Usage:
 
     @classmethod
     def total(cls, parts: Iterable[Usage]) -> Usage:
+        """The sum of several, and nothing used where there are none."""
         return sum(parts, start=cls())
 
 

@@ -1,0 +1,306 @@
+"""What bae's exceptions promise: a code that never changes and can be looked up, the cause, the run
+they come from, and a text that ends in something to do."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import ValidationError
+
+import bae
+from bae import (
+    BaeError,
+    BaeLMError,
+    BaeParseError,
+    Dep,
+    DepError,
+    FillError,
+    GateError,
+    Graph,
+    HintError,
+    LimitError,
+    Node,
+    NodeError,
+    OpenGate,
+    Problem,
+    ProofError,
+    RecallError,
+    RouteError,
+)
+from bae.exceptions import CallTimeout
+from bae.journal import RunEnded
+from bae.testing import ScriptedLM, ScriptError
+
+
+class Worn(Node):
+    top: int = 0
+
+    async def __call__(self) -> None: ...
+
+
+GATE = OpenGate("fine?", Worn, "top", int)
+
+# Every class with its default code, the arguments of its own, and what they become.
+CLASSES: list[tuple[type[BaeError], str, dict[str, Any], dict[str, Any]]] = [
+    (BaeError, "bae-error", {"path": "A -> B"}, {"path": "A -> B"}),
+    (HintError, "bae-hint-unresolved", {"path": "looked in x"}, {"path": "looked in x"}),
+    (
+        ProofError,
+        "bae-proof-failed",
+        {"problems": [Problem("error", "bae-x", "A", "is wrong")]},
+        {"problems": (Problem("error", "bae-x", "A", "is wrong"),)},
+    ),
+    (NodeError, "bae-node-failed", {"node_type": Worn}, {"node_type": Worn}),
+    (RouteError, "bae-route-undeclared", {"node_type": Worn}, {"node_type": Worn}),
+    (
+        DepError,
+        "bae-dep-failed",
+        {"node_type": Worn, "field_name": "top", "path": "A.x <- f()"},
+        {"node_type": Worn, "field_name": "top", "path": "A.x <- f()"},
+    ),
+    (
+        RecallError,
+        "bae-recall-missing",
+        {"node_type": Worn, "field_name": "top"},
+        {"node_type": Worn, "field_name": "top"},
+    ),
+    (
+        GateError,
+        "bae-gate-unanswered",
+        {"gates": [GATE], "node_type": Worn, "field_name": "top"},
+        {"gates": (GATE,), "node_type": Worn, "field_name": "top"},
+    ),
+    (
+        LimitError,
+        "bae-limit-reached",
+        {"limit": "max_iters", "bound": 10, "used": 9},
+        {"limit": "max_iters", "bound": 10, "used": 9},
+    ),
+    (BaeLMError, "bae-lm-failed", {}, {}),
+    (BaeParseError, "bae-lm-unparsable", {}, {}),
+    (
+        FillError,
+        "bae-fill-invalid",
+        {"node_type": Worn, "validation_errors": ({"type": "missing"},), "attempts": 3},
+        {"node_type": Worn, "validation_errors": [{"type": "missing"}], "attempts": 3},
+    ),
+    (ScriptError, "bae-script-exhausted", {}, {}),
+]
+
+each_class = pytest.mark.parametrize(
+    ("cls", "code", "given", "kept"), CLASSES, ids=[cls.__name__ for cls, *_ in CLASSES]
+)
+
+
+def test_every_exception_of_bae_is_listed_here():
+    public = {
+        value
+        for value in (getattr(bae, name) for name in bae.__all__)
+        if isinstance(value, type) and issubclass(value, BaseException)
+    }
+
+    assert public | {ScriptError} == {cls for cls, *_ in CLASSES}
+    assert all(issubclass(cls, BaeError) for cls in public)
+    assert issubclass(RouteError, NodeError)
+    assert issubclass(ScriptError, BaeLMError)
+    assert issubclass(CallTimeout, TimeoutError)
+
+
+@each_class
+def test_a_message_is_enough_to_make_one(cls: type[BaeError], code: str, given: Any, kept: Any):
+    error = cls("it broke")
+
+    assert str(error) == f"[{code}] it broke"
+    assert (error.message, error.code, error.fix, error.path) == ("it broke", code, None, None)
+    assert (error.cause, error.__cause__) == (None, None)
+    assert (error.trace, error.journal, error.run_id) == ([], None, None)
+    assert error.args == ("it broke",)
+
+
+@each_class
+def test_everything_given_is_kept_and_the_cause_is_chained(
+    cls: type[BaeError], code: str, given: Any, kept: Any
+):
+    cause = LookupError("gone\nfor good")
+    error = cls("it broke", cause=cause, fix="mend it", **given)
+
+    assert {name: getattr(error, name) for name in kept} == kept
+    assert error.code == code
+    assert error.cause is cause
+    assert error.__cause__ is cause
+    lines = str(error).splitlines()
+    assert lines[0] == f"[{code}] it broke"
+    assert lines[-2:] == ["  cause: LookupError: gone", "  try:   mend it"]
+
+
+@each_class
+def test_an_error_survives_pickling(cls: type[BaeError], code: str, given: Any, kept: Any):
+    error = cls("it broke", cause=LookupError("gone"), fix="mend it", **given)
+    error.trace, error.run_id = [Worn(top=3)], "an id"
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert type(copy) is cls
+    assert str(copy) == str(error)
+    assert (copy.code, copy.message, copy.fix) == (code, "it broke", "mend it")
+    assert {name: getattr(copy, name) for name in kept} == kept
+    assert isinstance(copy.cause, LookupError)
+    assert copy.__cause__ is copy.cause
+    assert (copy.trace, copy.run_id) == ([Worn(top=3)], "an id")
+
+
+def fails() -> int:
+    raise LookupError("gone")
+
+
+class Fails(Node):
+    top: Annotated[int, Dep(fails)]
+
+    async def __call__(self) -> None: ...
+
+
+class Fills(Node):
+    async def __call__(self) -> Worn: ...
+
+
+@pytest.mark.parametrize(
+    ("graph", "start", "lm"),
+    [
+        (Graph(start=Fails), Fails(), None),
+        (Graph(start=Fills), Fills(), ScriptedLM([{"top": "x"}] * 3)),
+    ],
+    ids=["dependency", "fill"],
+)
+async def test_an_error_of_a_run_survives_pickling_with_its_journal(
+    graph: Graph[Any], start: Node, lm: Any
+):
+    with pytest.raises(BaeError) as caught:
+        await graph.arun(start, lm)
+    copy = pickle.loads(pickle.dumps(caught.value))
+
+    assert str(copy) == str(caught.value)
+    assert copy.run_id == caught.value.run_id
+    assert [type(r) for r in copy.journal] == [type(r) for r in caught.value.journal]
+    # What the journal says the run failed with is the very error that carries the journal.
+    assert copy.journal.of(RunEnded)[-1].error is copy
+
+
+def test_an_error_has_the_parts_of_its_text_in_order():
+    error = DepError(
+        "AnticipateDay.weather: get_weather raised TimeoutError",
+        cause=TimeoutError("no answer from the weather service"),
+        path="AnticipateDay.weather <- get_weather(place) <- get_location()",
+        fix="give the field a default",
+    )
+
+    assert str(error) == (
+        "[bae-dep-failed] AnticipateDay.weather: get_weather raised TimeoutError\n"
+        "  path:  AnticipateDay.weather <- get_weather(place) <- get_location()\n"
+        "  cause: TimeoutError: no answer from the weather service\n"
+        "  try:   give the field a default"
+    )
+
+
+def test_a_cause_without_a_text_is_named_by_its_type_alone():
+    assert "  cause: LookupError\n" in str(BaeError("x", cause=LookupError(), fix="y"))
+
+
+def test_a_code_can_be_given_where_the_class_takes_one():
+    assert BaeError("x", code="my-own").code == "my-own"
+    assert DepError("x", code="bae-dep-timeout").code == "bae-dep-timeout"
+    assert str(NodeError("x", code="bae-node-invalid")) == "[bae-node-invalid] x"
+
+
+async def test_an_error_of_a_run_carries_the_trace_the_journal_and_the_run_id():
+    class Begin(Node):
+        async def __call__(self) -> Fails:
+            return Fails()
+
+    begin = Begin()
+    with pytest.raises(DepError) as caught:
+        await Graph(start=Begin).arun(begin)
+
+    error = caught.value
+    assert error.trace == [begin]
+    assert error.journal[0].run_id == error.run_id
+    assert error.journal.of(RunEnded)[-1].error is error
+    assert isinstance(error.cause, LookupError)
+    assert str(error) == (
+        "[bae-dep-failed] Fails.top: fails raised LookupError\n"
+        "  path:  Fails.top <- fails()\n"
+        "  cause: LookupError: gone\n"
+        "  try:   mend fails, retry it with retries=…, or give the field a default"
+    )
+
+
+async def test_a_fill_error_has_what_pydantic_said():
+    with pytest.raises(FillError) as caught:
+        await Graph(start=Fills).arun(Fills(), ScriptedLM([{"top": "x"}] * 3))
+
+    error = caught.value
+    assert isinstance(error.cause, ValidationError)
+    assert error.validation_errors == error.cause.errors(include_url=False)
+    assert (error.node_type, error.attempts) == (Worn, 3)
+
+
+def test_a_node_with_a_sync_call_is_refused_where_it_is_defined():
+    with pytest.raises(NodeError) as caught:
+
+        class Sync(Node):
+            def __call__(self) -> None: ...
+
+    assert caught.value.code == "bae-node-sync-call"
+    assert "async def" in (caught.value.fix or "")
+
+
+# The codes and their page
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def codes_in_the_source() -> set[str]:
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    return set(re.findall(r"""["'](bae-[a-z][a-z-]*)["']""", source))
+
+
+def codes_on_the_page() -> list[str]:
+    page = (ROOT / "docs" / "errors.md").read_text("utf-8")
+    return re.findall(r"^\| `(bae-[a-z-]+)` \|", page, re.MULTILINE)
+
+
+def test_every_code_in_the_source_is_written_out_so_that_it_can_be_searched_for():
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+
+    assert re.findall(r"""f["']bae-[^"']*""", source) == []
+    assert len(codes_in_the_source()) > 40
+
+
+def test_every_code_is_explained_and_none_that_does_not_exist():
+    assert set(codes_on_the_page()) == codes_in_the_source()
+
+
+def test_every_code_is_explained_once():
+    assert sorted(codes_on_the_page()) == sorted(set(codes_on_the_page()))
+
+
+def test_every_code_has_a_meaning_something_to_do_and_an_exception_that_exists():
+    page = (ROOT / "docs" / "errors.md").read_text("utf-8")
+    names = {cls.__name__ for cls, *_ in CLASSES} | {"problem"}
+    for row in re.findall(r"^\| `bae-.*$", page, re.MULTILINE):
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+        assert len(cells) == 4, row
+        assert all(cells), row
+        assert set(re.findall(r"problem|\b[A-Z]\w+", cells[1])) <= names, row
+        assert set(re.findall(r"problem|\b[A-Z]\w+", cells[1])), row
+
+
+@each_class
+def test_the_page_names_the_exception_of_each_default_code(
+    cls: type[BaeError], code: str, given: Any, kept: Any
+):
+    page = (ROOT / "docs" / "errors.md").read_text("utf-8")
+
+    assert re.search(rf"^\| `{code}` \| [^|]*`{cls.__name__}`", page, re.MULTILINE)

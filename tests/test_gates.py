@@ -1,0 +1,515 @@
+"""What `Gate` promises: a run without an answerer stops with everything it waits for, said at once
+and typed; with one, the answer is a value of the node like any other."""
+
+import asyncio
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from bae import (
+    Dep,
+    DepError,
+    Gate,
+    GateError,
+    Graph,
+    GraphResult,
+    Map,
+    Node,
+    OpenGate,
+    Recall,
+)
+from bae.journal import GateOpened, RunEnded, SourceEnded
+from bae.resolver import classify_fields, resolve_fields
+from bae.testing import ScriptedLM
+
+BOUND = 20  # seconds until a test that would wait for ever fails instead
+
+
+async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
+    async with asyncio.timeout(BOUND):
+        return await Graph(start=type(start)).arun(start, lm, **options)
+
+
+class Send(Node):
+    to: Annotated[str, Gate("to whom?")]
+    approved: Annotated[bool, Gate("really send it?")]
+
+    async def __call__(self) -> None: ...
+
+
+class Write(Node):
+    text: str
+
+    async def __call__(self) -> Send:
+        return Send()
+
+
+# Nobody to answer
+
+
+async def test_a_run_without_an_answerer_stops_and_says_everything_it_waits_for():
+    result = await run(Write(text="hi"))
+    assert [(gate.place, gate.question, gate.type) for gate in result.waiting] == [
+        ("Send.to", "to whom?", str),
+        ("Send.approved", "really send it?", bool),
+    ]
+    assert all(isinstance(gate, OpenGate) and gate.node_type is Send for gate in result.waiting)
+    assert [type(node) for node in result.trace] == [Write]
+    assert isinstance(result.node, Send)
+
+
+async def test_there_is_no_result_to_mistake_for_one():
+    result = await run(Write(text="hi"))
+    with pytest.raises(GateError) as caught:
+        result.result
+    error = caught.value
+    assert error.code == "bae-gate-unanswered"
+    assert error.gates == result.waiting
+    assert "Send.to: to whom?" in str(error)
+    assert "Send.approved: really send it?" in str(error)
+    assert error.trace == result.trace
+    assert error.run_id == result.run_id
+
+
+async def test_after_a_normal_end_nothing_waits_and_there_is_no_node():
+    class Only(Node):
+        async def __call__(self) -> None: ...
+
+    result = await run(Only())
+    assert result.waiting == ()
+    assert result.node is None
+
+
+async def test_the_journal_says_what_is_asked_and_that_the_run_waits():
+    result = await run(Write(text="hi"))
+    assert [record.gate for record in result.journal.of(GateOpened)] == [*result.waiting]
+    (ended,) = result.journal.of(RunEnded)
+    assert ended.outcome == "waiting"
+    assert ended.gates == result.waiting
+
+
+async def test_the_other_dependencies_of_the_step_still_finish():
+    calls: list[str] = []
+    release = asyncio.Event()
+
+    async def slow() -> str:
+        await release.wait()
+        calls.append("slow")
+        return "slow"
+
+    async def releases() -> str:
+        # Comes after the gate has been opened, since gates wait for nothing.
+        release.set()
+        return "released"
+
+    class Holder(Node):
+        ok: Annotated[bool, Gate("go on?")]
+        a: Annotated[str, Dep(slow)]
+        b: Annotated[str, Dep(releases)]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Holder())
+    assert [gate.field_name for gate in result.waiting] == ["ok"]
+    assert calls == ["slow"]
+    values = {r.field: r.value for r in result.journal.of(SourceEnded) if r.source == "dep"}
+    assert values == {"a": "slow", "b": "released"}
+
+
+async def test_a_failure_beside_an_open_gate_is_the_failure_of_the_run():
+    def bad() -> int:
+        raise ValueError("bad")
+
+    class Holder(Node):
+        ok: Annotated[bool, Gate("go on?")]
+        a: Annotated[int, Dep(bad)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder())
+    assert caught.value.field_name == "a"
+
+
+async def test_gates_in_graphs_inside_are_waited_for_all_at_once():
+    class Inner(Node):
+        sure: Annotated[bool, Gate("sure?")]
+
+        async def __call__(self) -> None: ...
+
+    class Innermost(Node):
+        really: Annotated[bool, Gate("really?")]
+
+        async def __call__(self) -> None: ...
+
+    class Middle(Node):
+        below: Annotated[Innermost, Dep(Innermost)]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        ok: Annotated[bool, Gate("ok?")]
+        inner: Annotated[Inner, Dep(Inner)]
+        middle: Annotated[Middle, Dep(Middle)]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Outer())
+    assert {(gate.question, gate.path) for gate in result.waiting} == {
+        ("ok?", ""),
+        ("sure?", "0:Outer.inner"),
+        ("really?", "0:Outer.middle/0:Middle.below"),
+    }
+    assert isinstance(result.node, Outer)
+
+
+async def test_gates_in_items_of_a_map_are_waited_for_all_at_once_and_the_others_finish():
+    class Each(Node):
+        item: int
+
+        async def __call__(self) -> "Ask | Done":
+            return Ask(about=self.item) if self.item % 2 else Done()
+
+    class Ask(Node):
+        about: int
+        ok: Annotated[bool, Gate("ok?")]
+
+        async def __call__(self) -> None: ...
+
+    class Done(Node):
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        items: list[int]
+        each: Annotated[list[Ask | Done], Map(Each, over="items", limit=2)]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Outer(items=[0, 1, 2, 3, 4]))
+    assert [(gate.path, gate.context) for gate in result.waiting] == [
+        ("0:Outer.each[1]", {"about": 1}),
+        ("0:Outer.each[3]", {"about": 3}),
+    ]
+    assert {path for path, nodes in result.nested.items() if isinstance(nodes[-1], Done)} == {
+        "0:Outer.each[0]",
+        "0:Outer.each[2]",
+        "0:Outer.each[4]",
+    }
+
+
+async def test_a_gate_of_a_shared_graph_is_asked_once():
+    class Inner(Node):
+        sure: Annotated[bool, Gate("sure?")]
+
+        async def __call__(self) -> None: ...
+
+    def uses(inner: Annotated[Inner, Dep(Inner)]) -> bool:
+        return inner.sure
+
+    class Outer(Node):
+        a: Annotated[Inner, Dep(Inner)]
+        b: Annotated[Inner, Dep(Inner)]
+        c: Annotated[bool, Dep(uses)]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Outer())
+    assert [gate.question for gate in result.waiting] == ["sure?"]
+
+
+async def test_a_map_over_a_gate_waits_for_it_and_then_works():
+    async def double(item: int) -> int:
+        return item * 2
+
+    class Holder(Node):
+        items: Annotated[list[int], Gate("which?")]
+        mapped: Annotated[list[int], Map(double, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Holder())
+    assert [gate.question for gate in result.waiting] == ["which?"]
+
+    async def answer(gate: OpenGate) -> list[int]:
+        return [1, 2]
+
+    assert (await run(Holder(), answer=answer)).result.mapped == [2, 4]
+
+
+async def test_a_gate_before_a_fill_stops_before_the_lm_is_asked():
+    class Filled(Node):
+        ok: Annotated[bool, Gate("go on?")]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    lm = ScriptedLM()
+    result = await run(Start(), lm)
+    assert [gate.place for gate in result.waiting] == ["Filled.ok"]
+    assert isinstance(result.node, Start)  # the one it goes on from; the other is not there yet
+    assert lm.asked == []
+
+
+async def test_an_open_gate_can_be_a_key_whatever_it_holds():
+    async def answer(gate: OpenGate) -> Any:
+        asked[gate] = True
+        return "x" if gate.type is str else True
+
+    asked: dict[OpenGate, bool] = {}
+    await run(Write(text="hi"), answer=answer)
+    assert len(asked) == 2
+
+
+# Somebody to answer
+
+
+async def test_the_answerer_is_given_the_question_the_type_and_what_is_known():
+    given: list[OpenGate] = []
+
+    async def answer(gate: OpenGate) -> bool:
+        given.append(gate)
+        return True
+
+    class Publish(Node):
+        text: str
+        topic: Annotated[str, Recall(Write)]
+        ok: Annotated[bool, Gate("publish this?")]
+
+        async def __call__(self) -> None: ...
+
+    class Begin(Write):
+        async def __call__(self) -> Publish:
+            return Publish(text="final")
+
+    result = await run(Begin(text="draft"), answer=answer)
+    assert result.result.ok is True
+    (gate,) = given
+    assert gate.question == "publish this?"
+    assert gate.type is bool
+    assert (gate.node_type, gate.field_name, gate.place) == (Publish, "ok", "Publish.ok")
+    assert gate.context == {"text": "final", "topic": "draft"}
+    assert gate.problem is None
+
+
+async def test_gates_of_one_node_are_asked_at_the_same_time():
+    both = asyncio.Barrier(2)
+
+    async def answer(gate: OpenGate) -> Any:
+        await both.wait()
+        return "ada" if gate.type is str else True
+
+    result = (await run(Write(text="hi"), answer=answer)).result
+    assert (result.to, result.approved) == ("ada", True)
+
+
+async def test_an_answer_is_validated_as_the_field_would():
+    class Mail(BaseModel):
+        to: str
+        copies: int = Field(ge=1)
+
+    class Holder(Node):
+        mail: Annotated[Mail, Gate("how many?")]
+
+        async def __call__(self) -> None: ...
+
+    async def answer(gate: OpenGate) -> Any:
+        return {"to": "ada", "copies": "2"}
+
+    assert (await run(Holder(), answer=answer)).result.mail == Mail(to="ada", copies=2)
+
+
+async def test_an_answer_that_does_not_fit_is_asked_again_with_what_was_wrong():
+    problems: list[str | None] = []
+
+    async def answer(gate: OpenGate) -> Any:
+        problems.append(gate.problem)
+        return 7 if len(problems) == 3 else "many"
+
+    class Holder(Node):
+        count: Annotated[int, Gate("how many?"), Field(le=9)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder(), answer=answer)).result.count == 7
+    assert problems[0] is None
+    assert problems[1] is not None
+    assert "integer" in problems[1]
+
+
+async def test_answers_that_never_fit_end_in_a_gate_error_that_says_why():
+    asked: list[OpenGate] = []
+
+    async def answer(gate: OpenGate) -> Any:
+        asked.append(gate)
+        return "many"
+
+    class Holder(Node):
+        count: Annotated[int, Gate("how many?")]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(GateError) as caught:
+        await run(Holder(), answer=answer)
+    error = caught.value
+    assert len(asked) == 3
+    assert error.code == "bae-gate-invalid"
+    assert (error.node_type, error.field_name) == (Holder, "count")
+    assert "Holder.count" in error.message
+    assert "integer" in error.message
+    assert [gate.question for gate in error.gates] == ["how many?"]
+    assert error.trace == []
+    assert error.run_id
+
+
+async def test_an_answerer_that_raises_is_a_gate_error_with_its_cause():
+    raised = KeyError("nobody home")
+
+    async def answer(gate: OpenGate) -> Any:
+        raise raised
+
+    with pytest.raises(GateError) as caught:
+        await run(Write(text="hi"), answer=answer)
+    error = caught.value
+    assert error.cause is raised
+    assert error.field_name in ("to", "approved")
+    assert "answer" in str(error.fix)
+    assert [type(node) for node in error.trace] == [Write]
+
+
+async def test_a_gate_in_a_graph_inside_that_fails_is_still_a_gate_error():
+    async def answer(gate: OpenGate) -> Any:
+        return "no bool at all"
+
+    class Inner(Node):
+        sure: Annotated[bool, Gate("sure?")]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        inner: Annotated[Inner, Dep(Inner)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(GateError) as caught:
+        await run(Outer(), answer=answer)
+    assert (caught.value.node_type, caught.value.field_name) == (Inner, "sure")
+
+
+async def test_a_gate_with_a_default_keeps_it_when_no_answer_fits_and_asks_no_more():
+    asked: list[OpenGate] = []
+
+    async def answer(gate: OpenGate) -> Any:
+        asked.append(gate)
+        return "many"
+
+    class Filled(Node):
+        count: Annotated[int, Gate("how many?")] = 1
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    result = await run(Start(), ScriptedLM([{"text": "hi"}]), answer=answer)
+    assert result.result.count == 1
+    assert len(asked) == 3
+
+
+async def test_a_value_given_in_code_opens_no_gate():
+    class Begin(Node):
+        async def __call__(self) -> Send:
+            return Send(to="ada", approved=True)
+
+    result = await run(Begin())
+    assert result.waiting == ()
+    assert result.journal.of(GateOpened) == []
+
+
+async def test_the_answer_is_context_when_the_lm_fills_the_rest():
+    class Filled(Node):
+        tone: Annotated[str, Gate("which tone?")]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    async def answer(gate: OpenGate) -> str:
+        return "friendly"
+
+    lm = ScriptedLM([{"text": "hi"}])
+    result = await run(Start(), lm, answer=answer)
+    assert lm.asked[0].resolved == {"tone": "friendly"}
+    assert result.result.tone == "friendly"
+
+
+async def test_an_answer_can_be_recalled_later():
+    class Last(Node):
+        who: Annotated[str, Recall()]
+
+        async def __call__(self) -> None: ...
+
+    class Asks(Node):
+        name: Annotated[str, Gate("who?")]
+
+        async def __call__(self) -> Last:
+            return Last()
+
+    async def answer(gate: OpenGate) -> str:
+        return "ada"
+
+    graph = Graph(start=Asks)
+    assert graph.validate() == []
+    assert (await graph.arun(Asks(), answer=answer)).result.who == "ada"
+
+
+async def test_answers_reach_gates_in_graphs_inside_and_in_maps():
+    class Each(Node):
+        item: int
+        ok: Annotated[bool, Gate("ok?")]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        items: list[int]
+        each: Annotated[list[Each], Map(Each, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    async def answer(gate: OpenGate) -> bool:
+        return gate.context["item"] == 2
+
+    result = await run(Outer(items=[1, 2]), answer=answer)
+    assert [each.ok for each in result.result.each] == [False, True]
+
+
+async def test_an_answer_is_in_the_journal_as_the_value_of_its_field():
+    async def answer(gate: OpenGate) -> Any:
+        return "ada" if gate.type is str else True
+
+    journal = (await run(Write(text="hi"), answer=answer)).journal
+    answers = {r.field: r.value for r in journal.of(SourceEnded) if r.source == "gate"}
+    assert answers == {"to": "ada", "approved": True}
+
+
+# Outside a run
+
+
+def test_a_gate_is_a_kind_of_field():
+    assert classify_fields(Send) == {"to": "gate", "approved": "gate"}
+
+
+async def test_resolve_fields_asks_the_answerer_or_raises_with_the_gates():
+    async def answer(gate: OpenGate) -> Any:
+        return "ada" if gate.type is str else True
+
+    assert await resolve_fields(Send, answer=answer) == {"to": "ada", "approved": True}
+    with pytest.raises(GateError) as caught:
+        await resolve_fields(Send)
+    assert [gate.field_name for gate in caught.value.gates] == ["to", "approved"]

@@ -1,0 +1,1260 @@
+"""What bae promises about type hints: every spelling of a return type is understood, an empty body
+is found wherever code can run, and a name may be defined before or after, here or elsewhere."""
+
+from __future__ import annotations
+
+import code
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import typing
+import weakref
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel
+
+import bae
+from bae import LM, Dep, Graph, HintError, Map, Node, ProofError, Recall
+from bae.testing import ScriptedLM
+from nodes_sources import HEAD, SPELLINGS, run_as_module, spelled
+
+Load = Callable[..., Any]
+
+needs_type_statement = pytest.mark.skipif(
+    sys.version_info < (3, 12), reason="the type statement came with Python 3.12"
+)
+
+
+@pytest.fixture
+def modules() -> Iterator[None]:
+    """Takes out of sys.modules again what the test has put there."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("nodes_made"):
+            del sys.modules[name]
+
+
+@pytest.fixture(params=SPELLINGS)
+def load(request: pytest.FixtureRequest, modules: None) -> Load:
+    """Runs a program whose annotations are plain, as a module, in each spelling."""
+
+    def load(source: str, name: str = "nodes_made", **names: Any) -> Any:
+        return run_as_module(spelled(textwrap.dedent(source), request.param), name, **names)
+
+    return load
+
+
+def leads_to(cls: type[Node]) -> list[str]:
+    """The names of the successors, with None where a run may end."""
+    return [each.__name__ for each in cls.successors()] + ["None"] * cls.is_terminal()
+
+
+def problems(start: type[Node]) -> list[str]:
+    return [f"{problem.code} {problem.place}" for problem in Graph(start=start).validate()]
+
+
+# --- what a return type says ------------------------------------------------------------------
+
+ENDS = """
+class Yes(Node):
+    async def __call__(self) -> None: ...
+
+class No(Node):
+    async def __call__(self) -> None: ...
+
+Either = Yes | No
+"""
+
+
+@pytest.mark.parametrize(
+    ("hint", "expected"),
+    [
+        ("Yes", ["Yes"]),
+        ("Yes | No", ["Yes", "No"]),
+        ("No | Yes", ["No", "Yes"]),
+        ("Yes | No | Yes", ["Yes", "No"]),
+        ("Union[Yes, No]", ["Yes", "No"]),
+        ("Union[Yes, No, None]", ["Yes", "No", "None"]),
+        ("Optional[Yes]", ["Yes", "None"]),
+        ("Optional[Union[Yes, No]]", ["Yes", "No", "None"]),
+        ("Yes | None", ["Yes", "None"]),
+        ("None | Yes", ["Yes", "None"]),
+        ("None", ["None"]),
+        ("Annotated[Yes, 'why']", ["Yes"]),
+        ("Annotated[Yes | None, 'why']", ["Yes", "None"]),
+        ("Annotated[Yes, 'why'] | Annotated[No, 'why not'] | None", ["Yes", "No", "None"]),
+        ("Annotated[Annotated[Yes, 1] | No, 2]", ["Yes", "No"]),
+        ("Either", ["Yes", "No"]),
+        ("Either | None", ["Yes", "No", "None"]),
+        ("Optional['Yes']", ["Yes", "None"]),
+        ("Union['Yes', No, None]", ["Yes", "No", "None"]),
+        ("Annotated['Yes', 'why']", ["Yes"]),
+        ("Annotated[Optional['Yes'], 'why']", ["Yes", "None"]),
+        ("Self", ["Ask"]),
+        ("Self | None", ["Ask", "None"]),
+        ("Optional[Self]", ["Ask", "None"]),
+        ("Ask | Yes", ["Ask", "Yes"]),
+    ],
+)
+def test_a_return_type_says_where_a_node_leads_in_every_spelling(load, hint, expected):
+    made = load(f"""
+class Ask(Node):
+    async def __call__(self) -> {hint}: ...
+{ENDS}""")
+    assert leads_to(made.Ask) == expected
+    assert Graph(start=made.Ask).edges[made.Ask] == made.Ask.successors()
+
+
+@needs_type_statement
+def test_a_type_statement_is_looked_through_even_where_its_names_come_later(load):
+    made = load(f"""
+type Reply = Yes | Maybe
+type Maybe = No | None
+
+class Ask(Node):
+    async def __call__(self) -> Reply: ...
+{ENDS}""")
+    assert leads_to(made.Ask) == ["Yes", "No", "None"]
+
+
+@needs_type_statement
+def test_a_node_with_type_parameters_leads_on_like_any_other(load):
+    made = load(f"""
+class Ask[T](Node):
+    value: T
+    async def __call__(self) -> Yes | None: ...
+
+def inside():
+    class Local[T](Node):
+        value: T
+        later: Later | None = None
+        async def __call__(self) -> Later: ...
+    class Later(Node):
+        async def __call__(self) -> None: ...
+    return Local
+{ENDS}""")
+    assert leads_to(made.Ask[int]) == ["Yes", "None"]
+    assert made.Ask[int](value="3").value == 3
+    assert leads_to(made.inside()) == ["Later"]
+    assert leads_to(made.inside()[int]) == ["Later"]
+
+
+def test_self_means_the_class_that_inherits_it(load):
+    made = load("""
+class Again(Node):
+    async def __call__(self) -> Self | None: ...
+
+class Other(Again):
+    pass
+""")
+    assert made.Other.successors() == (made.Other,)
+    assert made.Again.successors() == (made.Again,)
+
+
+def test_a_subclass_leads_where_its_parent_does_unless_it_says_otherwise(load):
+    made = load(f"""
+class Ask(Node):
+    async def __call__(self) -> Yes | None: ...
+
+class Same(Ask):
+    more: int = 0
+
+class Differs(Ask):
+    async def __call__(self) -> No: ...
+
+class SameAsDiffers(Differs):
+    pass
+{ENDS}""")
+    found = [leads_to(cls) for cls in (made.SameAsDiffers, made.Differs, made.Same, made.Ask)]
+    assert found == [["No"], ["No"], ["Yes", "None"], ["Yes", "None"]]
+
+
+@pytest.mark.parametrize("hint", ["int", "list[Yes]", "type[Yes]", "Any", "Node", "Literal['Yes']"])
+def test_a_return_type_that_is_no_node_class_is_a_problem_of_that_call(load, hint):
+    made = load(f"""
+class Ask(Node):
+    async def __call__(self) -> {hint}: ...
+{ENDS}""")
+    assert problems(made.Ask) == ["bae-route-not-a-node Ask.__call__"]
+
+
+def test_a_call_without_a_return_type_is_a_problem_of_that_call(load):
+    made = load("""
+class Ask(Node):
+    async def __call__(self): ...
+""")
+    assert problems(made.Ask) == ["bae-route-unannotated Ask.__call__"]
+
+
+@pytest.mark.parametrize("hint", ["Yes[int]", "Yes.Missing", "Yes('no')"])
+def test_a_return_type_that_cannot_be_evaluated_is_a_hint_error_with_its_cause(load, hint):
+    made = load(f"""
+class Ask(Node):
+    async def __call__(self) -> {hint}: ...
+class Yes(Node):
+    async def __call__(self) -> None: ...
+""")
+    with pytest.raises(HintError) as caught:
+        made.Ask.successors()
+    assert "Ask.__call__" in str(caught.value)
+    assert caught.value.cause is not None
+    assert problems(made.Ask) == ["bae-hint-unresolved Ask"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="raised by the class statement before 3.14")
+def test_a_hint_that_python_cannot_evaluate_later_is_a_hint_error_too(modules):
+    made = run_as_module(
+        HEAD
+        + """
+class Ask(Node):
+    async def __call__(self) -> "Yes" | None: ...
+def get() -> "Yes" | None: ...
+class Uses(Node):
+    value: Annotated[Any, Dep(get)]
+    async def __call__(self) -> None: ...
+""",
+        "nodes_made",
+    )
+    with pytest.raises(HintError, match="cannot be evaluated"):
+        made.Ask.successors()
+    assert problems(made.Ask) == ["bae-hint-unresolved Ask"]
+    assert problems(made.Uses) == ["bae-hint-unresolved Uses.value"]
+
+
+# --- empty bodies -----------------------------------------------------------------------------
+
+EMPTY = {
+    "ellipsis": "...",
+    "pass": "pass",
+    "docstring": "'''Says what it is for.'''",
+    "docstring and ellipsis": "'''Says what it is for.'''; ...",
+    "docstring and pass": "'''Says what it is for.'''\n        pass",
+    "several": "...; ...; pass",
+    "comment": "# nothing\n        ...",
+    "long docstring": "'''" + "word " * 2000 + "'''",
+    "a bare constant": "0",
+    "bare annotations": "x: int; y: str",
+    "bare return": "return",
+    "return None": "return None",
+}
+WRITTEN = {
+    "return": "return Yes()",
+    "return of an argument": "return self.make()",
+    "conditional return": "if self.model_fields_set: return Yes()\n        return Yes()",
+    "await": "await self.nothing(); return Yes()",
+    "assignment": "x = Yes(); return x",
+    "try": "try:\n            return Yes()\n        finally: pass",
+    "loop": "for _ in range(2): return Yes()",
+    "with": "import contextlib\n        with contextlib.suppress(OSError): return Yes()",
+    "closure": "made = lambda: type(self)().make(); return made()",
+}
+ASK = """
+class Ask(Node):
+    def make(self): return Yes()
+    async def nothing(self): ...
+    async def __call__(self) -> Yes | None:
+        {body}
+
+class Yes(Node):
+    async def __call__(self) -> None: ...
+"""
+
+
+def is_left_to_the_lm(ask: type[Node]) -> bool:
+    """Whether a run from an `Ask` asks the LM, which then chooses Yes; the run ends there."""
+    lm = ScriptedLM(["Yes"])
+    result = Graph(start=ask).run(ask(), lm=lm)
+    assert [type(node).__name__ for node in result.trace] == ["Ask", "Yes"]
+    return "choose_type" in [asked.kind for asked in lm.asked]
+
+
+@pytest.mark.parametrize("body", EMPTY.values(), ids=EMPTY)
+def test_an_empty_body_leaves_the_choice_to_the_lm(load, body):
+    assert is_left_to_the_lm(load(ASK.format(body=body)).Ask)
+
+
+@pytest.mark.parametrize("body", WRITTEN.values(), ids=WRITTEN)
+def test_a_written_body_is_called_and_the_lm_is_not_asked(load, body):
+    assert not is_left_to_the_lm(load(ASK.format(body=body)).Ask)
+
+
+def test_a_body_that_only_raises_or_awaits_is_written(load):
+    made = load("""
+class Raises(Node):
+    async def __call__(self) -> Raises | None:
+        raise LookupError("mine")
+
+class Awaits(Node):
+    seen: ClassVar[list] = []
+    async def note(self): self.seen.append("awaited")
+    async def __call__(self) -> Awaits | None:
+        await self.note()
+""")
+    with pytest.raises(bae.NodeError) as caught:
+        Graph(start=made.Raises).run(made.Raises())
+    assert isinstance(caught.value.cause, LookupError)
+    Graph(start=made.Awaits).run(made.Awaits())
+    assert made.Awaits.seen == ["awaited"]
+
+
+@pytest.mark.parametrize("parameters", ["self, lm: LM", "self, *, model: LM | None = None"])
+def test_a_body_is_empty_whatever_its_parameters_are(load, parameters):
+    source = ASK.replace("__call__(self) -> Yes", f"__call__({parameters}) -> Yes")
+    assert is_left_to_the_lm(load(source.format(body="...")).Ask)
+    assert not is_left_to_the_lm(load(source.format(body="return Yes()")).Ask)
+
+
+def test_a_written_body_with_an_lm_is_called_with_it_whatever_its_name():
+    class Ask(Node):
+        async def __call__(self, whoever: LM) -> Ask | None:
+            seen.append(whoever)
+            return None
+
+    seen: list[LM] = []
+    lm = ScriptedLM()
+    Graph(start=Ask).run(Ask(), lm=lm)
+    assert seen == [lm]
+
+
+def test_an_empty_body_in_a_closure_is_empty_and_one_that_uses_it_is_written(load):
+    made = load("""
+def define(value):
+    class Ask(Node):
+        async def __call__(self) -> Yes | None: ...
+    class Yes(Node):
+        async def __call__(self) -> None: ...
+    return Ask
+
+def define_written(value):
+    class Ask(Node):
+        async def __call__(self) -> Yes | None:
+            return value and Yes()
+    class Yes(Node):
+        async def __call__(self) -> None: ...
+    return Ask
+
+def define_dead(value):
+    class Ask(Node):
+        async def __call__(self) -> Yes | None:
+            if 0:
+                lambda: (self, value, __class__)
+    class Yes(Node):
+        async def __call__(self) -> None: ...
+    return Ask
+""")
+    assert is_left_to_the_lm(made.define(True))
+    assert not is_left_to_the_lm(made.define_written(True))
+    assert is_left_to_the_lm(made.define_dead(True))
+
+
+def test_bodies_are_told_apart_in_code_that_has_no_source():
+    for body, left in (("...", True), ("'''Why.'''", True), ("return Yes()", False)):
+        made: dict[str, Any] = {}
+        exec(spelled(ASK.format(body=body), "future"), made)
+        assert is_left_to_the_lm(made["Ask"]) is left
+
+
+def test_bodies_are_told_apart_while_a_tracer_watches(load):
+    seen: list[str] = []
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code.co_qualname == "Ask.__call__" and event == "line":
+            seen.append(frame.f_code.co_qualname)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        empty = is_left_to_the_lm(load(ASK.format(body="...")).Ask)
+        written = is_left_to_the_lm(load(ASK.format(body="return Yes()")).Ask)
+    finally:
+        sys.settrace(before)
+    assert (empty, written) == (True, False)
+    assert seen == ["Ask.__call__"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring came with Python 3.12")
+def test_bodies_are_told_apart_after_they_were_instrumented(load):
+    empty, written = (load(ASK.format(body=b)).Ask for b in ("...", "return Yes()"))
+    monitoring = sys.monitoring
+    tool = monitoring.PROFILER_ID
+    monitoring.use_tool_id(tool, "bae tests")
+    seen: list[str] = []
+    monitoring.register_callback(
+        tool, monitoring.events.LINE, lambda code, line: seen.append(code.co_qualname)
+    )
+    try:
+        for cls in (empty, written):
+            monitoring.set_local_events(tool, cls.__call__.__code__, monitoring.events.LINE)
+        with pytest.raises(StopIteration):
+            empty().__call__().send(None)  # instruments it for good
+        assert (is_left_to_the_lm(empty), is_left_to_the_lm(written)) == (True, False)
+    finally:
+        monitoring.free_tool_id(tool)
+    assert "Ask.__call__" in seen
+
+
+# A whole program, which prints whom the LM was asked for and where the run ended.
+PROGRAM = f"""{HEAD}
+class Ask(Node):
+    async def __call__(self) -> "Think": ...
+
+class Think(Node):
+    thought: str
+    extra: "Extra | None" = None
+    async def __call__(self) -> "Yes": return Yes()
+
+class Extra(BaseModel):
+    note: str = "later"
+
+class Yes(Node):
+    async def __call__(self) -> None:
+        '''The end.'''
+
+lm = ScriptedLM([{{"thought": "hm", "extra": {{}}}}])
+result = Graph(start=Ask, end=Yes).run(Ask(), lm=lm)
+print([asked.target.__name__ for asked in lm.asked], result.trace[1].extra.note, [result.result])
+"""
+PRINTED = "['Think'] later [Yes()]"
+
+
+def python(*arguments: str, given: str = "", path: str = "") -> str:
+    """What another interpreter prints."""
+    found = [path, str(Path(bae.__file__).parents[1])]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        input=given,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found))},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_program_works_when_it_is_given_on_the_command_line():
+    assert python("-c", PROGRAM) == PRINTED
+
+
+def test_a_program_works_when_it_is_read_from_standard_input():
+    assert python("-", given=PROGRAM) == PRINTED
+
+
+def test_a_program_works_without_docstrings_asserts_and_line_ranges():
+    assert python("-OO", "-X", "no_debug_ranges", "-c", PROGRAM) == PRINTED
+
+
+def test_a_program_works_when_it_is_imported_from_a_zip_file(tmp_path):
+    with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as archive:
+        archive.writestr("zipped_program.py", PROGRAM)
+    printed = python("-c", "import zipped_program", path=str(tmp_path / "zipped.zip"))
+    assert printed == PRINTED
+
+
+def test_a_program_works_when_only_its_bytecode_is_there(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    python("-m", "compileall", "-b", "-q", str(tmp_path))
+    (tmp_path / "program.py").unlink()
+    assert python("-c", "import program", path=str(tmp_path)) == PRINTED
+
+
+def test_a_program_works_when_it_is_typed_at_a_prompt(capsys):
+    console = code.InteractiveConsole({"__name__": "__console__"})
+    for statement in PROGRAM.split("\n\n"):
+        for line in [*statement.splitlines(), ""]:
+            console.push(line)
+    printed = capsys.readouterr()
+    assert (printed.out.strip(), printed.err) == (PRINTED, "")
+
+
+def test_a_program_works_when_exec_runs_it_in_a_dict_that_is_no_module(capsys):
+    for names in ({}, {"__name__": "no_such_module"}, {"__name__": "typing"}):
+        exec(PROGRAM, names)
+        assert capsys.readouterr().out.strip() == PRINTED
+
+
+# --- names defined later, or elsewhere --------------------------------------------------------
+
+
+def test_classes_of_a_module_may_name_each_other_in_any_order(load):
+    made = load("""
+class First(Node):
+    note: Note
+    notes: list[Note] = []
+    async def __call__(self) -> Second | None: ...
+
+class Second(Node):
+    back: First | None = None
+    async def __call__(self) -> First | Third: ...
+
+class Third(Node):
+    async def __call__(self) -> None: ...
+
+class Note(BaseModel):
+    text: str
+""")
+    graph = Graph(start=made.First)
+    assert graph.nodes == (made.First, made.Second, made.Third)
+    assert graph.validate() == []
+    assert made.First(note={"text": "a"}, notes=[{"text": "b"}]).notes == [made.Note(text="b")]
+
+
+def test_classes_of_a_function_may_name_each_other_while_it_runs(load):
+    made = load("""
+def define():
+    class First(Node):
+        note: Note
+        async def __call__(self) -> Second | None: ...
+    class Second(Node):
+        async def __call__(self) -> First: ...
+    class Note(BaseModel):
+        text: str
+    return leads_to(First), leads_to(Second), First(note={"text": "a"}).note.text
+""")
+    made.leads_to = leads_to
+    assert made.define() == (["Second", "None"], ["First"], "a")
+
+
+def test_classes_of_a_function_may_name_each_other_after_it_returned(load):
+    made = load("""
+def define():
+    class First(Node):
+        note: Note
+        async def __call__(self) -> Second | None: ...
+    class Second(Node):
+        async def __call__(self) -> First | Third: ...
+    class Third(Node):
+        note: Note
+        async def __call__(self) -> None: ...
+    class Note(BaseModel):
+        text: str
+    return First
+""")
+    first = made.define()
+    graph = Graph(start=first)
+    assert [cls.__name__ for cls in graph.nodes] == ["First", "Second", "Third"]
+    assert graph.validate() == []
+    lm = ScriptedLM(["Second", "Third", {"note": {"text": "b"}}])
+    assert graph.run(first(note={"text": "a"}), lm=lm).result.note.text == "b"
+
+
+def test_a_graph_made_inside_a_function_runs_after_it_returned(load):
+    made = load("""
+def define():
+    class First(Node):
+        async def __call__(self) -> Last: ...
+    graph = Graph(start=First)
+    class Last(Node):
+        text: str
+        async def __call__(self) -> None: ...
+    return graph
+""")
+    graph = made.define()
+    assert graph.run(graph.start(), lm=ScriptedLM([{"text": "a"}])).result.text == "a"
+
+
+def test_each_call_of_a_function_defines_classes_of_its_own(load):
+    made = load("""
+def define():
+    class First(Node):
+        async def __call__(self) -> Last: ...
+    class Last(Node):
+        async def __call__(self) -> None: ...
+    return First, Last
+""")
+    (first, last), (other_first, other_last) = made.define(), made.define()
+    assert other_first.successors() == (other_last,)
+    assert first.successors() == (last,)
+
+
+def test_a_recursive_function_defines_classes_of_its_own_at_each_depth(load):
+    made = load("""
+def define(depth):
+    class First(Node):
+        async def __call__(self) -> Last: ...
+    below = define(depth - 1) if depth else ()
+    class Last(Node):
+        async def __call__(self) -> None: ...
+    return (*below, (First, Last))
+""")
+    for first, last in made.define(2):
+        assert first.successors() == (last,)
+
+
+def test_classes_of_nested_functions_may_name_those_of_the_functions_around(load):
+    made = load("""
+def outermost():
+    class Far(Node):
+        async def __call__(self) -> None: ...
+    def outer():
+        def inner():
+            class First(Node):
+                note: Note | None = None
+                async def __call__(self) -> Near | Far | Later: ...
+            class Near(Node):
+                async def __call__(self) -> None: ...
+            return First
+        first = inner()
+        class Later(Node):
+            async def __call__(self) -> None: ...
+        return first
+    class Note(BaseModel):
+        text: str
+    return outer()
+""")
+    first = made.outermost()
+    assert leads_to(first) == ["Near", "Far", "Later"]
+    assert first(note={"text": "a"}).note.text == "a"
+
+
+def test_classes_of_a_class_body_may_name_each_other(load):
+    made = load("""
+class Flow:
+    class First(Node):
+        note: Note
+        async def __call__(self) -> Second: ...
+    class Second(Node):
+        async def __call__(self) -> Flow.Third | Outside: ...
+    class Third(Node):
+        async def __call__(self) -> None: ...
+    class Note(BaseModel):
+        text: str
+
+class Outside(Node):
+    async def __call__(self) -> None: ...
+""")
+    assert leads_to(made.Flow.First) == ["Second"]
+    assert leads_to(made.Flow.Second) == ["Third", "Outside"]
+    assert made.Flow.First(note={"text": "a"}).note.text == "a"
+
+
+def test_classes_of_a_class_body_in_a_function_may_name_what_is_in_the_function(load):
+    made = load("""
+def define():
+    class Flow:
+        class First(Node):
+            async def __call__(self) -> Second | Later: ...
+        class Second(Node):
+            async def __call__(self) -> Flow.First | Later: ...
+    class Later(Node):
+        async def __call__(self) -> None: ...
+    return Flow
+""")
+    flow = made.define()
+    assert leads_to(flow.First) == ["Second", "Later"]
+    assert leads_to(flow.Second) == ["First", "Later"]
+
+
+def test_a_method_may_define_node_classes(load):
+    made = load("""
+class Factory:
+    def define(self):
+        class First(Node):
+            async def __call__(self) -> Last: ...
+        class Last(Node):
+            async def __call__(self) -> None: ...
+        return First
+""")
+    assert leads_to(made.Factory().define()) == ["Last"]
+
+
+def test_a_name_of_the_function_goes_before_the_same_name_of_the_module(load):
+    made = load("""
+class Last(Node):
+    where: ClassVar[str] = "module"
+    async def __call__(self) -> None: ...
+
+def define():
+    class First(Node):
+        async def __call__(self) -> Last: ...
+    class Last(Node):
+        where: ClassVar[str] = "function"
+        async def __call__(self) -> None: ...
+    return First
+
+class First(Node):
+    async def __call__(self) -> Last: ...
+""")
+    assert made.define().successors()[0].where == "function"
+    assert made.First.successors()[0].where == "module"
+
+
+def test_a_dependency_of_a_function_may_name_the_classes_of_that_function(load):
+    made = load("""
+class Weather(BaseModel):
+    sky: str = "another one"
+
+def define():
+    class Weather(BaseModel):
+        sky: str
+    async def get_sky() -> str:
+        return "grey"
+    async def get_weather(sky: Annotated[str, Dep(get_sky)]) -> Weather:
+        return known[0](sky=sky)
+    class Day(Node):
+        weather: Annotated[Weather, Dep(get_weather)]
+        async def __call__(self) -> None: ...
+    known = [Weather]
+    return Day
+""")
+    day = made.define()
+    graph = Graph(start=day)
+    assert graph.validate() == []
+    assert graph.run(day()).result.weather.sky == "grey"
+
+
+def test_a_dependency_may_name_what_is_defined_after_it_and_after_the_node(load):
+    made = load("""
+def define():
+    async def get_weather() -> Weather:
+        return Weather(sky="grey")
+    async def describe(word: str) -> Description:
+        return Description(word=word)
+    class Day(Node):
+        words: list[str]
+        weather: Annotated[Weather, Dep(get_weather)]
+        described: Annotated[list[Description], Map(describe, over="words")]
+        async def __call__(self) -> None: ...
+    class Weather(BaseModel):
+        sky: str
+    class Description(BaseModel):
+        word: str
+    return Day
+""")
+    day = made.define()
+    graph = Graph(start=day)
+    assert graph.validate() == []
+    whole = graph.run(day(words=["a"])).result
+    assert whole.model_dump() == {
+        "words": ["a"],
+        "weather": {"sky": "grey"},
+        "described": [{"word": "a"}],
+    }
+
+
+def test_local_classes_and_dependencies_of_a_test_need_nothing_special():
+    def get_place() -> Place:
+        return Place(name="harbour")
+
+    async def get_weather(place: Annotated[Place, Dep(get_place)]) -> Weather:
+        return Weather(sky=f"grey at the {place.name}")
+
+    class Day(Node):
+        weather: Annotated[Weather, Dep(get_weather)]
+
+        async def __call__(self) -> Night: ...
+
+    class Night(Node):
+        sky: Annotated[Weather, Dep(get_weather)]
+        dream: Dream
+
+        async def __call__(self) -> None: ...
+
+    class Place(BaseModel):
+        name: str
+
+    class Weather(BaseModel):
+        sky: str
+
+    class Dream(BaseModel):
+        of: str
+
+    lm = ScriptedLM([{"dream": {"of": "rain"}}])
+    night = Graph(start=Day, end=Night).run(Day(), lm=lm).result
+    assert (night.sky.sky, night.dream.of) == ("grey at the harbour", "rain")
+
+
+class Owner:
+    """A class whose method is a dependency."""
+
+    async def get(self) -> Fetched:
+        return Fetched(by=type(self).__name__)
+
+
+class Fetched(BaseModel):
+    by: str
+
+
+def test_a_method_as_a_dependency_may_name_what_its_module_defines_later():
+    class Day(Node):
+        fetched: Annotated[Fetched, Dep(Owner().get)]
+
+        async def __call__(self) -> None: ...
+
+    assert Graph(start=Day).run(Day()).result.fetched.by == "Owner"
+
+
+def test_a_node_and_a_dependency_may_recall_and_name_a_node_defined_later():
+    class Start(Node):
+        async def __call__(self) -> Middle:
+            return Middle(word="a")
+
+    class Middle(Node):
+        word: str
+
+        async def __call__(self) -> Last:
+            return Last()
+
+    class Last(Node):
+        middle: Annotated[Middle, Recall()]
+        words: Annotated[list[Word], Map(to_word, over="letters")]
+        letters: list[str] = ["x", "y"]
+
+        async def __call__(self) -> None: ...
+
+    last = Graph(start=Start, end=Last).run(Start()).result
+    assert last.middle.word == "a"
+    assert [word.text for word in last.words] == ["x", "y"]
+
+
+def to_word(text: str) -> Word:
+    return Word(text=text)
+
+
+class Word(BaseModel):
+    text: str
+
+
+# --- across modules ---------------------------------------------------------------------------
+
+BY_ATTRIBUTE = {
+    "nodes_made_a": """
+import nodes_made_b
+class First(Node):
+    async def __call__(self) -> nodes_made_b.Second: ...
+""",
+    "nodes_made_b": """
+import nodes_made_a
+class Second(Node):
+    async def __call__(self) -> nodes_made_a.First | None: ...
+""",
+}
+AT_THE_BOTTOM = {
+    "nodes_made_a": """
+class First(Node):
+    note: Note | None = None
+    async def __call__(self) -> Second: ...
+from nodes_made_b import Note, Second
+""",
+    "nodes_made_b": """
+class Second(Node):
+    async def __call__(self) -> First | None: ...
+class Note(BaseModel):
+    text: str
+from nodes_made_a import First
+""",
+}
+
+
+@pytest.mark.parametrize("first", ["nodes_made_a", "nodes_made_b"])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize(
+    ("sources", "given"),
+    [(BY_ATTRIBUTE, {}), (AT_THE_BOTTOM, {"note": {"text": "a"}})],
+    ids=["by attribute", "at the bottom"],
+)
+def test_modules_that_import_each_other_may_name_each_others_nodes(
+    sources, given, spelling, first, tmp_path, monkeypatch, modules
+):
+    for name, source in sources.items():
+        (tmp_path / f"{name}.py").write_text(spelled(source, spelling))
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__(first)
+    a, b = sys.modules["nodes_made_a"], sys.modules["nodes_made_b"]
+    graph = Graph(start=a.First)
+    assert graph.edges == {a.First: (b.Second,), b.Second: (a.First,)}
+    assert graph.validate() == []
+    assert a.First(**given).model_dump() == given
+
+
+def test_an_inherited_call_and_field_name_what_the_module_that_wrote_them_sees(load):
+    base = load(
+        """
+class Base(Node):
+    note: Note
+    async def __call__(self) -> Next: ...
+""",
+        "nodes_made_base",
+    )
+    sub = load(
+        """
+class Next(Node):
+    async def __call__(self) -> None: ...
+class Sub(Base):
+    more: More
+class More(BaseModel):
+    text: str
+""",
+        "nodes_made_sub",
+        Base=base.Base,
+    )
+    exec("class Note(BaseModel):\n    text: str", vars(base))
+    exec("class Next(Node):\n    async def __call__(self) -> None: ...", vars(base))
+    assert sub.Sub.successors() == (base.Next,)
+    assert sub.Sub(note={"text": "a"}, more={"text": "b"}).note == base.Note(text="a")
+
+
+def test_what_one_subclass_sees_is_not_taken_for_what_another_sees(load):
+    base = load(
+        """
+class Base(Node):
+    async def __call__(self) -> Next: ...
+""",
+        "nodes_made_base",
+    )
+    source = """
+class Next(Node):
+    async def __call__(self) -> None: ...
+class Sub(Base):
+    pass
+"""
+    one, two = (load(source, f"nodes_made_{n}", Base=base.Base) for n in ("one", "two"))
+    assert one.Sub.successors() == (one.Next,)
+    assert two.Sub.successors() == (two.Next,)
+    with pytest.raises(HintError, match="'Next'"):
+        base.Base.successors()
+
+
+def test_a_mixin_in_a_function_may_name_what_is_defined_there(load):
+    made = load("""
+def define():
+    class Leads:
+        async def __call__(self) -> Last: ...
+    class First(Leads, Node):
+        pass
+    class Last(Node):
+        async def __call__(self) -> None: ...
+    return First
+""")
+    assert leads_to(made.define()) == ["Last"]
+
+
+def test_a_decorator_from_another_module_does_not_hide_the_names_of_the_call(load):
+    tools = load(
+        """
+import functools
+def noted(call):
+    @functools.wraps(call)
+    async def wrapper(self):
+        return await call(self)
+    return wrapper
+""",
+        "nodes_made_tools",
+    )
+    made = load(
+        """
+class First(Node):
+    note: Note | None = None
+    @noted
+    async def __call__(self) -> Last:
+        return Last()
+class Last(Node):
+    async def __call__(self) -> None: ...
+class Note(BaseModel):
+    text: str
+""",
+        noted=tools.noted,
+    )
+    assert leads_to(made.First) == ["Last"]
+    assert made.First(note={"text": "a"}).note.text == "a"
+
+
+# --- names that cannot be found ---------------------------------------------------------------
+
+
+def unresolved(start: type[Node]) -> tuple[str, str]:
+    """The place and the text of the one problem of a graph."""
+    (problem,) = Graph(start=start).validate()
+    assert (problem.code, problem.severity) == ("bae-hint-unresolved", "error")
+    return problem.place, problem.message
+
+
+def test_a_name_that_is_nowhere_is_named_with_the_places_it_was_looked_for_in(load):
+    made = load("""
+class Ask(Node):
+    async def __call__(self) -> Missing | None: ...
+
+def define():
+    def inner():
+        class Ask(Node):
+            async def __call__(self) -> Missing: ...
+        return Ask
+    return inner()
+
+class Flow:
+    class Ask(Node):
+        async def __call__(self) -> Missing: ...
+""")
+    for ask, label, looked in (
+        (made.Ask, "Ask.__call__", "module nodes_made, builtins"),
+        (
+            made.define(),
+            "define.inner.Ask.__call__",
+            "the locals of define.inner(), the locals of define(), module nodes_made, builtins",
+        ),
+        (made.Flow.Ask, "Flow.Ask.__call__", "the body of class Flow"),
+    ):
+        for asked in (ask.successors, ask.is_terminal):
+            with pytest.raises(HintError) as caught:
+                asked()
+            assert caught.value.code == "bae-hint-unresolved"
+            assert f"{label}: the name 'Missing' cannot be resolved" in str(caught.value)
+            assert looked in str(caught.value)
+            assert "TYPE_CHECKING" in str(caught.value)
+        place, message = unresolved(ask)
+        assert place == "Ask"
+        assert "'Missing'" in message
+        assert looked in message
+
+
+def test_a_field_that_names_what_is_nowhere_says_so_when_it_is_asked_for(load):
+    made = load("""
+class Ask(Node):
+    note: list[Missing]
+    async def __call__(self) -> None: ...
+
+def define():
+    class Ask(Node):
+        note: list[Missing]
+        async def __call__(self) -> None: ...
+    return Ask
+""")
+    for ask, looked in ((made.Ask, "module nodes_made"), (made.define(), "the locals of define()")):
+        for asked in (ask.successors, lambda ask=ask: ask(note=[])):
+            with pytest.raises(HintError, match="the name 'Missing' cannot be resolved") as caught:
+                asked()
+            assert looked in str(caught.value)
+        assert looked in unresolved(ask)[1]
+
+
+def test_a_dependency_that_names_what_is_nowhere_is_a_problem_of_its_field(load):
+    made = load("""
+async def get(value: Missing) -> int: ...
+
+class Ask(Node):
+    value: Annotated[int, Dep(get)]
+    async def __call__(self) -> None: ...
+""")
+    place, message = unresolved(made.Ask)
+    assert place == "Ask.value"
+    assert "get: the name 'Missing' cannot be resolved" in message
+    assert "module nodes_made" in message
+
+
+def test_a_name_that_only_type_checkers_import_is_explained(load):
+    made = load("""
+if TYPE_CHECKING:
+    from elsewhere import Last
+
+class First(Node):
+    async def __call__(self) -> Last: ...
+""")
+    with pytest.raises(HintError, match="an import under `if TYPE_CHECKING:` is not there"):
+        made.First.successors()
+
+
+def test_all_names_of_a_graph_that_cannot_be_found_are_reported_together(load):
+    made = load("""
+class First(Node):
+    async def __call__(self) -> Second | Third: ...
+
+class Second(Node):
+    async def __call__(self) -> Missing: ...
+
+class Third(Node):
+    note: AlsoMissing
+    async def __call__(self) -> None: ...
+""")
+    found = [(p.place, p.message.partition("'")[2].partition("'")[0]) for p in validated(made)]
+    assert found == [("Second", "Missing"), ("Third", "AlsoMissing")]
+
+
+def validated(made: Any) -> list[bae.Problem]:
+    return Graph(start=made.First).validate()
+
+
+def test_a_graph_refuses_to_run_while_a_name_is_missing_and_runs_once_it_is_there(load):
+    made = load("""
+class First(Node):
+    async def __call__(self) -> Last: ...
+""")
+    graph = Graph(start=made.First)
+    for _ in range(2):
+        with pytest.raises(ProofError, match="'Last'"):
+            graph.run(made.First(), lm=ScriptedLM())
+    exec("class Last(Node):\n    async def __call__(self) -> None: ...", vars(made))
+    assert graph.validate() == []
+    assert isinstance(graph.run(made.First(), lm=ScriptedLM()).result, made.Last)
+    assert graph.terminal_nodes == (made.Last,)
+
+
+def test_a_dependency_works_once_the_name_it_lacks_is_there(load):
+    made = load("""
+async def get() -> Later: return Later(text="a")
+
+class First(Node):
+    value: Annotated[Any, Dep(get)]
+    async def __call__(self) -> None: ...
+""")
+    graph = Graph(start=made.First)
+    assert [problem.place for problem in graph.validate()] == ["First.value"]
+    exec("class Later(BaseModel):\n    text: str", vars(made))
+    assert Graph(start=made.First).run(made.First()).result.value.text == "a"
+    assert graph.run(made.First()).result.value.text == "a"
+
+
+def test_a_graph_works_once_the_name_that_a_graph_inside_it_lacks_is_there(load):
+    made = load("""
+class Inner(Node):
+    async def __call__(self) -> Last:
+        return Last()
+
+class Outer(Node):
+    inner: Annotated[Any, Dep(Inner)]
+    async def __call__(self) -> None: ...
+""")
+    graph = Graph(start=made.Outer)
+    assert "bae-hint-unresolved" in [problem.code for problem in graph.validate()]
+    exec("class Last(Node):\n    async def __call__(self) -> None: ...", vars(made))
+    assert isinstance(graph.run(made.Outer()).result.inner, made.Last)
+
+
+def test_a_field_works_once_the_name_it_lacks_is_there(load):
+    made = load("""
+class First(Node):
+    note: Later
+    place: Annotated[str, Dep(lambda: "harbour")]
+    async def __call__(self) -> None: ...
+""")
+    with pytest.raises(HintError, match="'Later'"):
+        made.First(note={"text": "a"})
+    exec("class Later(BaseModel):\n    text: str", vars(made))
+    draft = made.First(note={"text": "a"})
+    assert draft.model_dump() == {"note": {"text": "a"}}
+    assert Graph(start=made.First).run(draft).result.place == "harbour"
+
+
+# --- what is kept alive -----------------------------------------------------------------------
+
+
+class Big:
+    """Something that should not live longer than the function that made it."""
+
+
+def collect() -> None:
+    for forget in typing._cleanups:  # typing keeps the last annotations it has seen
+        forget()
+    gc.collect()
+
+
+def test_a_function_is_let_go_of_once_its_classes_are_planned(load):
+    made = load("""
+def define():
+    big = Big()
+    class Base(Node):
+        note: Note | None = None
+        async def __call__(self) -> Last: ...
+    class First(Base):
+        pass
+    class Last(Node):
+        async def __call__(self) -> None: ...
+    class Note(BaseModel):
+        text: str
+    return Graph(start=First), weakref.ref(big)
+""")
+    made.Big, made.weakref = Big, weakref
+    graph, big = made.define()
+    collect()
+    assert big() is not None  # its frame may still hold what the classes name
+    assert graph.validate() == []
+    collect()
+    assert big() is None
+    assert leads_to(graph.start) == ["Last"]
+
+
+def test_a_subclass_made_after_that_still_leads_where_its_parent_does(load):
+    made = load("""
+def define():
+    class First(Node):
+        note: Note | None = None
+        async def __call__(self) -> Last: ...
+    class Last(Node):
+        async def __call__(self) -> None: ...
+    class Note(BaseModel):
+        text: str
+    return First
+""")
+    first = made.define()
+    assert leads_to(first) == ["Last"]
+
+    class Later(first):
+        pass
+
+    assert Later.successors() == first.successors()
+    assert Later(note={"text": "a"}).note.text == "a"
+
+
+def test_nothing_keeps_the_classes_of_a_function_alive_after_a_run(load):
+    made = load("""
+def run():
+    big = Big()
+    async def get() -> Value:
+        return Value(of=type(big).__name__)
+    class First(Node):
+        value: Annotated[Value, Dep(get)]
+        async def __call__(self) -> Last: ...
+    class Last(Node):
+        first: Annotated[First, Recall()]
+        async def __call__(self) -> None: ...
+    class Value(BaseModel):
+        of: str
+    result = Graph(start=First, end=Last).run(First(), lm=ScriptedLM())
+    assert result.result.first.value.of == "Big"
+    return [weakref.ref(each) for each in (big, get, First, Last, result.result)]
+""")
+    made.Big, made.weakref = Big, weakref
+    kept = made.run()
+    collect()
+    assert [each() for each in kept] == [None] * 5
+
+
+def test_classes_that_were_never_used_go_with_their_function(load):
+    made = load("""
+def define():
+    big = Big()
+    class First(Node):
+        kept: ClassVar[Any] = big
+        async def __call__(self) -> Missing: ...
+    return weakref.ref(First), weakref.ref(big)
+""")
+    made.Big, made.weakref = Big, weakref
+    kept = made.define()
+    collect()
+    assert [each() for each in kept] == [None, None]
+
+
+def test_a_failed_look_at_a_class_keeps_nothing_alive():
+    def define() -> Any:
+        big = Big()
+
+        class First(Node):
+            async def __call__(self) -> Missing: ...  # noqa: F821
+
+        with pytest.raises(HintError):
+            First.successors()
+        assert [problem.code for problem in Graph(start=First).validate()] == [
+            "bae-hint-unresolved"
+        ]
+        return weakref.ref(big), weakref.ref(First)
+
+    kept = define()
+    collect()
+    assert [each() for each in kept] == [None, None]

@@ -1,0 +1,290 @@
+"""What bae promises about imports: `import bae` costs next to nothing and touches no network, the
+core needs pydantic and the standard library alone, and data goes one way through the packages."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bae
+
+SOURCE = Path(bae.__file__).parent
+PYDANTIC = {
+    "annotated_types",
+    "pydantic",
+    "pydantic_core",
+    "typing_extensions",
+    "typing_inspection",
+}
+"""Pydantic and what it requires."""
+
+
+def python(program: str) -> list[str]:
+    """What a fresh interpreter prints, word for word."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+# The modules that a site's own startup files load are none of bae's doing.
+NEW_MODULES = """
+import sys
+before = set(sys.modules)
+{program}
+print(*sorted(set(sys.modules) - before))
+"""
+
+# Every name, in a run that uses sources, a choice, a fill, a stream and a thread.
+RUN = """
+import asyncio
+from typing import Annotated
+from bae import *
+from bae.testing import ScriptedLM
+
+def get_word() -> str: return "word"
+async def get_length(word: Annotated[str, Dep(get_word)]) -> int: return len(word)
+async def double(number: int) -> int: return number * 2
+
+class Start(Node):
+    numbers: list[int]
+    length: Annotated[int, Dep(get_length)]
+    doubled: Annotated[list[int], Map(double, over="numbers")]
+    async def __call__(self) -> "Middle | None": ...
+class Middle(Node):
+    text: str
+    numbers: Annotated[list[int], Recall()]
+    async def __call__(self, lm: LM) -> "Last":
+        return Last()
+class Last(Node):
+    ok: Annotated[bool, Gate("fine?")]
+    async def __call__(self) -> None: ...
+
+async def main():
+    async def answer(gate): return True
+    graph = Graph(start=Start, end=(Start, Last))
+    graph.to_mermaid()
+    lm = ScriptedLM([Middle, {"text": "a"}])
+    async with graph.stream(Start(numbers=[1]), lm, answer=answer) as records:
+        async for record in records:
+            repr(record)
+    assert records.result.result.ok
+asyncio.run(main())
+"""
+
+
+def packages(modules: list[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+def third_party(modules: list[str]) -> set[str]:
+    found = packages(modules) - set(sys.stdlib_module_names) - {"bae"}
+    # How this Python was built is a module of the standard library with a name of its own.
+    return {name for name in found if not name.startswith("_sysconfigdata")}
+
+
+def test_importing_bae_imports_one_module_of_its_own_and_nothing_that_takes_time():
+    new = python(NEW_MODULES.format(program="import bae"))
+    assert "bae" in new
+    assert third_party(new) == set()
+    assert packages(new) & {"asyncio", "inspect", "dataclasses", "importlib", "socket"} == set()
+    assert [name for name in new if name.startswith("bae.")] == []
+
+
+def test_a_name_brings_in_pydantic_when_it_is_first_used():
+    new = python(NEW_MODULES.format(program="import bae; bae.Node"))
+    assert third_party(new) == PYDANTIC
+    assert "asyncio" not in new
+
+
+def test_a_marker_or_an_error_can_be_had_without_pydantic():
+    new = python(NEW_MODULES.format(program="from bae import Dep, BaeError, Recall, Gate, Map"))
+    assert third_party(new) == set()
+
+
+def test_importing_everything_touches_no_network_no_process_and_no_file_but_modules():
+    program = """
+import sys
+WATCHED = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "urllib.")
+def watch(event, arguments):
+    if event.startswith(WATCHED):
+        raise RuntimeError(f"{event} {arguments}")
+    if event == "open" and isinstance(arguments[1], str) and arguments[1].strip("rbt"):
+        raise RuntimeError(f"{event} {arguments}")
+sys.addaudithook(watch)
+sys.dont_write_bytecode = True
+import bae
+from bae import *
+import bae.testing, bae.resolver, bae.runner, bae.stream, bae.proof, bae.mermaid
+print("quiet")
+"""
+    assert python(program) == ["quiet"]
+
+
+def test_a_run_of_the_core_needs_pydantic_and_the_standard_library_alone():
+    new = python(NEW_MODULES.format(program=RUN))
+    assert third_party(new) == PYDANTIC
+
+
+def test_a_run_opens_no_connection():
+    program = f"""
+import sys
+seen = []
+def watch(event, arguments):
+    if event in ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto"):
+        seen.append(event)
+sys.addaudithook(watch)
+{RUN}
+print("seen", *seen)
+"""
+    assert python(program) == ["seen"]
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", bae.__all__)
+def test_every_public_name_is_there_and_listed(name):
+    assert getattr(bae, name) is getattr(bae, name)
+    assert name in dir(bae)
+
+
+def test_a_star_import_brings_exactly_the_public_names():
+    names: dict[str, object] = {}
+    exec("from bae import *", names)
+    assert set(names) - {"__builtins__"} == set(bae.__all__)
+    assert len(bae.__all__) == len(set(bae.__all__))
+
+
+def test_every_name_that_type_checkers_are_told_of_is_public_and_the_other_way_round():
+    tree = ast.parse(Path(bae.__file__).read_text())
+    told = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bae.")
+        for alias in node.names
+    }
+    assert told == set(bae.__all__) - {"__version__"}
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error_that_names_it():
+    with pytest.raises(AttributeError, match="module 'bae' has no attribute 'Nod'"):
+        bae.Nod
+    with pytest.raises(ImportError, match="Nod"):
+        exec("from bae import Nod")
+
+
+@pytest.mark.parametrize("name", [name for name in bae.__all__ if name != "__version__"])
+def test_every_public_class_has_a_docstring_and_so_has_everything_public_on_it(name):
+    value = getattr(bae, name)
+    assert (value.__doc__ or "").strip(), name
+    own = (base for base in value.__mro__ if base.__module__.partition(".")[0] == "bae")
+    for base in own:
+        for attribute, member in vars(base).items():
+            if attribute.startswith("_") or not (
+                callable(member) or isinstance(member, property | classmethod | staticmethod)
+            ):
+                continue
+            assert (getattr(member, "__doc__", None) or "").strip(), f"{name}.{attribute}"
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module of bae by its dotted name."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        yield ".".join(parts).removesuffix(".__init__"), path
+
+
+MODULES = dict(modules())
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_opens_by_saying_what_it_is_for(module):
+    assert ast.get_docstring(ast.parse(MODULES[module].read_text()))
+
+
+# --- layers -----------------------------------------------------------------------------------
+
+OUTER = ("bae.cli", "bae.studio", "bae.team")
+"""What stands on the core and is not known to it."""
+
+
+def imported_by(module: str) -> set[str]:
+    """The modules that a module imports anywhere, for type checkers alone included, as dotted
+    names; `from bae import Node` counts as bae.Node."""
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                around = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*around, base]).rstrip(".")
+            found |= {base} | {f"{base}.{alias.name}" for alias in node.names}
+    return found
+
+
+def is_in(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not is_in(name, OUTER)])
+def test_what_is_under_cli_studio_and_team_never_imports_them(module):
+    assert [name for name in imported_by(module) if is_in(name, OUTER)] == []
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not is_in(name, OUTER)])
+def test_the_core_imports_pydantic_and_the_standard_library_alone(module):
+    if is_in(module, ("bae.lm",)) and module not in ("bae.lm", "bae.lm.protocol", "bae.lm.usage"):
+        pytest.skip("a backend may need a package of its own")
+    assert third_party(sorted(imported_by(module))) <= {"pydantic", "pydantic_core"}
+
+
+@pytest.mark.parametrize(
+    ("module", "above"),
+    [
+        ("bae.problem", ()),
+        ("bae.exceptions", ("bae.markers", "bae.node", "bae.problem")),
+        ("bae.markers", ("bae.graph", "bae.node")),
+        ("bae.lm.usage", ()),
+        ("bae.assignable", ()),
+        ("bae.paths", ("bae.node",)),
+        ("bae.journal.records", ("bae.lm", "bae.markers", "bae.node")),
+    ],
+)
+def test_what_others_stand_on_stands_on_little(module, above):
+    known = [name for name in imported_by(module) if is_in(name, ("bae",)) and name != "bae"]
+    assert [name for name in known if not is_in(name, above)] == []
+
+
+def test_the_check_of_layers_sees_every_way_to_import(tmp_path, monkeypatch):
+    path = tmp_path / "sneaky.py"
+    path.write_text(
+        "import bae.cli\nfrom bae import studio\nfrom bae.team import Lead\n"
+        "from . import cli\nfrom ..team import lead\n"
+        "def later():\n    from bae.cli.commands import run\n"
+    )
+    monkeypatch.setitem(MODULES, "bae.lm.sneaky", path)
+    found = {name for name in imported_by("bae.lm.sneaky") if is_in(name, OUTER)}
+    assert found == {
+        "bae.cli",
+        "bae.cli.commands",
+        "bae.cli.commands.run",
+        "bae.studio",
+        "bae.team",
+        "bae.team.Lead",
+        "bae.team.lead",
+    }
+    assert "bae.lm.cli" in imported_by("bae.lm.sneaky")

@@ -1,0 +1,750 @@
+"""What `Map` promises: one call for each item of a sibling field, so many at once and no more,
+results in the order of the items, and the item that failed named."""
+
+import asyncio
+import gc
+import threading
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import pytest
+
+from bae import LM, Dep, DepError, Graph, GraphResult, Map, Node, Recall
+from bae.journal import ItemEnded, SourceEnded, SourceStarted
+from bae.resolver import resolve_fields
+from bae.testing import ScriptedLM
+
+BOUND = 30  # seconds until a test that would wait for ever fails instead
+
+
+async def some_turns() -> None:
+    """Take a while: several turns of the loop, in which everything that is ready runs."""
+    for _ in range(5):
+        turned = asyncio.Event()
+        asyncio.get_running_loop().call_soon(turned.set)
+        await turned.wait()
+
+
+async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
+    async with asyncio.timeout(BOUND):
+        return await Graph(start=type(start)).arun(start, lm, **options)
+
+
+async def double(item: int) -> int:
+    return item * 2
+
+
+def triple(item: int) -> int:
+    return item * 3
+
+
+def numbers() -> list[int]:
+    return [1, 2, 3]
+
+
+# Order and bounds
+
+
+async def test_results_keep_the_order_of_the_items_whatever_order_they_land_in():
+    landed = [asyncio.Event() for _ in range(5)]
+    order: list[int] = []
+
+    async def after_the_next(item: int) -> int:
+        if item < 4:
+            await landed[item + 1].wait()
+        order.append(item)
+        landed[item].set()
+        return item * 10
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(after_the_next, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Holder(items=[0, 1, 2, 3, 4]))
+    assert order == [4, 3, 2, 1, 0]
+    assert result.result.mapped == [0, 10, 20, 30, 40]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7])
+async def test_no_more_items_are_worked_on_at_once_than_the_limit_and_as_many_as_it_allows(
+    limit: int,
+):
+    working, most = 0, 0
+    full = asyncio.Event()
+
+    async def one(item: int) -> int:
+        nonlocal working, most
+        working += 1
+        most = max(most, working)
+        if working == limit:
+            full.set()
+        await full.wait()  # the first are let go only when there are as many as may be
+        await some_turns()
+        working -= 1
+        return item
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(one, over="items", limit=limit)]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Holder(items=[*range(20)]))
+    assert most == limit
+    assert result.result.mapped == [*range(20)]
+
+
+async def test_a_slow_item_holds_up_nobody_but_itself():
+    others = asyncio.Event()
+    done: list[int] = []
+
+    async def one(item: int) -> int:
+        if item == 0:
+            await others.wait()
+        done.append(item)
+        if len(done) == 9:
+            others.set()
+        return item
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(one, over="items", limit=2)]
+
+        async def __call__(self) -> None: ...
+
+    await run(Holder(items=[*range(10)]))
+    assert done == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
+
+
+async def test_an_empty_list_maps_to_an_empty_list_and_calls_nothing():
+    calls: list[int] = []
+
+    def one(item: int) -> int:
+        calls.append(item)
+        return item
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(one, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder(items=[]))).result.mapped == []
+    assert calls == []
+
+
+async def test_ten_thousand_items_are_mapped_in_order_within_the_bound():
+    working, most = 0, 0
+
+    async def one(item: int) -> int:
+        nonlocal working, most
+        working += 1
+        most = max(most, working)
+        await asyncio.sleep(0)
+        working -= 1
+        return item + 1
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(one, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Holder(items=[*range(10_000)]))
+    assert result.result.mapped == [*range(1, 10_001)]
+    assert most == 64
+    assert sorted(r.index for r in result.journal.of(ItemEnded)) == [*range(10_000)]
+
+
+# What can be mapped over
+
+
+async def test_it_maps_over_a_field_the_caller_gives():
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(double, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder(items=[1, 2]))).result.mapped == [2, 4]
+
+
+async def test_it_maps_over_a_dependency():
+    class Holder(Node):
+        items: Annotated[list[int], Dep(numbers)]
+        mapped: Annotated[list[int], Map(double, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder())).result.mapped == [2, 4, 6]
+    assert await resolve_fields(Holder) == {"items": [1, 2, 3], "mapped": [2, 4, 6]}
+
+
+async def test_it_maps_over_a_dependency_declared_after_it():
+    class Holder(Node):
+        mapped: Annotated[list[int], Map(double, over="items")]
+        items: Annotated[list[int], Dep(numbers)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder())).result.mapped == [2, 4, 6]
+    assert [*await resolve_fields(Holder)] == ["mapped", "items"]
+
+
+async def test_it_maps_over_what_the_lm_fills_once_that_is_there():
+    class Filled(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(double, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    lm = ScriptedLM([{"items": [4, 5]}])
+    assert (await run(Start(), lm)).result.mapped == [8, 10]
+    assert lm.asked[0].resolved == {}
+
+
+async def test_a_map_of_a_dependency_is_context_for_the_lm():
+    class Filled(Node):
+        items: Annotated[list[int], Dep(numbers)]
+        mapped: Annotated[list[int], Map(double, over="items")]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    lm = ScriptedLM([{"text": "hi"}])
+    await run(Start(), lm)
+    assert lm.asked[0].resolved == {"items": [1, 2, 3], "mapped": [2, 4, 6]}
+
+
+async def test_it_maps_over_another_map():
+    class Holder(Node):
+        items: list[int]
+        once: Annotated[list[int], Map(double, over="items")]
+        twice: Annotated[list[int], Map(triple, over="once")]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder(items=[1, 2]))).result.twice == [6, 12]
+
+
+async def test_it_maps_over_a_map_of_what_the_lm_fills():
+    class Filled(Node):
+        twice: Annotated[list[int], Map(triple, over="once")]
+        once: Annotated[list[int], Map(double, over="items")]
+        items: list[int]
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    assert (await run(Start(), ScriptedLM([{"items": [1]}]))).result.twice == [6]
+
+
+async def test_it_maps_over_a_recalled_field():
+    class Last(Node):
+        items: Annotated[list[int], Recall()]
+        mapped: Annotated[list[int], Map(double, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        numbers: list[int]
+
+        async def __call__(self) -> Last:
+            return Last()
+
+    assert (await run(Start(numbers=[3]))).result.mapped == [6]
+
+
+async def test_it_maps_over_the_default_of_a_recall_that_finds_nothing():
+    class Last(Node):
+        items: Annotated[list[int], Recall()] = [5]
+        mapped: Annotated[list[int], Map(double, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Last:
+            return Last()
+
+    result = (await run(Start())).result
+    assert (result.items, result.mapped) == ([5], [10])
+
+
+async def test_two_maps_over_one_field_share_it():
+    calls: list[str] = []
+
+    def two() -> list[int]:
+        calls.append("two")
+        return [1, 2]
+
+    class Holder(Node):
+        items: Annotated[list[int], Dep(two, cache=False)]
+        doubled: Annotated[list[int], Map(double, over="items")]
+        tripled: Annotated[list[int], Map(triple, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    result = (await run(Holder())).result
+    assert (result.doubled, result.tripled) == ([2, 4], [3, 6])
+    assert calls == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (tuple[int, ...], (1, 2)),
+        (set[int], {1, 2}),
+        (frozenset[int], frozenset({1, 2})),
+        (Sequence[int], [1, 2]),
+    ],
+)
+async def test_it_maps_over_tuples_sets_and_sequences(kind: Any, given: Any):
+    class Holder(Node):
+        items: kind
+        mapped: Annotated[list[int], Map(double, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    assert sorted((await run(Holder(items=given))).result.mapped) == [2, 4]
+
+
+# What can be mapped
+
+
+async def test_the_function_s_own_dependencies_are_resolved_once_for_all_items():
+    calls: list[str] = []
+
+    async def base() -> int:
+        calls.append("base")
+        return 100
+
+    def add(below: Annotated[int, Dep(base)], /, item: int, *, step: int = 1) -> int:
+        return below + item * step
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(add, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder(items=[1, 2, 3]))).result.mapped == [101, 102, 103]
+    assert calls == ["base"]
+
+
+async def test_a_parameter_annotated_lm_gets_the_lm_and_what_it_uses_is_counted():
+    class Text(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    async def summarise(item: str, writer: LM) -> str:
+        return (await writer.make(Text(text=item), Text)).text
+
+    class Holder(Node):
+        items: list[str]
+        mapped: Annotated[list[str], Map(summarise, over="items", limit=1)]
+
+        async def __call__(self) -> None: ...
+
+    lm = ScriptedLM([{"text": "a"}, {"text": "b"}])
+    result = await run(Holder(items=["long a", "long b"]), lm)
+    assert result.result.mapped == ["a", "b"]
+    assert result.usage.calls == 2
+
+
+async def test_sync_functions_work_on_items_in_threads_at_the_same_time():
+    meet = threading.Barrier(4, timeout=BOUND)
+
+    def one(item: int) -> int:
+        meet.wait()
+        assert threading.current_thread() is not threading.main_thread()
+        return item
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(one, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder(items=[1, 2, 3, 4]))).result.mapped == [1, 2, 3, 4]
+
+
+async def test_inline_works_on_items_on_the_thread_of_the_loop():
+    def where(item: int) -> int:
+        return threading.get_ident()
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(where, over="items", inline=True)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder(items=[1, 2]))).result.mapped == [threading.get_ident()] * 2
+
+
+async def test_a_method_and_a_lambda_can_be_mapped():
+    class Scale:
+        def __init__(self, factor: int) -> None:
+            self.factor = factor
+
+        async def apply(self, item: int) -> int:
+            return item * self.factor
+
+    class Holder(Node):
+        items: list[int]
+        scaled: Annotated[list[int], Map(Scale(5).apply, over="items")]
+        shifted: Annotated[list[int], Map(lambda item: item + 1, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    result = (await run(Holder(items=[1, 2]))).result
+    assert (result.scaled, result.shifted) == ([5, 10], [2, 3])
+
+
+class Summary(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Page(Node):
+    url: str
+
+    async def __call__(self) -> Summary:
+        return Summary(text=f"about {self.url}")
+
+
+async def test_a_node_class_takes_the_item_as_its_one_plain_field():
+    class Holder(Node):
+        urls: list[str]
+        summaries: Annotated[list[Summary], Map(Page, over="urls")]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Holder(urls=["a", "b"]))
+    assert [summary.text for summary in result.result.summaries] == ["about a", "about b"]
+
+
+async def test_a_graph_takes_the_item_as_its_start_node():
+    def two_pages() -> list[Page]:
+        return [Page(url="a"), Page(url="b")]
+
+    class Holder(Node):
+        pages: Annotated[list[Page], Dep(two_pages)]
+        summaries: Annotated[list[Summary], Map(Graph(start=Page, end=Summary), over="pages")]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Holder())
+    assert [summary.text for summary in result.result.summaries] == ["about a", "about b"]
+
+
+async def test_the_nodes_of_mapped_graphs_are_nested_by_item():
+    class Holder(Node):
+        urls: list[str]
+        summaries: Annotated[list[Summary], Map(Page, over="urls")]
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Holder:
+            return Holder(urls=["a", "b"])
+
+    result = await run(Start())
+    assert {
+        path: [type(node).__name__ for node in nodes] for path, nodes in result.nested.items()
+    } == {
+        "1:Holder.summaries[0]": ["Page", "Summary"],
+        "1:Holder.summaries[1]": ["Page", "Summary"],
+    }
+    assert [type(node) for node in result.trace] == [Start, Holder]
+    assert result.nested["1:Holder.summaries[1]"][-1] is result.result.summaries[1]
+
+
+async def test_what_the_lm_uses_in_mapped_graphs_is_counted():
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Topic(Node):
+        topic: str
+
+        async def __call__(self) -> Draft: ...
+
+    class Holder(Node):
+        topics: list[str]
+        drafts: Annotated[list[Draft], Map(Topic, over="topics")]
+
+        async def __call__(self) -> None: ...
+
+    lm = ScriptedLM({Draft: [{"text": "x"}] * 3})
+    result = await run(Holder(topics=["a", "b", "c"]), lm)
+    assert result.usage.calls == 3
+    lm.assert_complete()
+
+
+async def test_mapped_graphs_share_the_dependencies_of_the_run():
+    calls: list[str] = []
+
+    async def one() -> int:
+        calls.append("one")
+        await some_turns()
+        return 1
+
+    class Each(Node):
+        item: int
+        base: Annotated[int, Dep(one)]
+
+        async def __call__(self) -> None: ...
+
+    class Holder(Node):
+        items: list[int]
+        each: Annotated[list[Each], Map(Each, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    await run(Holder(items=[1, 2, 3]))
+    assert calls == ["one"]
+
+
+async def test_timeouts_and_retries_count_for_each_item():
+    tries: dict[int, int] = {}
+
+    async def shaky(item: int) -> int:
+        tries[item] = tries.get(item, 0) + 1
+        if item == 1 and tries[item] == 1:
+            raise ConnectionError
+        if item == 2 and tries[item] == 1:
+            await asyncio.Event().wait()
+        return item
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(shaky, over="items", timeout=0.05, retries=1)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder(items=[0, 1, 2]))).result.mapped == [0, 1, 2]
+    assert tries == {0: 1, 1: 2, 2: 2}
+
+
+# Failures
+
+
+async def test_the_first_item_to_fail_cancels_the_others_and_is_named():
+    cancelled: list[int] = []
+    running = asyncio.Semaphore(0)
+
+    async def one(item: int) -> int:
+        if item == 2:
+            for _ in range(2):
+                await running.acquire()
+            raise ValueError("not this one")
+        running.release()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await some_turns()
+            cancelled.append(item)
+            raise
+        return item
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(one, over="items", limit=3)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder(items=[*range(10)]))
+    error = caught.value
+    assert sorted(cancelled) == [0, 1]  # and the seven that were not begun never are
+    assert (error.node_type, error.field_name) == (Holder, "mapped")
+    assert str(error).splitlines() == [
+        "[bae-dep-failed] Holder.mapped[2]: one raised ValueError",
+        "  path:  Holder.mapped <- one[2]",
+        "  cause: ValueError: not this one",
+        "  try:   mend one, retry it with retries=…, or give the field a default",
+    ]
+    assert error.journal.of(ItemEnded) == []
+
+
+async def test_items_that_fail_at_the_same_time_leave_no_unheard_exception():
+    unheard: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+
+    async def fails(item: int) -> int:
+        raise ValueError(item)
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(fails, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder(items=[0, 1, 2]))
+    # The item that is named is the one whose failure is the cause.
+    assert isinstance(caught.value.cause, ValueError)
+    assert f"[{caught.value.cause.args[0]}]" in caught.value.message
+    del caught
+    gc.collect()
+    assert unheard == []
+
+
+async def test_an_item_over_its_timeout_is_named_and_the_way_out_is_map_s():
+    async def slow(item: int) -> int:
+        if item == 1:
+            await asyncio.Event().wait()
+        return item
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(slow, over="items", timeout=0.01)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder(items=[0, 1]))
+    assert caught.value.code == "bae-dep-timeout"
+    assert caught.value.message.startswith("Holder.mapped[1]: slow took longer")
+    assert "Map(slow" in str(caught.value.fix)
+
+
+async def test_a_failed_dependency_of_the_mapped_function_fails_the_field_and_no_item():
+    calls: list[int] = []
+
+    def bad() -> int:
+        raise ValueError
+
+    def add(item: int, base: Annotated[int, Dep(bad)]) -> int:
+        calls.append(item)
+        return item
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(add, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder(items=[1]))
+    assert caught.value.message == "Holder.mapped: bad raised ValueError"
+    assert caught.value.path == "Holder.mapped <- add(base) <- bad()"
+    assert calls == []
+
+
+async def test_a_failure_of_the_field_mapped_over_is_the_failure_of_that_field():
+    def bad() -> list[int]:
+        raise ValueError
+
+    class Holder(Node):
+        items: Annotated[list[int], Dep(bad)]
+        mapped: Annotated[list[int], Map(double, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder())
+    assert caught.value.message == "Holder.items: bad raised ValueError"
+
+
+async def test_a_failed_graph_of_an_item_names_the_item_and_what_went_wrong_inside():
+    class Each(Node):
+        item: int
+
+        async def __call__(self) -> None:
+            if self.item == 1:
+                raise KeyError("inside")
+
+    class Holder(Node):
+        items: list[int]
+        each: Annotated[list[Each], Map(Each, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder(items=[0, 1, 2]))
+    assert "Holder.each[1]" in caught.value.message
+    assert "Each.__call__ raised KeyError" in str(caught.value)
+
+
+async def test_an_item_the_start_node_refuses_names_the_item():
+    def anything() -> list[Any]:
+        return [1, "not a number"]
+
+    class Each(Node):
+        item: int
+
+        async def __call__(self) -> None: ...
+
+    class Holder(Node):
+        items: Annotated[list[Any], Dep(anything)]
+        each: Annotated[list[Each], Map(Each, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder())
+    assert "Holder.each[1]" in caught.value.message
+
+
+async def test_a_map_with_a_default_keeps_it_when_an_item_fails():
+    def bad(item: int) -> int:
+        raise ValueError
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(bad, over="items")] = [0]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder(items=[1, 2]))).result.mapped == [0]
+
+
+async def test_a_result_the_field_cannot_take_names_the_field():
+    def lies(item: int) -> int:
+        return "text"  # type: ignore[return-value]
+
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(lies, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Holder(items=[1]))
+    assert caught.value.field_name == "mapped"
+    assert "lies" in caught.value.message
+
+
+async def test_the_journal_has_every_item_as_it_is_done():
+    class Holder(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(double, over="items", limit=1)]
+
+        async def __call__(self) -> None: ...
+
+    journal = (await run(Holder(items=[5, 6]))).journal
+    kinds = SourceStarted | ItemEnded | SourceEnded
+    assert [
+        (type(r).__name__, getattr(r, "index", None)) for r in journal if isinstance(r, kinds)
+    ] == [
+        ("SourceStarted", None),
+        ("ItemEnded", 0),
+        ("ItemEnded", 1),
+        ("SourceEnded", None),
+    ]
+    assert [r.value for r in journal.of(ItemEnded)] == [10, 12]
+    assert journal.of(SourceEnded)[0].value == [10, 12]

@@ -1,0 +1,634 @@
+"""What starting early promises: a dependency sure to be needed runs while the LM still writes, one
+that may not be needed does not, and nobody can tell afterwards but by the clock."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import pytest
+
+from bae import BaeLMError, Dep, DepError, Graph, GraphResult, LimitError, Map, Node, Recall
+from bae.journal import FillEnded, SourceEnded, SourceStarted
+from bae.testing import ScriptedLM
+
+BOUND = 20  # seconds until a test that would wait for ever fails instead
+
+
+async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
+    async with asyncio.timeout(BOUND):
+        return await Graph(start=type(start)).arun(start, lm, **options)
+
+
+class PausedLM(ScriptedLM):
+    """A scripted LM that writes a target only once an event is set, or has been seen not to come
+    while everything that could run did."""
+
+    def __init__(self, script: Any, wait: dict[str, Any], choices: Any = ()) -> None:
+        super().__init__(script, choices=choices)
+        self.wait = wait
+
+    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
+        pause = self.wait.get(target.__name__)
+        if pause is not None:
+            await pause()
+        return await super().fill(target, resolved, instruction, source)
+
+
+async def some_turns() -> None:
+    """Take a while: several turns of the loop, in which everything that is ready runs."""
+    for _ in range(5):
+        turned = asyncio.Event()
+        asyncio.get_running_loop().call_soon(turned.set)
+        await turned.wait()
+
+
+class Fetch:
+    """A dependency that says when it is called."""
+
+    def __init__(self) -> None:
+        self.called = asyncio.Event()
+        self.calls = 0
+
+    async def __call__(self) -> str:
+        self.calls += 1
+        self.called.set()
+        return "fetched"
+
+
+async def test_the_only_successor_s_dependencies_start_while_the_lm_is_filling():
+    fetch = Fetch()
+
+    class Last(Node):
+        page: Annotated[str, Dep(fetch)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    # Without an early start the LM would wait for a call that waits for the LM.
+    lm = PausedLM({Draft: {"text": "hi"}}, {"Draft": fetch.called.wait})
+    result = await run(Start(), lm)
+    assert result.result.page == "fetched"
+    assert fetch.calls == 1
+    order = [
+        type(record).__name__
+        for record in result.journal
+        if isinstance(record, SourceStarted | FillEnded)
+    ]
+    assert order == ["SourceStarted", "FillEnded", "FillEnded"]
+
+
+async def test_they_start_early_for_a_written_body_with_one_way_on_too():
+    fetch = Fetch()
+
+    class Last(Node):
+        page: Annotated[str, Dep(fetch)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last:
+            return Last()
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    result = await run(Start(), PausedLM({Draft: {"text": ""}}, {"Draft": fetch.called.wait}))
+    assert result.result.page == "fetched"
+    assert fetch.calls == 1
+
+
+async def test_a_whole_chain_of_dependencies_is_ready_when_the_lm_is_done():
+    top = asyncio.Event()
+    calls: list[str] = []
+
+    def below() -> str:
+        calls.append("below")
+        return "below"
+
+    async def above(x: Annotated[str, Dep(below)]) -> str:
+        calls.append("above")
+        top.set()
+        return f"above {x}"
+
+    class Last(Node):
+        value: Annotated[str, Dep(above)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    result = await run(Start(), PausedLM({Draft: {"text": ""}}, {"Draft": top.wait}))
+    assert result.result.value == "above below"
+    assert calls == ["below", "above"]
+
+
+async def test_prefetch_false_turns_it_off():
+    fetch = Fetch()
+    called_while_filling: list[bool] = []
+
+    async def look() -> None:
+        await some_turns()
+        called_while_filling.append(fetch.called.is_set())
+
+    class Last(Node):
+        page: Annotated[str, Dep(fetch)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    lm = PausedLM({Draft: {"text": "hi"}}, {"Draft": look})
+    assert (await run(Start(), lm, prefetch=False)).result.page == "fetched"
+    lm = PausedLM({Draft: {"text": "hi"}}, {"Draft": look})
+    assert (await run(Start(), lm, prefetch=True)).result.page == "fetched"
+    assert called_while_filling == [False, True]
+
+
+async def test_nothing_starts_early_where_there_are_several_ways_on():
+    fetch = Fetch()
+    called_while_filling: list[bool] = []
+
+    async def look() -> None:
+        await some_turns()
+        called_while_filling.append(fetch.called.is_set())
+
+    class Left(Node):
+        page: Annotated[str, Dep(fetch)]
+
+        async def __call__(self) -> None: ...
+
+    class Right(Node):
+        page: Annotated[str, Dep(fetch)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Left | Right: ...
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    lm = PausedLM({Draft: {"text": "hi"}}, {"Draft": look}, choices=[Right])
+    assert isinstance((await run(Start(), lm)).result, Right)
+    assert called_while_filling == [False]
+    assert fetch.calls == 1
+
+
+async def test_nothing_starts_early_where_the_run_may_end_instead():
+    fetch = Fetch()
+
+    class Last(Node):
+        page: Annotated[str, Dep(fetch)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last | None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    lm = PausedLM({Draft: {"text": "hi"}}, {"Draft": some_turns}, choices=[None])
+    assert isinstance((await run(Start(), lm)).result, Draft)
+    assert fetch.calls == 0
+
+
+async def test_nothing_starts_early_for_a_node_beyond_the_bound():
+    fetch = Fetch()
+
+    class Last(Node):
+        page: Annotated[str, Dep(fetch)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    lm = PausedLM({Draft: {"text": "hi"}}, {"Draft": some_turns})
+    with pytest.raises(LimitError):
+        await run(Start(), lm, max_iters=2)
+    assert fetch.calls == 0
+
+
+class Flaky:
+    def __init__(self) -> None:
+        self.failed = asyncio.Event()
+        self.calls = 0
+
+    async def __call__(self) -> str:
+        self.calls += 1
+        self.failed.set()
+        raise ValueError("too early")
+
+
+async def test_its_failure_surfaces_when_its_node_is_reached_and_names_that_node():
+    flaky = Flaky()
+
+    class Last(Node):
+        page: Annotated[str, Dep(flaky)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Start(), PausedLM({Draft: {"text": "hi"}}, {"Draft": flaky.failed.wait}))
+    error = caught.value
+    assert (error.node_type, error.field_name) == (Last, "page")
+    assert [type(node) for node in error.trace] == [Start, Draft]
+    assert flaky.calls == 1
+
+
+async def test_its_failure_is_nobody_s_business_when_its_node_is_not_reached():
+    flaky = Flaky()
+
+    class Last(Node):
+        page: Annotated[str, Dep(flaky)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    async def fail_after_it() -> None:
+        await flaky.failed.wait()
+        await some_turns()
+        raise ConnectionError("no model")
+
+    with pytest.raises(BaeLMError) as caught:
+        await run(Start(), PausedLM({Draft: {"text": "hi"}}, {"Draft": fail_after_it}))
+    assert isinstance(caught.value.cause, ConnectionError)
+    assert not hasattr(caught.value, "__notes__")
+
+
+async def test_its_failure_does_not_matter_when_the_body_gives_the_value_itself():
+    flaky = Flaky()
+
+    class Last(Node):
+        page: Annotated[str, Dep(flaky)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last:
+            return Last(page="written by hand")
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    lm = PausedLM({Draft: {"text": "hi"}}, {"Draft": flaky.failed.wait})
+    assert (await run(Start(), lm)).result.page == "written by hand"
+
+
+async def test_nothing_is_left_running_when_what_was_started_is_not_needed():
+    log: list[str] = []
+    running = asyncio.Event()
+
+    async def opened() -> AsyncIterator[str]:
+        log.append("open")
+        yield "opened"
+        log.append("close")
+
+    async def waits(x: Annotated[str, Dep(opened)]) -> str:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            log.append("cancelled")
+        return x
+
+    class Last(Node):
+        page: Annotated[str, Dep(waits)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last:
+            return Last(page="by hand")
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    before = asyncio.all_tasks()
+    await run(Start(), PausedLM({Draft: {"text": "hi"}}, {"Draft": running.wait}))
+    assert asyncio.all_tasks() == before
+    assert log == ["open", "cancelled", "close"]
+
+
+async def test_a_call_started_early_is_taken_over_and_not_made_again():
+    release, running = asyncio.Event(), asyncio.Event()
+    calls: list[str] = []
+
+    async def slow() -> str:
+        calls.append("slow")
+        running.set()
+        await release.wait()
+        return "slow"
+
+    async def releases() -> str:
+        release.set()
+        return "released"
+
+    class Last(Node):
+        # `releases` is asked for when the node is reached; until then `slow` is under way.
+        a: Annotated[str, Dep(slow)]
+        b: Annotated[str, Dep(releases, cache=False)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    result = await run(Start(), PausedLM({Draft: {"text": "hi"}}, {"Draft": running.wait}))
+    assert result.result.a == "slow"
+    assert calls == ["slow"]
+
+
+async def test_it_goes_on_while_a_map_of_what_the_lm_has_filled_is_made():
+    release, running = asyncio.Event(), asyncio.Event()
+    calls: list[str] = []
+
+    async def slow() -> str:
+        calls.append("slow")
+        running.set()
+        await release.wait()
+        return "slow"
+
+    async def one(item: int) -> int:
+        await some_turns()
+        return item
+
+    class Last(Node):
+        page: Annotated[str, Dep(slow)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        items: list[int]
+        mapped: Annotated[list[int], Map(one, over="items")]
+
+        async def __call__(self) -> Last:
+            release.set()
+            return Last()
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    lm = PausedLM({Draft: {"items": [1, 2]}}, {"Draft": running.wait})
+    assert (await run(Start(), lm)).result.page == "slow"
+    assert calls == ["slow"]
+
+
+async def test_what_turned_out_not_to_be_needed_is_let_go_of_before_more_is_started():
+    log: list[str] = []
+    running, later = asyncio.Event(), asyncio.Event()
+
+    async def waits() -> str:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            log.append("first is cancelled")
+        return "first"
+
+    async def second() -> str:
+        log.append("second is called")
+        later.set()
+        return "second"
+
+    class Last(Node):
+        page: Annotated[str, Dep(second)]
+
+        async def __call__(self) -> None: ...
+
+    class More(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class ByHand(Node):
+        page: Annotated[str, Dep(waits)]
+
+        async def __call__(self) -> More: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> ByHand:
+            return ByHand(page="by hand")
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    lm = PausedLM(
+        {Draft: {"text": ""}, More: {"text": ""}},
+        {"Draft": running.wait, "More": later.wait},
+    )
+    before = asyncio.all_tasks()
+    assert (await run(Start(), lm)).result.page == "second"
+    assert asyncio.all_tasks() == before
+    assert log == ["first is cancelled", "second is called"]
+
+
+async def test_a_dependency_without_cache_is_not_called_twice():
+    calls: list[str] = []
+
+    def fresh() -> int:
+        calls.append("fresh")
+        return len(calls)
+
+    class Last(Node):
+        value: Annotated[int, Dep(fresh, cache=False, inline=True)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    result = await run(Start(), PausedLM({Draft: {"text": "hi"}}, {"Draft": some_turns}))
+    assert result.result.value == 1
+    assert calls == ["fresh"]
+
+
+async def test_a_dependency_already_there_is_not_called_again():
+    fetch = Fetch()
+
+    class Last(Node):
+        page: Annotated[str, Dep(fetch)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Start(Node):
+        page: Annotated[str, Dep(fetch)]
+
+        async def __call__(self) -> Draft: ...
+
+    await run(Start(), PausedLM({Draft: {"text": "hi"}}, {"Draft": some_turns}))
+    assert fetch.calls == 1
+
+
+class Topic(Node):
+    """A graph that recalls from the run around it."""
+
+    text: Annotated[str, Recall()]
+
+    async def __call__(self) -> None: ...
+
+
+class Around(Node):
+    """A graph that recalls nothing itself, but holds one that does."""
+
+    topic: Annotated[Topic, Dep(Topic)]
+
+    async def __call__(self) -> None: ...
+
+
+def by_way_of_a_function(topic: Annotated[Topic, Dep(Topic)]) -> Topic:
+    return topic
+
+
+@pytest.mark.parametrize("source", [Topic, Around, by_way_of_a_function])
+async def test_a_graph_that_recalls_from_the_trace_waits_until_its_node_is_next(source: Any):
+    class Last(Node):
+        found: Annotated[Any, Dep(source)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Start(Node):
+        text: str
+
+        async def __call__(self) -> Draft: ...
+
+    lm = PausedLM({Draft: {"text": "new"}}, {"Draft": some_turns})
+    found = (await run(Start(text="old"), lm)).result.found
+    topic = found.topic if isinstance(found, Around) else found
+    assert topic.text == "new"
+
+
+async def test_a_graph_that_recalls_nothing_starts_early():
+    fetch = Fetch()
+
+    class Inner(Node):
+        page: Annotated[str, Dep(fetch)]
+
+        async def __call__(self) -> None: ...
+
+    class Last(Node):
+        inner: Annotated[Inner, Dep(Inner)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Start(Node):
+        async def __call__(self) -> Draft: ...
+
+    lm = PausedLM({Draft: {"text": "hi"}}, {"Draft": fetch.called.wait})
+    result = await run(Start(), lm)
+    assert result.result.inner.page == "fetched"
+    assert [*result.nested] == ["2:Last.inner"]
+    assert {r.step for r in result.journal.of(SourceEnded) if r.path == ""} == {2}
+
+
+async def test_it_works_inside_a_graph_that_is_itself_a_dependency_and_in_maps():
+    fetch = Fetch()
+
+    class Last(Node):
+        page: Annotated[str, Dep(fetch)]
+
+        async def __call__(self) -> None: ...
+
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Inner(Node):
+        async def __call__(self) -> Draft: ...
+
+    class Each(Node):
+        item: int
+
+        async def __call__(self) -> Draft: ...
+
+    class Outer(Node):
+        items: list[int]
+        inner: Annotated[Last, Dep(Inner)]
+        each: Annotated[list[Last], Map(Each, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    lm = PausedLM({Draft: [{"text": "hi"}] * 4}, {"Draft": fetch.called.wait})
+    result = await run(Outer(items=[1, 2, 3]), lm)
+    assert result.result.inner.page == "fetched"
+    assert [last.page for last in result.result.each] == ["fetched"] * 3
+    assert fetch.calls == 1
+    lm.assert_complete()

@@ -1,0 +1,505 @@
+"""What `ScriptedLM` promises to a test: its answers in order or by type, validated as any LM's are,
+every question remembered, and a loud failure when it is asked more or less."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field, ValidationError, model_validator
+
+from bae import LM, BaeError, BaeLMError, Dep, FillError, Graph, Map, Node, Recall, Usage
+from bae.lm import metered
+from bae.testing import Asked, ScriptedLM, ScriptError
+
+
+class Start(Node):
+    topic: str = "t"
+
+    async def __call__(self) -> Draft | Refusal | None: ...
+
+
+class Draft(Node):
+    text: str = Field(min_length=3)
+    stars: int = 1
+
+    async def __call__(self) -> Review: ...
+
+
+class Review(Node):
+    fine: bool
+
+    async def __call__(self) -> Draft | None: ...
+
+
+class Refusal(Node):
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Start)
+
+
+def way(trace: list[Node]) -> list[str]:
+    return [type(node).__name__ for node in trace]
+
+
+def test_it_is_an_lm():
+    assert isinstance(ScriptedLM(), LM)
+    assert not isinstance(object(), LM)
+
+
+# Answers in order
+
+
+async def test_answers_are_given_in_order_a_choice_and_a_fill_taking_one_each():
+    lm = ScriptedLM(
+        [Draft, {"text": "one"}, {"fine": False}, Draft, {"text": "two"}, {"fine": 1}, None]
+    )
+    result = await graph.arun(Start(), lm)
+
+    assert way(result.trace) == ["Start", "Draft", "Review", "Draft", "Review"]
+    assert [node.text for node in result.trace if isinstance(node, Draft)] == ["one", "two"]
+    lm.assert_complete()
+
+
+@pytest.mark.parametrize("choice", [Draft, "Draft"], ids=["class", "name"])
+async def test_a_choice_is_a_class_or_its_name(choice: Any):
+    lm = ScriptedLM([choice])
+
+    assert await lm.choose_type([Refusal, Draft], {}) is Draft
+
+
+@pytest.mark.parametrize("choice", [None, NoneType, "None"], ids=str)
+async def test_none_chooses_to_end_the_run(choice: Any):
+    result = await graph.arun(Start(), ScriptedLM([choice]))
+
+    assert way(result.trace) == ["Start"]
+
+
+async def test_a_node_fills_as_well_as_its_values_do():
+    lm = ScriptedLM(["Draft", Draft(text="a node", stars=5), {"fine": True}, None])
+    result = await graph.arun(Start(), lm)
+
+    assert result.trace[1].model_dump() == {"text": "a node", "stars": 5}
+    assert result.trace[1].model_fields_set >= {"text", "stars"}
+
+
+async def test_only_the_plain_fields_of_a_scripted_node_are_taken():
+    def get_number() -> int:
+        return 7
+
+    class Resolved(Node):
+        text: str
+        number: Annotated[int, Dep(get_number)]
+
+        async def __call__(self) -> None: ...
+
+    lm = ScriptedLM([Resolved(text="x", number=-1)])
+    filled = await lm.fill(Resolved, {"number": 7}, "Resolved")
+
+    assert filled.model_dump() == {"text": "x", "number": 7}
+
+
+async def test_a_node_with_nothing_to_fill_takes_no_answer():
+    lm = ScriptedLM([Refusal])
+    result = await graph.arun(Start(), lm)
+
+    assert way(result.trace) == ["Start", "Refusal"]
+    lm.assert_complete()
+
+
+async def test_one_offered_type_takes_no_answer():
+    assert await ScriptedLM().choose_type([Draft], {}) is Draft
+
+
+# Answers by type
+
+
+async def test_answers_by_type_are_given_to_the_type_that_is_filled():
+    lm = ScriptedLM(
+        {Review: [{"fine": False}, {"fine": True}], Draft: [{"text": "one"}, {"text": "two"}]},
+        choices=[Draft, Draft, None],
+    )
+    result = await graph.arun(Start(), lm)
+
+    assert way(result.trace) == ["Start", "Draft", "Review", "Draft", "Review"]
+    assert [node.text for node in result.trace if isinstance(node, Draft)] == ["one", "two"]
+    lm.assert_complete()
+
+
+async def test_class_names_serve_as_well_as_classes():
+    lm = ScriptedLM({"Draft": [{"text": "one"}], "Review": {"fine": True}}, choices=["Draft", None])
+    result = await graph.arun(Start(), lm)
+
+    assert way(result.trace) == ["Start", "Draft", "Review"]
+    lm.assert_complete()
+
+
+async def test_without_choices_the_one_offered_type_that_has_answers_is_chosen():
+    lm = ScriptedLM({Draft: {"text": "one"}, Review: {"fine": True}}, choices=[])
+    with pytest.raises(ScriptError, match="none of them"):
+        await graph.arun(Start(), lm)
+
+    assert [asked.kind for asked in lm.asked] == ["choose_type", "fill", "fill", "choose_type"]
+
+
+async def test_two_offered_types_with_answers_left_need_a_choice():
+    lm = ScriptedLM({"Draft": {"text": "one"}, "Review": {"fine": True}})
+    with pytest.raises(ScriptError) as caught:
+        await lm.choose_type([Draft, Review], {})
+
+    assert "asked to choose among Draft, Review" in caught.value.message
+    assert "answers left for Draft, Review" in caught.value.message
+    assert caught.value.fix == "say which in choices=[…]"
+
+
+# From a file
+
+
+def written(path: Path, script: Any) -> Path:
+    path.write_text(script if isinstance(script, str) else json.dumps(script), encoding="utf-8")
+    return path
+
+
+async def test_a_file_with_a_list_has_answers_in_order(tmp_path: Path):
+    path = written(tmp_path / "script.json", ["Draft", {"text": "größe"}, {"fine": True}, None])
+    lm = ScriptedLM.from_file(path)
+    result = await graph.arun(Start(), lm)
+
+    assert way(result.trace) == ["Start", "Draft", "Review"]
+    assert result.trace[1].text == "größe"
+    lm.assert_complete()
+
+
+async def test_a_file_with_an_object_has_fills_by_type_and_choices(tmp_path: Path):
+    script = {
+        "fills": {"Draft": [{"text": "one"}], "Review": {"fine": True}},
+        "choices": ["Draft", None],
+    }
+    lm = ScriptedLM.from_file(str(written(tmp_path / "script.json", script)))
+    result = await graph.arun(Start(), lm)
+
+    assert way(result.trace) == ["Start", "Draft", "Review"]
+    lm.assert_complete()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("[1,", "is not JSON"),
+        ('"text"', "neither a list of answers nor an object"),
+        ({"Draft": []}, "neither a list of answers nor an object"),
+    ],
+    ids=["broken", "text", "keys"],
+)
+def test_a_file_that_is_no_script_is_refused(tmp_path: Path, script: Any, said: str):
+    path = written(tmp_path / "script.json", script)
+    with pytest.raises(ScriptError) as caught:
+        ScriptedLM.from_file(path)
+
+    assert caught.value.code == "bae-script-invalid"
+    assert str(path) in caught.value.message
+    assert said in caught.value.message
+
+
+def test_a_file_that_is_not_there_is_an_ordinary_error(tmp_path: Path):
+    with pytest.raises(FileNotFoundError):
+        ScriptedLM.from_file(tmp_path / "nowhere.json")
+
+
+# Wrong answers
+
+
+async def test_a_wrong_answer_is_followed_by_the_next_with_the_errors_told():
+    lm = ScriptedLM([Draft, {"text": "no"}, {}, {"text": "long enough"}, {"fine": True}, None])
+    result = await graph.arun(Start(), lm)
+
+    assert result.trace[1].text == "long enough"
+    fills = [asked for asked in lm.asked if asked.target is Draft]
+    assert [asked.errors for asked in fills] == [
+        (),
+        ("text: String should have at least 3 characters",),
+        ("text: Field required",),
+    ]
+
+
+async def test_answers_that_stay_wrong_are_a_fill_error_after_the_attempts():
+    lm = ScriptedLM(["Draft", {"text": "no"}, {"text": "no"}, {"text": 3, "stars": "x"}])
+    with pytest.raises(FillError) as caught:
+        await graph.arun(Start(), lm)
+
+    error = caught.value
+    assert (error.code, error.node_type, error.attempts) == ("bae-fill-invalid", Draft, 3)
+    assert [(e["loc"], e["type"]) for e in error.validation_errors] == [
+        (("text",), "string_type"),
+        (("stars",), "int_parsing"),
+    ]
+    assert isinstance(error.cause, ValidationError)
+    assert "3 answers in a row were not valid" in error.message
+    assert "text: Input should be a valid string" in error.message
+    assert way(error.trace) == ["Start"]
+    lm.assert_complete()
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 5])
+async def test_attempts_says_how_many_answers_there_may_be(attempts: int):
+    lm = ScriptedLM([{"text": ""}] * 9, attempts=attempts)
+    with pytest.raises(FillError) as caught:
+        await lm.fill(Draft, {}, "Draft")
+
+    assert caught.value.attempts == attempts
+    assert len(lm.asked) == attempts
+
+
+async def test_the_models_own_validators_have_a_say():
+    class Even(Node):
+        n: int
+
+        @model_validator(mode="after")
+        def is_even(self) -> Even:
+            if self.n % 2:
+                raise ValueError("odd")
+            return self
+
+        async def __call__(self) -> None: ...
+
+    lm = ScriptedLM([{"n": 1}, {"n": 2}])
+
+    assert (await lm.fill(Even, {}, "Even")).n == 2
+    assert lm.asked[1].errors == (": Value error, odd",)
+
+
+# Exceptions
+
+
+@pytest.mark.parametrize("where", ["choice", "fill"])
+async def test_an_exception_in_the_script_is_raised(where: str):
+    cause = ConnectionError("down")
+    lm = ScriptedLM([cause] if where == "choice" else [Draft, cause])
+    with pytest.raises(BaeLMError) as caught:
+        await graph.arun(Start(), lm)
+
+    assert caught.value.cause is cause
+    lm.assert_complete()
+
+
+async def test_an_exception_by_type_is_raised_when_that_type_is_filled():
+    lm = ScriptedLM({Draft: ConnectionError("down")})
+    with pytest.raises(BaeLMError, match="while filling Draft"):
+        await graph.arun(Start(), lm)
+
+
+# More and less
+
+
+async def test_asked_for_one_more_fill_it_fails_loudly():
+    lm = ScriptedLM([Draft, {"text": "one"}])
+    with pytest.raises(ScriptError) as caught:
+        await graph.arun(Start(), lm)
+
+    assert caught.value.code == "bae-script-exhausted"
+    assert caught.value.message == (
+        "asked for the fields of Review, but the script has no answer left (question 3)"
+    )
+    assert isinstance(caught.value, BaeLMError)
+    assert way(caught.value.trace) == ["Start", "Draft"]
+
+
+async def test_asked_for_one_more_choice_it_fails_loudly():
+    with pytest.raises(ScriptError) as caught:
+        await graph.arun(Start(), ScriptedLM())
+
+    assert caught.value.code == "bae-script-exhausted"
+    assert "asked for a choice among Draft, Refusal, None" in caught.value.message
+
+
+async def test_asked_for_a_type_it_has_nothing_for_it_says_what_it_has():
+    with pytest.raises(ScriptError) as caught:
+        await graph.arun(Start(), ScriptedLM({Review: {"fine": True}}, choices=[Draft]))
+
+    assert caught.value.message == (
+        "asked for the fields of Draft, but the script has no answer left (question 2; it has "
+        "answers for Review)"
+    )
+
+
+async def test_a_choice_that_is_not_offered_fails_loudly():
+    with pytest.raises(ScriptError) as caught:
+        await graph.arun(Start(), ScriptedLM([Review]))
+
+    assert caught.value.code == "bae-script-mismatch"
+    assert caught.value.message == (
+        "the script chooses Review, but offered are Draft, Refusal, None"
+    )
+
+
+@pytest.mark.parametrize("answer", [{"text": "one"}, Draft(text="one")], ids=["values", "node"])
+async def test_a_fill_where_a_choice_is_asked_for_fails_loudly(answer: Any):
+    with pytest.raises(ScriptError) as caught:
+        await graph.arun(Start(), ScriptedLM([answer]))
+
+    assert caught.value.code == "bae-script-mismatch"
+    assert "offered are Draft, Refusal, None" in caught.value.message
+
+
+@pytest.mark.parametrize("answer", [Review, None, "Review", Review(fine=True)], ids=str)
+async def test_a_choice_where_a_fill_is_asked_for_fails_loudly(answer: Any):
+    with pytest.raises(ScriptError) as caught:
+        await graph.arun(Start(), ScriptedLM([Draft, answer]))
+
+    assert caught.value.code == "bae-script-mismatch"
+    assert "asked for the fields of Draft, but the next answer is" in caught.value.message
+
+
+def test_a_script_that_was_not_used_up_is_an_assertion_error_that_lists_what_is_left():
+    with pytest.raises(AssertionError, match=r"2 in order: \['Draft', \{'text': 'x'\}\]"):
+        ScriptedLM(["Draft", {"text": "x"}]).assert_complete()
+    with pytest.raises(AssertionError, match=r"1 for Draft: \[\{'text': 'x'\}\]"):
+        ScriptedLM({Draft: {"text": "x"}}).assert_complete()
+    with pytest.raises(AssertionError, match="Refusal"):
+        ScriptedLM(choices=[Refusal]).assert_complete()
+
+
+def test_a_script_that_was_used_up_or_empty_is_complete():
+    ScriptedLM().assert_complete()
+    ScriptedLM({Draft: []}).assert_complete()
+
+
+def test_a_script_is_not_changed_by_being_used():
+    script: list[Any] = ["Draft"]
+    lm = ScriptedLM(script)
+    script.clear()
+
+    with pytest.raises(AssertionError):
+        lm.assert_complete()
+
+
+def test_a_script_that_cannot_be_meant_is_refused():
+    with pytest.raises(TypeError, match="give it a list of answers"):
+        ScriptedLM("Draft")
+    with pytest.raises(ValueError, match="attempts=0"):
+        ScriptedLM([], attempts=0)
+
+
+# What is remembered
+
+
+async def test_every_part_of_every_question_is_remembered():
+    def get_number() -> int:
+        return 7
+
+    class Ask(Node):
+        word: str
+
+        async def __call__(self) -> Answer | Refusal: ...
+
+    class Answer(Node):
+        word: Annotated[str, Recall()]
+        number: Annotated[int, Dep(get_number)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    lm = ScriptedLM([Answer, {"text": "x"}])
+    start = Ask(word="w")
+    await Graph(start=Ask).arun(start, lm)
+
+    assert lm.asked == [
+        Asked("choose_type", types=(Answer, Refusal), context={"word": "w"}),
+        Asked(
+            "fill",
+            target=Answer,
+            resolved={"word": "w", "number": 7},
+            instruction="Answer",
+            source=start,
+        ),
+    ]
+
+
+async def test_a_question_that_could_not_be_answered_is_remembered_too():
+    lm = ScriptedLM()
+    with pytest.raises(BaeError):
+        await graph.arun(Start(), lm)
+
+    assert [asked.kind for asked in lm.asked] == ["choose_type"]
+
+
+# From a written body
+
+
+class Begin(Node):
+    async def __call__(self, lm: LM) -> Middle:
+        made = await lm.make(self, Draft)
+        return Middle(text=made.text)
+
+
+class Middle(Node):
+    text: str
+
+    async def __call__(self, lm: LM) -> Draft | Refusal | None:
+        return await lm.decide(self)
+
+
+async def test_make_and_decide_answer_from_the_script_in_a_written_body():
+    lm = ScriptedLM([{"text": "made"}, Draft, {"text": "decided"}, {"fine": True}, None])
+    result = await Graph(start=Begin).arun(Begin(), lm)
+
+    assert way(result.trace) == ["Begin", "Middle", "Draft", "Review"]
+    assert [node.text for node in result.trace[1:3]] == ["made", "decided"]
+    assert [asked.kind for asked in lm.asked] == [
+        "fill",
+        "choose_type",
+        "fill",
+        "fill",
+        "choose_type",
+    ]
+    assert [asked.source for asked in lm.asked[:3]] == [result.trace[0], None, result.trace[1]]
+    assert lm.asked[1].types == (Draft, Refusal, NoneType)
+    assert lm.asked[1].context == {"text": "made"}
+    lm.assert_complete()
+
+
+async def test_decide_ends_the_run_when_the_script_says_none():
+    result = await Graph(start=Begin).arun(Begin(), ScriptedLM([{"text": "made"}, None]))
+
+    assert way(result.trace) == ["Begin", "Middle"]
+
+
+async def test_what_make_leaves_out_is_resolved_when_the_run_gets_there():
+    def get_number() -> int:
+        return 7
+
+    def double(n: int) -> int:
+        return 2 * n
+
+    class Open(Node):
+        async def __call__(self, lm: LM) -> Sourced:
+            return await lm.make(self, Sourced)
+
+    class Sourced(Node):
+        number: Annotated[int, Dep(get_number)]
+        counts: list[int]
+        doubled: Annotated[list[int], Map(double, over="counts")]
+
+        async def __call__(self) -> None: ...
+
+    result = await Graph(start=Open).arun(Open(), ScriptedLM([{"counts": [1, 2]}]))
+
+    assert result.trace[-1].model_dump() == {"number": 7, "counts": [1, 2], "doubled": [2, 4]}
+
+
+# What it counts
+
+
+async def test_every_answer_that_was_asked_for_is_one_call():
+    lm = ScriptedLM([{"text": ""}, {"text": "fine"}, "Draft"])
+    with metered() as used:
+        await lm.fill(Draft, {}, "Draft")
+        await lm.choose_type([Draft, Review], {})
+        await lm.choose_type([Draft], {})
+        await lm.fill(Refusal, {}, "Refusal")
+
+    assert Usage.total(used) == Usage(calls=3)

@@ -1,0 +1,726 @@
+"""What a graph as a dependency promises: a run inside the run, with the same LM, limits, answers
+and dependencies, its nodes nested in the trace and its errors naming the way to them."""
+
+import asyncio
+from typing import Annotated, Any
+
+import pytest
+
+from bae import (
+    BaeLMError,
+    Dep,
+    DepError,
+    Graph,
+    GraphResult,
+    LimitError,
+    Node,
+    NodeConfig,
+    NodeError,
+    ProofError,
+    Recall,
+)
+from bae.journal import RunEnded, RunStarted, SourceEnded, SourceStarted, StepStarted
+from bae.resolver import resolve_dep, resolve_fields
+from bae.testing import ScriptedLM
+
+BOUND = 20  # seconds until a test that would wait for ever fails instead
+
+
+async def some_turns() -> None:
+    """Take a while: several turns of the loop, in which everything that is ready runs."""
+    for _ in range(5):
+        turned = asyncio.Event()
+        asyncio.get_running_loop().call_soon(turned.set)
+        await turned.wait()
+
+
+async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
+    async with asyncio.timeout(BOUND):
+        return await Graph(start=type(start)).arun(start, lm, **options)
+
+
+def names(nodes: list[Any]) -> list[str]:
+    return [type(node).__name__ for node in nodes]
+
+
+class Answer(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Ask(Node):
+    async def __call__(self) -> Answer:
+        return Answer(text="inner")
+
+
+# The value
+
+
+async def test_the_field_is_the_node_the_graph_ends_at():
+    class Outer(Node):
+        answer: Annotated[Answer, Dep(Graph(start=Ask, end=Answer))]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Outer())
+    assert result.result.answer.text == "inner"
+    assert names(result.trace) == ["Outer"]
+
+
+async def test_a_node_class_stands_for_the_graph_that_starts_there():
+    class Outer(Node):
+        answer: Annotated[Answer, Dep(Ask)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Outer())).result.answer.text == "inner"
+
+
+async def test_a_function_may_depend_on_a_graph():
+    def shout(answer: Annotated[Answer, Dep(Ask)]) -> str:
+        return answer.text.upper()
+
+    class Outer(Node):
+        loud: Annotated[str, Dep(shout)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Outer())).result.loud == "INNER"
+
+
+async def test_the_lm_goes_on_inside_as_it_does_outside():
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Reply(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Think(Node):
+        async def __call__(self) -> Draft | Reply: ...
+
+    class Outer(Node):
+        thought: Annotated[Draft | Reply, Dep(Think)]
+
+        async def __call__(self) -> None: ...
+
+    lm = ScriptedLM([Reply, {"text": "hm"}])
+    result = await run(Outer(), lm)
+    assert isinstance(result.result.thought, Reply)
+    assert result.result.thought.text == "hm"
+    lm.assert_complete()
+
+
+async def test_a_graph_is_context_for_the_lm_that_fills_the_node():
+    class Filled(Node):
+        answer: Annotated[Answer, Dep(Ask)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    lm = ScriptedLM([{"text": "hi"}])
+    await run(Start(), lm)
+    resolved = lm.asked[0].resolved
+    assert resolved is not None
+    assert resolved["answer"].text == "inner"
+
+
+async def test_a_pinned_lm_is_used_inside_and_the_run_s_lm_elsewhere():
+    pinned = ScriptedLM([{"text": "pinned"}])
+
+    class Pinned(Node):
+        node_config = NodeConfig(lm=pinned)
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Think(Node):
+        async def __call__(self) -> Pinned: ...
+
+    class Outer(Node):
+        thought: Annotated[Pinned, Dep(Think)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Outer())).result.thought.text == "pinned"
+
+
+async def test_a_run_is_refused_when_only_a_graph_inside_needs_an_lm():
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Think(Node):
+        async def __call__(self) -> Draft: ...
+
+    class Outer(Node):
+        thought: Annotated[Draft, Dep(Think)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(BaeLMError) as caught:
+        await run(Outer())
+    assert caught.value.code == "bae-lm-missing"
+    assert "Outer.thought" in str(caught.value)
+
+
+async def test_problems_of_a_graph_inside_keep_the_run_from_starting():
+    calls: list[str] = []
+
+    def called() -> str:
+        calls.append("called")
+        return "x"
+
+    class Inner(Node):
+        missing: Annotated[int, Recall()]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        first: Annotated[str, Dep(called)]
+        inner: Annotated[Inner, Dep(Inner)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(ProofError) as caught:
+        await run(Outer())
+    assert any(problem.place == "Inner.missing" for problem in caught.value.problems)
+    assert calls == []
+
+
+# Nesting
+
+
+class Innermost(Node):
+    async def __call__(self) -> None: ...
+
+
+class Middle(Node):
+    below: Annotated[Innermost, Dep(Innermost)]
+
+    async def __call__(self) -> "MiddleEnd":
+        return MiddleEnd()
+
+
+class MiddleEnd(Node):
+    async def __call__(self) -> None: ...
+
+
+class Top(Node):
+    middle: Annotated[MiddleEnd, Dep(Middle)]
+
+    async def __call__(self) -> None: ...
+
+
+class First(Node):
+    async def __call__(self) -> Top:
+        return Top()
+
+
+async def test_graphs_inside_graphs_are_nested_by_their_place():
+    result = await run(First())
+    assert {path: names(nodes) for path, nodes in result.nested.items()} == {
+        "1:Top.middle": ["Middle", "MiddleEnd"],
+        "1:Top.middle/0:Middle.below": ["Innermost"],
+    }
+    assert names(result.trace) == ["First", "Top"]
+
+
+async def test_the_journal_tells_the_runs_inside_by_their_paths():
+    journal = (await run(First())).journal
+    started = [(r.path, r.graph) for r in journal.of(RunStarted)]
+    assert started == [
+        ("", "First"),
+        ("1:Top.middle", "Middle"),
+        ("1:Top.middle/0:Middle.below", "Innermost"),
+    ]
+    assert len({r.run_id for r in journal.of(RunStarted)}) == 1
+    assert [r.path for r in journal.of(RunEnded)] == [path for path, _ in started[::-1]]
+    steps = [(r.path, r.step, type(r.node).__name__) for r in journal.of(StepStarted)]
+    assert steps == [
+        ("", 0, "First"),
+        ("1:Top.middle/0:Middle.below", 0, "Innermost"),
+        ("1:Top.middle", 0, "Middle"),
+        ("1:Top.middle", 1, "MiddleEnd"),
+        ("", 1, "Top"),
+    ]
+    sources = [(r.path, r.step, r.by) for r in journal.of(SourceStarted)]
+    assert sources == [("", 1, "Middle"), ("1:Top.middle", 0, "Innermost")]
+    assert [type(r.value) for r in journal.of(SourceEnded)] == [Innermost, MiddleEnd]
+
+
+# One run
+
+
+async def test_a_graph_runs_once_however_many_ask_for_it():
+    calls: list[str] = []
+
+    class Counted(Node):
+        async def __call__(self) -> None:
+            calls.append("counted")
+
+    graph = Graph(start=Counted)
+
+    def uses(x: Annotated[Counted, Dep(Counted)]) -> int:
+        return 1
+
+    class Outer(Node):
+        a: Annotated[Counted, Dep(Counted)]
+        b: Annotated[Counted, Dep(Counted)]
+        c: Annotated[int, Dep(uses)]
+        d: Annotated[Counted, Dep(graph)]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Outer())
+    assert result.result.a is result.result.b
+    assert len(calls) == 2  # the class, and the graph that is another object
+
+
+async def test_dependencies_are_shared_between_the_run_and_the_graphs_inside_it():
+    calls: list[str] = []
+
+    async def shared() -> int:
+        calls.append("shared")
+        await some_turns()
+        return len(calls)
+
+    class Inner(Node):
+        value: Annotated[int, Dep(shared)]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        value: Annotated[int, Dep(shared)]
+        inner: Annotated[Inner, Dep(Inner)]
+
+        async def __call__(self) -> None: ...
+
+    cache: dict[Any, Any] = {}
+    result = await run(Outer(), dep_cache=cache)
+    assert calls == ["shared"]
+    assert cache == {shared: 1, Inner: result.result.inner}
+
+
+async def test_a_graph_in_the_cache_is_not_run():
+    class Outer(Node):
+        answer: Annotated[Answer, Dep(Ask)]
+
+        async def __call__(self) -> None: ...
+
+    ready = Answer(text="ready")
+    result = await run(Outer(), dep_cache={Ask: ready})
+    assert result.result.answer is ready
+    assert result.nested == {}
+
+
+async def test_a_sibling_and_a_graph_s_own_dependencies_run_at_the_same_time():
+    inside, outside = asyncio.Event(), asyncio.Event()
+
+    async def meets_inside() -> int:
+        inside.set()
+        await outside.wait()
+        return 1
+
+    async def meets_outside() -> int:
+        outside.set()
+        await inside.wait()
+        return 2
+
+    class Inner(Node):
+        value: Annotated[int, Dep(meets_inside)]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        inner: Annotated[Inner, Dep(Inner)]
+        value: Annotated[int, Dep(meets_outside)]
+
+        async def __call__(self) -> None: ...
+
+    result = (await run(Outer())).result
+    assert (result.inner.value, result.value) == (1, 2)
+
+
+async def test_a_node_inside_recalls_from_the_trace_around_it():
+    class Inner(Node):
+        topic: Annotated[str, Recall()]
+
+        async def __call__(self) -> None: ...
+
+    class Between(Node):
+        inner: Annotated[Inner, Dep(Inner)]
+
+        async def __call__(self) -> None: ...
+
+    class Last(Node):
+        between: Annotated[Between, Dep(Between)]
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        topic: str
+
+        async def __call__(self) -> Last:
+            return Last()
+
+    assert (await run(Start(topic="rain"))).result.between.inner.topic == "rain"
+
+
+async def test_a_node_inside_recalls_from_its_own_trace_first():
+    class End(Node):
+        topic: Annotated[str, Recall()]
+
+        async def __call__(self) -> None: ...
+
+    class Inner(Node):
+        topic: str = "from inside"
+
+        async def __call__(self) -> End:
+            return End()
+
+    class Last(Node):
+        inner: Annotated[End, Dep(Inner)]
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        topic: str
+
+        async def __call__(self) -> Last:
+            return Last()
+
+    assert (await run(Start(topic="from outside"))).result.inner.topic == "from inside"
+
+
+async def test_nodes_inside_are_not_in_the_trace_outside():
+    class Said(Node):
+        text: str = "inside"
+
+        async def __call__(self) -> None: ...
+
+    class Last(Node):
+        text: Annotated[str, Recall()]
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        text: str
+        said: Annotated[Said, Dep(Said)]
+
+        async def __call__(self) -> Last:
+            return Last()
+
+    assert (await run(Start(text="outside"))).result.text == "outside"
+
+
+async def test_usage_is_summed_over_all_graphs():
+    class Draft(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Inner(Node):
+        async def __call__(self) -> Draft: ...
+
+    class Between(Node):
+        draft: Annotated[Draft, Dep(Inner)]
+
+        async def __call__(self) -> Draft: ...
+
+    class Last(Node):
+        draft: Annotated[Draft, Dep(Between)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Last: ...
+
+    lm = ScriptedLM({Draft: [{"text": "a"}, {"text": "b"}], Last: {"text": "c"}})
+    result = await run(Start(), lm)
+    assert result.usage.calls == 3
+    lm.assert_complete()
+
+
+async def test_max_iters_bounds_each_graph_inside_too():
+    class Loop(Node):
+        count: int = 0
+
+        async def __call__(self) -> "Loop | None":
+            return Loop(count=self.count + 1)
+
+    class Outer(Node):
+        loop: Annotated[Loop, Dep(Loop)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Outer(), max_iters=5)
+    cause = caught.value.cause
+    assert isinstance(cause, LimitError)
+    assert (cause.limit, cause.bound) == ("max_iters", 5)
+    assert names(cause.trace) == ["Loop"] * 5
+
+
+async def test_a_graph_over_the_timeout_it_is_given_is_a_timeout_of_that_field():
+    class Slow(Node):
+        async def __call__(self) -> None:
+            await asyncio.Event().wait()
+
+    class Outer(Node):
+        slow: Annotated[Slow, Dep(Slow, timeout=0.01)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Outer())
+    assert caught.value.code == "bae-dep-timeout"
+    assert "Slow took longer than its bound of 0.01 s" in str(caught.value)
+
+
+async def test_a_graph_that_fails_can_be_tried_again():
+    tries: list[int] = []
+
+    class Shaky(Node):
+        async def __call__(self) -> None:
+            tries.append(1)
+            if len(tries) == 1:
+                raise ConnectionError
+
+    class Outer(Node):
+        shaky: Annotated[Shaky, Dep(Shaky, retries=1)]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Outer())
+    assert len(tries) == 2
+    assert [r.outcome for r in result.journal.of(RunEnded)] == ["failed", "ended", "ended"]
+
+
+# Failures
+
+
+async def test_an_error_inside_names_the_way_to_it_and_carries_both_traces():
+    raised = ValueError("broken pipe")
+
+    def fetch() -> str:
+        raise raised
+
+    class Inner(Node):
+        async def __call__(self) -> "Fetches":
+            return Fetches()
+
+    class Fetches(Node):
+        page: Annotated[str, Dep(fetch)]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        inner: Annotated[Fetches, Dep(Inner)]
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Outer:
+            return Outer()
+
+    with pytest.raises(DepError) as caught:
+        await run(Start())
+    error = caught.value
+    assert (error.node_type, error.field_name) == (Outer, "inner")
+    assert error.path == "Outer.inner <- Inner()"
+    assert names(error.trace) == ["Start"]
+    inside = error.cause
+    assert isinstance(inside, DepError)
+    assert (inside.node_type, inside.field_name) == (Fetches, "page")
+    assert inside.path == "Fetches.page <- fetch()"
+    assert inside.cause is raised
+    assert names(inside.trace) == ["Inner"]
+    assert "Fetches.page: fetch raised ValueError" in str(error)
+    assert [(r.path, r.outcome) for r in error.journal.of(RunEnded)] == [
+        ("1:Outer.inner", "failed"),
+        ("", "failed"),
+    ]
+
+
+async def test_a_body_that_raises_inside_is_the_cause():
+    class Inner(Node):
+        async def __call__(self) -> None:
+            raise KeyError("inside")
+
+    class Outer(Node):
+        inner: Annotated[Inner, Dep(Inner)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Outer())
+    cause = caught.value.cause
+    assert isinstance(cause, NodeError)
+    assert cause.node_type is Inner
+    assert isinstance(cause.cause, KeyError)
+    assert names(cause.trace) == ["Inner"]
+
+
+async def test_a_graph_that_fails_leaves_the_default_of_its_field():
+    class Inner(Node):
+        async def __call__(self) -> None:
+            raise KeyError("inside")
+
+    class Outer(Node):
+        inner: Annotated[Inner | None, Dep(Inner)] = None
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Outer())).result.inner is None
+
+
+async def test_a_failed_sibling_cancels_a_graph_and_all_in_it_before_the_error_is_raised():
+    running = asyncio.Event()
+    seen: list[str] = []
+
+    async def waits() -> int:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await some_turns()
+            seen.append("gone")
+        return 1
+
+    class Innermost(Node):
+        value: Annotated[int, Dep(waits)]
+
+        async def __call__(self) -> None: ...
+
+    class Inner(Node):
+        value: Annotated[Innermost, Dep(Innermost)]
+
+        async def __call__(self) -> None: ...
+
+    async def fails() -> int:
+        await running.wait()
+        raise ValueError
+
+    class Outer(Node):
+        inner: Annotated[Inner, Dep(Inner)]
+        value: Annotated[int, Dep(fails)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        await run(Outer())
+    assert caught.value.field_name == "value"
+    assert seen == ["gone"]
+    outcomes = [(r.path, r.outcome) for r in caught.value.journal.of(RunEnded)]
+    assert outcomes == [
+        ("0:Outer.inner/0:Inner.value", "cancelled"),
+        ("0:Outer.inner", "cancelled"),
+        ("", "failed"),
+    ]
+
+
+async def test_a_dependency_shared_with_a_cancelled_graph_goes_on_for_those_who_still_want_it():
+    shared_runs, inner_failed = asyncio.Event(), asyncio.Event()
+    calls: list[str] = []
+
+    async def shared() -> int:
+        calls.append("shared")
+        shared_runs.set()
+        await inner_failed.wait()
+        await some_turns()
+        return 1
+
+    async def fails() -> int:
+        await shared_runs.wait()
+        inner_failed.set()
+        raise ValueError
+
+    class Inner(Node):
+        value: Annotated[int, Dep(shared)]
+        bad: Annotated[int, Dep(fails)]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        inner: Annotated[Inner | None, Dep(Inner)] = None
+        value: Annotated[int, Dep(shared)]
+
+        async def __call__(self) -> None: ...
+
+    result = (await run(Outer())).result
+    assert (result.inner, result.value) == (None, 1)
+    assert calls == ["shared"]
+
+
+async def test_a_dependency_cancelled_with_a_graph_is_called_anew_for_one_who_asks_later():
+    calls: list[str] = []
+    running = asyncio.Event()
+
+    async def shared() -> int:
+        calls.append("shared")
+        running.set()
+        if len(calls) == 1:
+            await asyncio.Event().wait()
+        return len(calls)
+
+    async def fails() -> int:
+        await running.wait()
+        raise ValueError
+
+    class Inner(Node):
+        value: Annotated[int, Dep(shared)]
+        bad: Annotated[int, Dep(fails)]
+
+        async def __call__(self) -> None: ...
+
+    class Last(Node):
+        value: Annotated[int, Dep(shared)]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        inner: Annotated[Inner | None, Dep(Inner)] = None
+
+        async def __call__(self) -> Last:
+            return Last()
+
+    assert (await run(Outer())).result.value == 2
+
+
+# Outside a run
+
+
+async def test_resolve_dep_and_resolve_fields_run_graphs_too():
+    class Outer(Node):
+        answer: Annotated[Answer, Dep(Ask)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await resolve_dep(Ask)).text == "inner"
+    assert (await resolve_dep(Graph(start=Ask))).text == "inner"
+    assert (await resolve_fields(Outer))["answer"].text == "inner"
+
+
+async def test_resolve_fields_lets_a_graph_recall_from_the_trace_it_is_given():
+    class Inner(Node):
+        text: Annotated[str, Recall()]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        inner: Annotated[Inner, Dep(Inner)]
+
+        async def __call__(self) -> None: ...
+
+    values = await resolve_fields(Outer, [Answer(text="given")])
+    assert values["inner"].text == "given"

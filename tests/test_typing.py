@@ -1,0 +1,164 @@
+"""What type checkers know of bae: the files in `typing_cases` as pyright, mypy and ty see them."""
+
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bae
+
+pytestmark = pytest.mark.typing
+
+CASES = Path(__file__).parent / "typing_cases"
+ROOT = Path(__file__).parents[1]
+SOURCE = Path(bae.__file__).parents[1]
+CHECKERS = ("pyright", "mypy", "ty")
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+
+
+BLOCKS = {
+    f"{page.stem.lower()}_{number}.py": text
+    for page in (Path("README.md"), Path("docs/typing.md"))
+    for number, text in enumerate(blocks(str(page), "python"))
+}
+
+Reported = dict[str, dict[int, str]]
+"""What a checker says, by file and line."""
+
+
+def check(checker: str, folder: Path) -> Reported:
+    """Run a checker of this environment over a folder, with bae where it is now."""
+    tools = Path(sys.executable).parent
+    environment = {**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    match checker:
+        case "pyright":
+            settings = {"typeCheckingMode": "strict", "extraPaths": [str(SOURCE)]}
+            (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+            arguments = ["--pythonpath", sys.executable]
+        case "mypy":
+            environment["MYPYPATH"] = str(SOURCE)
+            arguments = ["--python-executable", sys.executable, "--follow-imports", "silent"]
+            arguments += ["--cache-dir", str(folder / ".mypy_cache"), "."]
+        case _:
+            arguments = ["check", "--output-format", "concise", "--python", sys.prefix]
+            arguments += ["--extra-search-path", str(SOURCE)]
+    done = subprocess.run(
+        [tools / checker, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # 1 says that there are errors; more, that it could not check.
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    reported = dict(_read(done.stdout, folder))
+    assert bool(reported) == bool(done.returncode), done.stdout + done.stderr
+    return reported
+
+
+def _read(output: str, folder: Path) -> Iterator[tuple[str, dict[int, str]]]:
+    found: Reported = {}
+    pattern = re.compile(r"^\s*(\S+?\.py):(\d+)(?::\d+)?(?: -|:) (?:error|warning)(.*)$", re.M)
+    for path, line, message in pattern.findall(output):
+        name = Path(folder, path).name
+        found.setdefault(name, {}).setdefault(int(line), message.strip(" :"))
+    yield from found.items()
+
+
+@pytest.fixture(scope="module", params=CHECKERS)
+def checker(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def reported(checker: str, tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    """What each checker reports with the settings that the docs tell users of: of the cases, of
+    the examples, and of the code on pages."""
+    folder = tmp_path_factory.mktemp(checker)
+    for path in [*CASES.iterdir(), *EXAMPLES]:
+        if path.is_file():
+            shutil.copy(path, folder)
+    for name, text in BLOCKS.items():
+        (folder / name).write_text(text)
+    return check(checker, folder)
+
+
+def marked(name: str) -> set[int]:
+    lines = (CASES / name).read_text().splitlines()
+    return {number for number, line in enumerate(lines, 1) if line.endswith("# refused")}
+
+
+def test_every_promised_type_is_inferred(reported):
+    assert reported.get("inferred.py", {}) == {}
+
+
+def test_a_node_can_be_built_without_what_has_a_source(reported):
+    assert reported.get("drafts.py", {}) == {}
+
+
+def test_a_wrong_use_is_reported_and_nothing_else_is(reported):
+    assert reported["refused.py"].keys() == marked("refused.py")
+
+
+def test_no_case_is_forgotten(reported):
+    assert {path.name for path in CASES.glob("*.py")} == {"inferred.py", "drafts.py", "refused.py"}
+    assert reported.keys() == {"refused.py"}
+    assert BLOCKS
+    assert EXAMPLES
+
+
+def test_without_settings_empty_bodies_are_all_that_is_reported(checker, tmp_path):
+    for name in ("inferred.py", "drafts.py"):
+        shutil.copy(CASES / name, tmp_path)
+    reported = check(checker, tmp_path)
+    messages = [message for lines in reported.values() for message in lines.values()]
+    assert [message for message in messages if "empty-body" not in message] == []
+    assert bool(messages) == (checker != "pyright")
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_code_in_the_readme_and_on_the_page_about_types_is_accepted(reported, name):
+    assert reported.get(name, {}) == {}
+
+
+@pytest.mark.parametrize("name", [path.name for path in EXAMPLES])
+def test_the_examples_are_accepted(reported, name):
+    assert reported.get(name, {}) == {}
+
+
+def test_the_settings_are_those_that_the_docs_tell_users_of():
+    told = "\n".join(blocks("docs/typing.md", "toml"))
+    for line in ('disable_error_code = ["empty-body"]', 'empty-body = "ignore"'):
+        assert line in told
+        assert line in (CASES / "pyproject.toml").read_text()
+
+
+def test_what_checkers_accept_runs():
+    async def answer(gate: Any) -> bool:
+        return True
+
+    case = runpy.run_path(str(CASES / "drafts.py"))
+    quote = case["graph"].run(case["Ask"](item="lamp"), answer=answer).result
+    assert quote.model_dump() == {
+        "item": "lamp",
+        "words": ["a"],
+        "price": 12,
+        "lengths": [1],
+        "asked": {"item": "lamp"},
+        "fine": True,
+    }
+    assert case["Quote"](item="a", words=[], price=3).price == 3
