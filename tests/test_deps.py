@@ -6,6 +6,7 @@ import contextvars
 import dataclasses
 import functools
 import graphlib
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -454,6 +455,35 @@ async def test_a_chain_of_two_hundred_functions_is_followed_to_its_end():
     assert await resolve_dep(fn) == 208
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+async def test_on_a_loop_with_eager_tasks_a_function_is_called_once_all_the_same():
+    calls: list[str] = []
+
+    async def fails() -> int:
+        calls.append("fails")
+        raise ValueError
+
+    async def beside() -> int:
+        calls.append("beside")
+        await some_turns()
+        return 1
+
+    async def lower(x: Annotated[int, Dep(fails)], y: Annotated[int, Dep(beside)]) -> int:
+        return x + y
+
+    async def upper(x: Annotated[int, Dep(lower)], y: Annotated[int, Dep(beside)]) -> int:
+        return x + y
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+    try:
+        with pytest.raises(ValueError):
+            await resolve_dep(upper)
+    finally:
+        loop.set_task_factory(None)
+    assert len(calls) == len(set(calls))
+
+
 async def test_values_come_back_in_the_order_of_the_fields_whatever_lands_first():
     later = asyncio.Event()
 
@@ -609,6 +639,18 @@ async def test_a_value_in_the_cache_is_used_instead_of_calling_and_nothing_below
     result = await run(Holder(), dep_cache={above: 42})
     assert result.result.a == 42
     assert (calls, calls_below) == ([], [])
+
+
+async def test_a_value_in_the_cache_stands_in_for_a_function_asked_for_without_cache_too():
+    fn, calls = counted()
+
+    class Holder(Node):
+        a: Annotated[int, Dep(fn, cache=False)]
+
+        async def __call__(self) -> None: ...
+
+    assert (await run(Holder(), dep_cache={fn: 42})).result.a == 42
+    assert calls == []
 
 
 async def test_none_in_the_cache_is_a_value_like_any_other():
@@ -855,6 +897,20 @@ async def test_a_field_with_a_default_keeps_it_when_its_dependency_fails():
     assert isinstance(ended["a"], ValueError)
 
 
+async def test_a_default_that_stands_for_a_failed_dependency_is_logged(
+    caplog: pytest.LogCaptureFixture,
+):
+    class Holder(Node):
+        a: Annotated[int, Dep(bad)] = 3
+
+        async def __call__(self) -> None: ...
+
+    await run(Holder())
+    (record,) = [record for record in caplog.records if record.name == "bae"]
+    assert "Holder.a" in record.message
+    assert "ValueError: bad" in record.message
+
+
 async def test_a_failure_below_a_defaulted_field_leaves_its_siblings_running():
     failed = asyncio.Event()
 
@@ -1053,6 +1109,16 @@ async def test_a_failed_dep_cancels_its_siblings_before_the_error_is_raised():
         await resolve_dep(both)
     assert seen == ["sibling is gone"]
 
+    seen.clear()
+    sibling_runs.clear()
+
+    async def further_up(x: Annotated[int, Dep(both)]) -> int:
+        return x
+
+    with pytest.raises(ValueError, match="first"):
+        await resolve_dep(further_up)
+    assert seen == ["sibling is gone"]
+
 
 async def test_nothing_new_starts_once_something_has_failed():
     started: list[str] = []
@@ -1234,7 +1300,10 @@ async def test_a_dependency_that_raises_cancelled_error_has_failed_and_is_not_a_
 
     with pytest.raises(DepError) as caught:
         await run(Holder())
-    assert isinstance(caught.value.cause, asyncio.CancelledError)
+    cause = caught.value.cause
+    assert isinstance(cause, asyncio.CancelledError)
+    assert cause.args == ("by myself",)
+    assert [record.error for record in caught.value.journal.of(SourceEnded)] == [cause]
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0

@@ -218,6 +218,22 @@ async def test_a_gate_of_a_shared_graph_is_asked_once():
     assert [gate.question for gate in result.waiting] == ["sure?"]
 
 
+async def test_a_graph_that_waits_has_not_failed_and_is_not_tried_again():
+    class Inner(Node):
+        sure: Annotated[bool, Gate("sure?")]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        inner: Annotated[Inner | None, Dep(Inner, retries=2)] = None
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Outer())
+    assert [gate.question for gate in result.waiting] == ["sure?"]
+    assert len(result.journal.of(GateOpened)) == 1
+
+
 async def test_a_map_over_a_gate_waits_for_it_and_then_works():
     async def double(item: int) -> int:
         return item * 2

@@ -3,6 +3,7 @@ the run ends, and never opened without somebody to close them."""
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import threading
 import traceback
@@ -753,6 +754,29 @@ async def test_a_sync_context_manager_does_its_work_off_the_loop_unless_inline()
     assert threads == [threading.get_ident()] * 5
 
 
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("kind", [lambda fn: fn, contextlib.contextmanager])
+async def test_a_sync_generator_may_reset_the_context_variable_it_has_set(kind: Any, inline: bool):
+    depth: contextvars.ContextVar[int] = contextvars.ContextVar("depth", default=0)
+    seen: list[int] = []
+
+    def span() -> Iterator[str]:
+        token = depth.set(depth.get() + 1)
+        yield "span"
+        seen.append(depth.get())
+        depth.reset(token)
+        seen.append(depth.get())
+
+    class Holder(Node):
+        opened: Annotated[str, Dep(kind(span), inline=inline)]
+
+        async def __call__(self) -> None: ...
+
+    depth.set(4)
+    await run(Holder())
+    assert seen == [5, 4]
+
+
 async def test_every_item_of_a_map_may_open_something_and_all_are_closed():
     log = Log()
 
@@ -811,6 +835,27 @@ async def test_a_try_that_fails_to_open_leaves_nothing_for_closing_but_the_one_t
 
     assert (await run(Holder())).result.value == "value"
     assert log == ["open", "open", "close"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_a_run_has_closed_is_not_left_in_the_cache_for_the_next(kind: str):
+    log = Log()
+    connect = getattr(log, kind)("db")
+
+    def plain() -> int:
+        return 7
+
+    class Holder(Node):
+        db: Annotated[str, Dep(connect)]
+        number: Annotated[int, Dep(plain)]
+
+        async def __call__(self) -> None: ...
+
+    cache: dict[Any, Any] = {}
+    await run(Holder(), dep_cache=cache)
+    assert cache == {plain: 7}
+    await run(Holder(), dep_cache=cache)
+    assert log == ["open db", "close db"] * 2
 
 
 # Outside a run

@@ -371,10 +371,30 @@ def test_a_draft_can_be_finished_by_assignment():
     assert run(draft).place == "station"
 
 
-def test_the_run_makes_the_draft_itself_whole():
+def test_a_run_leaves_the_draft_it_was_given_as_it_was():
     draft = Trip(who="me")
-    assert run(draft) is draft
-    assert draft.place == "harbour"
+    whole = run(draft)
+    assert (whole.who, whole.place) == ("me", "harbour")
+    assert whole is not draft
+    assert draft == Trip(who="me")
+    with pytest.raises(AttributeError):
+        draft.place
+
+
+def test_runs_from_one_start_node_do_not_see_each_other():
+    asked: list[int] = []
+
+    def count() -> int:
+        asked.append(1)
+        return len(asked)
+
+    class Counted(Node):
+        number: Annotated[int, Dep(count)]
+
+        async def __call__(self) -> None: ...
+
+    start = Counted()
+    assert [run(start).number for _ in range(3)] == [1, 2, 3]
 
 
 def test_what_is_changed_on_a_draft_is_what_the_run_sees():
@@ -763,7 +783,7 @@ def test_a_wrap_validator_sees_the_node_when_it_is_whole():
 
     draft = Wrapped(who="me")
     assert Wrapped.seen == []
-    assert run(draft) is draft
+    run(draft)
     assert Wrapped.seen == ["harbour"]
 
 

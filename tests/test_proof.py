@@ -558,6 +558,16 @@ def test_an_end_that_no_run_can_end_at_is_an_error():
     assert found[0].fix == "name where the graph ends: (B, C)"
 
 
+def test_an_end_of_a_graph_that_never_ends_has_nothing_to_name_instead():
+    class Round(Node):
+        async def __call__(self) -> Round: ...
+
+    error, warning = problems(Round, end=Round)
+
+    assert (error.code, warning.code) == ("bae-end-not-terminal", "bae-loop-endless")
+    assert error.fix == "name where the graph ends: nothing yet"
+
+
 def test_an_end_that_cannot_be_reached_is_an_error():
     found = problems(A, end=(B, C, Elsewhere))
 
@@ -992,6 +1002,19 @@ def test_a_call_that_is_not_shared_may_have_options_of_its_own():
         a: Annotated[Weather, Dep(get_weather, cache=False)]
         b: Annotated[Weather, Dep(get_weather, timeout=5)]
         c: Annotated[Weather, Dep(get_weather, timeout=5)]
+
+        async def __call__(self) -> None: ...
+
+    assert problems(Start) == []
+
+
+def test_a_parameter_may_ask_for_an_unshared_call_with_options_of_its_own():
+    def forecast(now: Annotated[Weather, Dep(get_weather, retries=2, cache=False)]) -> Weather:
+        return now
+
+    class Start(Node):
+        a: Annotated[Weather, Dep(get_weather)]
+        b: Annotated[Weather, Dep(forecast)]
 
         async def __call__(self) -> None: ...
 
@@ -1596,6 +1619,8 @@ def test_validate_node_deps_says_what_is_wrong_with_one_class_a_text_each():
 
 def test_validate_node_deps_knows_that_a_start_has_nothing_to_recall():
     class Alone(Node):
+        plain: str
+        asked: Annotated[bool, Gate("fine?")]
         mood: Annotated[Mood, Recall()]
         maybe: Annotated[Mood | None, Recall()] = None
 

@@ -140,6 +140,24 @@ def test_a_node_held_in_a_field_is_found_too():
     assert recall_from_trace([Said(text="older"), Quotes(inner=inner)], Said) is inner
 
 
+def test_a_base_of_all_nodes_is_looked_for_in_fields_like_any_other_type():
+    mood = Mood()
+
+    assert recall_from_trace([Felt(mood=mood)], BaseModel) is mood
+
+
+def test_a_field_that_is_not_resolved_yet_holds_nothing():
+    class Worked(Node):
+        lines: list[str]
+        lengths: Annotated[list[int], Map(len_of, over="lines")]
+
+        async def __call__(self) -> None: ...
+
+    trace = [holding(list[int], [7]), Worked(lines=["a"])]
+
+    assert recall_from_trace(trace, list[int]) == [7]
+
+
 def test_values_that_a_dep_or_a_recall_made_are_skipped():
     class Looked(Node):
         weather: Annotated[Weather, Dep(get_weather)]
@@ -214,6 +232,9 @@ FOUND = [
     (int, 1, int),
     (float, 1.0, float),
     (None | int, 1, int),
+    (int, 1, object),
+    (bool, True, Any),
+    (None, None, None),
 ]
 
 MISSED = [

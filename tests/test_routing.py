@@ -358,9 +358,17 @@ async def test_the_very_same_node_may_be_returned_again():
 @pytest.mark.parametrize(
     ("returned", "said", "fix"),
     [
-        (Other(), "Start returned a Other, but declares -> Done | Start", "add Other to"),
+        (
+            Other(),
+            "Start returned a value of type Other, but declares -> Done | Start",
+            "add Other to",
+        ),
         (None, "Start returned None, but declares -> Done | Start", "add None to"),
-        ("text", "Start returned a str, but declares -> Done | Start", "add str to"),
+        (
+            "text",
+            "Start returned a value of type str, but declares -> Done | Start",
+            "return a node: Done(",
+        ),
         (Done, "Start returned the class Done, but declares -> Done | Start", "return Done(…)"),
     ],
     ids=["node", "none", "text", "class"],
@@ -388,7 +396,7 @@ async def test_a_terminal_that_returns_a_node_is_an_error():
         async def __call__(self) -> None:
             return Done()  # type: ignore[return-value]
 
-    with pytest.raises(RouteError, match="returned a Done, but declares -> None"):
+    with pytest.raises(RouteError, match="returned a value of type Done, but declares -> None"):
         await Graph(start=Start).arun(Start())
 
 
@@ -400,7 +408,7 @@ async def test_a_subclass_of_what_was_declared_is_not_what_was_declared():
         async def __call__(self) -> Done:
             return Special()
 
-    with pytest.raises(RouteError, match="returned a Special, but declares -> Done"):
+    with pytest.raises(RouteError, match="returned a value of type Special, but declares -> Done"):
         await Graph(start=Start).arun(Start())
 
 

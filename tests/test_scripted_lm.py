@@ -331,8 +331,8 @@ async def test_a_choice_that_is_not_offered_fails_loudly():
         await graph.arun(Start(), ScriptedLM([Review]))
 
     assert caught.value.code == "bae-script-mismatch"
-    assert caught.value.message == (
-        "the script chooses Review, but offered are Draft, Refusal, None"
+    assert caught.value.message.startswith(
+        "a choice among Draft, Refusal, None was asked for, but the next answer is <class"
     )
 
 
@@ -342,7 +342,7 @@ async def test_a_fill_where_a_choice_is_asked_for_fails_loudly(answer: Any):
         await graph.arun(Start(), ScriptedLM([answer]))
 
     assert caught.value.code == "bae-script-mismatch"
-    assert "offered are Draft, Refusal, None" in caught.value.message
+    assert "a choice among Draft, Refusal, None was asked for" in caught.value.message
 
 
 @pytest.mark.parametrize("answer", [Review, None, "Review", Review(fine=True)], ids=str)

@@ -537,7 +537,7 @@ async def test_an_error_inside_names_the_way_to_it_and_carries_both_traces():
         await run(Start())
     error = caught.value
     assert (error.node_type, error.field_name) == (Outer, "inner")
-    assert error.path == "Outer.inner <- Inner()"
+    assert error.path == "Outer.inner <- Inner(): Fetches.page <- fetch()"
     assert names(error.trace) == ["Start"]
     inside = error.cause
     assert isinstance(inside, DepError)

@@ -285,8 +285,8 @@ def buried(whose: str = "") -> Problem:
         "error",
         "bae-field-buried",
         "",
-        f"{whose}its source marker is inside the type, where it is not seen",
-        "put Annotated outermost: Annotated[T | None, Dep(…)]",
+        f"{whose}a source marker is inside its type, where it is not seen",
+        "put Annotated outermost, on a field of the node: Annotated[T | None, Dep(…)]",
     )
 
 

@@ -148,6 +148,7 @@ class Dataflow:
         self._flights: dict[Hashable, Flight] = {}
         self._closers: list[tuple[str, Closer]] = []
         self._opened: list[Hashable] = []
+        self._given = frozenset(self.cache)
 
     def dep(self, wanted: Input, place: Place) -> Flight:
         """The flight of a dependency: one that is there already, or a new one.
@@ -155,7 +156,8 @@ class Dataflow:
         The caller counts as interested in it until it calls `release`, or the flight is done.
         """
         call, marker = wanted.call, wanted.marker
-        key = call.key if marker.cache else None
+        # What the caller gave stands in for the function however it is asked for.
+        key = call.key if marker.cache or call.key in self._given else None
         if key is not None:
             if key in self.cache:
                 return landed(place, self.cache[key])

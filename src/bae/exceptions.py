@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from pydantic_core import ValidationError
+
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.problem import Problem
@@ -226,6 +228,19 @@ class FillError(BaeError):
 
 def describe(error: BaseException) -> str:
     """One line for an exception: its type, and its message where it has one."""
-    text = str(error).strip()
+    from pydantic_core import ValidationError
+
     name = type(error).__name__
+    if isinstance(error, ValidationError):
+        return f"{name} of {error.title}: {'; '.join(faults(error))}"
+    text = str(error).strip()
     return f"{name}: {text.splitlines()[0]}" if text else name
+
+
+def faults(error: ValidationError) -> list[str]:
+    """What pydantic found wrong, one `field: message` for each."""
+    found: list[str] = []
+    for each in error.errors(include_url=False):
+        place = ".".join(str(part) for part in each["loc"])
+        found.append(f"{place}: {each['msg']}" if place else each["msg"])
+    return found

@@ -11,11 +11,13 @@ from bae.exceptions import (
     BaeError,
     BaeLMError,
     DepError,
+    FillError,
     GateError,
     LimitError,
     NodeError,
     RecallError,
     RouteError,
+    faults,
 )
 from bae.node import Node
 from bae.plan import NodePlan
@@ -36,10 +38,34 @@ def other_start(graph: Graph[Any], start: object) -> BaeError:
 
 
 def not_an_lm(given: object) -> BaeLMError:
+    if isinstance(given, type):
+        return BaeLMError(
+            f"lm={given.__name__} is a class, not an LM",
+            code="bae-lm-type",
+            fix=f"make one: lm={given.__name__}(…)",
+        )
     return BaeLMError(
         f"lm={given!r} is no LM: it has no make, decide, choose_type and fill",
         code="bae-lm-type",
         fix="pass an object with the four methods of bae.LM, such as bae.testing.ScriptedLM(…)",
+    )
+
+
+def not_a_dependency(key: object) -> BaeError:
+    return BaeError(
+        f"dep_cache has the key {key!r}, which is no dependency",
+        code="bae-dep-cache-key",
+        fix="use the function itself as the key: dep_cache={get_weather: value}",
+    )
+
+
+def filled_wrong(error: ValidationError) -> FillError:
+    return FillError(
+        f"{error.title}: the LM's answer is not valid: {'; '.join(faults(error))}",
+        validation_errors=error.errors(include_url=False),
+        attempts=1,
+        cause=error,
+        fix="have the LM's fill ask again with these errors, a bounded number of times",
     )
 
 
@@ -93,22 +119,35 @@ def too_many(run: Run, following: Node | type[Node]) -> LimitError:
 
 
 def body_failed(plan: NodePlan, error: Exception) -> NodeError:
+    fix = f"mend the body of {plan.name}; the nodes before it are in .trace"
+    if isinstance(error, ValidationError):
+        fix = (
+            f"give {error.title} all its plain fields; or have the LM fill it, with a parameter "
+            f"`lm: LM` and `return await lm.make(self, {error.title})`"
+        )
     return NodeError(
         f"{plan.name}.__call__ raised {type(error).__name__}",
         node_type=plan.node,
         cause=error,
-        fix=f"mend the body of {plan.name}; the nodes before it are in .trace",
+        fix=fix,
     )
 
 
 def undeclared(plan: NodePlan, following: object) -> RouteError:
     declared = " | ".join(_name(t) for t in plan.offered)
-    if isinstance(following, type):
+    name = _name(type(following))
+    returned = f"a value of type {name}"
+    if following is None:
+        returned = "None"
+        fix = "end every path of the body in a return, or add None to the return type"
+    elif isinstance(following, type):
         returned, fix = f"the class {following.__name__}", f"return {following.__name__}(…)"
-    else:
-        name = _name(type(following))
-        returned = name if following is None else f"a {name}"
+    elif not plan.successors:
+        fix = f"return nothing: {plan.name} is the result itself, so put the value into a field"
+    elif isinstance(following, Node):
         fix = f"return one of these, or add {name} to the return type"
+    else:
+        fix = f"return a node: {plan.successors[0].__name__}(…)"
     return RouteError(
         f"{plan.name} returned {returned}, but declares -> {declared}",
         node_type=plan.node,

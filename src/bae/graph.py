@@ -103,7 +103,8 @@ class Graph(Generic[T]):
         ends = () if end is None else end if isinstance(end, tuple) else (end,)
         for given in (start, *ends):
             if not (isinstance(given, type) and issubclass(given, Node)):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise TypeError(f"Graph takes Node classes, not {given!r}")
+                hint = "; give several ends as a tuple" if type(given) is list else ""
+                raise TypeError(f"Graph takes Node classes, not {given!r}{hint}")
         self.start = start
         self.end = ends
         self.name = name or start.__name__

@@ -7,6 +7,7 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -160,7 +161,8 @@ def rebuild(cls: type[BaseModel]) -> None:
     try:
         cls.model_rebuild(_types_namespace=dict(names))
     except NameError as error:
-        raise _unresolved(error, error.name or str(error), cls, names) from error
+        name = error.name or str(error)
+        raise _unresolved(error, name, _field_naming(cls, name), names) from error
 
 
 def is_empty_body(fn: Callable[..., Any]) -> bool:
@@ -199,6 +201,14 @@ _BOOKKEEPING = {
 }
 
 _METACLASS_NEW = cast(Any, type(BaseModel)).__new__.__code__
+
+
+def _field_naming(cls: type[BaseModel], name: str) -> str:
+    """The field whose hint has the name in it, as `Class.field`; the class where none is seen."""
+    for field, info in cls.__pydantic_fields__.items():
+        if name in re.findall(r"\w+", str(info.annotation)):
+            return f"{_label(cls)}.{field}"
+    return _label(cls)
 
 
 def _raw_annotations(function: Callable[..., Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextvars import copy_context
 from types import CoroutineType
 from typing import Any, Final, Protocol, cast
 
@@ -115,8 +116,10 @@ async def _open_async_generator(
 async def _open_generator(
     call: CallPlan, generator: Generator[Any, None, None], inline: bool, opened: Opened
 ) -> Any:
+    in_context = copy_context().run  # opened and closed in one, so that it may reset what it set
+
     async def close(_: BaseException | None) -> None:
-        if await _ended(next, generator, _END, inline=inline) is not _END:
+        if await _ended(in_context, next, generator, _END, inline=inline) is not _END:
             generator.close()
             raise _yielded(call, "more than once")
 
@@ -124,7 +127,7 @@ async def _open_generator(
         if value is not _END:
             opened.on_close(call.name, close)
 
-    value = await _ended(next, generator, _END, inline=inline, then=remember)
+    value = await _ended(in_context, next, generator, _END, inline=inline, then=remember)
     if value is _END:
         raise _yielded(call, "nothing")
     return value
@@ -146,12 +149,15 @@ async def _open_context(call: CallPlan, manager: Any, inline: bool, opened: Open
         opened.on_close(call.name, close)
         return value
 
-    async def close_sync(error: BaseException | None) -> None:
-        await _ended(manager.__exit__, *_exit_arguments(error), inline=inline)
+    in_context = copy_context().run
 
-    return await _ended(
-        manager.__enter__, inline=inline, then=lambda _: opened.on_close(call.name, close_sync)
-    )
+    async def close_sync(error: BaseException | None) -> None:
+        await _ended(in_context, manager.__exit__, *_exit_arguments(error), inline=inline)
+
+    def remember(_: Any) -> None:
+        opened.on_close(call.name, close_sync)
+
+    return await _ended(in_context, manager.__enter__, inline=inline, then=remember)
 
 
 def _exit_arguments(error: BaseException | None) -> tuple[Any, Any, Any]:

@@ -26,7 +26,7 @@ class _Called:
 
     fn: Callable[..., Any] | Graph[Any] | type[Node]
 
-    def _check(self, timeout: object, retries: int) -> None:
+    def _check(self, timeout: object, retries: object) -> None:
         kind = type(self).__name__
         if not callable(self.fn) and not hasattr(self.fn, "arun"):
             given = type(self.fn).__name__
@@ -35,10 +35,11 @@ class _Called:
                 f"{kind}({self.fn!r}): give it something to call: a function, a Graph or a Node "
                 f"class, not a {given}{hidden if given == 'FieldInfo' else ''}"
             )
-        if isinstance(timeout, int | float) and timeout <= 0:
+        seconds = isinstance(timeout, int | float) and timeout > 0
+        if timeout is not None and timeout is not ... and not seconds:
             raise ValueError(f"{kind}(timeout={timeout!r}): give seconds above 0, or None")
-        if retries < 0:
-            raise ValueError(f"{kind}(retries={retries!r}): give 0 or more")
+        if not isinstance(retries, int) or retries < 0:
+            raise ValueError(f"{kind}(retries={retries!r}): give a number, 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,8 @@ class Map(_Called):
 
     def __post_init__(self) -> None:
         self._check(self.timeout, self.retries)
-        if self.limit < 1:
-            raise ValueError(f"Map(limit={self.limit!r}): give 1 or more")
+        if type(self.limit) is not int or self.limit < 1:
+            raise ValueError(f"Map(limit={self.limit!r}): give a number, 1 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ leads. Worked out once per class and never during a step; `graph.py` strings pla
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bae.assignable import type_name, union_members
@@ -160,8 +161,7 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
             Problem("error", "bae-field-sources", place, f"has {said}", "keep one source")
         )
     if not markers:
-        if is_buried(info.annotation):
-            plan.problems.append(buried().at(place))
+        plan.problems.extend(problem.at(place) for problem in _missed_markers(info))
         return FieldPlan(name, "plain", info)
     match markers[0]:
         case Dep() as dep:
@@ -173,6 +173,46 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
             return FieldPlan(name, "gate", info, gate)
         case Recall() as recall:
             return FieldPlan(name, "recall", info, recall)
+
+
+def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
+    """Sources that were meant and are written where, or as, they are not seen."""
+    bare = [m for m in info.metadata if m in SOURCES]
+    if bare:
+        yield Problem(
+            "error",
+            "bae-field-bare",
+            "",
+            f"has the class {bare[0].__name__} for a source, not one of its objects",
+            f"write {bare[0].__name__}(…) with its parentheses",
+        )
+    if isinstance(info.default, SOURCES):
+        kind = type(info.default).__name__
+        yield Problem(
+            "error",
+            "bae-field-default",
+            "",
+            f"has a {kind} for its default, where it is a value like any other",
+            f"put it into the annotation: Annotated[…, {kind}(…)]",
+        )
+    if is_buried(info.annotation) or _in_model(info.annotation, ()):
+        yield buried()
+
+
+def _in_model(annotation: Any, seen: tuple[Any, ...]) -> bool:
+    """Whether a model inside a type has fields with sources: only those of nodes are resolved."""
+    if annotation in seen:
+        return False
+    seen = (*seen, annotation)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        if issubclass(annotation, Node):
+            return False
+        fields = annotation.__pydantic_fields__.values()
+        return any(
+            any(isinstance(m, SOURCES) for m in field.metadata) or _in_model(field.annotation, seen)
+            for field in fields
+        )
+    return any(_in_model(argument, seen) for argument in typing.get_args(annotation))
 
 
 def _plan_call(plan: NodePlan, names: Names) -> None:

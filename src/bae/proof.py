@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import collections.abc
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 
 from bae.assignable import assignable, type_name, union_members
 from bae.calls import MISSING, CallPlan, every_call, problems_of, unfilled, unreturned
-from bae.markers import Dep, Map
+from bae.markers import Dep, Map, Recall
 from bae.paths import endless_loops, path_avoiding
 from bae.plan import FieldPlan, NodePlan
 from bae.problem import Problem
@@ -41,7 +42,7 @@ def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
     for field in plan.fields.values():
         place = f"{plan.name}.{field.name}"
         if field.kind == "dep":
-            found = _check_dep(field, cast(CallPlan, field.call))
+            found = _check_dep(plan.fields.keys(), field, cast(CallPlan, field.call))
         elif field.kind == "map":
             found = _check_map(plan, field, cast(CallPlan, field.call), cast(Map, field.marker))
         elif field.kind == "recall" and is_start and field.required:
@@ -80,11 +81,19 @@ def _prove(graph: Graph[Any], chain: Chain) -> Iterator[Problem]:
         )
 
 
-def _check_dep(field: FieldPlan, call: CallPlan) -> Iterator[Problem]:
+def _check_dep(names: Set[str], field: FieldPlan, call: CallPlan) -> Iterator[Problem]:
     yield from problems_of(call)
     yield from unreturned(call)
-    yield from unfilled(call)
+    for problem in unfilled(call):
+        yield replace(problem, fix=_NO_FIELDS + problem.fix) if names & _free(call) else problem
     yield from _check_type(call, call.returns, field.annotation)
+
+
+_NO_FIELDS = "a Dep sees no field of its node: call the function in a body, or use Map; else "
+
+
+def _free(call: CallPlan) -> set[str]:
+    return {name for name, _ in call.free}
 
 
 def _check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Problem]:
@@ -102,7 +111,17 @@ def _check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Proble
 def _check_map(plan: NodePlan, field: FieldPlan, call: CallPlan, marker: Map) -> Iterator[Problem]:
     yield from problems_of(call)
     yield from unreturned(call)
-    yield from _check_type(call, list[call.returns], field.annotation)
+    if assignable(call.returns, field.annotation) is True and field.annotation is not Any:
+        declared = type_name(field.annotation)
+        yield Problem(
+            "error",
+            "bae-dep-type",
+            "",
+            f"is {declared}, but Map makes a list of what {call.name} returns",
+            f"declare the field list[{declared}]",
+        )
+    else:
+        yield from _check_type(call, list[call.returns], field.annotation)
     over = plan.fields.get(marker.over)
     if over is None:
         names = ", ".join(name for name in plan.fields if name != field.name) or "none"
@@ -220,14 +239,15 @@ def _check_recall(
         return
     gap = _gap((*chain, (graph, cls, field.name)), field, surely=False)
     if gap is not None:
-        if not chain and cls is graph.start and len(gap) == 1:
+        if len(gap) == 1:
             yield _recall_on_start().at(place)
             return
         yield Problem(
             "error",
             "bae-recall-path",
             place,
-            f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}",
+            f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}"
+            + _skipped(graph, field, gap),
             f"fill a {wanted} before {cls.__name__} on that path, or give the field a default",
         )
         return
@@ -251,6 +271,25 @@ def _check_recall(
                 f"{holder.__name__} holds a {wanted} in {', '.join(held)}; {held[0]} is taken",
                 "name the field as the one that is meant, or give the values types of their own",
             )
+
+
+def _skipped(graph: Graph[Any], field: FieldPlan, gap: Sequence[str]) -> str:
+    """What on the path looks as if it were meant, and why it is not."""
+    marker = cast(Recall, field.marker)
+    if marker.node_type is not None and marker.node_type not in graph.plans:
+        return f"; {marker.node_type.__name__} cannot be reached in this graph"
+    for cls, plan in graph.plans.items():
+        for other in plan.sourced:
+            if (
+                cls.__name__ in gap[:-1]
+                and other.kind == "dep"
+                and assignable(other.annotation, field.annotation) is True
+            ):
+                return (
+                    f"; {cls.__name__}.{other.name} is one, but comes from Dep, which Recall "
+                    "skips: use the same Dep here"
+                )
+    return ""
 
 
 def _gap(chain: Chain, field: FieldPlan, surely: bool) -> list[str] | None:
@@ -381,12 +420,17 @@ def _check_end(graph: Graph[Any]) -> Iterator[Problem]:
     for cls in graph.end:
         plan = graph.plans.get(cls)
         if plan is None:
+            twin = any(other.__name__ == cls.__name__ for other in graph.nodes)
             yield Problem(
                 "error",
                 "bae-end-unreachable",
                 cls.__name__,
-                f"is named in end=, but cannot be reached from {graph.start.__name__}",
-                "return it from a node on the way, or take it out of end=",
+                f"is named in end=, but cannot be reached from {graph.start.__name__}"
+                + ("; the graph has another class of that name" if twin else ""),
+                "define again the classes that lead to it, in a notebook by running their cells: "
+                "they still mean the older one"
+                if twin
+                else "return it from a node on the way, or take it out of end=",
             )
         elif not plan.may_end:
             yield Problem(

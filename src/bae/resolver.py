@@ -5,23 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from time import time
 from typing import Any, cast
 
-from pydantic import ValidationError
-
 from bae.assignable import type_name
 from bae.calls import CallPlan, Input, every_call, plan_call, problems_of, unfilled
 from bae.dataflow import Dataflow, Flight, Place, landed
-from bae.draft import validated
-from bae.exceptions import BaeError, CallTimeout, DepError, GateError, RecallError
+from bae.exceptions import BaeError, CallTimeout, DepError, GateError, RecallError, describe
 from bae.fanout import fan_out
+from bae.gates import ask_gate
 from bae.hints import HintError
 from bae.invoke import Closer
-from bae.journal.records import GateOpened, Recalled
-from bae.markers import Dep, Gate, Map, OpenGate
+from bae.journal.records import Recalled
+from bae.markers import Dep, Gate, Map
 from bae.node import Node
 from bae.plan import FieldKind, FieldPlan, NodePlan, plan_of
 from bae.recall import recall_field, recall_from_trace
@@ -35,9 +32,6 @@ __all__ = [
     "resolve_fields",
     "validate_node_deps",
 ]
-
-GATE_ATTEMPTS = 3
-"""How often a gate is asked when the answers do not fit."""
 
 
 def classify_fields(cls: type[Node]) -> dict[str, FieldKind]:
@@ -167,6 +161,8 @@ async def resolve(
         for name, flight in flights.items():
             if flight.error is None:
                 values[name] = flight.value
+            else:
+                _say_default_stands(plan, name, flight)
     return {field.name: values[field.name] for field in fields if field.name in values}
 
 
@@ -261,7 +257,7 @@ def _start(
             work = partial(fan_out, call=call, marker=mapping, flow=flow)
             flight = flow.enter(Flight(place, call.name, "map", work, inputs, call))
         case Gate() as gate:
-            work = partial(_ask, plan=plan, field=field, gate=gate, known=known)
+            work = partial(ask_gate, plan=plan, field=field, gate=gate, known=known)
             flight = flow.enter(Flight(place, gate.question, "gate", work))
         case _:
             raise AssertionError(field.kind)
@@ -285,79 +281,46 @@ def _recall(run: Run, plan: NodePlan, field: FieldPlan, values: dict[str, Any]) 
         )
 
 
-async def _ask(
-    flight: Flight, plan: NodePlan, field: FieldPlan, gate: Gate, known: Mapping[str, Any]
-) -> Any:
-    run = flight.place.run
-    opened = OpenGate(
-        gate.question, plan.node, field.name, field.annotation, dict(known), path=run.path
-    )
-    run.emit(GateOpened(time(), run.path, flight.place.step, opened))
-    if run.answer is None:
-        raise Waiting([opened])
-    last: ValidationError | None = None
-    for _ in range(GATE_ATTEMPTS):
-        try:
-            answer = await run.answer(opened)
-        except BaeError:
-            raise
-        except Exception as error:
-            raise GateError(
-                f"{opened.place}: answering {gate.question!r} raised {type(error).__name__}",
-                gates=[opened],
-                node_type=plan.node,
-                field_name=field.name,
-                cause=error,
-                fix="mend the callable given as answer=…",
-            ) from error
-        try:
-            return validated(plan.node, {field.name: answer})[field.name]
-        except ValidationError as error:
-            opened = replace(opened, problem=_first_message(error))
-            last = error
-    raise GateError(
-        f"{opened.place}: {GATE_ATTEMPTS} answers to {gate.question!r} were not "
-        f"{type_name(field.annotation)}: {opened.problem}",
-        gates=[opened],
-        node_type=plan.node,
-        field_name=field.name,
-        code="bae-gate-invalid",
-        cause=last,
-        fix=f"answer with a {type_name(field.annotation)}",
-    )
-
-
 def _failed(plan: NodePlan, name: str, flight: Flight) -> BaeError:
     error = cast(BaseException, flight.error)
-    if isinstance(error, GateError | HintError) or (
-        isinstance(error, BaeError) and not isinstance(error, DepError) and flight.source == "gate"
-    ):
+    if isinstance(error, GateError | HintError):
         return error
     below = flight
     while below.via is not None:
         below = below.via[1]
     item = "" if below.item is None else f"[{below.item}]"
-    place = f"{plan.name}.{name}{item}"
+    place, path = f"{plan.name}.{name}{item}", flight.route(f"{plan.name}.{name}")
+    code = None
     if isinstance(error, CallTimeout):
+        code, said = "bae-dep-timeout", str(error)
         marker = "Map" if below.source == "map" else "Dep"
-        return DepError(
-            f"{place}: {error}",
-            node_type=plan.node,
-            field_name=name,
-            code="bae-dep-timeout",
-            path=flight.route(f"{plan.name}.{name}"),
-            cause=error,
-            fix=f"raise the bound: {marker}({below.by}, timeout=…), or give the field a default",
-        )
+        fix = f"raise the bound: {marker}({below.by}, timeout=…), or give the field a default"
+    elif isinstance(error, BaeError) and below.call is not None and below.call.graph is not None:
+        # A graph inside: what to do is what its own error says.
+        said, fix = f"in the graph {below.by}, {error.message}", error.fix
+        path = f"{path}: {error.path}" if error.path else path
+    else:
+        said = f"{below.by} raised {type(error).__name__}"
+        fix = f"mend {below.by}, retry it with retries=…, or give the field a default"
     return DepError(
-        f"{place}: {below.by} raised {type(error).__name__}",
+        f"{place}: {said}",
         node_type=plan.node,
         field_name=name,
-        path=flight.route(f"{plan.name}.{name}"),
+        code=code,
+        path=path,
         cause=error,
-        fix=f"mend {below.by}, retry it with retries=…, or give the field a default",
+        fix=fix,
     )
 
 
-def _first_message(error: ValidationError) -> str:
-    return "; ".join(str(e["msg"]) for e in error.errors(include_url=False))
+def _say_default_stands(plan: NodePlan, name: str, flight: Flight) -> None:
+    import logging
+
+    error = cast(BaseException, flight.error)
+    logging.getLogger("bae").warning(
+        "%s.%s: its default stands, since %s failed: %s",
+        plan.name,
+        name,
+        flight.by,
+        describe(error),
+    )

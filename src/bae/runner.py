@@ -4,7 +4,8 @@ one step's work; everything about classes was planned before. `graph.py` is the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from copy import copy
 from time import perf_counter, time
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -20,9 +21,11 @@ from bae.failures import (
     chosen_outside,
     close_failed,
     filled_other,
+    filled_wrong,
     invalid,
     lm_failed,
     lm_missing,
+    not_a_dependency,
     not_an_lm,
     other_start,
     too_many,
@@ -53,6 +56,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Node)
 A = TypeVar("A")
+
+LONGEST_HOLD = 0.01
+"""Seconds after which a run whose bodies await nothing lets others have the event loop."""
 Plans = dict[type[Node], NodePlan]
 
 
@@ -151,13 +157,19 @@ async def _let_go(run: Run, flow: Dataflow) -> None:
 async def _follow(run: Run, plans: Plans, node: Node) -> None:
     trace, log, path, limit = run.trace, run.log, run.path, run.max_iters
     step = 0
+    since = now = time()
     following: Node | None
     while True:
         plan = plans[type(node)]
         if plan.sourced:
-            await _make_whole(run, plans, plan, node)
+            node = await _make_whole(run, plans, plan, node)
         trace.append(node)
-        log.append(StepStarted(time(), path, step, node) if path else time())
+        now = time()
+        log.append(StepStarted(now, path, step, node) if path else now)
+        if now - since > LONGEST_HOLD or now < since:
+            # Bodies that await nothing would keep everybody else, and a cancellation, waiting.
+            await asyncio.sleep(0)
+            since = time()
         step += 1
         run.step = step
         if plan.written:
@@ -185,8 +197,12 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
         node = following
 
 
-async def _make_whole(run: Run, plans: Plans, plan: NodePlan, node: Node) -> None:
-    """Resolve the fields that have a source and are not there, and validate the node whole."""
+async def _make_whole(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
+    """The node with the fields resolved that have a source and are not there, validated whole.
+
+    It is a copy where something was resolved: the node that a caller or a body holds on to may
+    stand at the start of other runs, and theirs is not to know what this one found.
+    """
     given_up, run.given_up = run.given_up, NONE
     absent = [field for field in plan.sourced if field.name not in node.__dict__]
     values: dict[str, Any] = {}
@@ -200,11 +216,14 @@ async def _make_whole(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Non
     # After a node that the LM has filled, what was started early is for the one that follows it.
     if run.ahead is not None and plans[type(run.trace[-1])].written:
         await _let_go(run, cast(Dataflow, run.flow))
-    if absent:
-        try:
-            complete(node, values)
-        except Exception as error:
-            raise invalid(plan, error) from error
+    if not absent:
+        return node
+    whole = copy(node)
+    try:
+        complete(whole, values)
+    except Exception as error:
+        raise invalid(plan, error) from error
+    return whole
 
 
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
@@ -232,8 +251,9 @@ async def _choose(run: Run, plan: NodePlan, node: Node) -> type[Node] | type[Non
     lm = cast("LM", plan.lm or run.lm)
     run.emit(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = f"choosing where to go on from {plan.name}"
-    asked = lm.choose_type(plan.offered, dict(node))
-    chosen, seconds, used = await _answer(run, lm, doing, asked)
+    chosen, seconds, used = await _answer(
+        run, lm, doing, lambda: lm.choose_type(plan.offered, dict(node))
+    )
     if chosen not in plan.offered:
         _note_usage(run, doing, used)
         raise chosen_outside(plan, chosen)
@@ -257,8 +277,9 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         start_early(run, plans[plan.successors[0]])
     run.emit(FillStarted(time(), run.path, run.step, plan.node, resolved))
     doing = f"filling {plan.name}"
-    asked = lm.fill(plan.node, resolved, plan.name, source=source)
-    node, seconds, used = await _answer(run, lm, doing, asked)
+    node, seconds, used = await _answer(
+        run, lm, doing, lambda: lm.fill(plan.node, resolved, plan.name, source=source)
+    )
     if type(node) is not plan.node:
         _note_usage(run, doing, used)
         raise filled_other(plan, node)
@@ -266,16 +287,20 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
     return node
 
 
-async def _answer(run: Run, lm: LM, doing: str, asked: Awaitable[A]) -> tuple[A, float, Usage]:
+async def _answer(
+    run: Run, lm: LM, doing: str, ask: Callable[[], Awaitable[A]]
+) -> tuple[A, float, Usage]:
     """What the LM answers, how long it took and what it used; that of a failure is noted too."""
     started = perf_counter()
     with metered() as used:
         try:
-            answer = await asked
+            answer = await ask()
         except BaseException as error:
             _note_usage(run, doing, Usage.total(used))
             if isinstance(error, BaeError) or not isinstance(error, Exception):
                 raise
+            if isinstance(error, ValidationError):
+                raise filled_wrong(error) from error
             raise lm_failed(error, doing, lm) from error
     return answer, perf_counter() - started, Usage.total(used)
 
@@ -288,10 +313,13 @@ def _note_usage(run: Run, by: str, used: Usage) -> None:
 def _check_start(graph: Graph[Any], start: Node, run: Run) -> None:
     if type(start) is not graph.start:
         raise other_start(graph, start)
-    if run.lm is not None and not hasattr(run.lm, "choose_type"):
+    if run.lm is not None and (isinstance(run.lm, type) or not hasattr(run.lm, "choose_type")):
         raise not_an_lm(run.lm)
-    if run.max_iters < 0:
+    if not isinstance(cast(Any, run.max_iters), int) or run.max_iters < 0:
         raise ValueError(f"max_iters={run.max_iters}: give a number of nodes, or 0 for no bound")
+    for key in run.dep_cache or ():
+        if not callable(key) and not hasattr(key, "arun") and not isinstance(key, tuple):
+            raise not_a_dependency(key)
     graph.prove()
     if run.lm is None and graph.needs_lm:
         raise lm_missing(graph)

@@ -128,9 +128,10 @@ class ScriptedLM:
             if _name(offered) == name:
                 return offered
         raise ScriptError(
-            f"the script chooses {name}, but offered are {', '.join(map(_name, types))}",
+            f"a choice among {', '.join(map(_name, types))} was asked for, but the next answer is "
+            f"{answer!r}",
             code="bae-script-mismatch",
-            fix="put the choice at the place where it is asked for",
+            fix="put a class, or its name, at the place where a choice is asked for",
         )
 
     async def fill(
