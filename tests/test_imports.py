@@ -256,7 +256,7 @@ def test_the_core_imports_pydantic_and_the_standard_library_alone(module):
     ("module", "above"),
     [
         ("bae.problem", ()),
-        ("bae.exceptions", ("bae.markers", "bae.node", "bae.problem")),
+        ("bae.exceptions", ("bae.journal", "bae.markers", "bae.node", "bae.problem")),
         ("bae.markers", ("bae.graph", "bae.node")),
         ("bae.lm.usage", ()),
         ("bae.assignable", ()),

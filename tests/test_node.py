@@ -476,8 +476,9 @@ def test_aliases_name_the_fields_of_a_draft():
     assert Aliased(Who="me").model_dump() == {"who": "me"}
     assert run(Aliased(Who="me")).model_dump(by_alias=True) == {"Who": "me", "Place": "harbour"}
     assert run(Aliased(Who="me", Place="given")).place == "given"
+    assert run(Aliased(who="me", place="given")).place == "given"
     with pytest.raises(ValidationError) as caught:
-        Aliased(who="me")
+        Aliased(whom="me")
     assert [error["loc"] for error in caught.value.errors()] == [("Who",)]
 
 

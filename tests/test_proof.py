@@ -428,6 +428,20 @@ def test_a_call_parameter_that_nothing_can_fill_is_an_error():
     assert problem.message == "nothing can fill its parameter other"
 
 
+def test_an_lm_parameter_that_can_only_be_given_by_position_is_an_error():
+    class Start(Node):
+        async def __call__(self, lm: LM, /) -> None: ...
+
+    assert the_problem(Start).message == "nothing can fill its parameter lm"
+
+
+def test_parameters_that_need_no_filling_are_fine():
+    class Start(Node):
+        async def __call__(self, x: int = 3, *rest: int, y: str = "", **more: int) -> None: ...
+
+    assert problems(Start) == []
+
+
 def test_a_second_lm_parameter_is_an_error():
     class Start(Node):
         async def __call__(self, one: LM, two: LM) -> None: ...

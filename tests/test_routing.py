@@ -335,7 +335,11 @@ async def test_self_as_a_return_type_is_the_class_itself():
         async def __call__(self) -> Self | None:
             return type(self)(n=self.n + 1) if self.n < 2 else None
 
+    class Twice(Node):
+        async def __call__(self) -> Self | Twice | None: ...
+
     assert Count.successors() == (Count,)
+    assert Twice.successors() == (Twice,)
     assert len((await Graph(start=Count).arun(Count())).trace) == 3
 
 

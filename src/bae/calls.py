@@ -50,6 +50,10 @@ class CallPlan:
     """What the function is annotated to return; of a graph, read `returns`."""
     inputs: tuple[tuple[str, Input], ...] = ()
     lm_parameters: tuple[str, ...] = ()
+    needs_lm: bool = False
+    """Whether it cannot do without the LM it asks for."""
+    borrowed: bool = False
+    """Whether its hints needed names that only the class that uses it can see."""
     unfilled: tuple[tuple[str, Any], ...] = ()
     """The function's parameters that nothing fills; of a graph, read `free`."""
     positional: tuple[str, ...] = ()
@@ -113,8 +117,10 @@ def plan_call(fn: Any, names: Names = NOWHERE, _planning: _Planning | None = Non
     else:
         plan = _plan_function(fn, key, names, planning)
     planning.made[key] = plan
-    # One with problems is made again: the names it lacks may be defined by then.
-    if isinstance(fn, FunctionType) and not any(each.problems for each in every_call(plan)):
+    # One with problems is made again: the names it lacks may be defined by then. One with borrowed
+    # names may mean something else where another class uses it.
+    kept = not any(each.problems or each.borrowed for each in every_call(plan))
+    if isinstance(fn, FunctionType) and kept:
         fn.__dict__[_PLAN] = plan
     return plan
 
@@ -124,8 +130,6 @@ def key_of(fn: Any) -> Hashable:
     try:
         hash(fn)
     except TypeError:
-        if isinstance(fn, MethodType):
-            return (id(fn.__self__), fn.__func__)
         return ("unhashable", id(fn))
     return cast(Hashable, fn)
 
@@ -176,7 +180,7 @@ def _plan_function(
 ) -> CallPlan:
     plan = CallPlan(fn=fn, key=key, name=name_of(fn), kind=_kind(fn))
     try:
-        hints = annotations_of(fn, names)
+        hints = _hints(plan, names)
     except HintError as error:
         plan.problems.append(
             Problem("error", error.code, "", _flat(error), error.fix or "mend the annotation")
@@ -189,6 +193,14 @@ def _plan_function(
         plan.declared = _returned(plan, hints["return"])
     _plan_parameters(plan, hints, names, planning)
     return plan
+
+
+def _hints(plan: CallPlan, names: Names) -> dict[str, Any]:
+    try:
+        return annotations_of(plan.fn)
+    except HintError:
+        plan.borrowed = True
+        return annotations_of(plan.fn, names)
 
 
 def _plan_parameters(
@@ -215,6 +227,7 @@ def _plan_parameters(
             plan.problems.append(buried(f"{plan.name}({parameter.name}): "))
         elif is_lm(hint):
             lms.append(parameter.name)
+            plan.needs_lm |= parameter.default is parameter.empty
         elif parameter.default is parameter.empty:
             free.append((parameter.name, hint))
         else:
@@ -273,6 +286,9 @@ def _marker(hint: Any) -> Any:
 
 def is_buried(annotation: Any) -> bool:
     """Whether a source marker is somewhere inside a type, where it is not looked for."""
+    alias = getattr(annotation, "__value__", None)  # of a `type` statement
+    if alias is not None:
+        return _marker(alias) is not None or is_buried(alias)
     return any(
         _marker(argument) is not None or is_buried(argument)
         for argument in typing.get_args(annotation)

@@ -10,10 +10,11 @@ from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Literal
 
 from bae.calls import CallPlan, Input
-from bae.invoke import Closer, invoke
+from bae.invoke import invoke
 from bae.journal.records import LMUsed, SourceEnded, SourceStarted
 from bae.lm.usage import Usage, metered
 from bae.run import Run, Waiting
+from bae.tasks import Closer, cancellations, gone
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -49,6 +50,7 @@ class Flight:
         "dependents",
         "done",
         "error",
+        "given",
         "inputs",
         "interest",
         "item",
@@ -83,6 +85,8 @@ class Flight:
         self.interest = 1
         self.waiting = 0
         self.done = False
+        self.given = False
+        """Whether the value was there before, and has been through the node's validation."""
         self.value: Any = None
         self.error: BaseException | None = None
         self.via: tuple[str, Flight] | None = None
@@ -237,6 +241,11 @@ class Dataflow:
             return [flight.task]
         return self._release_inputs(flight)
 
+    def forget_failures(self) -> None:
+        """Have dependencies that failed called again by the next who asks."""
+        for key in [key for key, flight in self._flights.items() if flight.done]:
+            del self._flights[key]
+
     def on_close(self, name: str, closer: Closer) -> None:
         """Have `closer` called when the run is over; `name` says who opened what it closes."""
         self._closers.append((name, closer))
@@ -339,31 +348,10 @@ class Dataflow:
         return cancelled
 
 
-def landed(place: Place, value: Any) -> Flight:
-    """A flight whose value is there already."""
+def landed(place: Place, value: Any, given: bool = False) -> Flight:
+    """A flight whose value is there already; `given` where the node has validated it."""
     flight = Flight(place, "", "dep", None)
     flight.done = True
+    flight.given = given
     flight.value = value
     return flight
-
-
-def cancellations() -> int:
-    """How often somebody has cancelled the current task. A CancelledError can also come from a
-    function that raised it by itself, which is a failure like any other; and a function that is
-    cancelled can raise something else."""
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
-
-
-async def gone(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Wait until tasks that were cancelled have ended, however often this one is cancelled."""
-    left: list[asyncio.Task[Any]] = [task for task in tasks if not task.done()]
-    cancelled: asyncio.CancelledError | None = None
-    while left:
-        try:
-            await asyncio.wait(left)
-        except asyncio.CancelledError as error:
-            cancelled = error
-        left = [task for task in left if not task.done()]
-    if cancelled is not None:
-        raise cancelled

@@ -5,12 +5,14 @@ on the same object. `node.py` builds drafts, `runner.py` completes them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import ValidationError
 from pydantic_core import SchemaValidator
+
+from bae.assignable import union_members
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -41,13 +43,16 @@ def start_draft(node: Node, data: dict[str, Any], sourced: frozenset[str]) -> bo
     node as any other model.
     """
     # A copy, since validators may take their input apart.
-    values, extra, given = _validator(type(node), "draft", sourced).validate_python(data.copy())
-    missing = [name for name in sourced if values[name] is _ABSENT]
+    absent = frozenset(name for name in sourced if not _is_given(node, name, data))
+    if not absent:
+        return False
+    values, extra, given = _validator(type(node), "draft", absent).validate_python(data.copy())
+    missing = [name for name in absent if values[name] is _ABSENT]
     if not missing:
         return False
     for name in missing:
         del values[name]
-    if len(missing) < len(sourced):
+    if len(missing) < len(absent):
         values = {name: values[name] for name in node.__pydantic_fields__ if name in values}
     _put(node, "__dict__", values)
     _put(node, "__pydantic_extra__", extra)
@@ -59,6 +64,13 @@ def start_draft(node: Node, data: dict[str, Any], sourced: frozenset[str]) -> bo
 
         init_private_attributes(node, None)
     return True
+
+
+def _is_given(node: Node, name: str, data: dict[str, Any]) -> bool:
+    if name in data:
+        return True
+    alias = type(node).__pydantic_fields__[name].validation_alias
+    return isinstance(alias, str) and alias in data
 
 
 def complete(node: Node, values: Mapping[str, Any]) -> None:
@@ -106,6 +118,26 @@ def field_schema(cls: type[Node], name: str) -> Any:
     if not definitions:
         return field
     return {"type": "definitions", "schema": field, "definitions": definitions}
+
+
+def converts(cls: type[Node], name: str) -> bool:
+    """Whether a field makes its value from something else: by a validator that comes before its
+    type, or by a type of pydantic's own, such as `AwareDatetime` or `Json`."""
+    members = union_members(cls.__pydantic_fields__[name].annotation)
+    if any(getattr(member, "__module__", "").startswith("pydantic") for member in members):
+        return True
+    return any(layer["type"] in _CONVERTING for layer in _layers(field_schema(cls, name)))
+
+
+def _layers(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schema of a field from the outside in, as far as it is one around another."""
+    current: Any = schema
+    while isinstance(current, dict) and "type" in current:
+        yield cast(dict[str, Any], current)
+        current = cast(Any, current).get("schema")
+
+
+_CONVERTING = ("function-before", "function-wrap", "function-plain", "json")
 
 
 def _validator(cls: type[Node], kind: _Kind, names: frozenset[str]) -> SchemaValidator:
@@ -161,10 +193,18 @@ def _fields(fields: dict[str, Any], kind: _Kind, names: frozenset[str]) -> dict[
             absent = {n: _may_be_absent(f) for n, f in fields.items() if n in names}
             return {n: f for n, f in fields.items() if n not in names} | absent
         case "some":
-            return {n: f for n, f in fields.items() if n in names}
+            chosen = {n: f for n, f in fields.items() if n in names}
+            held = {"type": "any"}
+            return {n: {**f, "schema": held} if _looks_around(f) else f for n, f in chosen.items()}
         case "rest":
             held = {"type": "any"}
             return {n: {**f, "schema": held} if n in names else f for n, f in fields.items()}
+
+
+def _looks_around(field: dict[str, Any]) -> bool:
+    """Whether a validator of the field may look at other fields, and so needs the whole node."""
+    functions = (layer.get("function") for layer in _layers(field["schema"]))
+    return any(isinstance(f, dict) and cast(Any, f).get("type") == "with-info" for f in functions)
 
 
 class _Whole:

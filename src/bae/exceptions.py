@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from pydantic_core import ValidationError
 
+    from bae.journal import MemoryJournal
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.problem import Problem
@@ -40,7 +41,7 @@ class BaeError(Exception):
         self.path = path
         self.fix = fix
         self.trace: list[Node] = []
-        self.journal: Any = None
+        self.journal: MemoryJournal | None = None
         self.run_id: str | None = None
         if cause is not None:
             self.__cause__ = cause

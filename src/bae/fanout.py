@@ -3,24 +3,28 @@ items. Workers draw items from one iterator, so a slow item holds up nobody but 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Collection, Coroutine
 from time import time
 from typing import Any
 
 from bae.calls import CallPlan
-from bae.dataflow import Dataflow, Flight, gone
+from bae.dataflow import Dataflow, Flight
+from bae.draft import validated
 from bae.invoke import invoke
 from bae.journal.records import ItemEnded
 from bae.markers import Map, OpenGate
 from bae.run import Waiting
+from bae.tasks import all_or_first_error
 
 
 async def fan_out(flight: Flight, call: CallPlan, marker: Map, flow: Dataflow) -> list[Any]:
     """The results for all items; the first failure cancels the others and is raised as itself,
     the flight remembering which item it was."""
     shared = flight.arguments()
-    items: Collection[Any] = tuple(shared.pop(""))
+    over = shared.pop("")
+    if not flight.inputs[0][1].given:
+        over = validated(flight.place.node_type, {marker.over: over})[marker.over]
+    items: Collection[Any] = tuple(over)
     place, run = flight.place, flight.place.run
     for name in call.lm_parameters:
         shared[name] = run.lm
@@ -58,33 +62,3 @@ async def fan_out(flight: Flight, call: CallPlan, marker: Map, flow: Dataflow) -
     if gates:
         raise Waiting(gates)
     return results
-
-
-async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    """Run workers as tasks to their end. When one fails, or this is cancelled, the others are
-    cancelled and awaited; the first failure is raised as itself."""
-    failures: list[BaseException] = []
-
-    async def heard_out(worker: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        try:
-            await worker()
-        except (Exception, asyncio.CancelledError) as error:
-            failures.append(error)
-
-    loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(heard_out(worker)) for worker in workers]
-    left = set(tasks)
-    try:
-        while left and not failures:
-            _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await gone(tasks)
-    if failures:
-        first = failures[0]
-        failures.clear()
-        try:
-            raise first
-        finally:
-            del first  # as its traceback holds this frame

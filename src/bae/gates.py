@@ -54,7 +54,8 @@ async def ask_gate(
                 fix="mend the callable given as answer=…",
             ) from error
         try:
-            return validated(plan.node, {field.name: answer})[field.name]
+            validated(plan.node, {field.name: answer})
+            return answer  # the node validates it once more, as it does every value
         except ValidationError as error:
             opened = replace(opened, problem="; ".join(faults(error)))
             last = error

@@ -93,6 +93,14 @@ class Graph(Generic[T]):
         *,
         name: str | None = None,
     ) -> None: ...
+    @overload
+    def __init__(
+        self: Graph[A],
+        start: type[Node],
+        end: tuple[type[A], ...],
+        *,
+        name: str | None = None,
+    ) -> None: ...
     def __init__(
         self,
         start: type[Node],
@@ -328,7 +336,7 @@ def _needs_lm(graph: Graph[Any], inside: tuple[type[Node], ...]) -> str:
 
 def _node_needs_lm(graph: Graph[Any], plan: NodePlan) -> str:
     if plan.written:
-        asks = plan.lm_parameter is not None and plan.lm is None
+        asks = plan.needs_lm and plan.lm is None
         return f"{plan.name}.__call__ asks for one" if asks else ""
     if len(plan.offered) > 1 and plan.lm is None:
         return f"{plan.name} has an empty body: the LM chooses where it goes on"
@@ -340,7 +348,7 @@ def _node_needs_lm(graph: Graph[Any], plan: NodePlan) -> str:
 
 def _call_needs_lm(call: CallPlan | None, inside: tuple[type[Node], ...]) -> str:
     for each in every_call(call):
-        if each.lm_parameters:
+        if each.needs_lm:
             return f"{each.name} asks for it"
         if each.graph is not None and each.graph.start not in inside:
             why = _needs_lm(each.graph, inside)

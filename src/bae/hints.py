@@ -118,21 +118,18 @@ def function_behind(fn: Callable[..., Any]) -> Callable[..., Any]:
     return type(fn).__call__
 
 
-def annotations_of(
-    fn: Callable[..., Any], names: Names = NOWHERE, only: str | None = None
-) -> dict[str, Any]:
-    """The annotations of a function as types; `only` one of them where named.
+def annotations_of(fn: Callable[..., Any], names: Names = NOWHERE) -> dict[str, Any]:
+    """The annotations of a function as types.
 
     `names` is looked in after the function's own scopes: pass what the class that uses the
     function can see.
     """
     function = function_behind(fn)
     raw = _raw_annotations(function)
-    wanted = raw if only is None else {only: raw[only]} if only in raw else {}
-    if not wanted:
+    if not raw:
         return {}
     scopes = _names_of_function(function, names.frame).then(names)
-    return {name: evaluate(value, scopes, function) for name, value in wanted.items()}
+    return {name: evaluate(value, scopes, function) for name, value in raw.items()}
 
 
 def evaluate(raw: Any, names: Names, where: object) -> Any:

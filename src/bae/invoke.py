@@ -7,6 +7,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextvars import copy_context
+from functools import partial
 from types import CoroutineType
 from typing import Any, Final, Protocol, cast
 
@@ -14,14 +15,12 @@ from bae.calls import CallPlan
 from bae.exceptions import CallTimeout
 from bae.markers import Dep, Map
 from bae.run import Waiting
+from bae.tasks import Closer, opened_in_task
 from bae.threads import in_thread, in_thread_to_the_end
 
 FIRST_PAUSE = 0.1
 """Seconds before the first retry; each further one waits twice as long, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE = 5.0
-
-Closer = Callable[[BaseException | None], Awaitable[None]]
-"""Closes what a dependency opened; it is given what the run failed with, if it did."""
 
 
 class Opened(Protocol):
@@ -100,17 +99,18 @@ _END: Final = object()
 async def _open_async_generator(
     call: CallPlan, generator: AsyncGenerator[Any, None], opened: Opened
 ) -> Any:
-    value = await anext(generator, _END)
-    if value is _END:
-        raise _yielded(call, "nothing")
+    async def enter() -> Any:
+        value = await anext(generator, _END)
+        if value is _END:
+            raise _yielded(call, "nothing")
+        return value
 
-    async def close(_: BaseException | None) -> None:
+    async def leave(_: BaseException | None) -> None:
         if await anext(generator, _END) is not _END:
             await generator.aclose()
             raise _yielded(call, "more than once")
 
-    opened.on_close(call.name, close)
-    return value
+    return await opened_in_task(enter, leave, partial(opened.on_close, call.name))
 
 
 async def _open_generator(
@@ -141,23 +141,22 @@ async def _open_context(call: CallPlan, manager: Any, inline: bool, opened: Open
     if inspect.isasyncgen(manager):
         return await _open_async_generator(call, cast(Any, manager), opened)
     if hasattr(manager, "__aenter__"):
-        value = await manager.__aenter__()
 
-        async def close(error: BaseException | None) -> None:
+        async def leave(error: BaseException | None) -> None:
             await manager.__aexit__(*_exit_arguments(error))
 
-        opened.on_close(call.name, close)
-        return value
+        remember = partial(opened.on_close, call.name)
+        return await opened_in_task(manager.__aenter__, leave, remember)
 
     in_context = copy_context().run
 
     async def close_sync(error: BaseException | None) -> None:
         await _ended(in_context, manager.__exit__, *_exit_arguments(error), inline=inline)
 
-    def remember(_: Any) -> None:
+    def entered(_: Any) -> None:
         opened.on_close(call.name, close_sync)
 
-    return await _ended(in_context, manager.__enter__, inline=inline, then=remember)
+    return await _ended(in_context, manager.__enter__, inline=inline, then=entered)
 
 
 def _exit_arguments(error: BaseException | None) -> tuple[Any, Any, Any]:

@@ -28,6 +28,10 @@ class _Called:
 
     def _check(self, timeout: object, retries: object) -> None:
         kind = type(self).__name__
+        if type(self.fn).__module__ == "annotationlib":
+            # Python 3.14 tries an annotation before its names exist, with stand-ins for them; a
+            # marker made of one would be kept, so say no until there is a function.
+            raise TypeError(f"{kind}({self.fn!r}): the name is not defined yet")
         if not callable(self.fn) and not hasattr(self.fn, "arun"):
             given = type(self.fn).__name__
             hidden = "; a field with a default hides a function of its name, so rename one"

@@ -49,8 +49,8 @@ class Node(BaseModel):
     """
 
     # A dependency may be anything, a client or a connection included; that the LM is only asked
-    # for what has a JSON schema is proved before a run.
-    model_config = ConfigDict(arbitrary_types_allowed=True, defer_build=True)
+    # for what has a JSON schema is proved before a run. The run, and an LM, know fields by name.
+    model_config = ConfigDict(arbitrary_types_allowed=True, validate_by_name=True, defer_build=True)
 
     node_config: ClassVar[NodeConfig] = NodeConfig()
 

@@ -75,6 +75,8 @@ class NodePlan:
     may_end: bool = False
     written: bool = False
     lm_parameter: str | None = None
+    needs_lm: bool = False
+    """Whether the body cannot do without the LM it asks for."""
     lm: LM | None = None
     problems: list[Problem] = field(default_factory=list[Problem])
     unresolved: bool = False
@@ -272,6 +274,7 @@ def _plan_parameters(plan: NodePlan, call: Any, hints: Mapping[str, Any]) -> Non
         if is_lm(hints.get(parameter.name)):
             if plan.lm_parameter is None and parameter.kind is not parameter.POSITIONAL_ONLY:
                 plan.lm_parameter = parameter.name
+                plan.needs_lm = parameter.default is parameter.empty
                 continue
         elif parameter.default is not parameter.empty or parameter.kind in (
             parameter.VAR_POSITIONAL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections.abc
 import typing
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from bae.assignable import assignable, type_name, union_members
 from bae.calls import MISSING, CallPlan, every_call, problems_of, unfilled, unreturned
+from bae.draft import converts, field_schema
 from bae.markers import Dep, Map, Recall
 from bae.paths import endless_loops, path_avoiding
 from bae.plan import FieldPlan, NodePlan
@@ -42,7 +43,7 @@ def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
     for field in plan.fields.values():
         place = f"{plan.name}.{field.name}"
         if field.kind == "dep":
-            found = _check_dep(plan.fields.keys(), field, cast(CallPlan, field.call))
+            found = _check_dep(plan.node, field, cast(CallPlan, field.call))
         elif field.kind == "map":
             found = _check_map(plan, field, cast(CallPlan, field.call), cast(Map, field.marker))
         elif field.kind == "recall" and is_start and field.required:
@@ -81,12 +82,14 @@ def _prove(graph: Graph[Any], chain: Chain) -> Iterator[Problem]:
         )
 
 
-def _check_dep(names: Set[str], field: FieldPlan, call: CallPlan) -> Iterator[Problem]:
+def _check_dep(cls: type[Node], field: FieldPlan, call: CallPlan) -> Iterator[Problem]:
+    names = set(cls.__pydantic_fields__)
     yield from problems_of(call)
     yield from unreturned(call)
     for problem in unfilled(call):
         yield replace(problem, fix=_NO_FIELDS + problem.fix) if names & _free(call) else problem
-    yield from _check_type(call, call.returns, field.annotation)
+    if not converts(cls, field.name):
+        yield from _check_type(call, call.returns, field.annotation)
 
 
 _NO_FIELDS = "a Dep sees no field of its node: call the function in a body, or use Map; else "
@@ -120,7 +123,7 @@ def _check_map(plan: NodePlan, field: FieldPlan, call: CallPlan, marker: Map) ->
             f"is {declared}, but Map makes a list of what {call.name} returns",
             f"declare the field list[{declared}]",
         )
-    else:
+    elif not converts(plan.node, field.name):
         yield from _check_type(call, list[call.returns], field.annotation)
     over = plan.fields.get(marker.over)
     if over is None:
@@ -152,7 +155,7 @@ def _check_map(plan: NodePlan, field: FieldPlan, call: CallPlan, marker: Map) ->
 
 
 def _check_item(call: CallPlan, element: Any) -> Iterator[Problem]:
-    if call.graph is not None and assignable(element, call.graph.start) is True:
+    if call.graph is not None and element is call.graph.start:
         return
     if len(call.free) != 1:
         takes = ", ".join(name for name, _ in call.free) or "nothing"
@@ -389,14 +392,15 @@ def _fields_without_schema(plans: dict[type[Node], NodePlan]) -> Iterator[Proble
 
 
 def _no_schema(cls: type[Node], field: FieldPlan) -> str:
-    if field.annotation in (str, int, float, bool):
+    if field.annotation in (str, int, float, bool) or not field.required:
         return ""
     from pydantic.errors import PydanticInvalidForJsonSchema
-
-    from bae.draft import field_schema
+    from pydantic_core import PydanticOmit
 
     try:
         _schema_generator()().generate(field_schema(cls, field.name))
+    except PydanticOmit:  # a field that says of itself that it is not in the schema
+        return ""
     except PydanticInvalidForJsonSchema as error:
         return str(error).splitlines()[0]
     return ""

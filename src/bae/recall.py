@@ -53,7 +53,8 @@ def holders_for(field: FieldPlan, node_type: type[Node]) -> Holders:
         only = marker.node_type if isinstance(marker, Recall) else None
         fits = only is None or issubclass(node_type, only)
         found = holders(node_type, _members(field.annotation), field.name) if fits else ()
-        field.found_in[node_type] = found
+        if not plan_of(node_type).unresolved:
+            field.found_in[node_type] = found
     return found
 
 

@@ -3,11 +3,11 @@ by hand for tests and tools. `dataflow.py` schedules the work, `recall.py` searc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from time import time
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from bae.assignable import type_name
 from bae.calls import CallPlan, Input, every_call, plan_call, problems_of, unfilled
@@ -16,13 +16,17 @@ from bae.exceptions import BaeError, CallTimeout, DepError, GateError, RecallErr
 from bae.fanout import fan_out
 from bae.gates import ask_gate
 from bae.hints import HintError
-from bae.invoke import Closer
 from bae.journal.records import Recalled
 from bae.markers import Dep, Gate, Map
 from bae.node import Node
 from bae.plan import FieldKind, FieldPlan, NodePlan, plan_of
+from bae.problem import Problem
 from bae.recall import recall_field, recall_from_trace
-from bae.run import Run, Waiting
+from bae.run import Answer, Run, Waiting
+from bae.tasks import Closer
+
+if TYPE_CHECKING:
+    from bae.lm import LM
 
 __all__ = [
     "build_dep_dag",
@@ -83,7 +87,7 @@ async def resolve_dep(
     fn: Callable[..., Any],
     cache: dict[Any, Any] | None = None,
     *,
-    lm: Any = None,
+    lm: LM | None = None,
     stack: AsyncExitStack | None = None,
 ) -> Any:
     """Call one dependency, its own dependencies first, and answer its value.
@@ -93,9 +97,7 @@ async def resolve_dep(
     when `stack` is; without one they are refused, since nobody would close them.
     """
     call = plan_call(fn)
-    for problem in [*problems_of(call), *unfilled(call)]:
-        if problem.severity == "error" and problem.code != "bae-dep-unannotated":
-            raise DepError(problem.message, code=problem.code, fix=problem.fix)
+    _refuse_unrunnable(call, unfilled(call))
     flow = _StackedFlow(cache, stack)
     place = Place(Run(lm=lm, flow=flow), Node, call.name)
     flight = flow.dep(Input(call, Dep(fn)), place)
@@ -110,8 +112,8 @@ async def resolve_fields(
     trace: Sequence[Node] = (),
     dep_cache: dict[Any, Any] | None = None,
     *,
-    lm: Any = None,
-    answer: Any = None,
+    lm: LM | None = None,
+    answer: Answer | None = None,
     stack: AsyncExitStack | None = None,
 ) -> dict[str, Any]:
     """The values of all fields of `cls` that have a source, in the order of the fields.
@@ -121,6 +123,9 @@ async def resolve_fields(
     and gone.
     """
     plan = plan_of(cls, strict=True)
+    for field in plan.context:
+        if field.call is not None:
+            _refuse_unrunnable(field.call, unfilled(field.call) if field.kind == "dep" else ())
     flow = _StackedFlow(dep_cache, stack)
     run = Run(lm=lm, answer=answer, flow=flow, trace=list(trace))
     try:
@@ -132,6 +137,16 @@ async def resolve_fields(
     except Waiting as waiting:
         raise GateError(str(waiting), gates=waiting.gates, fix="pass answer=…") from None
     raise original  # out here, so that what it was itself raised from stays as it was
+
+
+def _refuse_unrunnable(call: CallPlan, more: Iterable[Problem]) -> None:
+    """Raise what would keep a call from being made at all; types that do not fit are seen then."""
+    inside = [p for each in every_call(call) if each.graph for p in each.graph.validate()]
+    circles = [problem for problem in inside if problem.code == "bae-dep-cycle"]
+    for problem in [*circles, *problems_of(call), *more]:
+        seen_later = problem.code in ("bae-dep-unannotated", "bae-dep-type")
+        if problem.severity == "error" and not seen_later:
+            raise DepError(problem.message, code=problem.code, fix=problem.fix)
 
 
 async def resolve(
@@ -242,7 +257,8 @@ def _start(
             if over is None:
                 below = plan.fields[mapping.over]
                 if mapping.over in known:
-                    over = landed(place, known[mapping.over])
+                    given = plan.fields[mapping.over].kind != "recall"
+                    over = landed(place, known[mapping.over], given)
                 elif below.kind == "recall":  # nothing was found, so its default will stand there
                     default = below.info.get_default(
                         call_default_factory=True, validated_data=dict(known)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bae.lm import LM
     from bae.markers import OpenGate
     from bae.node import Node
+    from bae.plan import NodePlan
 
 Answer = Callable[["OpenGate"], Awaitable[Any]]
 """What answers gates: an async callable that is given the open gate."""
@@ -98,6 +99,10 @@ class Run:
             path=path,
             outer=self,
         )
+
+    def lm_for(self, plan: NodePlan) -> LM | None:
+        """The LM that is pinned to a node class, or else the run's."""
+        return self.lm if plan.lm is None else plan.lm
 
     def emit(self, record: Record) -> None:
         """Write a record down."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pydantic import ValidationError
 
 from bae.calls import CallPlan
-from bae.dataflow import Dataflow, gone
+from bae.dataflow import Dataflow
 from bae.draft import complete, validated
 from bae.exceptions import BaeError
 from bae.failures import (
@@ -49,6 +49,7 @@ from bae.plan import NodePlan
 from bae.resolver import resolve, start_early
 from bae.result import GraphResult
 from bae.run import NONE, Run, Waiting
+from bae.tasks import gone
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -89,7 +90,13 @@ async def run_inside(
     """A graph as a dependency of a run, or for one item of a map: the node it ends at."""
     graph = cast("Graph[Any]", call.graph)
 
+    tries = 0
+
     async def once() -> Node:
+        nonlocal tries
+        tries += 1
+        if tries > 1 and outer.flow is not None:
+            outer.flow.forget_failures()
         result = await run_graph(graph, _first_node(call, item), outer.inside(path))
         if result.waiting:
             raise Waiting(result.waiting)
@@ -102,7 +109,7 @@ def _first_node(call: CallPlan, item: tuple[Any, ...]) -> Node:
     start = cast("Graph[Any]", call.graph).start
     if not item:
         return start()
-    if isinstance(item[0], start):
+    if type(item[0]) is start:
         return item[0]
     return start(**{call.free[0][0]: item[0]})
 
@@ -111,11 +118,11 @@ def _over(run: Run, failure: BaseException | None) -> GraphResult[Any]:
     """Say in the journal how a run came out, and hand that out: a result or an exception."""
     if failure is None:
         run.emit(RunEnded(time(), run.path, run.step, "ended", run.trace[-1]))
-        return GraphResult(run.trace, run.journal, run.run_id)
+        return GraphResult(list(run.trace), run.journal, run.run_id)
     if isinstance(failure, Waiting):
         node, gates = failure.node or run.trace[-1], failure.gates
         run.emit(RunEnded(time(), run.path, run.step, "waiting", None, None, gates))
-        return GraphResult(run.trace, run.journal, run.run_id, node, gates)
+        return GraphResult(list(run.trace), run.journal, run.run_id, node, gates)
     outcome = "cancelled" if isinstance(failure, asyncio.CancelledError) else "failed"
     run.emit(RunEnded(time(), run.path, run.step, outcome, None, failure))
     if isinstance(failure, BaeError):
@@ -229,7 +236,7 @@ async def _make_whole(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Nod
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
     with metered() as used:
         try:
-            return await node(**{parameter: plan.lm or run.lm})
+            return await node(**{parameter: run.lm_for(plan)})
         finally:
             _note_usage(run, f"{plan.name}.__call__", Usage.total(used))
 
@@ -248,7 +255,7 @@ async def _go_on(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node | N
 
 
 async def _choose(run: Run, plan: NodePlan, node: Node) -> type[Node] | type[None]:
-    lm = cast("LM", plan.lm or run.lm)
+    lm = cast("LM", run.lm_for(plan))
     run.emit(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = f"choosing where to go on from {plan.name}"
     chosen, seconds, used = await _answer(
@@ -262,7 +269,7 @@ async def _choose(run: Run, plan: NodePlan, node: Node) -> type[Node] | type[Non
 
 
 async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
-    lm = cast("LM", plan.lm or run.lm)
+    lm = cast("LM", run.lm_for(plan))
     resolved: dict[str, Any] = {}
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {})

@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from bae.dataflow import gone
 from bae.exceptions import BaeError
 from bae.journal.records import Record
 from bae.node import Node
 from bae.result import GraphResult
 from bae.run import Run
 from bae.runner import run_graph
+from bae.tasks import gone
 
 if TYPE_CHECKING:
     from bae.graph import Graph

@@ -20,18 +20,21 @@ THREAD_LIMIT = 64
 def set_thread_limit(limit: int) -> None:
     """Let at most `limit` sync dependencies of this process run at once; the others queue.
 
-    Calls that are running or queued stay with the pool they are in.
+    A sync dependency that itself runs a graph waits for the calls of that graph, so these have a
+    pool of their own, with the same limit. Calls that are running or queued stay where they are.
     """
-    global _pool
+    global _limit
     if limit < 1:
         raise ValueError(f"set_thread_limit({limit}): give 1 or more")
     with _lock:
-        old, _pool = _pool, ThreadPoolExecutor(limit, thread_name_prefix="bae")
-    if old is not None:
-        old.shutdown(wait=False)
+        _limit = limit
+        old = list(_pools.values())
+        _pools.clear()
+    for pool in old:
+        pool.shutdown(wait=False)
 
 
-async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+async def in_thread(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     """Call `fn` in a worker thread. Cancelling stops the wait at once; a call that has begun runs
     to its end with nobody listening, since a thread cannot be stopped, one that has not is dropped.
     """
@@ -39,7 +42,7 @@ async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 async def in_thread_to_the_end(
-    fn: Callable[..., T], *args: Any, then: Callable[[T], None] | None = None
+    fn: Callable[..., T], /, *args: Any, then: Callable[[T], None] | None = None
 ) -> T:
     """The same for calls that open or close something: a cancellation is held back until the call
     has ended and `then` has been told what it returned, so that what was opened gets closed. One
@@ -65,11 +68,18 @@ async def in_thread_to_the_end(
 
 
 def _submit(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[T]:
-    global _pool
+    depth = getattr(_here, "depth", 0)
     with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(THREAD_LIMIT, thread_name_prefix="bae")
-        return _pool.submit(contextvars.copy_context().run, _call, fn, args, kwargs)
+        pool = _pools.get(depth)
+        if pool is None:
+            pool = _pools[depth] = ThreadPoolExecutor(
+                _limit, f"bae {depth}", initializer=_begin, initargs=(depth + 1,)
+            )
+        return pool.submit(contextvars.copy_context().run, _call, fn, args, kwargs)
+
+
+def _begin(depth: int) -> None:
+    _here.depth = depth
 
 
 def _call(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
@@ -79,11 +89,16 @@ def _call(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -
         raise RuntimeError(f"a sync call raised {error!r}") from error
 
 
-def _forget_pool() -> None:
-    global _pool, _lock
-    _pool, _lock = None, threading.Lock()
+def _forget_pools() -> None:
+    global _lock
+    _pools.clear()
+    _lock = threading.Lock()
 
 
-_pool: ThreadPoolExecutor | None = None
+# By depth: the calls of a graph that runs in a worker thread never queue behind that thread's own.
+_pools: dict[int, ThreadPoolExecutor] = {}
+_here = threading.local()
+_limit = THREAD_LIMIT
 _lock = threading.Lock()
-os.register_at_fork(after_in_child=_forget_pool)  # a forked child has none of the threads
+if hasattr(os, "register_at_fork"):  # a forked child has none of the threads
+    os.register_at_fork(after_in_child=_forget_pools)

@@ -1,0 +1,117 @@
+"""Tasks with an owner: waited for, cancelled and never lost, however the owner itself fares."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
+
+Closer = Callable[[BaseException | None], Awaitable[None]]
+"""Closes something that was opened; it is given what the run failed with, if it did."""
+
+
+def cancellations() -> int:
+    """How often somebody has cancelled the current task. A CancelledError can also come from a
+    function that raised it by itself, which is a failure like any other; and a function that is
+    cancelled can raise something else."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+async def gone(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Wait until tasks that were cancelled have ended, however often this one is cancelled."""
+    own = asyncio.current_task()
+    left: list[asyncio.Task[Any]] = [t for t in tasks if not t.done() and t is not own]
+    cancelled: asyncio.CancelledError | None = None
+    while left:
+        try:
+            await asyncio.wait(left)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        left = [task for task in left if not task.done()]
+    if cancelled is not None:
+        raise cancelled
+
+
+async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    """Run workers as tasks to their end. When one fails, or this is cancelled, the others are
+    cancelled and awaited; the first failure is raised as itself."""
+    failures: list[BaseException] = []
+
+    async def heard_out(worker: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await worker()
+        except (Exception, asyncio.CancelledError) as error:
+            failures.append(error)
+
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(heard_out(worker)) for worker in workers]
+    left = set(tasks)
+    try:
+        while left and not failures:
+            _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await gone(tasks)
+    if failures:
+        first = failures[0]
+        failures.clear()
+        try:
+            raise first
+        finally:
+            del first  # as its traceback holds this frame
+
+
+async def opened_in_task(
+    enter: Callable[[], Awaitable[Any]], leave: Closer, remember: Callable[[Closer], None]
+) -> Any:
+    """Open something in a task of its own, which waits there until it is to be closed.
+
+    Cancel scopes, task groups and context variables want to be left in the task that entered
+    them, and the one that asks for a dependency is not there any more when the run is over. What
+    closes it is handed to `remember` at the moment it is open.
+    """
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[Any] = loop.create_future()
+    over: asyncio.Future[BaseException | None] = loop.create_future()
+
+    async def close(error: BaseException | None) -> None:
+        over.set_result(error)
+        await _to_its_end(task)
+
+    async def hold() -> None:
+        value = await enter()
+        remember(close)
+        ready.set_result(value)
+        try:
+            error = await over
+        except asyncio.CancelledError as cancelled:
+            await leave(cancelled)
+            raise
+        await leave(error)
+
+    task = loop.create_task(hold())
+    cancelled: asyncio.CancelledError | None = None
+    while not ready.done() and not task.done():
+        try:
+            await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError as error:
+            cancelled = error
+            if not ready.done():
+                task.cancel()
+    if cancelled is not None:
+        raise cancelled
+    if not ready.done():
+        task.result()
+    return ready.result()
+
+
+async def _to_its_end(task: asyncio.Task[None]) -> None:
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        await gone([task])
+        raise
+    task.result()
