@@ -152,6 +152,13 @@ def test_an_error_survives_pickling(cls: type[BaeError], code: str, given: Any, 
     assert (copy.trace, copy.run_id) == ([Worn(top=3)], "an id")
 
 
+def test_what_is_not_given_is_empty():
+    assert (LimitError("x").limit, LimitError("x").bound, LimitError("x").used) == ("", 0, 0)
+    assert (FillError("x").validation_errors, FillError("x").attempts) == ([], 0)
+    assert (GateError("x").gates, ProofError("x").problems) == ((), ())
+    assert (DepError("x").node_type, DepError("x").field_name) == (None, "")
+
+
 def fails() -> int:
     raise LookupError("gone")
 

@@ -3,6 +3,7 @@ picked from by type, and summed up; and `Usage`, what it sums up."""
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -247,6 +248,33 @@ async def test_a_graph_inside_writes_its_own_start_and_end_under_its_place():
         ("0:Outer.inner", "ended"),
         ("", "ended"),
     ]
+
+
+async def test_a_graph_inside_that_was_cancelled_is_written_down_as_such():
+    under_way = asyncio.Event()
+
+    class Slow(Node):
+        async def __call__(self) -> None:
+            under_way.set()
+            await asyncio.Event().wait()
+
+    async def fails() -> int:
+        await under_way.wait()
+        raise LookupError
+
+    class Outer(Node):
+        slow: Annotated[Slow, Dep(Slow)]
+        broken: Annotated[int, Dep(fails)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(DepError) as caught:
+        async with asyncio.timeout(20):
+            await Graph(start=Outer).arun(Outer())
+
+    ended = caught.value.journal.of(RunEnded)
+    assert [(r.path, r.outcome) for r in ended] == [("0:Outer.slow", "cancelled"), ("", "failed")]
+    assert isinstance(ended[0].error, asyncio.CancelledError)
 
 
 # Usage

@@ -156,6 +156,42 @@ async def test_two_offered_types_with_answers_left_need_a_choice():
     assert caught.value.fix == "say which in choices=[…]"
 
 
+async def test_a_text_by_type_is_one_answer_and_a_wrong_one():
+    with pytest.raises(ScriptError, match="the next answer is 'text'"):
+        await ScriptedLM({Draft: "text"}).fill(Draft, {}, "Draft")
+
+
+async def test_a_function_by_type_is_asked_every_time_and_given_the_question():
+    asked: list[Asked] = []
+
+    def draft(question: Asked) -> dict[str, Any]:
+        asked.append(question)
+        return {"text": f"draft {len(asked)}"}
+
+    lm = ScriptedLM(
+        {Draft: draft, Review: [{"fine": False}, {"fine": True}]}, choices=[Draft, Draft, None]
+    )
+    result = await graph.arun(Start(), lm)
+
+    assert [node.text for node in result.trace if isinstance(node, Draft)] == ["draft 1", "draft 2"]
+    assert [question.source for question in asked] == [result.trace[0], result.trace[2]]
+    assert asked == [question for question in lm.asked if question.target is Draft]
+    lm.assert_complete()
+
+
+async def test_a_function_is_told_what_was_wrong_with_its_answer_before():
+    def draft(question: Asked) -> dict[str, Any]:
+        return {"text": "long enough" if question.errors else ""}
+
+    assert (await ScriptedLM({Draft: draft}).fill(Draft, {}, "Draft")).text == "long enough"
+
+
+async def test_a_type_with_a_function_always_has_an_answer_to_be_chosen_for():
+    lm = ScriptedLM({Draft: lambda question: {"text": "any"}})
+
+    assert await lm.choose_type([Draft, Refusal, NoneType], {}) is Draft
+
+
 # From a file
 
 
@@ -191,9 +227,10 @@ async def test_a_file_with_an_object_has_fills_by_type_and_choices(tmp_path: Pat
     [
         ("[1,", "is not JSON"),
         ('"text"', "neither a list of answers nor an object"),
+        ("3", "neither a list of answers nor an object"),
         ({"Draft": []}, "neither a list of answers nor an object"),
     ],
-    ids=["broken", "text", "keys"],
+    ids=["broken", "text", "number", "keys"],
 )
 def test_a_file_that_is_no_script_is_refused(tmp_path: Path, script: Any, said: str):
     path = written(tmp_path / "script.json", script)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -35,14 +35,22 @@ def script() -> ScriptedLM:
     return ScriptedLM([{"n": 1}, {"text": "done"}])
 
 
+class Sign(asyncio.Event):
+    """An event that a test does not wait for in vain."""
+
+    async def wait(self) -> Literal[True]:
+        async with asyncio.timeout(20):
+            return await super().wait()
+
+
 class Hold:
     """A place in a run where it stays until it is cancelled or let go."""
 
     def __init__(self) -> None:
-        self.reached = asyncio.Event()
+        self.reached = Sign()
         self.go = asyncio.Event()
-        self.cancelled = asyncio.Event()
-        self.closed = asyncio.Event()
+        self.cancelled = Sign()
+        self.closed = Sign()
         hold = self
 
         async def opened() -> AsyncIterator[int]:

@@ -1,0 +1,389 @@
+"""Programs that once went wrong, each by its promise."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import pytest
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    Json,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.json_schema import SkipJsonSchema
+
+from bae import LM, Dep, DepError, Gate, Graph, Map, Node, ProofError, Recall
+from bae.resolver import resolve_dep
+from bae.testing import ScriptedLM
+
+
+def aware() -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def text() -> str:
+    return "1,2"
+
+
+def json_text() -> str:
+    return "[1, 2]"
+
+
+def number() -> int:
+    return 1000
+
+
+def split(value: Any) -> Any:
+    return value.split(",") if isinstance(value, str) else value
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="plain forward references came with 3.14")
+async def test_a_dependency_defined_below_its_node_is_found_in_plain_annotations():
+    source = """
+from typing import Annotated
+from bae import Dep, Map, Node
+
+class Start(Node):
+    items: list[int]
+    one: Annotated[int, Dep(later)]
+    doubled: Annotated[list[int], Map(double, over="items")]
+    inside: Annotated[Inner, Dep(Inner)]
+
+    async def __call__(self) -> None: ...
+
+def later() -> int:
+    return 1
+
+def double(item: int) -> int:
+    return 2 * item
+
+class Inner(Node):
+    async def __call__(self) -> None: ...
+"""
+    module: dict[str, Any] = {"__name__": "later_module"}
+    exec(compile(source, "later_module", "exec", dont_inherit=True), module)
+    graph = Graph(start=module["Start"])
+    assert graph.validate() == []
+    (node,) = (await graph.arun(module["Start"](items=[1, 2]))).trace
+    assert (node.one, node.doubled) == (1, [2, 4])  # type: ignore[attr-defined]
+
+
+async def test_fields_that_make_their_value_from_another_type_are_not_refused():
+    class Start(Node):
+        when: Annotated[AwareDatetime, Dep(aware)]
+        size: Annotated[ByteSize, Dep(number)]
+        parsed: Annotated[Json[list[int]], Dep(json_text)]
+        parts: Annotated[list[str], BeforeValidator(split), Dep(text)]
+        more: Annotated[list[str], Dep(text)]
+
+        @field_validator("more", mode="before")
+        @classmethod
+        def _more(cls, value: Any) -> Any:
+            return split(value)
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Start, end=Start)
+    assert graph.validate() == []
+    result = (await graph.arun(Start())).result
+    assert (result.parsed, result.parts, result.more) == ([1, 2], ["1", "2"], ["1", "2"])
+
+
+async def test_retrying_a_graph_calls_its_failed_dependencies_again():
+    calls: list[int] = []
+
+    def flaky() -> int:
+        calls.append(1)
+        if len(calls) < 3:
+            raise OSError("not yet")
+        return len(calls)
+
+    class Inner(Node):
+        number: Annotated[int, Dep(flaky)]
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        inner: Annotated[Inner, Dep(Inner, retries=2)]
+
+        async def __call__(self) -> None: ...
+
+    run = await Graph(start=Start, end=Start).arun(Start())
+    assert run.result.inner.number == 3
+
+
+@pytest.mark.parametrize("name", ["fn", "self", "call", "args", "kwargs", "then"])
+async def test_a_parameter_of_a_dependency_may_have_any_name(name: str):
+    made: dict[str, Any] = {"Annotated": Annotated, "Dep": Dep, "number": number}
+    exec(f"def use({name}: Annotated[int, Dep(number)]) -> int:\n    return {name} + 1", made)
+
+    class Start(Node):
+        value: Annotated[int, Dep(made["use"])]
+
+        async def __call__(self) -> None: ...
+
+    assert (await Graph(start=Start, end=Start).arun(Start())).result.value == 1001
+
+
+def test_a_field_that_is_not_in_the_schema_is_no_reason_to_raise():
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    class Filled(Node):
+        text: str
+        hidden: SkipJsonSchema[int] = 0
+        lock: object = Field(default_factory=threading.Lock, exclude=True)
+
+        async def __call__(self) -> None: ...
+
+    assert Graph(start=Start).validate() == []
+
+
+async def test_a_validator_sees_the_context_of_a_node_that_also_maps_over_the_answer():
+    def options() -> list[str]:
+        return ["a", "b"]
+
+    def upper(item: str) -> str:
+        return item.upper()
+
+    class Start(Node):
+        async def __call__(self) -> Pick: ...
+
+    class Pick(Node):
+        options: Annotated[list[str], Dep(options)]
+        chosen: list[str]
+        upper: Annotated[list[str], Map(upper, over="chosen")]
+
+        @field_validator("chosen")
+        @classmethod
+        def _known(cls, chosen: list[str], info: ValidationInfo) -> list[str]:
+            if not set(chosen) <= set(info.data["options"]):
+                raise ValueError("not among the options")
+            return chosen
+
+        async def __call__(self) -> None: ...
+
+    lm = ScriptedLM([{"chosen": ["c"]}, {"chosen": ["b"]}])
+    run = await Graph(start=Start, end=Pick).arun(Start(), lm)
+    assert run.result.upper == ["B"]
+    lm.assert_complete()
+
+
+async def test_sync_functions_that_run_graphs_with_sync_dependencies_do_not_wait_for_each_other():
+    class Inner(Node):
+        number: Annotated[int, Dep(number)]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Inner, end=Inner)
+
+    def inside(item: int) -> int:
+        return graph.run(Inner()).result.number + item
+
+    class Start(Node):
+        items: list[int]
+        out: Annotated[list[int], Map(inside, over="items", limit=80)]
+
+        async def __call__(self) -> None: ...
+
+    async with asyncio.timeout(60):
+        run = await Graph(start=Start, end=Start).arun(Start(items=list(range(80))))
+    assert run.result.out == [1000 + item for item in range(80)]
+
+
+def test_an_item_of_a_subclass_of_the_start_is_refused_by_the_proof():
+    class Item(Node):
+        async def __call__(self) -> None: ...
+
+    class Special(Item): ...
+
+    class Start(Node):
+        items: list[Special]
+        out: Annotated[list[Item], Map(Item, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    assert [p.code for p in Graph(start=Start).validate()] == ["bae-map-item"]
+
+
+async def test_an_lm_fills_fields_that_have_aliases():
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    class Filled(Node):
+        model_config = ConfigDict(extra="forbid")
+
+        size: Annotated[int, Dep(number)] = Field(alias="Size")
+        text: str = Field(alias="Text")
+
+        async def __call__(self) -> None: ...
+
+    run = await Graph(start=Start, end=Filled).arun(Start(), ScriptedLM([{"text": "x"}]))
+    assert (run.result.size, run.result.text) == (1000, "x")
+
+
+async def test_an_answer_at_a_gate_goes_through_its_validators_once():
+    class Start(Node):
+        number: Annotated[int, AfterValidator(lambda value: value * 2), Gate("how many?")]
+
+        async def __call__(self) -> None: ...
+
+    async def answer(gate: Any) -> int:
+        return 5
+
+    run = await Graph(start=Start, end=Start).arun(Start(), answer=answer)
+    assert run.result.number == 10
+
+
+async def test_a_map_gets_the_items_as_its_field_holds_them():
+    def items() -> list[int]:
+        return [1, 2, 2]
+
+    def double(item: int) -> int:
+        return 2 * item
+
+    class Start(Node):
+        items: Annotated[list[int], AfterValidator(lambda v: sorted(set(v))), Dep(items)]
+        out: Annotated[list[int], Map(double, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    run = await Graph(start=Start, end=Start).arun(Start())
+    assert (run.result.items, run.result.out) == ([1, 2], [2, 4])
+
+
+async def test_an_lm_that_may_be_done_without_is_not_asked_for():
+    def length(lm: LM | None = None) -> int:
+        return 0 if lm is None else 1
+
+    class Start(Node):
+        number: Annotated[int, Dep(length)]
+
+        async def __call__(self, lm: LM | None = None) -> None:
+            assert lm is None
+
+    assert (await Graph(start=Start, end=Start).arun(Start())).result.number == 0
+
+
+async def test_what_an_async_generator_opens_is_closed_in_the_task_and_context_that_opened_it():
+    variable: ContextVar[int] = ContextVar("variable", default=0)
+    tasks: list[Any] = []
+
+    async def opened() -> AsyncIterator[int]:
+        token = variable.set(1)
+        tasks.append(asyncio.current_task())
+        async with asyncio.TaskGroup():
+            yield variable.get()
+        variable.reset(token)
+        tasks.append(asyncio.current_task())
+
+    class Start(Node):
+        number: Annotated[int, Dep(opened)]
+
+        async def __call__(self) -> None: ...
+
+    run = await Graph(start=Start, end=Start).arun(Start())
+    assert run.result.number == 1
+    assert tasks[0] is tasks[1]
+
+
+async def test_a_circle_through_a_graph_is_told_outside_a_run_too():
+    async def top(inner: Annotated[Any, Dep(Circle)]) -> int:
+        return 1
+
+    class Circle(Node):
+        number: Annotated[int, Dep(top)]
+
+        async def __call__(self) -> None: ...
+
+    async with asyncio.timeout(30):
+        with pytest.raises(DepError) as caught:
+            await resolve_dep(top)
+    assert caught.value.code == "bae-dep-cycle"
+
+
+def test_a_function_whose_hints_need_the_using_class_means_what_each_of_them_means():
+    def scope(value: Any) -> list[Any]:
+        class Thing:
+            pass
+
+        class Start(Node):
+            thing: Annotated[Thing, Dep(load)]
+
+            async def __call__(self) -> None: ...
+
+        return Graph(start=Start).validate()
+
+    assert scope(1) == []
+    assert scope(2) == []
+
+
+def load() -> Thing:  # type: ignore[name-defined] # noqa: F821
+    raise AssertionError
+
+
+def test_a_recall_that_was_proved_too_early_is_proved_again():
+    made: dict[str, Any] = {
+        "__name__": "early",
+        "Node": Node,
+        "Annotated": Annotated,
+        "Recall": Recall,
+    }
+    flags = "from __future__ import annotations\n"
+    first = """
+class Start(Node):
+    text: str
+    async def __call__(self) -> Middle: ...
+class Middle(Node):
+    thing: Missing
+    async def __call__(self) -> Last: ...
+class Last(Node):
+    thing: Annotated[Missing, Recall()]
+    async def __call__(self) -> None: ...
+"""
+    exec(flags + first, made)
+    codes = {p.code for p in Graph(start=made["Start"]).validate()}
+    assert codes == {"bae-hint-unresolved"}
+    exec("class Missing(Node):\n    async def __call__(self) -> None: ...", made)
+    assert Graph(start=made["Start"]).validate() == []
+
+
+async def test_changing_the_trace_of_a_result_does_not_change_its_journal():
+    class Start(Node):
+        async def __call__(self) -> None: ...
+
+    run = await Graph(start=Start).arun(Start())
+    run.trace.clear()
+    assert [type(record).__name__ for record in run.journal] == [
+        "RunStarted",
+        "StepStarted",
+        "RunEnded",
+    ]
+
+
+async def test_a_source_behind_an_alias_of_a_type_statement_is_a_problem():
+    if sys.version_info < (3, 12):
+        from typing_extensions import TypeAliasType
+    else:
+        from typing import TypeAliasType
+    alias: Any = TypeAliasType("alias", Annotated[int, Dep(number)])
+
+    class Start(Node):
+        value: alias  # type: ignore[valid-type]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(ProofError, match="source marker is inside its type"):
+        await Graph(start=Start).arun(Start(value=1))
