@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import graphlib
+import time
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -16,7 +17,12 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NewType, Optional, TypeVar, Union
@@ -761,6 +767,14 @@ async def entered_async() -> AsyncIterator[Storm]:
     yield Storm()
 
 
+def managed() -> AbstractContextManager[Storm]:
+    return entered()
+
+
+def managed_async() -> AbstractAsyncContextManager[Storm]:
+    return entered_async()
+
+
 class Station:
     def method(self) -> Storm:
         return Storm()
@@ -795,6 +809,8 @@ def cached() -> Storm:
         yielded_async,
         entered,
         entered_async,
+        managed,
+        managed_async,
         Station().method,
         Station(),
         Station.made,
@@ -832,6 +848,13 @@ def test_a_graph_as_a_dependency_returns_what_it_can_end_at():
     assert found[0].message == "is Stop, but Fork returns Stop | Other"
 
 
+def test_a_graph_that_never_ends_as_a_dependency_is_warned_of_as_the_loop_it_is():
+    class Round(Node):
+        async def __call__(self) -> Round: ...
+
+    assert codes(field_of(int, Round)) == [("bae-loop-endless", "Round -> Round")]
+
+
 def test_a_parameter_that_is_given_the_wrong_type_is_an_error_that_names_it():
     def forecast(place: Annotated[str, Dep(get_weather)]) -> Weather:
         return Weather()
@@ -866,8 +889,9 @@ def test_a_function_without_a_return_annotation_is_an_error():
     assert problem.fix == "write `def untold(…) -> …`"
 
 
-def test_a_lambda_is_only_warned_of_since_it_cannot_be_annotated():
-    problem = the_problem(field_of(int, lambda: 1))
+@pytest.mark.parametrize("fn", [lambda: 1, time.time], ids=["lambda", "builtin"])
+def test_what_cannot_be_annotated_is_only_warned_of(fn: Any):
+    problem = the_problem(field_of(float, fn))
 
     assert (problem.severity, problem.code) == ("warning", "bae-dep-unannotated")
 
@@ -940,6 +964,19 @@ def test_a_parameter_that_nothing_can_fill_is_an_error():
 
     assert (problem.severity, problem.code) == ("error", "bae-dep-unfilled")
     assert problem.message == "nothing can fill the parameter place of forecast"
+
+
+def test_a_parameter_far_below_the_field_that_nothing_can_fill_is_an_error():
+    def low(place: str) -> int:
+        return 1
+
+    def high(x: Annotated[int, Dep(low)]) -> int:
+        return x
+
+    problem = the_problem(field_of(int, high))
+
+    assert (problem.code, problem.place) == ("bae-dep-unfilled", "Wears.x")
+    assert problem.message == "nothing can fill the parameter place of low"
 
 
 def test_defaults_an_lm_and_what_a_partial_gives_need_no_filling():

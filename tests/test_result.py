@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from bae import LM, Dep, Gate, GateError, Graph, Map, Node, NodeError, OpenGate, Usage
+from bae import LM, BaeError, Dep, Gate, GateError, Graph, Map, Node, NodeError, OpenGate, Usage
 from bae.journal import LMUsed, MemoryJournal, RunEnded, RunStarted, StepStarted
 from bae.lm import report
 from bae.testing import ScriptedLM
@@ -200,6 +200,26 @@ async def test_what_a_failed_run_used_is_in_the_journal_of_its_error():
         await Graph(start=Begin).arun(Begin(), Metered())
 
     assert caught.value.journal.usage().calls == 1
+
+
+class Forks(Node):
+    async def __call__(self) -> Middle | End: ...
+
+
+@pytest.mark.parametrize(
+    ("script", "calls"),
+    [
+        ([LookupError()], 1),
+        ([Middle, LookupError()], 2),
+        ([Middle, {"n": "x"}, {"n": "y"}, {"n": "z"}], 4),
+    ],
+    ids=["choosing", "filling", "validating"],
+)
+async def test_what_the_lm_used_before_it_failed_is_counted(script: Any, calls: int):
+    with pytest.raises(BaeError) as caught:
+        await Graph(start=Forks).arun(Forks(), ScriptedLM(script))
+
+    assert caught.value.journal.usage().calls == calls
 
 
 # Graphs inside

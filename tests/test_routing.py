@@ -517,6 +517,63 @@ async def test_a_dependency_whose_value_the_field_refuses_is_an_error_of_the_fie
     assert "from get_number" in error.message
 
 
+async def test_the_lm_is_not_asked_to_fill_a_node_whose_resolved_value_is_refused():
+    def get_number() -> int:
+        return -1
+
+    class Start(Node):
+        async def __call__(self) -> End: ...
+
+    class End(Node):
+        number: Annotated[int, Field(ge=0), Dep(get_number)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    lm = ScriptedLM([{"text": "x"}])
+    with pytest.raises(DepError) as caught:
+        await Graph(start=Start).arun(Start(), lm)
+
+    assert caught.value.code == "bae-dep-invalid"
+    assert lm.asked == []
+
+
+async def test_what_the_lm_lets_through_unvalidated_is_a_fill_error():
+    class Start(Node):
+        async def __call__(self) -> Pair: ...
+
+    class Pair(Node):
+        low: int
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(FillError) as caught:
+        await Graph(start=Start).arun(Start(), RecordingLM(Pair={"low": "x"}))
+
+    assert caught.value.code == "bae-fill-invalid"
+    assert caught.value.validation_errors[0]["loc"] == ("low",)
+
+
+async def test_a_validator_that_raises_something_odd_is_a_node_error_with_the_cause():
+    def get_number() -> int:
+        return 1
+
+    class Start(Node):
+        number: Annotated[int, Dep(get_number)]
+
+        @model_validator(mode="after")
+        def odd(self) -> Start:
+            raise LookupError("odd")
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(NodeError) as caught:
+        await Graph(start=Start).arun(Start())
+
+    assert caught.value.code == "bae-node-invalid"
+    assert isinstance(caught.value.cause, LookupError)
+
+
 async def test_a_node_that_is_invalid_as_a_whole_once_it_is_resolved_is_a_node_error():
     def get_number() -> int:
         return 1
@@ -624,9 +681,10 @@ async def test_no_dependency_of_a_node_beyond_the_bound_is_called():
     assert called == []
 
 
-async def test_a_negative_bound_is_refused():
-    with pytest.raises(ValueError, match="max_iters=-1"):
-        await Graph(start=Count).arun(Count(), max_iters=-1)
+@pytest.mark.parametrize("bound", [-1, None, "ten", 2.5], ids=str)
+async def test_a_bound_that_is_no_number_of_nodes_is_refused(bound: Any):
+    with pytest.raises(ValueError, match=f"max_iters={bound}"):
+        await Graph(start=Count).arun(Count(), max_iters=bound)
 
 
 # What a run needs before it starts
@@ -655,12 +713,13 @@ async def test_a_start_of_the_wrong_type_is_refused(given: Any, said: str):
     assert said in caught.value.message
 
 
-async def test_something_that_is_no_lm_is_refused():
+@pytest.mark.parametrize("given", ["local", ScriptedLM, object()], ids=["text", "class", "other"])
+async def test_something_that_is_no_lm_is_refused(given: Any):
     with pytest.raises(BaeLMError) as caught:
-        await Graph(start=Done).arun(Done(), lm="local")  # type: ignore[arg-type]
+        await Graph(start=Done).arun(Done(), lm=given)
 
     assert caught.value.code == "bae-lm-type"
-    assert "lm='local' is no LM" in caught.value.message
+    assert "an LM" in caught.value.message or "no LM" in caught.value.message
 
 
 async def test_run_inside_a_loop_raises_and_points_to_arun():

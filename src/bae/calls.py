@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from bae.assignable import assignable, type_name, union_members
+from bae.assignable import union_members
 from bae.exceptions import HintError
 from bae.hints import NOWHERE, Names, annotations_of
 from bae.lm.protocol import LM
@@ -328,80 +328,6 @@ def every_call(call: CallPlan | None) -> list[CallPlan]:
                 seen.add(below.call)
                 calls.append(below.call)
     return calls
-
-
-def problems_of(call: CallPlan) -> Iterator[Problem]:
-    """What is wrong with a call and with whatever it waits for, all the way down.
-
-    Not for use while planning: it looks into graphs, whose nodes may be what is being planned.
-    """
-    for caller in every_call(call):
-        yield from caller.problems
-        for parameter, below in caller.inputs:
-            yield from _check_input(caller, parameter, below)
-
-
-def _check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Problem]:
-    yield from unreturned(below.call)
-    returned = below.call.returns
-    if assignable(returned, below.wanted) is False:
-        takes, made = type_name(below.wanted), type_name(returned)
-        yield Problem(
-            "error",
-            "bae-dep-type",
-            "",
-            f"{caller.name}({parameter}) takes {takes}, but {below.call.name} returns {made}",
-            f"annotate the parameter {made}, or give Dep a function that returns {takes}",
-        )
-    yield from unfilled(below.call)
-
-
-def unreturned(call: CallPlan) -> list[Problem]:
-    """The problem of a function that does not say what it returns; none where it does."""
-    if call.returns is not MISSING:
-        return []
-    if call.kind == "graph":
-        return []  # a graph that never ends is a problem of its own
-    inner = inspect.unwrap(call.fn) if callable(call.fn) else call.fn
-    written = isinstance(inner, FunctionType | MethodType)
-    annotatable = written and not call.name.endswith("<lambda>")  # a lambda cannot say
-    return [
-        Problem(
-            "error" if annotatable else "warning",
-            "bae-dep-unannotated",
-            "",
-            f"{call.name} does not say what it returns, so it cannot be proved to fit",
-            f"write `def {call.name}(…) -> …`"
-            if annotatable
-            else "give Dep a function with a return annotation",
-        )
-    ]
-
-
-def unfilled(call: CallPlan) -> list[Problem]:
-    """The problems of parameters, or start fields of a graph, that nothing can fill."""
-    if call.kind == "graph":
-        return [
-            Problem(
-                "error",
-                "bae-dep-unfilled",
-                "",
-                f"{call.name}: nobody gives the start node of a graph used as a Dep its field "
-                f"{name}",
-                f"give {name} a Dep, a Recall or a default, or use Map(…, over=…) to hand it items",
-            )
-            for name, _ in call.free
-        ]
-    return [
-        Problem(
-            "error",
-            "bae-dep-unfilled",
-            "",
-            f"nothing can fill the parameter {name} of {call.name}",
-            "annotate it Annotated[…, Dep(…)] or LM, or give it a default",
-        )
-        for name, _ in call.free
-    ]
 
 
 def _misplaced(plan: CallPlan, parameter: str, marker: object) -> Problem:

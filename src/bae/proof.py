@@ -3,19 +3,15 @@ and answered all at once. `Graph.validate()` is the way in."""
 
 from __future__ import annotations
 
-import collections.abc
-import typing
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import BaseModel
-
-from bae.assignable import assignable, type_name, union_members
-from bae.calls import MISSING, CallPlan, every_call, problems_of, unfilled, unreturned
-from bae.draft import converts, field_schema
-from bae.markers import Dep, Map, Recall
+from bae.assignable import assignable, type_name
+from bae.calls import CallPlan, every_call
+from bae.draft import field_schema
+from bae.markers import Dep, Recall
+from bae.node_proof import check_node, recall_on_start
 from bae.paths import endless_loops, path_avoiding
 from bae.plan import FieldPlan, NodePlan
 from bae.problem import Problem
@@ -35,23 +31,6 @@ def prove(graph: Graph[Any]) -> list[Problem]:
     """Every problem of a graph and of the graphs inside it, errors first."""
     problems = dict.fromkeys(_prove(graph, ()))
     return sorted(problems, key=lambda problem: problem.severity)
-
-
-def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
-    """The problems of one node class that can be seen without the graph around it."""
-    problems = list(plan.problems)
-    for field in plan.fields.values():
-        place = f"{plan.name}.{field.name}"
-        if field.kind == "dep":
-            found = _check_dep(plan.node, field, cast(CallPlan, field.call))
-        elif field.kind == "map":
-            found = _check_map(plan, field, cast(CallPlan, field.call), cast(Map, field.marker))
-        elif field.kind == "recall" and is_start and field.required:
-            found = [_recall_on_start()]
-        else:
-            continue
-        problems.extend(problem.at(place) for problem in found)
-    return list(dict.fromkeys(problems))
 
 
 def _prove(graph: Graph[Any], chain: Chain) -> Iterator[Problem]:
@@ -82,145 +61,6 @@ def _prove(graph: Graph[Any], chain: Chain) -> Iterator[Problem]:
         )
 
 
-def _check_dep(cls: type[Node], field: FieldPlan, call: CallPlan) -> Iterator[Problem]:
-    names = set(cls.__pydantic_fields__)
-    yield from problems_of(call)
-    yield from unreturned(call)
-    for problem in unfilled(call):
-        yield replace(problem, fix=_NO_FIELDS + problem.fix) if names & _free(call) else problem
-    if not converts(cls, field.name):
-        yield from _check_type(call, call.returns, field.annotation)
-
-
-_NO_FIELDS = "a Dep sees no field of its node: call the function in a body, or use Map; else "
-
-
-def _free(call: CallPlan) -> set[str]:
-    return {name for name, _ in call.free}
-
-
-def _check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Problem]:
-    if call.returns is not MISSING and assignable(returned, declared) is False:
-        made = type_name(returned)
-        yield Problem(
-            "error",
-            "bae-dep-type",
-            "",
-            f"is {type_name(declared)}, but {call.name} returns {made}",
-            f"declare the field {made}, or give it a function that returns {type_name(declared)}",
-        )
-
-
-def _check_map(plan: NodePlan, field: FieldPlan, call: CallPlan, marker: Map) -> Iterator[Problem]:
-    yield from problems_of(call)
-    yield from unreturned(call)
-    if assignable(call.returns, field.annotation) is True and field.annotation is not Any:
-        declared = type_name(field.annotation)
-        yield Problem(
-            "error",
-            "bae-dep-type",
-            "",
-            f"is {declared}, but Map makes a list of what {call.name} returns",
-            f"declare the field list[{declared}]",
-        )
-    elif not converts(plan.node, field.name):
-        yield from _check_type(call, list[call.returns], field.annotation)
-    over = plan.fields.get(marker.over)
-    if over is None:
-        names = ", ".join(name for name in plan.fields if name != field.name) or "none"
-        yield Problem(
-            "error",
-            "bae-map-over",
-            "",
-            f"maps over {marker.over!r}, and {plan.name} has no such field (it has: {names})",
-            "name a field of the same node that holds a list",
-        )
-        return
-    if _maps_in_a_circle(plan, field):
-        yield Problem(
-            "error", "bae-map-over", "", "maps over itself", "map over a field that is no map of it"
-        )
-        return
-    element = _element(over.annotation)
-    if element is None:
-        yield Problem(
-            "error",
-            "bae-map-over",
-            "",
-            f"maps over {marker.over}, which is {type_name(over.annotation)} and no list",
-            f"declare {marker.over} a list, tuple, set or sequence",
-        )
-        return
-    yield from _check_item(call, element[0])
-
-
-def _check_item(call: CallPlan, element: Any) -> Iterator[Problem]:
-    if call.graph is not None and element is call.graph.start:
-        return
-    if len(call.free) != 1:
-        takes = ", ".join(name for name, _ in call.free) or "nothing"
-        what = "the required plain fields of its start" if call.graph else "its free parameters"
-        yield Problem(
-            "error",
-            "bae-map-item",
-            "",
-            f"{call.name} must take the item and nothing else that is not filled, but {what} are: "
-            f"{takes}",
-            "leave exactly one; give the others a Dep or a default",
-        )
-        return
-    name, declared = call.free[0]
-    if assignable(element, declared) is False:
-        yield Problem(
-            "error",
-            "bae-map-item",
-            "",
-            f"{call.name}({name}) takes {type_name(declared)}, but the items are "
-            f"{type_name(element)}",
-            f"annotate {name} as {type_name(element)}, or map over another field",
-        )
-
-
-def _element(annotation: Any) -> tuple[Any] | None:
-    """The type of the items of a list-like annotation, or None where it is not list-like."""
-    elements: list[Any] = []
-    for member in union_members(annotation):
-        if isinstance(member, typing.NewType):
-            inside = _element(member.__supertype__)
-            if inside is None:
-                return None
-            elements.extend(inside)
-            continue
-        origin = typing.get_origin(member) or member
-        if origin is Any:
-            return (Any,)
-        if not isinstance(origin, type) or issubclass(
-            origin, str | bytes | collections.abc.Mapping
-        ):
-            return None
-        if not issubclass(origin, collections.abc.Iterable):
-            return None
-        if issubclass(origin, BaseModel) and origin.__iter__ is BaseModel.__iter__:
-            return None  # iterating a model gives its fields, which is no list of items
-        arguments = typing.get_args(member)
-        if origin is tuple and arguments and arguments[-1] is not Ellipsis:
-            elements.extend(arguments)
-        else:
-            elements.append(arguments[0] if arguments else Any)
-    return (typing.Union[tuple(elements)] if elements else Any,)  # noqa: UP007
-
-
-def _maps_in_a_circle(plan: NodePlan, field: FieldPlan) -> bool:
-    seen: set[str] = set()
-    current: FieldPlan | None = field
-    while current is not None and isinstance(current.marker, Map):
-        if current.name in seen:
-            return True
-        seen.add(current.name)
-        current = plan.fields.get(current.marker.over)
-    return False
-
-
 def _one_name_twice(plan: NodePlan) -> Iterator[Problem]:
     names = [cls.__name__ for cls in plan.successors]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
@@ -243,7 +83,7 @@ def _check_recall(
     gap = _gap((*chain, (graph, cls, field.name)), field, surely=False)
     if gap is not None:
         if len(gap) == 1:
-            yield _recall_on_start().at(place)
+            yield recall_on_start().at(place)
             return
         yield Problem(
             "error",
@@ -313,16 +153,6 @@ def _gap(chain: Chain, field: FieldPlan, surely: bool) -> list[str] | None:
         return names
     around = _gap(chain[:-1], field, surely)
     return None if around is None else [*around, *names]
-
-
-def _recall_on_start() -> Problem:
-    return Problem(
-        "error",
-        "bae-recall-start",
-        "",
-        "Recall() on the start node: there is no trace before it",
-        "have the caller give the value, or use Dep",
-    )
 
 
 def _graphs_inside(graph: Graph[Any], chain: Chain) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.assignable import type_name
-from bae.calls import CallPlan, Input, every_call, plan_call, problems_of, unfilled
+from bae.calls import CallPlan, Input, every_call, plan_call
 from bae.dataflow import Dataflow, Flight, Place, landed
 from bae.exceptions import BaeError, CallTimeout, DepError, GateError, RecallError, describe
 from bae.fanout import fan_out
@@ -19,6 +19,7 @@ from bae.hints import HintError
 from bae.journal.records import Recalled
 from bae.markers import Dep, Gate, Map
 from bae.node import Node
+from bae.node_proof import check_node, problems_of, unfilled
 from bae.plan import FieldKind, FieldPlan, NodePlan, plan_of
 from bae.problem import Problem
 from bae.recall import recall_field, recall_from_trace
@@ -78,8 +79,6 @@ def validate_node_deps(cls: type[Node], is_start: bool = False) -> list[str]:
 
     `Graph.validate()` checks a whole graph, paths included.
     """
-    from bae.proof import check_node
-
     return [str(problem) for problem in check_node(plan_of(cls), is_start=is_start)]
 
 
