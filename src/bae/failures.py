@@ -59,9 +59,10 @@ def not_a_dependency(key: object) -> BaeError:
     )
 
 
-def filled_wrong(error: ValidationError) -> FillError:
+def filled_wrong(target: type[Node], error: ValidationError) -> FillError:
     return FillError(
-        f"{error.title}: the LM's answer is not valid: {'; '.join(faults(error))}",
+        f"{target.__name__}: the LM's answer is not valid: {'; '.join(faults(error))}",
+        node_type=target,
         validation_errors=error.errors(include_url=False),
         attempts=1,
         cause=error,
