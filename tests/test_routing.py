@@ -550,8 +550,9 @@ async def test_what_the_lm_lets_through_unvalidated_is_a_fill_error():
     with pytest.raises(FillError) as caught:
         await Graph(start=Start).arun(Start(), RecordingLM(Pair={"low": "x"}))
 
-    assert caught.value.code == "bae-fill-invalid"
-    assert caught.value.validation_errors[0]["loc"] == ("low",)
+    error = caught.value
+    assert (error.code, error.node_type, error.attempts) == ("bae-fill-invalid", Pair, 1)
+    assert error.validation_errors[0]["loc"] == ("low",)
 
 
 async def test_a_validator_that_raises_something_odd_is_a_node_error_with_the_cause():
