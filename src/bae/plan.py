@@ -44,6 +44,8 @@ class FieldPlan:
     info: FieldInfo
     marker: Source | None = None
     call: CallPlan | None = None
+    members: tuple[Any, ...] = ()
+    """For a Recall: the types that are looked for."""
     found_in: dict[type[Node], tuple[tuple[str, bool], ...]] = field(
         default_factory=dict["type[Node]", "tuple[tuple[str, bool], ...]"]
     )
@@ -90,6 +92,12 @@ class NodePlan:
 
 
 _SELF: Any = typing.Self
+
+
+def recall_members(wanted: Any) -> tuple[Any, ...]:
+    """What a Recall looks for: of `T | None` the T, since None is no value to recall."""
+    members = union_members(wanted)
+    return tuple(m for m in members if m is not NoneType) or members
 
 
 def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
@@ -174,7 +182,8 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
         case Gate() as gate:
             return FieldPlan(name, "gate", info, gate)
         case Recall() as recall:
-            return FieldPlan(name, "recall", info, recall)
+            wanted = recall_members(info.annotation)
+            return FieldPlan(name, "recall", info, recall, members=wanted)
 
 
 def _missed_markers(info: FieldInfo) -> Iterator[Problem]:

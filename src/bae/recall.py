@@ -4,14 +4,14 @@ worked out once per class; a step only walks the trace backwards."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import NoneType
 from typing import Any
 
 from bae.assignable import assignable, could_hold, type_name, union_members
 from bae.exceptions import RecallError
 from bae.markers import Recall
 from bae.node import Node
-from bae.plan import FieldPlan, plan_of
+from bae.plan import FieldPlan, plan_of, recall_members
+from bae.run import Run
 
 Holders = tuple[tuple[str, bool], ...]
 """Field names, best first, each with whether it is sure to hold the type; `""` is the node."""
@@ -22,7 +22,7 @@ def recall_from_trace(trace: Iterable[Node], wanted: Any) -> Any:
 
     Raises `RecallError` where there is none. A node class finds the newest such node.
     """
-    members = _members(wanted)
+    members = recall_members(wanted)
     nodes = list(trace)
     for node in reversed(nodes):
         found, value = _held(node, holders(type(node), members), members)
@@ -35,13 +35,28 @@ def recall_from_trace(trace: Iterable[Node], wanted: Any) -> Any:
     )
 
 
-def recall_field(field: FieldPlan, nodes: Iterable[Node]) -> tuple[bool, Any]:
-    """Whether a Recall field finds its value in `nodes`, newest first, and the value."""
-    members = _members(field.annotation)
-    for node in nodes:
-        found, value = _held(node, holders_for(field, type(node)), members)
-        if found:
-            return True, value
+def recall_field(field: FieldPlan, run: Run) -> tuple[bool, Any]:
+    """Whether a Recall field finds its value in the trace of a run, or of one around it, and the
+    value."""
+    members = field.members
+    around: Run | None = run
+    while around is not None:
+        newest, answer = -1, (False, None)
+        # By class, so that a long loop is not walked through again at every step.
+        for node_type, places in around.places().items():
+            held_by = holders_for(field, node_type)
+            if not held_by:
+                continue
+            for place in reversed(places):
+                if place < newest:
+                    break
+                held = _held(around.trace[place], held_by, members)
+                if held[0]:
+                    newest, answer = place, held
+                    break
+        if newest >= 0:
+            return answer
+        around = around.outer
     return False, None
 
 
@@ -52,7 +67,7 @@ def holders_for(field: FieldPlan, node_type: type[Node]) -> Holders:
         marker = field.marker
         only = marker.node_type if isinstance(marker, Recall) else None
         fits = only is None or issubclass(node_type, only)
-        found = holders(node_type, _members(field.annotation), field.name) if fits else ()
+        found = holders(node_type, field.members, field.name) if fits else ()
         if not plan_of(node_type).unresolved:
             field.found_in[node_type] = found
     return found
@@ -75,12 +90,6 @@ def holders(node_type: type[Node], members: tuple[Any, ...], name: str = "") -> 
         ):
             found.append((field.name, sure))
     return tuple(sorted(found, key=lambda holder: holder[0] != name))
-
-
-def _members(wanted: Any) -> tuple[Any, ...]:
-    """What is looked for: of `T | None` the T, since None is no value to recall."""
-    members = union_members(wanted)
-    return tuple(m for m in members if m is not NoneType) or members
 
 
 def _held(node: Node, held_by: Holders, members: tuple[Any, ...]) -> tuple[bool, Any]:

@@ -281,7 +281,7 @@ def _start(
 
 
 def _recall(run: Run, plan: NodePlan, field: FieldPlan, values: dict[str, Any]) -> None:
-    found, value = recall_field(field, run.seen())
+    found, value = recall_field(field, run)
     if found:
         values[field.name] = value
         run.emit(Recalled(time(), run.path, run.step, plan.node, field.name, value))

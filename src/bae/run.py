@@ -47,6 +47,7 @@ class Run:
         "dep_cache",
         "flow",
         "given_up",
+        "indexed",
         "lm",
         "log",
         "max_iters",
@@ -86,6 +87,7 @@ class Run:
         self.step = 0
         self.ahead: list[Flight] | None = None
         self.given_up = NONE
+        self.indexed: dict[type[Node], list[int]] | None = None
 
     def inside(self, path: str) -> Run:
         """The run of a graph inside this one: a trace of its own, everything else shared."""
@@ -115,6 +117,14 @@ class Run:
         while run.outer is not None:
             run = run.outer
         return MemoryJournal(run.log, run.trace)
+
+    def places(self) -> dict[type[Node], list[int]]:
+        """Where in the trace the nodes of each class stand; brought up to date when asked."""
+        if self.indexed is None:
+            self.indexed = {}
+        for place in range(sum(map(len, self.indexed.values())), len(self.trace)):
+            self.indexed.setdefault(type(self.trace[place]), []).append(place)
+        return self.indexed
 
     def seen(self) -> Iterator[Node]:
         """The nodes before now, newest first, those of the surrounding run after this one's."""

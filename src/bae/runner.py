@@ -322,12 +322,17 @@ def _note_usage(run: Run, by: str, used: Usage) -> None:
         run.emit(LMUsed(time(), run.path, run.step, by, used))
 
 
+def _has_methods(lm: object) -> bool:
+    # An isinstance check against the protocol takes longer than a short run.
+    return all(hasattr(lm, name) for name in ("make", "decide", "choose_type", "fill"))
+
+
 def _check_start(graph: Graph[Any], start: Node, run: Run) -> None:
     if type(start) is not graph.start:
         raise other_start(graph, start)
-    if run.lm is not None and (isinstance(run.lm, type) or not hasattr(run.lm, "choose_type")):
+    if run.lm is not None and (isinstance(run.lm, type) or not _has_methods(run.lm)):
         raise not_an_lm(run.lm)
-    if not isinstance(cast(Any, run.max_iters), int) or run.max_iters < 0:
+    if type(run.max_iters) is not int or run.max_iters < 0:
         raise ValueError(f"max_iters={run.max_iters}: give a number of nodes, or 0 for no bound")
     for key in run.dep_cache or ():
         if not callable(key) and not hasattr(key, "arun") and not isinstance(key, tuple):
