@@ -13,16 +13,7 @@ from bae import LM, Dep, DepError, Gate, Graph, GraphResult, Map, Node, NodeErro
 from bae.journal import RunEnded, RunStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-
-BOUND = 20  # seconds until a test that would wait for ever fails instead
-
-
-async def some_turns() -> None:
-    """Take a while: several turns of the loop, in which everything that is ready runs."""
-    for _ in range(5):
-        turned = asyncio.Event()
-        asyncio.get_running_loop().call_soon(turned.set)
-        await turned.wait()
+from bounded import BOUND, some_turns
 
 
 @pytest.fixture(autouse=True)

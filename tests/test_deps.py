@@ -13,25 +13,11 @@ from typing import Annotated, Any
 
 import pytest
 
-from bae import LM, Dep, DepError, Graph, GraphResult, Map, Node
+from bae import LM, Dep, DepError, Graph, Map, Node
 from bae.journal import RunEnded, SourceEnded, SourceStarted
 from bae.resolver import build_dep_dag, resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-
-BOUND = 20  # seconds until a test that would wait for ever fails instead
-
-
-async def some_turns() -> None:
-    """Take a while: several turns of the loop, in which everything that is ready runs."""
-    for _ in range(5):
-        turned = asyncio.Event()
-        asyncio.get_running_loop().call_soon(turned.set)
-        await turned.wait()
-
-
-async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
-    async with asyncio.timeout(BOUND):
-        return await Graph(start=type(start)).arun(start, lm, **options)
+from bounded import BOUND, run, some_turns
 
 
 async def value_from(fn: Any, lm: Any = None, **options: Any) -> Any:

@@ -13,7 +13,6 @@ from bae import (
     Gate,
     GateError,
     Graph,
-    GraphResult,
     Map,
     Node,
     OpenGate,
@@ -22,13 +21,7 @@ from bae import (
 from bae.journal import GateOpened, RunEnded, SourceEnded
 from bae.resolver import classify_fields, resolve_fields
 from bae.testing import ScriptedLM
-
-BOUND = 20  # seconds until a test that would wait for ever fails instead
-
-
-async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
-    async with asyncio.timeout(BOUND):
-        return await Graph(start=type(start)).arun(start, lm, **options)
+from bounded import run
 
 
 class Send(Node):

@@ -14,17 +14,11 @@ from typing import Annotated, Any, Self
 
 import pytest
 
-from bae import BaeError, BaeLMError, Dep, DepError, Gate, Graph, GraphResult, Map, Node, NodeError
+from bae import BaeError, BaeLMError, Dep, DepError, Gate, Graph, Map, Node, NodeError
 from bae.journal import RunEnded
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-
-BOUND = 20  # seconds until a test that would wait for ever fails instead
-
-
-async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
-    async with asyncio.timeout(BOUND):
-        return await Graph(start=type(start)).arun(start, lm, **options)
+from bounded import run
 
 
 class Log(list[str]):

@@ -7,16 +7,10 @@ from typing import Annotated, Any
 
 import pytest
 
-from bae import BaeLMError, Dep, DepError, Graph, GraphResult, LimitError, Map, Node, Recall
+from bae import BaeLMError, Dep, DepError, LimitError, Map, Node, Recall
 from bae.journal import FillEnded, SourceEnded, SourceStarted
 from bae.testing import ScriptedLM
-
-BOUND = 20  # seconds until a test that would wait for ever fails instead
-
-
-async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
-    async with asyncio.timeout(BOUND):
-        return await Graph(start=type(start)).arun(start, lm, **options)
+from bounded import run, some_turns
 
 
 class PausedLM(ScriptedLM):
@@ -32,14 +26,6 @@ class PausedLM(ScriptedLM):
         if pause is not None:
             await pause()
         return await super().fill(target, resolved, instruction, source)
-
-
-async def some_turns() -> None:
-    """Take a while: several turns of the loop, in which everything that is ready runs."""
-    for _ in range(5):
-        turned = asyncio.Event()
-        asyncio.get_running_loop().call_soon(turned.set)
-        await turned.wait()
 
 
 class Fetch:

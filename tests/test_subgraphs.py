@@ -11,7 +11,6 @@ from bae import (
     Dep,
     DepError,
     Graph,
-    GraphResult,
     LimitError,
     Node,
     NodeConfig,
@@ -22,21 +21,7 @@ from bae import (
 from bae.journal import RunEnded, RunStarted, SourceEnded, SourceStarted, StepStarted
 from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
-
-BOUND = 20  # seconds until a test that would wait for ever fails instead
-
-
-async def some_turns() -> None:
-    """Take a while: several turns of the loop, in which everything that is ready runs."""
-    for _ in range(5):
-        turned = asyncio.Event()
-        asyncio.get_running_loop().call_soon(turned.set)
-        await turned.wait()
-
-
-async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
-    async with asyncio.timeout(BOUND):
-        return await Graph(start=type(start)).arun(start, lm, **options)
+from bounded import run, some_turns
 
 
 def names(nodes: list[Any]) -> list[str]:

@@ -1,0 +1,21 @@
+"""For tests of runs: a run that fails instead of waiting for ever, and a while that is no sleep."""
+
+import asyncio
+from typing import Any
+
+from bae import Graph, GraphResult, Node
+
+BOUND = 30  # seconds until a test that would wait for ever fails instead
+
+
+async def some_turns() -> None:
+    """Take a while: several turns of the loop, in which everything that is ready runs."""
+    for _ in range(5):
+        turned = asyncio.Event()
+        asyncio.get_running_loop().call_soon(turned.set)
+        await turned.wait()
+
+
+async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
+    async with asyncio.timeout(BOUND):
+        return await Graph(start=type(start)).arun(start, lm, **options)
