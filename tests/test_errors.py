@@ -182,7 +182,7 @@ class Fills(Node):
     ids=["dependency", "fill"],
 )
 async def test_an_error_of_a_run_survives_pickling_with_its_journal(
-    graph: Graph[Any], start: Node, lm: Any
+    graph: Graph[Any, Any], start: Node, lm: Any
 ):
     with pytest.raises(BaeError) as caught:
         await graph.arun(start, lm)

@@ -871,7 +871,7 @@ async def test_a_pinned_lm_is_inherited_by_subclasses_and_not_seen_by_parents_or
 
     class Sibling(Base): ...
 
-    def leading_to(target: type[Node]) -> Graph[Any]:
+    def leading_to(target: type[Node]) -> Graph[Any, Any]:
         class Start(Node):
             async def __call__(self): ...
 

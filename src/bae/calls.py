@@ -57,7 +57,7 @@ class CallPlan:
     unfilled: tuple[tuple[str, Any], ...] = ()
     """The function's parameters that nothing fills; of a graph, read `free`."""
     positional: tuple[str, ...] = ()
-    graph: Graph[Any] | None = None
+    graph: Graph[Any, Any] | None = None
     problems: list[Problem] = field(default_factory=list[Problem])
     """What is wrong with the function itself; `problems_of` has what is wrong below it too."""
 
@@ -164,12 +164,12 @@ def _kept_plan(fn: Any) -> CallPlan | None:
     return plan if plan is not None and plan.fn is fn else None
 
 
-def _as_graph(fn: Any) -> Graph[Any] | None:
+def _as_graph(fn: Any) -> Graph[Any, Any] | None:
     from bae.graph import Graph
     from bae.node import Node
 
     if isinstance(fn, Graph):
-        return cast("Graph[Any]", fn)
+        return cast("Graph[Any, Any]", fn)
     if inspect.isclass(fn) and issubclass(fn, Node):
         return Graph(start=fn)
     return None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bae.graph import Graph
 
 
-def other_start(graph: Graph[Any], start: object) -> BaeError:
+def other_start(graph: Graph[Any, Any], start: object) -> BaeError:
     is_class = isinstance(start, type)
     given = f"the class {start.__name__}" if is_class else f"an instance of {type(start).__name__}"
     return BaeError(
@@ -70,7 +70,7 @@ def filled_wrong(target: type[Node], error: ValidationError) -> FillError:
     )
 
 
-def lm_missing(graph: Graph[Any]) -> BaeLMError:
+def lm_missing(graph: Graph[Any, Any]) -> BaeLMError:
     return BaeLMError(
         f"there is no LM, and {graph.needs_lm}",
         code="bae-lm-missing",

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from bae.run import Answer
     from bae.stream import RunStream
 
+S = TypeVar("S", bound=Node, contravariant=True)
 T = TypeVar("T", bound=Node, covariant=True)
+X = TypeVar("X", bound=Node)
 A = TypeVar("A", bound=Node)
 B = TypeVar("B", bound=Node)
 C = TypeVar("C", bound=Node)
@@ -28,75 +30,76 @@ E = TypeVar("E", bound=Node)
 F = TypeVar("F", bound=Node)
 
 
-class Graph(Generic[T]):
+class Graph(Generic[S, T]):
     """A graph that starts at one node class and goes wherever the return types lead.
 
     Give `end` to type the result: `Graph(start=Ask, end=Answer)` makes `graph.run(…).result` an
     `Answer` for your editor. Several are given as a tuple, `end=(Answer, Refusal)`, and make a
-    union. `end` must name every node class the graph can end at. `name` is for pictures and
+    union. `end` must name every node class the graph can end at. The type is
+    `Graph[Ask, Answer]`: a run takes its start and gives its end. `name` is for pictures and
     journals; without one it is the start's.
     """
 
     @overload
     def __init__(
-        self: Graph[Node], start: type[Node], end: None = None, *, name: str | None = None
+        self: Graph[X, Node], start: type[X], end: None = None, *, name: str | None = None
     ) -> None: ...
     @overload
     def __init__(
-        self: Graph[A], start: type[Node], end: type[A], *, name: str | None = None
+        self: Graph[X, A], start: type[X], end: type[A], *, name: str | None = None
     ) -> None: ...
     @overload
     def __init__(
-        self: Graph[A],
-        start: type[Node],
+        self: Graph[X, A],
+        start: type[X],
         end: tuple[type[A]],
         *,
         name: str | None = None,
     ) -> None: ...
     @overload
     def __init__(
-        self: Graph[A | B],
-        start: type[Node],
+        self: Graph[X, A | B],
+        start: type[X],
         end: tuple[type[A], type[B]],
         *,
         name: str | None = None,
     ) -> None: ...
     @overload
     def __init__(
-        self: Graph[A | B | C],
-        start: type[Node],
+        self: Graph[X, A | B | C],
+        start: type[X],
         end: tuple[type[A], type[B], type[C]],
         *,
         name: str | None = None,
     ) -> None: ...
     @overload
     def __init__(
-        self: Graph[A | B | C | D],
-        start: type[Node],
+        self: Graph[X, A | B | C | D],
+        start: type[X],
         end: tuple[type[A], type[B], type[C], type[D]],
         *,
         name: str | None = None,
     ) -> None: ...
     @overload
     def __init__(
-        self: Graph[A | B | C | D | E],
-        start: type[Node],
+        self: Graph[X, A | B | C | D | E],
+        start: type[X],
         end: tuple[type[A], type[B], type[C], type[D], type[E]],
         *,
         name: str | None = None,
     ) -> None: ...
     @overload
     def __init__(
-        self: Graph[A | B | C | D | E | F],
-        start: type[Node],
+        self: Graph[X, A | B | C | D | E | F],
+        start: type[X],
         end: tuple[type[A], type[B], type[C], type[D], type[E], type[F]],
         *,
         name: str | None = None,
     ) -> None: ...
     @overload
     def __init__(
-        self: Graph[A],
-        start: type[Node],
+        self: Graph[X, A],
+        start: type[X],
         end: tuple[type[A], ...],
         *,
         name: str | None = None,
@@ -200,7 +203,7 @@ class Graph(Generic[T]):
 
     def run(
         self,
-        start: Node,
+        start: S,
         lm: LM | None = None,
         max_iters: int = 10,
         *,
@@ -227,7 +230,7 @@ class Graph(Generic[T]):
 
     def arun(
         self,
-        start: Node,
+        start: S,
         lm: LM | None = None,
         max_iters: int = 10,
         *,
@@ -257,7 +260,7 @@ class Graph(Generic[T]):
 
     def stream(
         self,
-        start: Node,
+        start: S,
         lm: LM | None = None,
         max_iters: int = 10,
         *,
@@ -322,7 +325,7 @@ class _Shape:
 # below must come to an end all the same, so they remember the start classes they have passed.
 
 
-def _needs_lm(graph: Graph[Any], inside: tuple[type[Node], ...]) -> str:
+def _needs_lm(graph: Graph[Any, Any], inside: tuple[type[Node], ...]) -> str:
     for cls, plan in graph.plans.items():
         why = _node_needs_lm(graph, plan)
         if why:
@@ -334,7 +337,7 @@ def _needs_lm(graph: Graph[Any], inside: tuple[type[Node], ...]) -> str:
     return ""
 
 
-def _node_needs_lm(graph: Graph[Any], plan: NodePlan) -> str:
+def _node_needs_lm(graph: Graph[Any, Any], plan: NodePlan) -> str:
     if plan.written:
         asks = plan.needs_lm and plan.lm is None
         return f"{plan.name}.__call__ asks for one" if asks else ""
@@ -357,7 +360,7 @@ def _call_needs_lm(call: CallPlan | None, inside: tuple[type[Node], ...]) -> str
     return ""
 
 
-def _recalls(graph: Graph[Any], inside: tuple[type[Node], ...]) -> bool:
+def _recalls(graph: Graph[Any, Any], inside: tuple[type[Node], ...]) -> bool:
     return any(
         field.kind == "recall" or _call_recalls(field.call, (*inside, graph.start))
         for plan in graph.plans.values()

@@ -24,7 +24,7 @@ MAP_LIMIT: Final = 64
 class _Called:
     """What `Dep` and `Map` have in common: something to call, and how."""
 
-    fn: Callable[..., Any] | Graph[Any] | type[Node]
+    fn: Callable[..., Any] | Graph[Any, Any] | type[Node]
 
     def _check(self, timeout: object, retries: object) -> None:
         kind = type(self).__name__

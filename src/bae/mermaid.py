@@ -13,7 +13,7 @@ _WORDS = ("end", "flowchart", "graph", "subgraph")
 """Words of Mermaid's own, in any case of letters: no identifier may be one."""
 
 
-def draw(graph: Graph[Any]) -> str:
+def draw(graph: Graph[Any, Any]) -> str:
     """One box a node class, one arrow an edge; rounded where the run may end, and dotted arrows
     where the LM chooses among several."""
     names = _names(graph.nodes)

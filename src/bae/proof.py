@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.node import Node
 
-Chain = tuple[tuple["Graph[Any]", "type[Node]", str], ...]
+Chain = tuple[tuple["Graph[Any, Any]", "type[Node]", str], ...]
 """How a graph came to run: the graphs around it, each with the node and field it is behind."""
 
 
-def prove(graph: Graph[Any]) -> list[Problem]:
+def prove(graph: Graph[Any, Any]) -> list[Problem]:
     """Every problem of a graph and of the graphs inside it, errors first."""
     problems = dict.fromkeys(_prove(graph, ()))
     return sorted(problems, key=lambda problem: problem.severity)
 
 
-def _prove(graph: Graph[Any], chain: Chain) -> Iterator[Problem]:
+def _prove(graph: Graph[Any, Any], chain: Chain) -> Iterator[Problem]:
     plans = graph.plans
     for plan in plans.values():
         yield from check_node(plan)
@@ -74,7 +74,7 @@ def _one_name_twice(plan: NodePlan) -> Iterator[Problem]:
 
 
 def _check_recall(
-    graph: Graph[Any], cls: type[Node], field: FieldPlan, chain: Chain
+    graph: Graph[Any, Any], cls: type[Node], field: FieldPlan, chain: Chain
 ) -> Iterator[Problem]:
     place = f"{cls.__name__}.{field.name}"
     wanted = type_name(field.annotation)
@@ -116,7 +116,7 @@ def _check_recall(
             )
 
 
-def _skipped(graph: Graph[Any], field: FieldPlan, gap: Sequence[str]) -> str:
+def _skipped(graph: Graph[Any, Any], field: FieldPlan, gap: Sequence[str]) -> str:
     """What on the path looks as if it were meant, and why it is not."""
     marker = cast(Recall, field.marker)
     if marker.node_type is not None and marker.node_type not in graph.plans:
@@ -155,7 +155,7 @@ def _gap(chain: Chain, field: FieldPlan, surely: bool) -> list[str] | None:
     return None if around is None else [*around, *names]
 
 
-def _graphs_inside(graph: Graph[Any], chain: Chain) -> Iterator[Problem]:
+def _graphs_inside(graph: Graph[Any, Any], chain: Chain) -> Iterator[Problem]:
     for cls, plan in graph.plans.items():
         for field in plan.sourced:
             behind = [call.graph for call in every_call(field.call) if call.graph is not None]
@@ -248,7 +248,7 @@ def _schema_generator() -> type[GenerateJsonSchema]:
     return Quiet
 
 
-def _check_end(graph: Graph[Any]) -> Iterator[Problem]:
+def _check_end(graph: Graph[Any, Any]) -> Iterator[Problem]:
     if not graph.end:
         return
     for cls in graph.end:

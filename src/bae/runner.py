@@ -64,7 +64,7 @@ looks at the clock every 16 steps: short runs that do await need not give way as
 Plans = dict[type[Node], NodePlan]
 
 
-async def run_graph(graph: Graph[T], start: Node, run: Run) -> GraphResult[T]:
+async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
     """One run from its first node to its last, with everything it opened closed.
 
     Graphs inside a run come through here too, with a `Run` of their own that knows the outer one.
@@ -89,7 +89,7 @@ async def run_inside(
     item: tuple[Any, ...] = (),
 ) -> Node:
     """A graph as a dependency of a run, or for one item of a map: the node it ends at."""
-    graph = cast("Graph[Any]", call.graph)
+    graph = cast("Graph[Any, Any]", call.graph)
 
     tries = 0
 
@@ -107,7 +107,7 @@ async def run_inside(
 
 
 def _first_node(call: CallPlan, item: tuple[Any, ...]) -> Node:
-    start = cast("Graph[Any]", call.graph).start
+    start = cast("Graph[Any, Any]", call.graph).start
     if not item:
         return start()
     if type(item[0]) is start:
@@ -327,7 +327,7 @@ def _has_methods(lm: object) -> bool:
     return all(hasattr(lm, name) for name in ("make", "decide", "choose_type", "fill"))
 
 
-def _check_start(graph: Graph[Any], start: Node, run: Run) -> None:
+def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
     if type(start) is not graph.start:
         raise other_start(graph, start)
     if run.lm is not None and (isinstance(run.lm, type) or not _has_methods(run.lm)):

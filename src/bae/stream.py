@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Node, covariant=True)
 class RunStream(Generic[T], AsyncIterator[Record]):
     """What `Graph.stream` returns: iterate it for the records, then read `.result`."""
 
-    def __init__(self, graph: Graph[T], start: Node, **options: Any) -> None:
+    def __init__(self, graph: Graph[Any, T], start: Node, **options: Any) -> None:
         self._results: list[GraphResult[T]] = []
         # The generator does not know this object: with nothing pointing in a circle, both are
         # dropped, and the run cancelled, as soon as a loop that was left lets go of them.
@@ -77,7 +77,7 @@ class _LoudLog(list[Record | float]):
 
 
 async def _follow(
-    graph: Graph[T], start: Node, options: dict[str, Any], results: list[GraphResult[T]]
+    graph: Graph[Any, T], start: Node, options: dict[str, Any], results: list[GraphResult[T]]
 ) -> AsyncGenerator[Record, None]:
     news = asyncio.Event()
     run = Run(**options, log=_LoudLog(news))

@@ -109,17 +109,17 @@ assert_type(A.is_terminal(), bool)
 
 # The result of a graph is what end= names.
 
-assert_type(Graph(start=A), Graph[Node])
-assert_type(Graph(A), Graph[Node])
-assert_type(Graph(start=A, end=None), Graph[Node])
-assert_type(Graph(start=A, end=B), Graph[B])
-assert_type(Graph(A, B, name="named"), Graph[B])
-assert_type(Graph(start=A, end=(B,)), Graph[B])
-assert_type(Graph(start=A, end=(B, C)), Graph[B | C])
-assert_type(Graph(start=A, end=(B, C, D)), Graph[B | C | D])
-assert_type(Graph(start=A, end=(B, C, D, E)), Graph[B | C | D | E])
-assert_type(Graph(start=A, end=(B, C, D, E, F)), Graph[B | C | D | E | F])
-assert_type(Graph(start=A, end=(B, C, D, E, F, G)), Graph[B | C | D | E | F | G])
+assert_type(Graph(start=A), Graph[A, Node])
+assert_type(Graph(A), Graph[A, Node])
+assert_type(Graph(start=A, end=None), Graph[A, Node])
+assert_type(Graph(start=A, end=B), Graph[A, B])
+assert_type(Graph(A, B, name="named"), Graph[A, B])
+assert_type(Graph(start=A, end=(B,)), Graph[A, B])
+assert_type(Graph(start=A, end=(B, C)), Graph[A, B | C])
+assert_type(Graph(start=A, end=(B, C, D)), Graph[A, B | C | D])
+assert_type(Graph(start=A, end=(B, C, D, E)), Graph[A, B | C | D | E])
+assert_type(Graph(start=A, end=(B, C, D, E, F)), Graph[A, B | C | D | E | F])
+assert_type(Graph(start=A, end=(B, C, D, E, F, G)), Graph[A, B | C | D | E | F | G])
 
 any_end = Graph(start=A)
 one = Graph(start=A, end=B)
@@ -192,14 +192,14 @@ async def streamed() -> None:
 # A graph of something narrower is a graph of something wider.
 
 
-def takes_any(graph: Graph[Node], result: GraphResult[Node]) -> None: ...
+def takes_any(graph: Graph[Any, Node], result: GraphResult[Node]) -> None: ...
 
 
 takes_any(one, one.run(start))
 takes_any(two, two.run(start))
 
 
-def run_any(graph: Graph[B | C]) -> B | C:
+def run_any(graph: Graph[A, B | C]) -> B | C:
     return graph.run(start).result
 
 

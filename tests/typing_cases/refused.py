@@ -36,6 +36,8 @@ Graph()  # refused
 graph = Graph(start=A, end=B)
 
 graph.run(B)  # refused
+graph.run(B(n=1))  # refused
+graph.stream(Other())  # refused
 graph.run("a start")  # refused
 graph.run(start, lm="not an LM")  # refused
 graph.run(start, max_iters="many")  # refused
