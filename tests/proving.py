@@ -1,0 +1,105 @@
+"""What the tests of the proof share: types to prove with, and the problems of a graph at hand."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any, Generic, NewType, TypeVar
+
+from pydantic import BaseModel, create_model
+
+from bae import (
+    Dep,
+    Graph,
+    Node,
+    Problem,
+)
+
+T = TypeVar("T")
+
+
+class Mood(BaseModel):
+    name: str = "calm"
+
+
+class Weather(BaseModel):
+    degrees: int = 20
+
+
+class Storm(Weather):
+    wind: int = 90
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Opaque:
+    """A class that JSON knows nothing of."""
+
+
+def get_weather() -> Weather:
+    return Weather()
+
+
+def get_storm() -> Storm:
+    return Storm()
+
+
+def get_names() -> list[str]:
+    return ["a", "b"]
+
+
+def problems(start: type[Node], **options: Any) -> list[Problem]:
+    return Graph(start=start, **options).validate()
+
+
+def codes(start: type[Node], **options: Any) -> list[tuple[str, str]]:
+    """Code and place of every problem, in the order they are told."""
+    return [(problem.code, problem.place) for problem in problems(start, **options)]
+
+
+def the_problem(start: type[Node], **options: Any) -> Problem:
+    """The one problem of a graph."""
+    (problem,) = problems(start, **options)
+    return problem
+
+
+def field_of(annotation: Any, fn: Any) -> type[Node]:
+    """A node with one Dep field."""
+
+    async def call(self: Node) -> None: ...
+
+    node = create_model("Wears", __base__=Node, x=(Annotated[annotation, Dep(fn)], ...))
+    type.__setattr__(node, "__call__", call)
+    return node
+
+
+class Box(BaseModel, Generic[T]):
+    inside: T
+
+
+Celsius = NewType("Celsius", float)
+
+
+def ring(length: int) -> list[Any]:
+    """Functions that each wait for the next, the last for the first."""
+
+    def make(index: int) -> Any:
+        def fn(below): ...
+
+        fn.__name__ = fn.__qualname__ = f"f{index}"
+        return fn
+
+    functions = [make(i) for i in range(length)]
+    for fn, below in zip(functions, [*functions[1:], functions[0]], strict=True):
+        fn.__annotations__ = {"below": Annotated[int, Dep(below)], "return": int}
+    return functions
+
+
+def len_of(line: str) -> int:
+    return len(line)
+
+
+def abs_of(number: int) -> int:
+    return abs(number)

@@ -1,0 +1,458 @@
+"""What the proof says about maps, fields the LM fills, and markers written wrong."""
+
+from __future__ import annotations
+
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from pathlib import Path
+from typing import Annotated, Any, Literal, NewType, Optional
+
+import pytest
+from pydantic import BaseModel, Field, RootModel, create_model
+from pydantic.json_schema import SkipJsonSchema
+
+from bae import (
+    LM,
+    Dep,
+    Gate,
+    Graph,
+    Map,
+    Node,
+    Recall,
+)
+from proving import (
+    Box,
+    Celsius,
+    Colour,
+    Mood,
+    Opaque,
+    Weather,
+    abs_of,
+    codes,
+    field_of,
+    get_weather,
+    len_of,
+    problems,
+    the_problem,
+)
+
+# Map
+
+
+def mapping(over: Any, fn: Any = len_of, into: Any = list[int]) -> type[Node]:
+    """A start node that maps over a field of type `over`."""
+
+    async def call(self: Node) -> None: ...
+
+    node = create_model(
+        "Maps",
+        __base__=Node,
+        items=(over, ...),
+        mapped=(Annotated[into, Map(fn, over="items")], ...),
+    )
+    type.__setattr__(node, "__call__", call)
+    return node
+
+
+Names = NewType("Names", list[str])
+
+
+class Words(list[str]):
+    pass
+
+
+class Lines(RootModel[list[str]]):
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
+        return iter(self.root)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        list[str],
+        tuple[str, ...],
+        tuple[str, str],
+        set[str],
+        frozenset[str],
+        Sequence[str],
+        Iterable[str],
+        Collection[str],
+        list,
+        list[Any],
+        Any,
+        list[str] | tuple[str, ...],
+        list[Literal["a", "b"]],
+        Annotated[list[str], Field(min_length=1)],
+        Generator[str, int, None],
+        tuple,
+        Names,
+        Words,
+        Lines,
+    ],
+    ids=str,
+)
+def test_a_map_over_anything_list_like_is_fine(over: Any):
+    assert problems(mapping(over)) == []
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        str,
+        bytes,
+        int,
+        Mood,
+        dict[str, str],
+        Mapping[str, str],
+        list[str] | None,
+        list[str] | str,
+        Celsius,
+        Callable[[], str],
+        Literal["a", "b"],
+        RootModel[list[str]],
+        None,
+    ],
+    ids=str,
+)
+def test_a_map_over_what_is_no_list_is_an_error(over: Any):
+    problem = the_problem(mapping(over))
+
+    assert (problem.severity, problem.code, problem.place) == (
+        "error",
+        "bae-map-over",
+        "Maps.mapped",
+    )
+    assert "and no list" in problem.message
+
+
+def test_a_map_over_a_missing_field_is_an_error_that_lists_those_there_are():
+    class Start(Node):
+        lines: list[str]
+        other: int
+        lengths: Annotated[list[int], Map(len_of, over="line")]
+
+        async def __call__(self) -> None: ...
+
+    problem = the_problem(Start)
+
+    assert problem.code == "bae-map-over"
+    assert problem.message == (
+        "maps over 'line', and Start has no such field (it has: lines, other)"
+    )
+
+
+def test_a_map_over_a_missing_field_of_a_node_without_others_says_that_there_are_none():
+    class Start(Node):
+        lengths: Annotated[list[int], Map(len_of, over="line")]
+
+        async def __call__(self) -> None: ...
+
+    assert "(it has: none)" in the_problem(Start).message
+
+
+def test_a_map_over_itself_is_an_error():
+    class Start(Node):
+        lengths: Annotated[list[int], Map(len_of, over="lengths")]
+
+        async def __call__(self) -> None: ...
+
+    problem = the_problem(Start)
+
+    assert (problem.code, problem.message) == ("bae-map-over", "maps over itself")
+
+
+def test_maps_over_each_other_are_errors():
+    class Start(Node):
+        a: Annotated[list[int], Map(len_of, over="b")]
+        b: Annotated[list[int], Map(len_of, over="a")]
+
+        async def __call__(self) -> None: ...
+
+    assert codes(Start) == [("bae-map-over", "Start.a"), ("bae-map-over", "Start.b")]
+
+
+def test_a_map_over_a_map_over_nothing_is_told_where_nothing_is():
+    class Start(Node):
+        a: Annotated[list[int], Map(abs_of, over="b")]
+        b: Annotated[list[int], Map(len_of, over="c")]
+
+        async def __call__(self) -> None: ...
+
+    assert codes(Start) == [("bae-map-over", "Start.b")]
+
+
+def test_a_map_over_a_map_is_fine():
+    def double(n: int) -> int:
+        return 2 * n
+
+    class Start(Node):
+        lines: list[str]
+        doubled: Annotated[list[int], Map(double, over="lengths")]
+        lengths: Annotated[list[int], Map(len_of, over="lines")]
+
+        async def __call__(self) -> None: ...
+
+    assert problems(Start) == []
+
+
+def test_items_of_the_wrong_type_are_an_error_that_names_both():
+    problem = the_problem(mapping(list[int]))
+
+    assert (problem.severity, problem.code) == ("error", "bae-map-item")
+    assert problem.message == "len_of(line) takes str, but the items are int"
+
+
+@pytest.mark.parametrize(
+    ("over", "items"),
+    [
+        (tuple[str, int], "str | int"),
+        (tuple[int, ...], "int"),
+        (list[str] | set[int], "str | int"),
+        (Generator[int, str, str], "int"),
+        (NewType("Numbers", list[int]), "int"),
+    ],
+    ids=str,
+)
+def test_the_items_of_anything_list_like_are_looked_at(over: Any, items: str):
+    problem = the_problem(mapping(over))
+
+    assert problem.code == "bae-map-item"
+    assert problem.message == f"len_of(line) takes str, but the items are {items}"
+
+
+def test_a_mapped_function_must_take_the_item_and_nothing_else():
+    def two(a: str, b: int) -> int:
+        return 1
+
+    def none() -> int:
+        return 1
+
+    assert "are: a, b" in the_problem(mapping(list[str], two)).message
+    assert "are: nothing" in the_problem(mapping(list[str], none)).message
+
+
+def test_a_mapped_function_may_have_dependencies_an_lm_and_defaults_besides_the_item():
+    def weigh(
+        now: Annotated[Weather, Dep(get_weather)], model: LM, item: str, factor: int = 2
+    ) -> int:
+        return 1
+
+    assert problems(mapping(list[str], weigh)) == []
+
+
+def test_a_dependency_of_a_mapped_function_is_checked_too():
+    def weigh(item: str, now: Annotated[str, Dep(get_weather)]) -> int:
+        return 1
+
+    assert codes(mapping(list[str], weigh)) == [("bae-dep-type", "Maps.mapped")]
+
+
+def test_what_a_map_makes_must_fit_its_field():
+    assert problems(mapping(list[str], len_of, Sequence[float])) == []
+    assert the_problem(mapping(list[str], len_of, list[str])).message == (
+        "is list[str], but len_of returns list[int]"
+    )
+    assert the_problem(mapping(list[str], len_of, int)).code == "bae-dep-type"
+
+
+def test_a_mapped_function_without_a_return_annotation_is_an_error():
+    def untold(x: str):
+        return 1
+
+    assert the_problem(mapping(list[str], untold)).code == "bae-dep-unannotated"
+
+
+def test_a_mapped_graph_takes_the_item_as_its_start_or_as_the_starts_one_field():
+    class Inner(Node):
+        name: str
+        size: int = 1
+
+        async def __call__(self) -> None: ...
+
+    assert problems(mapping(list[Inner], Inner, list[Inner])) == []
+    assert problems(mapping(list[str], Graph(start=Inner), list[Inner])) == []
+    assert the_problem(mapping(list[int], Inner, list[Inner])).code == "bae-map-item"
+
+
+def test_a_mapped_graph_with_two_fields_to_give_is_an_error():
+    class Inner(Node):
+        name: str
+        size: int
+
+        async def __call__(self) -> None: ...
+
+    problem = the_problem(mapping(list[str], Inner, list[Inner]))
+
+    assert problem.code == "bae-map-item"
+    assert "but the required plain fields of its start are: name, size" in problem.message
+
+
+# What the LM fills
+
+
+def filled(annotation: Any, default: Any = ...) -> type[Node]:
+    """A graph whose LM fills a field of that type."""
+
+    class Start(Node):
+        async def __call__(self): ...
+
+    async def call(self: Node) -> None: ...
+
+    node = create_model("Filled", __base__=Node, x=(annotation, default))
+    type.__setattr__(node, "__call__", call)
+    Start.__call__.__annotations__["return"] = node
+    return Start
+
+
+class Recursive(BaseModel):
+    inside: Recursive | None = None
+
+
+class HoldsOpaque(BaseModel, arbitrary_types_allowed=True):
+    thing: Opaque
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Opaque,
+        list[Opaque],
+        dict[str, Opaque],
+        HoldsOpaque,
+        Callable[[], int],
+        Annotated[Opaque, "noted"],
+    ],
+    ids=str,
+)
+def test_a_field_for_the_lm_without_a_json_schema_is_an_error(annotation: Any):
+    problem = the_problem(filled(annotation))
+
+    assert (problem.severity, problem.code, problem.place) == (
+        "error",
+        "bae-field-no-schema",
+        "Filled.x",
+    )
+    assert "has no JSON schema" in problem.message
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        str,
+        int | None,
+        list[Mood],
+        dict[str, list[Weather | Mood]],
+        Colour,
+        Literal["a", 1, None],
+        tuple[int, str],
+        Path,
+        bytes,
+        Any,
+        Recursive,
+        Box[Mood],
+        Annotated[int, Field(ge=0)],
+        Opaque | SkipJsonSchema[Mood] | str,
+    ],
+    ids=str,
+)
+def test_a_field_for_the_lm_that_json_can_say_is_fine(annotation: Any):
+    assert problems(filled(annotation)) == []
+
+
+def test_a_default_that_json_cannot_say_is_no_problem_and_no_warning():
+    assert problems(filled(list[int], object())) == []
+
+
+def test_only_fields_that_the_lm_fills_need_a_json_schema():
+    def get_opaque() -> Opaque:
+        return Opaque()
+
+    class Start(Node):
+        given: Opaque
+
+        async def __call__(self) -> Written: ...
+
+    class Written(Node):
+        recalled: Annotated[Opaque, Recall()]
+        made: Annotated[Opaque, Dep(get_opaque)]
+        asked: Annotated[Opaque, Gate("which?")]
+
+        async def __call__(self) -> Built:
+            return Built(thing=self.made)
+
+    class Built(Node):
+        thing: Opaque
+
+        async def __call__(self) -> None: ...
+
+    assert problems(Start) == []
+
+
+# Markers
+
+
+def test_two_sources_for_one_field_are_an_error():
+    class Start(Node):
+        x: Annotated[Weather, Dep(get_weather), Gate("how is it?")]
+
+        async def __call__(self) -> None: ...
+
+    problem = the_problem(Start)
+
+    assert (problem.severity, problem.code, problem.place) == (
+        "error",
+        "bae-field-sources",
+        "Start.x",
+    )
+    assert problem.message == "has Dep and Gate"
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Annotated[Weather, Dep(get_weather)] | None,
+        Optional[Annotated[Weather, Recall()]],
+        list[Annotated[Weather, Dep(get_weather)]],
+        dict[str, list[Annotated[Weather, Gate("?")]]],
+        Annotated[Annotated[Weather, Dep(get_weather)] | None, "noted"],
+    ],
+    ids=str,
+)
+def test_a_source_inside_the_type_is_an_error_since_it_would_not_be_seen(annotation: Any):
+    async def call(self: Node) -> None: ...
+
+    node = create_model("Start", __base__=Node, x=(annotation, ...))
+    type.__setattr__(node, "__call__", call)
+    problem = the_problem(node)
+
+    assert (problem.severity, problem.code, problem.place) == (
+        "error",
+        "bae-field-buried",
+        "Start.x",
+    )
+
+
+def test_a_source_inside_the_type_of_a_parameter_is_an_error_too():
+    def forecast(now: Annotated[Weather, Dep(get_weather)] | None = None) -> Weather:
+        return now or Weather()
+
+    problem = the_problem(field_of(Weather, forecast))
+
+    assert problem.code == "bae-field-buried"
+    assert problem.message.startswith("forecast(now): ")
+
+
+def test_a_source_around_an_optional_type_is_fine():
+    class Start(Node):
+        x: Annotated[Weather | None, "noted", Dep(get_weather)]
+
+        async def __call__(self) -> None: ...
+
+    assert problems(Start) == []
