@@ -24,7 +24,8 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from bae import LM, Dep, DepError, Gate, Graph, Map, Node, ProofError, Recall
+from bae import LM, Dep, DepError, Gate, Graph, Map, Node, NodeError, ProofError, Recall, Usage
+from bae.lm import report
 from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
 
@@ -358,6 +359,35 @@ class Last(Node):
     assert codes == {"bae-hint-unresolved"}
     exec("class Missing(Node):\n    async def __call__(self) -> None: ...", made)
     assert Graph(start=made["Start"]).validate() == []
+
+
+async def test_a_validator_of_a_dependency_that_raises_is_told_before_the_lm_is_asked():
+    def broken(value: int) -> int:
+        raise KeyError("unheard of")
+
+    class Start(Node):
+        async def __call__(self) -> Filled: ...
+
+    class Filled(Node):
+        size: Annotated[int, AfterValidator(broken), Dep(number)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    lm = ScriptedLM([{"text": "x"}])
+    with pytest.raises(NodeError, match="Filled: a validator raised KeyError") as caught:
+        await Graph(start=Start).arun(Start(), lm)
+    assert isinstance(caught.value.cause, KeyError)
+    assert lm.asked == []
+
+
+async def test_tokens_that_a_body_reports_without_a_call_are_counted():
+    class Start(Node):
+        async def __call__(self, lm: LM) -> None:
+            report(Usage(input_tokens=7))
+
+    run = await Graph(start=Start).arun(Start(), ScriptedLM())
+    assert run.usage == Usage(input_tokens=7)
 
 
 async def test_changing_the_trace_of_a_result_does_not_change_its_journal():

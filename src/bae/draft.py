@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pydantic import ValidationError
 from pydantic_core import SchemaValidator
 
 from bae.assignable import union_members
@@ -96,15 +95,11 @@ def complete(node: Node, values: Mapping[str, Any]) -> None:
 def validated(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
     """Some values of a node as its fields take them, without the rest of the node.
 
-    Raises pydantic's ValidationError.
+    A field whose validator may look at other fields is left to the whole node. Raises pydantic's
+    ValidationError, and whatever else a validator raises.
     """
     validator = _validator(cls, "some", frozenset(values))
-    try:
-        checked, _, _ = validator.validate_python(dict(values), by_alias=False, by_name=True)
-    except ValidationError:
-        raise
-    except Exception:  # a validator that looks at the other fields can only judge the whole node
-        return dict(values)
+    checked, _, _ = validator.validate_python(dict(values), by_alias=False, by_name=True)
     return {name: checked[name] for name in values}
 
 

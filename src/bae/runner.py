@@ -121,7 +121,8 @@ def _over(run: Run, failure: BaseException | None) -> GraphResult[Any]:
         run.emit(RunEnded(time(), run.path, run.step, "ended", run.trace[-1]))
         return GraphResult(list(run.trace), run.journal, run.run_id)
     if isinstance(failure, Waiting):
-        node, gates = failure.node or run.trace[-1], failure.gates
+        node = run.trace[-1] if failure.node is None else failure.node
+        gates = failure.gates
         run.emit(RunEnded(time(), run.path, run.step, "waiting", None, None, gates))
         return GraphResult(list(run.trace), run.journal, run.run_id, node, gates)
     outcome = "cancelled" if isinstance(failure, asyncio.CancelledError) else "failed"
@@ -278,7 +279,7 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         await _let_go(run, cast(Dataflow, run.flow))
         try:
             validated(plan.node, resolved)  # the model is not asked in vain
-        except ValidationError as error:
+        except Exception as error:
             raise invalid(plan, error) from error
     sure = len(plan.offered) == 1 and plan.successors and run.step + 1 != run.max_iters
     if run.prefetch and run.flow is not None and sure:
@@ -318,7 +319,7 @@ async def _answer(
 
 
 def _note_usage(run: Run, by: str, used: Usage) -> None:
-    if used.calls:
+    if used != Usage():
         run.emit(LMUsed(time(), run.path, run.step, by, used))
 
 
