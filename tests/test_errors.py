@@ -16,6 +16,7 @@ from bae import (
     BaeError,
     BaeLMError,
     BaeParseError,
+    BudgetError,
     Dep,
     DepError,
     FillError,
@@ -30,6 +31,7 @@ from bae import (
     ProofError,
     RecallError,
     RouteError,
+    Usage,
 )
 from bae.exceptions import CallTimeout
 from bae.journal import RunEnded
@@ -80,7 +82,18 @@ CLASSES: list[tuple[type[BaeError], str, dict[str, Any], dict[str, Any]]] = [
         {"limit": "max_iters", "bound": 10, "used": 9},
         {"limit": "max_iters", "bound": 10, "used": 9},
     ),
-    (BaeLMError, "bae-lm-failed", {}, {}),
+    (
+        BudgetError,
+        "bae-budget-spent",
+        {"limit": "calls", "bound": 3, "used": 3, "scope": "day", "usage": Usage(calls=3)},
+        {"limit": "calls", "bound": 3, "used": 3, "scope": "day", "usage": Usage(calls=3)},
+    ),
+    (
+        BaeLMError,
+        "bae-lm-failed",
+        {"retryable": True, "retry_after": 2.0, "status": 429},
+        {"retryable": True, "retry_after": 2.0, "status": 429},
+    ),
     (BaeParseError, "bae-lm-unparsable", {}, {}),
     (
         FillError,

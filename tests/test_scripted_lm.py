@@ -12,6 +12,7 @@ import pytest
 from pydantic import Field, ValidationError, model_validator
 
 from bae import LM, BaeError, BaeLMError, Dep, FillError, Graph, Map, Node, Recall, Usage
+from bae.journal import AnswerJudged
 from bae.lm import metered
 from bae.testing import Asked, ScriptedLM, ScriptError
 
@@ -531,7 +532,7 @@ async def test_what_make_leaves_out_is_resolved_when_the_run_gets_there():
 # What it counts
 
 
-async def test_every_answer_that_was_asked_for_is_one_call():
+async def test_every_answer_that_was_asked_for_is_one_call_and_one_attempt():
     lm = ScriptedLM([{"text": ""}, {"text": "fine"}, "Draft"])
     with metered() as used:
         await lm.fill(Draft, {}, "Draft")
@@ -539,4 +540,41 @@ async def test_every_answer_that_was_asked_for_is_one_call():
         await lm.choose_type([Draft], {})
         await lm.fill(Refusal, {}, "Refusal")
 
-    assert Usage.total(used) == Usage(calls=3)
+    assert Usage.total(used) == Usage(calls=3, attempts=3)
+
+
+async def test_an_answer_that_is_an_exception_is_a_call_and_no_attempt():
+    with metered() as used, pytest.raises(ConnectionError):
+        await ScriptedLM([ConnectionError("down")]).fill(Draft, {}, "Draft")
+
+    assert used == [Usage(calls=1)]
+
+
+async def test_every_answer_is_in_the_journal_with_what_was_wrong_with_it():
+    lm = ScriptedLM([Draft, {"text": "no"}, {"text": "yes"}, {"fine": True}, None])
+    result = await graph.arun(Start(), lm)
+
+    judged = [
+        (record.by, record.attempt.number, record.attempt.answer, record.attempt.verdict)
+        for record in result.journal.of(AnswerJudged)
+    ]
+    assert judged == [
+        ("choosing where to go on from Start", 1, "Draft", "valid"),
+        ("filling Draft", 1, '{"text":"no"}', "invalid"),
+        ("filling Draft", 2, '{"text":"yes"}', "valid"),
+        ("filling Review", 1, '{"fine":true}', "valid"),
+        ("choosing where to go on from Review", 1, "None", "valid"),
+    ]
+    (wrong,) = [r.attempt for r in result.journal.of(AnswerJudged) if r.attempt.errors]
+    assert wrong.errors == ("text: String should have at least 3 characters",)
+    assert result.usage == Usage(calls=5, attempts=5)
+
+
+async def test_the_error_of_answers_that_stay_wrong_holds_them_all():
+    lm = ScriptedLM([{"text": "a"}, {"text": "b"}, {"text": "c"}])
+    with pytest.raises(FillError) as caught:
+        await lm.fill(Draft, {}, "Draft")
+
+    tried = caught.value.tried
+    assert [attempt.answer for attempt in tried] == ['{"text":"a"}', '{"text":"b"}', '{"text":"c"}']
+    assert {attempt.verdict for attempt in tried} == {"invalid"}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from functools import partial
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -287,7 +288,7 @@ class Dataflow:
         failure: BaseException | None = None
         try:
             assert flight.work is not None
-            with metered() as used:
+            with metered(partial(run.watch, flight.by)) as used:
                 try:
                     value = await flight.work(flight)
                 finally:

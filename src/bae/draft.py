@@ -5,22 +5,28 @@ on the same object. `node.py` builds drafts, `runner.py` completes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from pydantic_core import SchemaValidator
+from pydantic_core import SchemaValidator, to_json
 
 from bae.assignable import union_members
+from bae.core_schemas import by_value
 
 if TYPE_CHECKING:
     from bae.node import Node
 
+N = TypeVar("N", bound="Node")
+
 _VALIDATORS = "__bae_validators__"
 
-_Kind = Literal["draft", "some", "rest"]
-"""What a validator is for: a node whose fields `names` may be absent, the fields `names` alone, or
-a node whose fields `names` are there and valid."""
+_Kind = Literal["draft", "some", "rest", "whole"]
+"""What a validator is for: a node whose fields `names` may be absent, the fields `names` alone, a
+node whose fields `names` are there and valid, or a node as any other."""
+
+_NOTHING: frozenset[str] = frozenset()
 
 _put = object.__setattr__
 _private: ContextVar[dict[str, Any] | None] = ContextVar("bae_private", default=None)
@@ -41,11 +47,16 @@ def start_draft(node: Node, data: dict[str, Any], sourced: frozenset[str]) -> bo
     Answers False when nothing was missing after all (aliases), so that the caller validates the
     node as any other model.
     """
-    # A copy, since validators may take their input apart.
     absent = frozenset(name for name in sourced if not _is_given(node, name, data))
-    if not absent:
-        return False
-    values, extra, given = _validator(type(node), "draft", absent).validate_python(data.copy())
+    return bool(absent) and _start(node, data, absent)
+
+
+def _start(
+    node: Node, data: dict[str, Any], absent: frozenset[str], said: frozenset[str] | None = None
+) -> bool:
+    validator = _validator(type(node), "draft", absent, said)
+    # A copy, since validators may take their input apart.
+    values, extra, given = validator.validate_python(data.copy())
     missing = [name for name in absent if values[name] is _ABSENT]
     if not missing:
         return False
@@ -63,6 +74,20 @@ def start_draft(node: Node, data: dict[str, Any], sourced: frozenset[str]) -> bo
 
         init_private_attributes(node, None)
     return True
+
+
+def from_answer(cls: type[N], data: dict[str, Any], said: frozenset[str]) -> N:
+    """A node, or the draft of one, from values by the names of its fields, never by an alias.
+
+    Those in `said` are JSON and are read as such: a strict field takes no text for a date from
+    anything else. A class with a constructor of its own is not for this.
+    """
+    node = cls.__new__(cls)
+    absent = (cls.__bae_sourced__ or _NOTHING).difference(data)
+    if not absent or not _start(node, data, absent, said):
+        validator = _validator(cls, "whole", _NOTHING, said)
+        validator.validate_python(data.copy(), self_instance=node)
+    return node
 
 
 def _is_given(node: Node, name: str, data: dict[str, Any]) -> bool:
@@ -86,7 +111,7 @@ def complete(node: Node, values: Mapping[str, Any]) -> None:
     validator = _validator(cls, "rest", frozenset(held))
     token = _private.set(node.__pydantic_private__)
     try:
-        validator.validate_python(data, self_instance=node, by_alias=False, by_name=True)
+        validator.validate_python(data, self_instance=node)
     finally:
         _private.reset(token)
     _put(node, "__pydantic_fields_set__", given)
@@ -99,20 +124,55 @@ def validated(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
     ValidationError, and whatever else a validator raises.
     """
     validator = _validator(cls, "some", frozenset(values))
-    checked, _, _ = validator.validate_python(dict(values), by_alias=False, by_name=True)
+    checked, _, _ = validator.validate_python(dict(values))
     return {name: checked[name] for name in values}
 
 
 def field_schema(cls: type[Node], name: str) -> Any:
     """The core schema of one field alone, with the definitions it refers to."""
+    fields, definitions = _all_fields(cls)
+    return _defined(fields[name]["schema"], definitions)
+
+
+def fields_schema(cls: type[Node], names: Iterable[str]) -> Any:
+    """The core schema of some fields alone, by their names: aliases are for those inside them."""
+    fields, definitions = _all_fields(cls)
+    chosen = {n: _without_aliases(fields[n]) for n in names}
+    return _defined({"type": "model-fields", "fields": chosen}, definitions)
+
+
+def computed_schemas(cls: type[Node]) -> dict[str, Any]:
+    """The core schema of what each computed field returns."""
+    schema, definitions = _model_fields(cls)
+    found = cast(list[dict[str, Any]], schema.get("computed_fields", []))
+    return {c["property_name"]: _defined(c["return_schema"], definitions) for c in found}
+
+
+def _all_fields(cls: type[Node]) -> tuple[dict[str, Any], list[Any] | None]:
+    schema, definitions = _model_fields(cls)
+    return schema["fields"], definitions
+
+
+def _model_fields(cls: type[Node]) -> tuple[dict[str, Any], list[Any] | None]:
     schema = cast(dict[str, Any], cls.__pydantic_core_schema__)
     definitions = schema.get("definitions") if schema["type"] == "definitions" else None
     while schema["type"] != "model-fields":
         schema = _inside(schema)
-    field = schema["fields"][name]["schema"]
+    return schema, definitions
+
+
+def _defined(schema: dict[str, Any], definitions: list[Any] | None) -> dict[str, Any]:
     if not definitions:
-        return field
-    return {"type": "definitions", "schema": field, "definitions": definitions}
+        return schema
+    return {"type": "definitions", "schema": schema, "definitions": definitions}
+
+
+def model_config_of(cls: type[Node]) -> dict[str, Any]:
+    """Pydantic's own settings of a node class, as its validators take them."""
+    schema = cast(dict[str, Any], cls.__pydantic_core_schema__)
+    while schema["type"] != "model":
+        schema = _inside(schema)
+    return dict(schema.get("config") or {})
 
 
 def converts(cls: type[Node], name: str) -> bool:
@@ -135,46 +195,60 @@ def _layers(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 _CONVERTING = ("function-before", "function-wrap", "function-plain", "json")
 
 
-def _validator(cls: type[Node], kind: _Kind, names: frozenset[str]) -> SchemaValidator:
+def _validator(
+    cls: type[Node], kind: _Kind, names: frozenset[str], said: frozenset[str] | None = None
+) -> SchemaValidator:
     made = cast(dict[Any, SchemaValidator] | None, cls.__dict__.get(_VALIDATORS))
     if made is None:
         made = {}
         setattr(cls, _VALIDATORS, made)
-    found = made.get((kind, names))
+    found = made.get((kind, names, said))
     if found is None:
         schema = cast(dict[str, Any], cls.__pydantic_core_schema__)
-        config = _model_config(schema)
-        if kind != "draft":
-            config["loc_by_alias"] = False  # errors of the run's own values name the field
-        shape = _reshaped(schema, kind, names, config)
-        found = made[kind, names] = SchemaValidator(cast(Any, shape), cast(Any, config))
+        config = model_config_of(cls)
+        shape = _reshaped(schema, kind, names, config, said)
+        found = made[kind, names, said] = _compiled(shape, config, bool(said))
     return found
 
 
-def _model_config(schema: dict[str, Any]) -> dict[str, Any]:
-    while schema["type"] != "model":
-        schema = _inside(schema)
-    return dict(schema.get("config") or {})
+def _compiled(schema: Any, config: Any, reads: bool) -> SchemaValidator:
+    shape = by_value(schema) if reads else schema
+    if shape is not schema:
+        with suppress(TypeError):  # of older versions, which know no such parameter
+            # What is inside models is as new as the rest: their own validators will not do.
+            return cast(Any, SchemaValidator)(shape, config, _use_prebuilt=False)
+    return SchemaValidator(shape, config)
 
 
 def _reshaped(
-    schema: dict[str, Any], kind: _Kind, names: frozenset[str], config: dict[str, Any]
+    schema: dict[str, Any],
+    kind: _Kind,
+    names: frozenset[str],
+    config: dict[str, Any],
+    said: frozenset[str] | None,
 ) -> dict[str, Any]:
     """The schema of a node class with other fields, and only some of the layers around them: what
     runs before the model belongs to the draft, which sees the input; the model and what runs
     after it to the rest."""
     layer = schema["type"]
     if layer == "model-fields":
-        return {**schema, "fields": _fields(schema["fields"], kind, names)}
-    inner = _reshaped(_inside(schema), kind, names, config)
-    mine = {"draft": layer == "function-before", "some": False, "rest": layer != "function-before"}
+        fields = schema["fields"]
+        if kind != "draft" or said is not None:
+            # The run and an LM know fields by name; aliases are for callers, and for what is inside
+            # the fields, which a parameter of the validator would forbid as well.
+            fields = {n: _without_aliases(f) for n, f in fields.items()}
+        fields = {n: _read(f) if n in (said or ()) else f for n, f in fields.items()}
+        return {**schema, "fields": _fields(fields, kind, names)}
+    inner = _reshaped(_inside(schema), kind, names, config, said)
+    before = layer == "function-before"
+    mine = {"draft": before, "some": False, "rest": not before, "whole": True}
     if layer != "definitions" and not mine[kind]:
         return inner
     reshaped = {**{k: v for k, v in schema.items() if k != "ref"}, "schema": inner}
     if layer != "model":
         return reshaped
     reshaped |= {"cls": _Whole, "config": config}
-    if not schema["cls"].__private_attributes__:
+    if kind == "whole" or not schema["cls"].__private_attributes__:
         return reshaped
     del reshaped["post_init"]
     after = {"type": "no-info", "function": _post_init}
@@ -194,6 +268,22 @@ def _fields(fields: dict[str, Any], kind: _Kind, names: frozenset[str]) -> dict[
         case "rest":
             held = {"type": "any"}
             return {n: {**f, "schema": held} if n in names else f for n, f in fields.items()}
+        case "whole":
+            return fields
+
+
+def _without_aliases(field: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in field.items() if not k.endswith("_alias")}
+
+
+def _read(field: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a field that reads JSON, whatever reads the fields around it."""
+    inner = field["schema"]
+    if inner["type"] == "default":
+        return {**field, "schema": {**inner, "schema": _read(inner)["schema"]}}
+    text = {"type": "no-info", "function": to_json}
+    read = {"type": "json", "schema": inner}
+    return {**field, "schema": {"type": "function-before", "function": text, "schema": read}}
 
 
 def _looks_around(field: dict[str, Any]) -> bool:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from pydantic_core import ValidationError
 
     from bae.journal import MemoryJournal
+    from bae.lm.policies.budget import Budget
+    from bae.lm.usage import Attempt, Usage
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.problem import Problem
@@ -190,14 +192,65 @@ class LimitError(BaeError):
         self.used = used
 
 
+class BudgetError(LimitError):
+    """A budget has nothing left for a request, so it was not sent; or its time is over.
+
+    `.limit` is "calls", "tokens", "cost" or "seconds", `.usage` what was spent, `.scope` the name
+    of the budget and `.budget` the budget itself: compare it with yours before you handle the
+    error of somebody else's.
+    """
+
+    default_code = "bae-budget-spent"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: str = "",
+        bound: float = 0,
+        used: float = 0,
+        scope: str = "",
+        usage: Usage | None = None,
+        budget: Budget | None = None,
+        cause: BaseException | None = None,
+        code: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, limit=limit, bound=bound, used=used, cause=cause, fix=fix)
+        self.code = code or self.default_code
+        self.scope = scope
+        self.usage = usage
+        self.budget = budget
+
+
 class BaeLMError(BaeError):
-    """The LM could not be asked, or there is none."""
+    """The LM could not be asked, or there is none.
+
+    Read `.retryable` for whether asking again may help, `.retry_after` for the seconds the
+    provider asks to wait before that, and `.status` for the HTTP status, where there was one.
+    """
 
     default_code = "bae-lm-failed"
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        status: int | None = None,
+        cause: BaseException | None = None,
+        code: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause, code=code, fix=fix)
+        self.retryable = retryable
+        self.retry_after = retry_after
+        self.status = status
 
-class BaeParseError(BaeError):
-    """The LM answered with something that is not the JSON it was asked for."""
+
+class BaeParseError(BaeLMError):
+    """The LM, or the program that speaks for it, answered with something that is not JSON."""
 
     default_code = "bae-lm-unparsable"
 
@@ -205,8 +258,9 @@ class BaeParseError(BaeError):
 class FillError(BaeError):
     """The LM's answers for a node stayed invalid after every attempt.
 
-    Read `.validation_errors` for what was wrong with the last one and `.attempts` for how many
-    there were.
+    Read `.validation_errors` for what was wrong with the last one, `.attempts` for how many there
+    were and `.tried` for each of them. `.code` tells a refusal, an empty answer and one that was
+    cut off from wrong values.
     """
 
     default_code = "bae-fill-invalid"
@@ -218,13 +272,16 @@ class FillError(BaeError):
         node_type: type[Node] | None = None,
         validation_errors: Sequence[Any] = (),
         attempts: int = 0,
+        tried: Sequence[Attempt] = (),
         cause: BaseException | None = None,
+        code: str | None = None,
         fix: str | None = None,
     ) -> None:
-        super().__init__(message, cause=cause, fix=fix)
+        super().__init__(message, cause=cause, code=code, fix=fix)
         self.node_type = node_type
         self.validation_errors = list(validation_errors)
         self.attempts = attempts
+        self.tried = tuple(tried)
 
 
 def describe(error: BaseException) -> str:

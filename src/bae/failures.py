@@ -47,7 +47,8 @@ def not_an_lm(given: object) -> BaeLMError:
     return BaeLMError(
         f"lm={given!r} is no LM: it has no make, decide, choose_type and fill",
         code="bae-lm-type",
-        fix="pass an object with the four methods of bae.LM, such as bae.testing.ScriptedLM(…)",
+        fix='pass a name such as lm="local", a backend of bae.lm, or any object with the four '
+        "methods of bae.LM",
     )
 
 
@@ -67,15 +68,6 @@ def filled_wrong(target: type[Node], error: ValidationError) -> FillError:
         attempts=1,
         cause=error,
         fix="have the LM's fill ask again with these errors, a bounded number of times",
-    )
-
-
-def lm_missing(graph: Graph[Any, Any]) -> BaeLMError:
-    return BaeLMError(
-        f"there is no LM, and {graph.needs_lm}",
-        code="bae-lm-missing",
-        fix="pass lm=…, or pin one with node_config = NodeConfig(lm=…); in tests use "
-        "bae.testing.ScriptedLM",
     )
 
 

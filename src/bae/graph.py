@@ -204,7 +204,7 @@ class Graph(Generic[S, T]):
     def run(
         self,
         start: S,
-        lm: LM | None = None,
+        lm: LM | str | None = None,
         max_iters: int = 10,
         *,
         prefetch: bool = True,
@@ -231,7 +231,7 @@ class Graph(Generic[S, T]):
     def arun(
         self,
         start: S,
-        lm: LM | None = None,
+        lm: LM | str | None = None,
         max_iters: int = 10,
         *,
         prefetch: bool = True,
@@ -240,7 +240,9 @@ class Graph(Generic[S, T]):
     ) -> Coroutine[Any, Any, GraphResult[T]]:
         """Run the graph from `start` to its end.
 
-        - `lm` chooses and fills where nodes have an empty body.
+        - `lm` chooses and fills where nodes have an empty body: an LM, or the name of one such as
+          "local" or "claude-cli:sonnet". Without one it is what the variable BAE_LM names, or else
+          what this machine offers.
         - `max_iters` bounds how many nodes may run; 0 is no bound.
         - `prefetch` starts the dependencies of a node that is sure to come while the LM is still
           filling the one before it.
@@ -261,7 +263,7 @@ class Graph(Generic[S, T]):
     def stream(
         self,
         start: S,
-        lm: LM | None = None,
+        lm: LM | str | None = None,
         max_iters: int = 10,
         *,
         prefetch: bool = True,

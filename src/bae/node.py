@@ -24,10 +24,11 @@ class NodeConfig:
     """bae's own settings of a node class, apart from Pydantic's `model_config`.
 
     `lm` pins an LM to the class: it fills nodes of this class, chooses where they go on, and is
-    what their written body gets as `LM`. Subclasses inherit it; parents and siblings do not see it.
+    what their written body gets as `LM`. It may be a name, such as "local", that
+    `bae.lm.resolve` knows. Subclasses inherit it; parents and siblings do not see it.
     """
 
-    lm: LM | None = None
+    lm: LM | str | None = None
 
 
 class Node(BaseModel):

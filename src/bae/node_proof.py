@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from bae.assignable import assignable, type_name, union_members
 from bae.calls import MISSING, CallPlan, Input, every_call
 from bae.draft import converts
+from bae.lm.protocol import is_lm
 from bae.markers import Map
 from bae.plan import FieldPlan, NodePlan
 from bae.problem import Problem
@@ -38,7 +39,25 @@ def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
         else:
             continue
         problems.extend(problem.at(place) for problem in found)
+    problems.extend(_check_lm(plan))
     return list(dict.fromkeys(problems))
+
+
+def _check_lm(plan: NodePlan) -> Iterator[Problem]:
+    pinned: object = plan.lm
+    if pinned is None or (is_lm(pinned) and not isinstance(pinned, type)):
+        return
+    if isinstance(pinned, str):
+        from bae.lm.named import misnamed
+
+        error = misnamed(pinned)
+    else:
+        from bae.failures import not_an_lm
+
+        error = not_an_lm(pinned)
+    if error is not None:
+        said = f"NodeConfig pins no LM to it: {error.message}"
+        yield Problem("error", "bae-lm-type", plan.name, said, error.fix or "")
 
 
 def recall_on_start() -> Problem:

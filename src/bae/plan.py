@@ -79,7 +79,7 @@ class NodePlan:
     lm_parameter: str | None = None
     needs_lm: bool = False
     """Whether the body cannot do without the LM it asks for."""
-    lm: LM | None = None
+    lm: LM | str | None = None
     problems: list[Problem] = field(default_factory=list[Problem])
     unresolved: bool = False
     """Whether a name was missing, so that it is not known where the node leads."""
@@ -137,7 +137,7 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     return plan
 
 
-def _pinned_lm(cls: type[Node]) -> LM | None:
+def _pinned_lm(cls: type[Node]) -> LM | str | None:
     for base in cls.__mro__:
         config = base.__dict__.get("node_config")
         if config is not None and config.lm is not None:

@@ -222,15 +222,17 @@ def _fields_without_schema(plans: dict[type[Node], NodePlan]) -> Iterator[Proble
 
 
 def _no_schema(cls: type[Node], field: FieldPlan) -> str:
-    if field.annotation in (str, int, float, bool) or not field.required:
+    if not field.required:
+        return ""
+    if field.annotation in (str, int, float, bool) and not field.info.metadata:
         return ""
     from pydantic.errors import PydanticInvalidForJsonSchema
     from pydantic_core import PydanticOmit
 
     try:
         _schema_generator()().generate(field_schema(cls, field.name))
-    except PydanticOmit:  # a field that says of itself that it is not in the schema
-        return ""
+    except PydanticOmit:
+        return "SkipJsonSchema leaves it out"
     except PydanticInvalidForJsonSchema as error:
         return str(error).splitlines()[0]
     return ""
@@ -244,6 +246,10 @@ def _schema_generator() -> type[GenerateJsonSchema]:
         """A default that JSON cannot say is worth no warning here: the field has a schema."""
 
         def emit_warning(self, kind: Any, detail: str) -> None: ...
+
+        def is_subclass_schema(self, schema: Any) -> dict[str, Any]:
+            # Pydantic lets a class be anything in JSON, which it cannot be.
+            return self.handle_invalid_for_json_schema(schema, "core_schema.IsSubclassSchema")
 
     return Quiet
 

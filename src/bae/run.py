@@ -5,14 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from os import urandom
-from typing import TYPE_CHECKING, Any, Final
+from time import time
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae.journal.memory import Log, MemoryJournal
+from bae.journal.records import AnswerJudged, TextArrived
+from bae.lm.policies.charging import counted
 
 if TYPE_CHECKING:
     from bae.dataflow import Dataflow, Flight
     from bae.journal.records import Record
     from bae.lm import LM
+    from bae.lm.usage import Event
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import NodePlan
@@ -44,6 +48,7 @@ class Run:
     __slots__ = (
         "ahead",
         "answer",
+        "by_name",
         "dep_cache",
         "flow",
         "given_up",
@@ -61,7 +66,7 @@ class Run:
 
     def __init__(
         self,
-        lm: LM | None = None,
+        lm: LM | str | None = None,
         max_iters: int = 10,
         prefetch: bool = True,
         answer: Answer | None = None,
@@ -73,7 +78,7 @@ class Run:
         path: str = "",
         outer: Run | None = None,
     ) -> None:
-        self.lm = lm
+        self.lm: LM | None = cast("LM | None", lm)  # a name is made an LM before the first step
         self.max_iters = max_iters
         self.prefetch = prefetch
         self.answer = answer
@@ -88,6 +93,7 @@ class Run:
         self.ahead: list[Flight] | None = None
         self.given_up = NONE
         self.indexed: dict[type[Node], list[int]] | None = None
+        self.by_name: dict[str, LM] | None = None
 
     def inside(self, path: str) -> Run:
         """The run of a graph inside this one: a trace of its own, everything else shared."""
@@ -104,7 +110,27 @@ class Run:
 
     def lm_for(self, plan: NodePlan) -> LM | None:
         """The LM that is pinned to a node class, or else the run's."""
-        return self.lm if plan.lm is None else plan.lm
+        if plan.lm is None:
+            return self.lm
+        return counted(self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm)
+
+    def named(self, name: str) -> LM:
+        """The LM of a name, the same one for the whole run."""
+        run = self
+        while run.outer is not None:
+            run = run.outer
+        if run.by_name is None:
+            run.by_name = {}
+        if name not in run.by_name:
+            from bae.lm.named import shared
+
+            run.by_name[name] = shared(name)
+        return run.by_name[name]
+
+    def watch(self, by: str, event: Event) -> None:
+        """Write down what an LM tells of a call while it lasts."""
+        kind = TextArrived if isinstance(event, str) else AnswerJudged
+        self.log.append(kind(time(), self.path, self.step, by, event))  # type: ignore[arg-type]
 
     def emit(self, record: Record) -> None:
         """Write a record down."""

@@ -4,8 +4,9 @@ one step's work; everything about classes was planned before. `graph.py` is the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
+from functools import partial
 from time import perf_counter, time
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -24,7 +25,6 @@ from bae.failures import (
     filled_wrong,
     invalid,
     lm_failed,
-    lm_missing,
     not_a_dependency,
     not_an_lm,
     other_start,
@@ -42,6 +42,8 @@ from bae.journal.records import (
     RunStarted,
     StepStarted,
 )
+from bae.lm.policies.charging import counted
+from bae.lm.protocol import is_lm
 from bae.lm.usage import Usage, metered
 from bae.markers import Dep, Map
 from bae.node import Node
@@ -62,6 +64,11 @@ LONGEST_HOLD = 0.01
 """Seconds after which a run lets others have the event loop, in case its bodies await nothing. It
 looks at the clock every 16 steps: short runs that do await need not give way as well."""
 Plans = dict[type[Node], NodePlan]
+Routes = Callable[
+    [Node, Sequence[type[Node] | type[None]], Sequence[type[Node]]],
+    Awaitable[tuple[type[Node] | type[None], Node | None]],
+]
+"""The `route` of a `Backend`: a choice and a fill in one call."""
 
 
 async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
@@ -236,38 +243,69 @@ async def _make_whole(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Nod
 
 
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
-    with metered() as used:
+    by = f"{plan.name}.__call__"
+    with metered(partial(run.watch, by)) as used:
         try:
             return await node(**{parameter: run.lm_for(plan)})
         finally:
-            _note_usage(run, f"{plan.name}.__call__", Usage.total(used))
+            _note_usage(run, by, Usage.total(used))
 
 
 async def _go_on(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node | None:
     """An empty body: the LM chooses among the successors, where there are several, and fills."""
     target: type[Node] = plan.successors[0]
     if len(plan.offered) > 1:
-        chosen = await _choose(run, plan, node)
-        if chosen is NoneType:
-            return None
+        chosen, filled = await _choose(run, plans, plan, node)
+        if chosen is NoneType or filled is not None:
+            return filled
         target = chosen
     if run.step == run.max_iters:
         raise too_many(run, target)
     return await _fill(run, plans, plans[target], node)
 
 
-async def _choose(run: Run, plan: NodePlan, node: Node) -> type[Node] | type[None]:
+async def _choose(
+    run: Run, plans: Plans, plan: NodePlan, node: Node
+) -> tuple[type[Node] | type[None], Node | None]:
+    """Where to go on, and the node itself where the LM has filled it in the same call."""
     lm = cast("LM", run.lm_for(plan))
     run.emit(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = f"choosing where to go on from {plan.name}"
-    chosen, seconds, used = await _answer(
-        run, lm, doing, lambda: lm.choose_type(plan.offered, dict(node))
-    )
+    ask = _route_of(lm)
+    if ask is None:
+        chosen, seconds, used = await _answer(
+            run, lm, doing, lambda: lm.choose_type(plan.offered, dict(node))
+        )
+        filled = None
+    else:
+        fillable: tuple[type[Node], ...] = ()
+        if run.step != run.max_iters:
+            fillable = tuple(t for t in plan.successors if run.lm_for(plans[t]) is lm)
+        (chosen, filled), seconds, used = await _answer(
+            run, lm, doing, lambda: ask(node, plan.offered, fillable)
+        )
     if chosen not in plan.offered:
         _note_usage(run, doing, used)
         raise chosen_outside(plan, chosen)
-    run.emit(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used))
-    return chosen
+    if filled is None:
+        run.emit(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used))
+        return chosen, None
+    if type(filled) is not chosen:
+        _note_usage(run, doing, used)
+        raise filled_other(plans[cast("type[Node]", chosen)], filled)
+    run.emit(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, Usage()))
+    run.emit(FillStarted(time(), run.path, run.step, type(filled), {}))
+    run.emit(FillEnded(time(), run.path, run.step, filled, seconds, used))
+    return chosen, filled
+
+
+def _route_of(lm: LM) -> Routes | None:
+    if not hasattr(lm, "route"):
+        return None
+    from bae.lm.backend import Backend
+
+    # What another LM calls so may be anything, or be the one of an LM that it stands in front of.
+    return lm.route if isinstance(lm, Backend) else None
 
 
 async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
@@ -305,7 +343,7 @@ async def _answer(
 ) -> tuple[A, float, Usage]:
     """What the LM answers, how long it took and what it used; that of a failure is noted too."""
     started = perf_counter()
-    with metered() as used:
+    with metered(partial(run.watch, doing)) as used:
         try:
             answer = await ask()
         except BaseException as error:
@@ -323,15 +361,12 @@ def _note_usage(run: Run, by: str, used: Usage) -> None:
         run.emit(LMUsed(time(), run.path, run.step, by, used))
 
 
-def _has_methods(lm: object) -> bool:
-    # An isinstance check against the protocol takes longer than a short run.
-    return all(hasattr(lm, name) for name in ("make", "decide", "choose_type", "fill"))
-
-
 def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
     if type(start) is not graph.start:
         raise other_start(graph, start)
-    if run.lm is not None and (isinstance(run.lm, type) or not _has_methods(run.lm)):
+    if isinstance(run.lm, str):
+        run.lm = run.named(run.lm)
+    if run.lm is not None and (isinstance(run.lm, type) or not is_lm(run.lm)):
         raise not_an_lm(run.lm)
     if type(run.max_iters) is not int or run.max_iters < 0:
         raise ValueError(f"max_iters={run.max_iters}: give a number of nodes, or 0 for no bound")
@@ -340,6 +375,10 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
             raise not_a_dependency(key)
     graph.prove()
     if run.lm is None and graph.needs_lm:
-        raise lm_missing(graph)
+        from bae.lm.named import default
+
+        run.lm = default(graph.needs_lm)
+    if run.lm is not None:
+        run.lm = counted(run.lm)
     if graph.has_sources:
         run.flow = Dataflow(run.dep_cache)

@@ -2,6 +2,7 @@
 
 from bae.journal.memory import MemoryJournal
 from bae.journal.records import (
+    AnswerJudged,
     ChoiceMade,
     ChoiceStarted,
     FillEnded,
@@ -16,9 +17,11 @@ from bae.journal.records import (
     SourceEnded,
     SourceStarted,
     StepStarted,
+    TextArrived,
 )
 
 __all__ = [
+    "AnswerJudged",
     "ChoiceMade",
     "ChoiceStarted",
     "FillEnded",
@@ -34,4 +37,5 @@ __all__ = [
     "SourceEnded",
     "SourceStarted",
     "StepStarted",
+    "TextArrived",
 ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from bae.lm.usage import Usage
+from bae.lm.usage import Attempt, Usage
 
 if TYPE_CHECKING:
     from bae.markers import OpenGate
@@ -125,6 +125,22 @@ class FillEnded(Record):
     node: Node
     seconds: float
     usage: Usage
+
+
+@dataclass(slots=True)
+class AnswerJudged(Record):
+    """The LM has answered while doing what `by` says, and the answer was found valid or not."""
+
+    by: str
+    attempt: Attempt
+
+
+@dataclass(slots=True)
+class TextArrived(Record):
+    """A piece of an answer that streams in; what it belongs to is in `by`."""
+
+    by: str
+    text: str
 
 
 @dataclass(slots=True)

@@ -44,3 +44,9 @@ class LM(Protocol):
         validation, and leaves out what is resolved after the answer.
         """
         ...
+
+
+def is_lm(value: object) -> bool:
+    """Whether an object has the four methods. A check with isinstance takes longer than a short
+    run."""
+    return all(hasattr(value, name) for name in ("make", "decide", "choose_type", "fill"))

@@ -8,16 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, MethodType, NoneType
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from bae.exceptions import BaeLMError, FillError
-from bae.lm.usage import Usage, report
+from bae.lm.usage import Attempt, Usage, report, tell
 from bae.node import Node
 from bae.plan import plan_of
 
 N = TypeVar("N", bound=Node)
+T = TypeVar("T")
 
 Scripted = type[Node] | Node | Mapping[str, Any] | str | BaseException | None
 """One answer: a class or its name to choose it, a node or its values to fill it, None to end the
@@ -119,17 +121,17 @@ class ScriptedLM:
         self.asked.append(Asked("choose_type", types=tuple(types), context=dict(context)))
         if len(types) == 1:
             return types[0]
-        report(Usage(calls=1))
-        answer = self._next_choice(types)
-        if isinstance(answer, BaseException):
-            raise answer
+        answer = _reported(lambda: self._next_choice(types))
         name = _name(answer)
         for offered in types:
             if _name(offered) == name:
+                tell(Attempt(1, name, "valid", (), _JUDGED))
                 return offered
+        among = ", ".join(map(_name, types))
+        errors = (f"choice: not one of {among}",)
+        tell(Attempt(1, name, "invalid", errors, _JUDGED))
         raise ScriptError(
-            f"a choice among {', '.join(map(_name, types))} was asked for, but the next answer is "
-            f"{answer!r}",
+            f"a choice among {among} was asked for, but the next answer is {answer!r}",
             code="bae-script-mismatch",
             fix="put a class, or its name, at the place where a choice is asked for",
         )
@@ -144,7 +146,8 @@ class ScriptedLM:
         """A `target` with the scripted values for its plain fields."""
         errors: tuple[str, ...] = ()
         problem: ValidationError | None = None
-        for _ in range(self._attempts):
+        tried: list[Attempt] = []
+        for number in range(1, self._attempts + 1):
             self.asked.append(
                 Asked(
                     "fill",
@@ -157,22 +160,27 @@ class ScriptedLM:
             )
             if not plan_of(target).plain:
                 return target(**resolved)
-            report(Usage(calls=1))
-            values = self._values(target, self._next_fill(target))
+            values = _reported(lambda: self._values(target, self._next_fill(target)))
+            said = to_json(values, fallback=repr).decode()
             try:
-                return target(**{**values, **resolved})
+                node = target(**{**values, **resolved})
+                tell(Attempt(number, said, "valid", (), _JUDGED))
+                return node
             except ValidationError as error:
                 problem = error
                 errors = tuple(
                     f"{'.'.join(map(str, e['loc']))}: {e['msg']}"
                     for e in error.errors(include_url=False)
                 )
+                tried.append(Attempt(number, said, "invalid", errors, _JUDGED))
+                tell(tried[-1])
         raise FillError(
             f"{target.__name__}: {self._attempts} answers in a row were not valid: "
             f"{'; '.join(errors)}",
             node_type=target,
             validation_errors=problem.errors(include_url=False) if problem else (),
             attempts=self._attempts,
+            tried=tried,
             cause=problem,
             fix=f"script values that {target.__name__} takes",
         )
@@ -243,6 +251,22 @@ class ScriptedLM:
             code="bae-script-mismatch",
             fix=f"put a dict or a {target.__name__} there",
         )
+
+
+_JUDGED: Final = Usage(calls=1, attempts=1)
+
+
+def _reported(ask: Callable[[], T]) -> T:
+    """An answer, reported as one call; an exception in its place is a call without an answer."""
+    try:
+        answer = ask()
+        if isinstance(answer, BaseException):
+            raise answer
+    except BaseException:
+        report(Usage(calls=1))
+        raise
+    report(_JUDGED)
+    return answer
 
 
 def _name(target: object) -> str:

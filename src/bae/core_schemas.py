@@ -1,0 +1,109 @@
+"""Pydantic's core schemas, from the outside in: which are inside one, and the change that reading
+JSON needs. JSON has no enum members, and pydantic takes nothing but the member itself where a
+`Literal` names it, or where its value is no text and no number. `draft.py` reads answers with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from enum import Enum
+from typing import Any, cast
+
+from pydantic_core import to_json
+
+Schema = dict[str, Any]
+
+
+def every(schema: Any) -> Iterator[Schema]:
+    """A core schema and all that are inside it; those that are referred to are not followed."""
+    if isinstance(schema, list):
+        for each in cast(list[Any], schema):
+            yield from every(each)
+    elif isinstance(schema, dict):
+        found = cast(Schema, schema)
+        yield found
+        for key, inside in found.items():
+            if key in _BY_NAME and isinstance(inside, dict):
+                yield from every(list(cast(Schema, inside).values()))
+            elif key not in _NO_SCHEMAS:
+                yield from every(inside)
+
+
+def by_value(schema: Any) -> Any:
+    """A core schema that takes the values of enum members, as JSON says them, for the members; the
+    same object where it does so already."""
+    if isinstance(schema, list):
+        items = cast(list[Any], schema)
+        read = [by_value(each) for each in items]
+        return items if _same(items, read) else read
+    if not isinstance(schema, dict):
+        return schema
+    found = cast(Schema, schema)
+    match found.get("type"):
+        case "literal":
+            return _before(_members(found["expected"]), found)
+        case "enum":  # members with a value that JSON has are known by it
+            odd = [m for m in found["members"] if not isinstance(m.value, str | int | float | None)]
+            return _before(_members(odd), found)
+        case _:
+            pass
+    read = {key: _inside(key, each) for key, each in found.items()}
+    if _same(found.values(), read.values()):
+        read = found
+    if found.get("type") == "tagged-union":
+        choices: dict[Any, Any] = read["choices"]
+        tags = {m.value: choices[m] for m in _members(choices).values() if m.value not in choices}
+        return {**read, "choices": {**choices, **tags}} if tags else read
+    return read
+
+
+_BY_NAME = frozenset({"fields", "choices"})
+"""What holds schemas by name, and any name may be one of these."""
+_NO_SCHEMAS = frozenset({"metadata", "serialization", "default", "members", "config", "expected"})
+"""What may look like a schema and is none: defaults are values, and metadata is anybody's."""
+
+
+def _inside(key: str, schema: Any) -> Any:
+    if key in _NO_SCHEMAS:
+        return schema
+    if key not in _BY_NAME or not isinstance(schema, dict):
+        return by_value(schema)
+    named = cast(dict[Any, Any], schema)
+    read = {name: by_value(each) for name, each in named.items()}
+    return named if _same(named.values(), read.values()) else read
+
+
+def _same(one: Iterable[Any], two: Iterable[Any]) -> bool:
+    return all(a is b for a, b in zip(one, two, strict=True))
+
+
+def _members(expected: Collection[Any]) -> dict[bytes, Enum]:
+    """The members that pydantic knows only by themselves, by what JSON makes of their values."""
+    members = [m for m in expected if isinstance(m, Enum) and not isinstance(m, str | int)]
+    plain = {_said(each) for each in expected if not isinstance(each, Enum)}
+    found: dict[bytes, Enum] = {}
+    for member in members:
+        said = _said(member.value)
+        if said is not None and said not in plain:
+            found.setdefault(said, member)
+    return found
+
+
+def _said(value: Any) -> bytes | None:
+    try:
+        return to_json(value)
+    except (ValueError, TypeError):
+        return None
+
+
+def _before(members: dict[bytes, Enum], schema: Schema) -> Schema:
+    if not members:
+        return schema
+
+    def read(value: Any) -> Any:
+        return members.get(_said(value) or b"", value)
+
+    inner = {key: each for key, each in schema.items() if key != "ref"}
+    outer = {"ref": schema["ref"]} if "ref" in schema else {}
+    before = {"type": "no-info", "function": read}
+    return {"type": "function-before", "function": before, "schema": inner, **outer}

@@ -1,0 +1,278 @@
+"""Claude over Anthropic's own SDK: one request, streamed or whole, with the schema in the channel
+for structured output where `anthropic_schemas.py` finds that it fits, and as a tool elsewhere.
+`anthropic_errors.py` says what a failure means."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from bae.exceptions import BaeLMError
+from bae.lm.anthropic_errors import error_for, not_understood
+from bae.lm.anthropic_messages import Heard
+from bae.lm.anthropic_schemas import Schema, adapted, unfit
+from bae.lm.backend import Answer, Backend, Prompt
+from bae.lm.clients import PerLoop
+from bae.lm.extras import need
+from bae.lm.http_errors import connection_error, timeout_error
+from bae.lm.prices import cost_of, rates_of
+from bae.lm.usage import Usage
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic, AsyncStream
+    from anthropic.types import RawMessageStreamEvent
+
+Channel = Literal["auto", "schema", "tool"]
+
+MODEL = "claude-sonnet-5-5"
+
+
+class AnthropicBackend(Backend):
+    """Claude, asked through the package `anthropic`. Have `ANTHROPIC_API_KEY` set, or give a key.
+
+    - `max_tokens`: the longest answer, with the thinking that goes before it.
+    - `temperature`: leave it out for models that take none, as the newer ones do.
+    - `stream`: whether to read the answer as it is written. Pieces of it are told to whoever
+      watches the run, and a long answer does not look like a stalled one.
+    - `cache`: whether to have the part of the prompt that stays the same cached.
+    - `timeout`: seconds for a whole call; `idle_timeout` for the time between two pieces of a
+      streamed answer, and `connect_timeout` for the connection.
+    - `channel`: how the schema is sent. "schema" is the channel for structured output, "tool" the
+      input of a tool that the model is to use; "auto" takes the first where it takes the schema
+      (`bae.lm.anthropic_schemas.unfit` says why not). Give "tool" for models without the first.
+    - `headers`: sent with every request. `extra`: put into the body of every request, as
+      `{"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}`.
+    - `http_client`: an `httpx2.AsyncClient` of yours. It stays open, and serves one event loop.
+    """
+
+    def __init__(
+        self,
+        model: str = MODEL,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        max_tokens: int = 16_384,
+        temperature: float | None = None,
+        stream: bool = True,
+        cache: bool = True,
+        timeout: float = 600.0,
+        idle_timeout: float = 60.0,
+        connect_timeout: float = 10.0,
+        channel: Channel = "auto",
+        headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        http_client: Any = None,
+        attempts: int = 2,
+        retries: int = 2,
+        one_call: bool = True,
+    ) -> None:
+        super().__init__(attempts=attempts, retries=retries, one_call=one_call)
+        # All that is needed is imported here, where waiting for it does no harm.
+        for module in ("anthropic", "anthropic.resources.messages", "httpx2"):
+            need(module, extra="anthropic", by="AnthropicBackend")
+        rates_of(model, "anthropic")
+        self.model = model
+        self.max_tokens = max_tokens
+        self.temperature = temperature
+        self.stream = stream
+        self.cache = cache
+        self.timeout = timeout
+        self.idle_timeout = idle_timeout
+        self.connect_timeout = connect_timeout
+        self.channel: Channel = channel
+        self.extra = dict(extra or {})
+        self._api_key = api_key
+        self._base_url = base_url
+        self._headers = dict(headers or {})
+        self._http_client = http_client
+        self._clients = PerLoop(self._connect, self._disconnect)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The limit on length, the temperature, the channel, and what is sent besides."""
+        return {
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "channel": self.channel,
+            "base_url": self._base_url,
+            "extra": self.extra,
+        }
+
+    def least_cost(self, usage: Usage) -> float | None:
+        """What a request with this usage costs, by Anthropic's prices."""
+        return cost_of(self.model, usage, "anthropic")
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop; the next question opens new ones."""
+        await self._clients.aclose()
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Send one request to Claude."""
+        client = await self._clients.get()
+        request = self._request(prompt)
+        try:
+            async with asyncio.timeout(self.timeout):
+                if self.stream:
+                    heard = await self._listen(client, request)
+                else:
+                    heard = self._take(await client.messages.create(**request))
+        except TimeoutError as error:
+            raise timeout_error(self._who, self.timeout, error) from error
+        except BaeLMError:
+            raise
+        except Exception as error:
+            meant = error_for(self._who, error, idle=self._between)
+            if meant is error:
+                raise
+            raise meant from error
+        return heard.answer(self.model)
+
+    @property
+    def _who(self) -> str:
+        return f"AnthropicBackend({self.model!r})"
+
+    @property
+    def _between(self) -> float:
+        """Seconds between two pieces; an answer that is not streamed comes in one."""
+        return self.idle_timeout if self.stream else self.timeout
+
+    def _connect(self) -> AsyncAnthropic:
+        import httpx2
+        from anthropic import AnthropicError, AsyncAnthropic, DefaultAsyncHttpxClient
+
+        timeout = httpx2.Timeout(self._between, connect=self.connect_timeout)
+        try:
+            client = AsyncAnthropic(
+                api_key=self._api_key,
+                base_url=self._base_url,
+                timeout=timeout,
+                max_retries=0,  # asking again is for the layer above, which counts it
+                default_headers=self._headers,
+                # One of its own would start a task to close itself where it is dropped unused.
+                http_client=self._http_client or DefaultAsyncHttpxClient(timeout=timeout),
+            )
+        except AnthropicError as error:
+            raise _no_key(self._who, error) from error
+        signed = {"authorization", "x-api-key"} & {name.lower() for name in self._headers}
+        if not (client.api_key or client.auth_token or client.credentials or signed):
+            raise _no_key(self._who, None)
+        return client
+
+    async def _disconnect(self, client: AsyncAnthropic) -> None:
+        if self._http_client is None:
+            await client.close()
+
+    def _request(self, prompt: Prompt) -> dict[str, Any]:
+        body = dict(self.extra)
+        if self.temperature is not None:
+            body["temperature"] = self.temperature  # not among the SDK's own arguments any more
+        configured = cast(dict[str, Any], body.pop("output_config", {}))
+        request: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": self.max_tokens,
+            "messages": prompt.messages(),
+        }
+        cached: dict[str, Any] = {"cache_control": {"type": "ephemeral"}} if self.cache else {}
+        if prompt.system:
+            request["system"] = [{"type": "text", "text": prompt.system, **cached}]
+        schema = self._fitting(prompt.schema)
+        if schema is not None:
+            configured = {**configured, "format": {"type": "json_schema", "schema": schema}}
+        else:
+            request["tools"] = [
+                {
+                    "name": prompt.name,
+                    "description": "Give your answer, the whole of it, to this tool.",
+                    "input_schema": dict(prompt.schema),
+                    **cached,
+                }
+            ]
+            forced = {"type": "tool", "name": prompt.name} if self._takes_force() else _FREE
+            request["tool_choice"] = {**forced, "disable_parallel_tool_use": True}
+        if configured:
+            request["output_config"] = configured
+        if body:
+            request["extra_body"] = body
+        return request
+
+    def _fitting(self, schema: Mapping[str, Any]) -> Schema | None:
+        """The schema for the channel for structured output, or None where a tool takes it."""
+        if self.channel == "tool":
+            return None
+        try:
+            return _fitted(json.dumps(schema), forced=self.channel == "schema")
+        except Exception as error:
+            raise BaeLMError(
+                f"{self._who}: the channel for structured output does not take the schema: "
+                f"{unfit(schema)}",
+                code="bae-lm-request-refused",
+                cause=error,
+                fix='leave out channel="schema"',
+            ) from error
+
+    def _takes_force(self) -> bool:
+        """Whether the model can be made to use a tool: some never, none while it is told to
+        think. They are asked to, and one that answers in text instead is asked again."""
+        thinking = cast(dict[str, Any], self.extra.get("thinking") or {}).get("type", "disabled")
+        return thinking == "disabled" and not self.model.startswith(_UNFORCED)
+
+    async def _listen(self, client: AsyncAnthropic, request: dict[str, Any]) -> Heard:
+        heard = Heard()
+        ended = False
+        stream: AsyncStream[RawMessageStreamEvent] = await client.messages.create(
+            **request, stream=True
+        )
+        async with stream:
+            async for event in stream:
+                match event.type:
+                    case "message_start":
+                        heard.model = event.message.model
+                        heard.count(event.message.usage)
+                    case "content_block_start":
+                        heard.begin(event.content_block)
+                    case "content_block_delta":
+                        heard.add(event.delta)
+                    case "message_delta":
+                        heard.stop(event.delta)
+                        heard.count(event.usage)
+                    case "message_stop":
+                        ended = True
+                    case _:
+                        pass
+        if not ended:
+            raise connection_error(self._who, EOFError("the stream ended before the answer did"))
+        return heard
+
+    def _take(self, message: Any) -> Heard:
+        heard = Heard()
+        if getattr(message, "content", None) is None:
+            raise not_understood(self._who, None)
+        heard.model = message.model
+        heard.count(message.usage)
+        for block in message.content:
+            heard.begin(block)
+            heard.finish(block)
+        heard.stop(message)
+        return heard
+
+
+@lru_cache(maxsize=256)
+def _fitted(schema: str, *, forced: bool) -> Schema | None:
+    found = json.loads(schema)
+    return adapted(found) if forced or unfit(found) is None else None
+
+
+def _no_key(who: str, cause: BaseException | None) -> BaeLMError:
+    return BaeLMError(
+        f"{who} has no key to ask with",
+        code="bae-lm-unauthorised",
+        cause=cause,
+        fix="set the environment variable ANTHROPIC_API_KEY, or give AnthropicBackend(api_key=…)",
+    )
+
+
+_FREE: dict[str, str] = {"type": "auto"}
+_UNFORCED = ("claude-fable-5-", "claude-mythos-5-", "claude-opus-5-5", "claude-sonnet-5-5")

@@ -1,0 +1,297 @@
+"""Choosing and filling, written once on top of a backend's one method: ask, judge the answer, keep
+what is valid and ask again for the rest, a bounded number of times. Every answer is told to
+whoever watches the run, and what it used is reported."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from bae.exceptions import FillError, NodeError, RouteError
+from bae.lm.usage import Attempt, Usage, Verdict, report, tell
+
+if TYPE_CHECKING:
+    from bae.lm.backend import Answer, Backend, Prompt, Turn
+    from bae.node import Node
+
+    Chosen = type[Node] | type[None]
+
+N = TypeVar("N", bound="Node")
+
+LONGEST_QUOTE = 4000
+"""Characters of a wrong answer that the model is shown again."""
+
+
+async def fill(
+    backend: Backend,
+    target: type[N],
+    resolved: Mapping[str, Any],
+    instruction: str,
+    source: Node | None,
+    first: tuple[Prompt, Answer, dict[str, Any] | None] | None = None,
+) -> N:
+    """A `target` whose plain fields the model has filled.
+
+    `first` is an answer that is there already, from a choice that was filled at once, with the
+    values in it.
+    """
+    from bae.lm.prompts import fill_prompt
+    from bae.lm.reading import build, read
+    from bae.lm.schemas import asked_fields
+
+    asked = asked_fields(target)
+    if not asked:
+        return _made_of(target, resolved)
+    kept: dict[str, Any] = {}
+    wanted = asked
+    tried: list[Attempt] = []
+    turns: tuple[Turn, ...] = ()
+    for number in count(1):
+        if first is not None:
+            prompt, answer, values = first
+            verdict: Verdict = "cut-off" if answer.stop == "cut-off" else "invalid"
+            errors: tuple[str, ...] = ("fields: they are no object",)
+            first = None
+        else:
+            prompt = fill_prompt(target, wanted, resolved, instruction, source, turns)
+            answer = await _ask(backend, prompt)
+            if type(answer.value) is target:  # from an LM that builds nodes by itself
+                tell(_attempt(number, answer, "valid", ()))
+                return answer.value
+            got = read(answer)
+            values, verdict, errors = got.value, got.verdict, got.errors
+        cause = None
+        if values is not None:
+            kept |= {name: values[name] for name in wanted if name in values}
+            built = build(target, asked, kept, resolved)
+            if built.node is not None:
+                tell(_attempt(number, answer, "valid", ()))
+                return built.node
+            verdict = "cut-off" if answer.stop == "cut-off" else "invalid"
+            errors, cause, wanted = built.errors, built.cause, built.wrong
+            kept = {name: value for name, value in kept.items() if name not in wanted}
+        tried.append(_attempt(number, answer, verdict, errors))
+        tell(tried[-1])
+        await backend.reject(prompt)
+        if number > backend.attempts or verdict == "refused":
+            details = cause.errors(include_url=False) if cause is not None else ()
+            raise _fill_failed(target, tried, details, cause)
+        turns = (*turns, _turn(answer, verdict, errors, wanted))
+    raise AssertionError  # the loop ends in a return or a raise
+
+
+async def choose(
+    backend: Backend,
+    types: Sequence[Chosen],
+    source: Node | None = None,
+    *,
+    context: Mapping[str, Any] | None = None,
+    fillable: Sequence[type[Node]] = (),
+) -> tuple[Chosen, Node | None]:
+    """One of `types`, chosen by name, and the node itself where it could be filled in the same
+    call. One alone needs no call."""
+    from bae.lm.prompts import choice_prompt, names_of
+    from bae.lm.reading import read
+
+    if not types:
+        raise ValueError("there is nothing to choose from: give choose_type one type or more")
+    if len(types) == 1:
+        return types[0], None
+    names = names_of(types)
+    at_once = _fillable_at_once(backend, types, fillable)
+    tried: list[Attempt] = []
+    turns: tuple[Turn, ...] = ()
+    for number in count(1):
+        prompt = choice_prompt(names, at_once, source, context, turns)
+        answer = await _ask(backend, prompt)
+        got = read(answer)
+        verdict, errors = got.verdict, got.errors
+        if got.value is not None:
+            # Where fields can come with it, a choice is one level down: see `route_schema`.
+            inner: Any = got.value.get("answer") if at_once else got.value
+            name: Any = cast(dict[str, Any], inner).get("choice") if _is_object(inner) else None
+            chosen = names.get(name) if isinstance(name, str) else None
+            if chosen is not None and chosen in at_once:
+                target: type[Node] = chosen
+                fields: Any = inner.get("fields", {})
+                values = cast(dict[str, Any], fields) if _is_object(fields) else None
+                first = prompt, answer, values
+                node = await fill(backend, target, {}, target.__name__, source, first)
+                return target, node
+            if chosen is not None:
+                tell(_attempt(number, answer, "valid", ()))
+                return chosen, None
+            verdict = "cut-off" if answer.stop == "cut-off" else "invalid"
+            errors = (f"choice: {repr(name)[:200]} is not one of {', '.join(names)}",)
+        tried.append(_attempt(number, answer, verdict, errors))
+        tell(tried[-1])
+        await backend.reject(prompt)
+        if number > backend.attempts or verdict == "refused":
+            raise _choice_failed(names, source, tried)
+        turns = (*turns, _turn(answer, verdict, errors, ()))
+    raise AssertionError  # the loop ends in a return or a raise
+
+
+def _fillable_at_once(
+    backend: Backend, types: Sequence[Chosen], fillable: Sequence[type[Node]]
+) -> tuple[type[Node], ...]:
+    """The types whose fields can be asked for together with the choice: nothing that the model is
+    to see has to be looked up for them first, and there is something to ask for."""
+    from bae.lm.schemas import asked_fields
+    from bae.plan import plan_of
+
+    if not backend.one_call or not backend.answers_unions:
+        return ()
+    return tuple(
+        cls
+        for cls in fillable
+        if cls in types and asked_fields(cls) and not plan_of(cls, strict=True).context
+    )
+
+
+async def _ask(backend: Backend, prompt: Prompt) -> Answer:
+    """Ask once; send a request that failed again where that may help. All of it is reported."""
+    from bae.lm.policies.charging import charged, in_time
+    from bae.lm.policies.retry import retrying, was_sent
+
+    sent = perf_counter()
+
+    async def send() -> Answer:
+        nonlocal sent
+        sent = perf_counter()
+        try:
+            return await charged(backend, prompt)
+        except CancelledError as error:
+            failed(error)
+            raise
+
+    def failed(error: BaseException) -> None:
+        if was_sent(error):
+            report(Usage(calls=1, seconds=perf_counter() - sent))
+
+    answer = await in_time(
+        lambda: retrying(send, backend.retries, first=backend.first_wait, on_failure=failed)
+    )
+    used = replace(
+        answer.usage,
+        attempts=1,
+        seconds=perf_counter() - sent,
+        models=answer.usage.models or ((backend.model,) if backend.model else ()),
+    )
+    report(used)
+    return replace(answer, usage=used)
+
+
+def _made_of(target: type[N], resolved: Mapping[str, Any]) -> N:
+    """A node for which there is nothing to ask."""
+    from bae.lm.reading import build
+
+    built = build(target, (), {}, resolved)
+    if built.node is None:
+        raise NodeError(
+            f"{target.__name__}: {'; '.join(built.errors)}",
+            node_type=target,
+            cause=built.cause,
+            code="bae-node-invalid",
+            fix=f"mend what fills {target.__name__}, or its validators: the LM has no part in it",
+        )
+    return built.node
+
+
+def _attempt(number: int, answer: Answer, verdict: Verdict, errors: tuple[str, ...]) -> Attempt:
+    from bae.lm.reading import text_of
+
+    return Attempt(number, text_of(answer), verdict, errors, answer.usage)
+
+
+def _turn(
+    answer: Answer, verdict: Verdict, errors: tuple[str, ...], wanted: tuple[str, ...]
+) -> Turn:
+    from bae.lm.backend import Turn
+    from bae.lm.reading import text_of
+
+    said = text_of(answer)
+    if len(said) > LONGEST_QUOTE:
+        said = f"{said[:LONGEST_QUOTE]}…"
+    match verdict:
+        case "empty":
+            told = "That was no answer. Answer with one JSON object that fits the schema."
+        case "cut-off":
+            told = "That was cut off for its length. Answer again, and shorter."
+        case "unparsable":
+            told = f"That was {errors[0]}. Answer with one JSON object that fits the schema."
+        case _:
+            told = "\n".join(["That was not valid:", *(f"- {error}" for error in errors)])
+            if wanted:
+                told += f"\nAnswer again with these fields alone: {', '.join(wanted)}."
+            else:
+                told += "\nAnswer again."
+    return Turn(said, told)
+
+
+def _fill_failed(
+    target: type[Node], tried: Sequence[Attempt], details: Sequence[Any], cause: Exception | None
+) -> FillError:
+    last = tried[-1]
+    name, many = target.__name__, _answers(len(tried))
+    said = "; ".join(last.errors)
+    match last.verdict:
+        case "refused":
+            code = "bae-fill-refused"
+            message = f"{name}: the LM refused to fill it: {said}"
+            fix = "look at what it was asked in .tried and the journal, or use another model"
+        case "empty":
+            code = "bae-fill-empty"
+            message = f"{name}: {many}, and the last was empty"
+            fix = "check that the model can give structured answers, or raise attempts=…"
+        case "cut-off":
+            code = "bae-fill-cut-off"
+            message = f"{name}: {many}, and the last was cut off before its end"
+            fix = "raise the backend's max_tokens=…, or bound the fields with max_length"
+        case "unparsable":
+            code = "bae-fill-unparsable"
+            message = f"{name}: {many}, and the last was {said}"
+            fix = "check that the model can give structured answers, or raise attempts=…"
+        case _:
+            code = "bae-fill-invalid"
+            message = f"{name}: {many}, none valid: {said}"
+            fix = "loosen the fields or describe them with Field(description=…); every answer is "
+            fix += "in .tried"
+    return FillError(
+        message,
+        node_type=target,
+        validation_errors=details,
+        attempts=len(tried),
+        tried=tried,
+        cause=cause,
+        code=code,
+        fix=fix,
+    )
+
+
+def _choice_failed(
+    names: Mapping[str, Chosen], source: Node | None, tried: Sequence[Attempt]
+) -> RouteError:
+    last = tried[-1]
+    place = f"{type(source).__name__}: " if source is not None else ""
+    refused = last.verdict == "refused"
+    said = "the LM refused to choose" if refused else f"{_answers(len(tried))}, none a choice"
+    return RouteError(
+        f"{place}{said} among {', '.join(names)}: {'; '.join(last.errors)}",
+        node_type=type(source) if source is not None else None,
+        code="bae-choice-refused" if refused else "bae-choice-outside",
+        fix="look at the answers in the journal, name the classes for what they are for, or use "
+        "another model",
+    )
+
+
+def _answers(number: int) -> str:
+    return "1 answer" if number == 1 else f"{number} answers"
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)

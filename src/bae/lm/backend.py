@@ -1,0 +1,218 @@
+"""What a backend is: one method, from a prompt with a JSON schema to an answer with its usage.
+Choosing, filling, asking again and routing in one call stand on top of it, in `asking.py`;
+policies wrap it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import NoneType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+
+from bae.lm import asking
+from bae.lm.usage import Usage
+
+if TYPE_CHECKING:
+    from bae.node import Node
+
+N = TypeVar("N", bound="Node")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """What is asked, in types: for backends that make a prompt of their own.
+
+    With `types`, one of them is to be chosen, and filled at once where it is among `fillable`.
+    Without, the `fields` of `target` are to be filled; after a wrong answer these are only the
+    ones that were wrong.
+    """
+
+    types: tuple[type[Node] | type[None], ...] = ()
+    fillable: tuple[type[Node], ...] = ()
+    target: type[Node] | None = None
+    fields: tuple[str, ...] = ()
+    resolved: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    context: Mapping[str, Any] | None = None
+    instruction: str = ""
+    source: Node | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A wrong answer, and what the model is told about it."""
+
+    answer: str
+    correction: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question to a model. Equal input gives an equal prompt.
+
+    `system` is the same for every question. `text` is the instruction and, as JSON, what is
+    known. `schema` is the JSON schema of the answer, always an object; send it by the provider's
+    channel for structured output. `name` is a name for the schema that every provider takes.
+    `turns` are the wrong answers so far.
+    """
+
+    system: str
+    text: str
+    schema: Mapping[str, Any]
+    name: str
+    question: Question = field(compare=False)
+    turns: tuple[Turn, ...] = ()
+
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation without the system part: user, and assistant and user by turns."""
+        said = [{"role": "user", "content": self.text}]
+        for turn in self.turns:
+            # Providers refuse an empty message.
+            said.append({"role": "assistant", "content": turn.answer or "(no answer)"})
+            said.append({"role": "user", "content": turn.correction})
+        return said
+
+    def flat(self) -> str:
+        """The conversation as one text, for models that take no turns."""
+        parts = [self.text]
+        for turn in self.turns:
+            parts.append(f"Your answer was:\n{turn.answer or '(no answer)'}")
+            parts.append(turn.correction)
+        return "\n\n".join(parts)
+
+
+class _Unparsed:
+    def __repr__(self) -> str:
+        return "<unparsed>"
+
+
+UNPARSED: Final = _Unparsed()
+
+
+_ONE_CALL: Final = Usage(calls=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model answered: its `text`, or the JSON `value` where it is parsed already.
+
+    `stop` says why it ended: by itself, cut off by a limit on its length, or in a refusal (then
+    `text` is what it said about that).
+    """
+
+    text: str = ""
+    usage: Usage = _ONE_CALL
+    stop: Literal["end", "cut-off", "refused"] = "end"
+    value: Any = UNPARSED
+
+
+class Backend(ABC):
+    """A language model. Subclass it and write `answer`; the four methods of `bae.LM` are here.
+
+    - `attempts`: how many more times a wrong answer is asked for again, with what was wrong.
+    - `retries`: how many more times a request that failed is sent, where that can help. Wrap the
+      backend in `bae.lm.Retry` to say more about it.
+    - `one_call`: whether a choice and the filling of what is chosen may be one request.
+    """
+
+    model: str = ""
+    """The model that answers, as its provider names it."""
+
+    answers_unions: bool = True
+    """Whether the model can be held to a schema with alternatives, for one-call routing."""
+
+    first_wait: float = 0.5
+    """Seconds until a request that failed is first sent again; later waits are longer."""
+
+    def __init__(self, *, attempts: int = 2, retries: int = 2, one_call: bool = True) -> None:
+        for name, value in (("attempts", attempts), ("retries", retries)):
+            if type(value) is not int or value < 0:
+                raise ValueError(f"{type(self).__name__}({name}={value!r}): give 0 or more")
+        self.attempts = attempts
+        self.retries = retries
+        self.one_call = one_call
+
+    @abstractmethod
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Ask the model once.
+
+        Raise `BaeLMError`, with `retryable` and `retry_after` where they are known, when there is
+        no answer. An answer that is wrong is no error here: return it as it is.
+        """
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What, besides the prompt and the model, changes answers: for cache keys. JSON values."""
+        return {}
+
+    def least_cost(self, usage: Usage) -> float | None:
+        """What a request with this usage costs at least, in dollars; None where its cost will not
+        be known. A budget that limits cost asks before the request is sent: a backend that tells
+        the cost of its answers by itself, or costs nothing, says so here."""
+        from bae.lm.prices import cost_of
+
+        return cost_of(self.model, usage) if self.model else 0.0
+
+    async def reject(self, prompt: Prompt) -> None:  # noqa: B027  most have nothing to forget
+        """Learn that the answer to this prompt was not valid: a cache forgets it."""
+
+    async def aclose(self) -> None:  # noqa: B027  not all hold connections
+        """Close connections. The backend may be used again; it opens new ones then."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def fill(
+        self,
+        target: type[N],
+        resolved: Mapping[str, Any],
+        instruction: str,
+        source: Node | None = None,
+    ) -> N:
+        """Have the model fill the plain fields of `target`; wrong ones are asked for again."""
+        return await asking.fill(self, target, resolved, instruction, source)
+
+    async def choose_type(
+        self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
+    ) -> type[Node] | type[None]:
+        """Have the model choose one of `types` by name; one alone needs no call."""
+        chosen, _ = await asking.choose(self, types, context=context)
+        return chosen
+
+    async def make(self, node: Node, target: type[N]) -> N:
+        """Build a `target` from what `node` holds."""
+        return await self.fill(target, {}, target.__name__, node)
+
+    async def decide(self, node: Node) -> Node | None:
+        """Choose among the successors of `node` and build the chosen one; None to end the run."""
+        from bae.plan import plan_of
+
+        plan = plan_of(type(node), strict=True)
+        chosen, filled = await self.route(node, plan.offered, plan.successors)
+        if chosen is NoneType or filled is not None:
+            return filled
+        return await self.make(node, chosen)
+
+    async def route(
+        self,
+        node: Node,
+        types: Sequence[type[Node] | type[None]],
+        fillable: Sequence[type[Node]] = (),
+    ) -> tuple[type[Node] | type[None], Node | None]:
+        """Choose one of `types` to go on to from `node`, and fill it in the same call where it is
+        among `fillable` and the model can. The run uses this; the second is None where the chosen
+        one is still to be filled."""
+        cls = type(self)
+        if cls.choose_type is not Backend.choose_type:  # it chooses in a way of its own
+            return await self.choose_type(types, dict(node)), None
+        if cls.fill is not Backend.fill:
+            fillable = ()
+        return await asking.choose(self, types, node, fillable=fillable)

@@ -1,0 +1,199 @@
+"""Claude through its command line program, with the login the user has there: one run of `claude`
+for one question. `subprocesses.py` runs it, `plain_schemas.py` puts the schema into words that it
+takes, and `claude_output.py` reads what it printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bae.exceptions import BaeLMError
+from bae.lm.backend import Answer, Backend, Prompt
+from bae.lm.claude_output import answer_in
+from bae.lm.http_errors import timeout_error
+from bae.lm.plain_schemas import plain
+from bae.lm.prices import cost_of
+from bae.lm.subprocesses import TooMuchOutput, run
+from bae.lm.usage import Usage
+
+LONGEST_ARGUMENT = 120_000 if os.name == "posix" else 12_000
+"""Bytes of the schema, and of the system part: Linux takes 128 KiB in one argument, Windows 32 KiB
+in all of them. The prompt itself goes by stdin, however long."""
+
+
+class ClaudeCLIBackend(Backend):
+    """Claude, asked through the program `claude`, version 2.1 or later. Run it once and log in, or
+    have `ANTHROPIC_API_KEY` set.
+
+    The program runs without tools, MCP servers, settings, memory and session files, in an empty
+    directory, and sends one request. It adds to the prompt today's date and, where you are logged
+    in with one, the e-mail address of the account. Since settings files are not read, what is set
+    up in them alone, as `apiKeyHelper`, has to be given by `env`.
+
+    - `model`: a name, or the alias of the newest: "sonnet", "opus", "haiku".
+    - `timeout`: seconds for a whole call, the start of the program included.
+    - `executable`: the program, looked up on the `PATH`, or the path to it.
+    - `env`: more environment variables for the program, as `{"CLAUDE_CODE_EFFORT_LEVEL": "low"}`.
+    - `max_output`: bytes that the program may print.
+    """
+
+    def __init__(
+        self,
+        model: str = "sonnet",
+        *,
+        timeout: float = 300.0,
+        executable: str | os.PathLike[str] = "claude",
+        env: Mapping[str, str] | None = None,
+        max_output: int = 16_000_000,
+        attempts: int = 2,
+        retries: int = 2,
+        one_call: bool = True,
+    ) -> None:
+        super().__init__(attempts=attempts, retries=retries, one_call=one_call)
+        if max_output < 1:
+            raise ValueError(f"ClaudeCLIBackend(max_output={max_output!r}): give 1 or more")
+        self.model = model
+        self.timeout = timeout
+        self.executable = os.fspath(executable)
+        self.max_output = max_output
+        self._env = dict(env or {})
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Those of the given environment variables that say where, and how, the model is asked;
+        keys and tokens are not among them."""
+        return {name: self._env[name] for name in sorted(self._env) if not _is_secret(name)}
+
+    def least_cost(self, usage: Usage) -> float | None:
+        """What a request with this usage costs by Anthropic's prices. Where the name is an alias
+        nobody knows before, but the program tells it afterwards."""
+        return cost_of(self.model, usage, "anthropic") or 0.0
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Run the program once."""
+        arguments = self._arguments(prompt)
+        given = prompt.flat().encode(errors="replace")
+        if given.startswith(b"/"):
+            given = b"\n" + given  # or it would be taken for a command to the program
+        # On the loop: to make and remove an empty directory is quicker than to have a thread do it.
+        with TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True) as empty:
+            env = self._environment(empty)
+            try:
+                ended = await run(
+                    [self._program(env), *arguments],
+                    given=given,
+                    cwd=empty,
+                    env=env,
+                    timeout=self.timeout,
+                    limit=self.max_output,
+                )
+            except TimeoutError as error:
+                raise timeout_error(self._who, self.timeout, error) from error
+            except TooMuchOutput as error:
+                raise BaeLMError(
+                    f"{self._who}: the program printed more than {self.max_output} bytes on "
+                    f"{error.pipe}, and was ended",
+                    code="bae-lm-output-too-long",
+                    cause=error,
+                    fix="see what it prints, or allow for more with max_output=…",
+                ) from error
+            except OSError as error:
+                raise self._unusable("could not be started", error) from error
+        return answer_in(ended, self._who, self.model)
+
+    @property
+    def _who(self) -> str:
+        return f"ClaudeCLIBackend({self.model!r})"
+
+    def _arguments(self, prompt: Prompt) -> list[str]:
+        schema = _fitted(json.dumps(prompt.schema))
+        # No argument can hold a zero byte, nor what is no text.
+        system = prompt.system.replace("\0", "").encode(errors="replace").decode()
+        for name, text in (("schema", schema), ("system part", system)):
+            size = len(text.encode())
+            if size > LONGEST_ARGUMENT:
+                raise BaeLMError(
+                    f"{self._who}: the {name} of {prompt.name} has {size} bytes, and the program "
+                    f"takes {LONGEST_ARGUMENT}",
+                    code="bae-lm-request-refused",
+                    fix="ask for less at once: split the node in two",
+                )
+        return [
+            *("--print", "--model", self.model, "--system-prompt", system, "--json-schema", schema),
+            # With --verbose the whole exchange is printed, a wrong answer included.
+            *("--output-format", "json", "--verbose"),
+            # One request: asking again is for the layer above, which counts it.
+            *("--max-turns", "1"),
+            *("--tools", "", "--strict-mcp-config", "--setting-sources", ""),
+            *("--disable-slash-commands", "--no-session-persistence"),
+        ]
+
+    def _environment(self, empty: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if name not in _OF_A_SESSION}
+        here = {"PWD": empty, "CLAUDE_CODE_TMPDIR": empty}
+        return {**kept, **_SWITCHES, **here, **self._env}
+
+    def _program(self, env: Mapping[str, str]) -> str:
+        found = shutil.which(self.executable, path=env.get("PATH"))
+        if found is None and Path(self.executable).is_file():
+            raise self._unusable("may not be run", None)
+        if found is None:
+            raise BaeLMError(
+                f"{self._who}: there is no program {self.executable!r}",
+                code="bae-lm-program-missing",
+                fix="npm install -g @anthropic-ai/claude-code, then run claude once and log in; or "
+                "say where it is with ClaudeCLIBackend(executable=…)",
+            )
+        return str(Path(found).absolute())  # it is started in another directory
+
+    def _unusable(self, why: str, cause: OSError | None) -> BaeLMError:
+        return BaeLMError(
+            f"{self._who}: the program {self.executable!r} {why}",
+            code="bae-lm-program-missing",
+            cause=cause,
+            fix="check that the file is the program claude, and executable",
+        )
+
+
+@lru_cache(maxsize=256)
+def _fitted(schema: str) -> str:
+    return json.dumps(plain(json.loads(schema)))
+
+
+def _is_secret(name: str) -> bool:
+    return any(part in name.upper() for part in ("KEY", "TOKEN", "SECRET", "PASSW", "HEADER"))
+
+
+_SWITCHES = {
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    # Requests that it would send by itself, besides the one.
+    "CLAUDE_CODE_MAX_RETRIES": "0",
+    "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
+    "CLAUDE_CODE_DISABLE_REFUSAL_FALLBACK": "1",
+    "DISABLE_COMPACT": "1",
+    # Without this, "@/etc/passwd" anywhere in a prompt has it read the file and send it.
+    "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
+    # What the user and the project tell it, in whatever directory it runs.
+    "CLAUDE_CODE_SAFE_MODE": "1",
+    "CLAUDE_CODE_DISABLE_CLAUDE_MDS": "1",
+    "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
+    "CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS": "1",
+}
+_OF_A_SESSION = frozenset(
+    {
+        "CLAUDECODE",
+        "CLAUDE_CODE_CHILD_SESSION",
+        "CLAUDE_CODE_ENTRYPOINT",
+        "CLAUDE_CODE_SESSION_ID",
+        "CLAUDE_CODE_SSE_PORT",
+        "CLAUDE_PROJECT_DIR",
+        "OLDPWD",
+    }
+)
+"""Set where bae itself runs inside a session of the program, which is no concern of this one."""

@@ -1,0 +1,51 @@
+"""Clients that hold connections, one for each event loop. Connections belong to the loop they were
+opened in: a backend that is used by `graph.run` twice is used in two loops, and a client shared
+between them would fail in the second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+C = TypeVar("C")
+
+
+class PerLoop(Generic[C]):
+    """Makes a client when a loop first asks for one, and closes it with the loop.
+
+    `asyncio.run` closes what is left open by itself: an async generator that is still suspended is
+    closed at the loop's end, and the client is held by one.
+    """
+
+    def __init__(self, make: Callable[[], C], close: Callable[[C], Awaitable[None]]) -> None:
+        self._make = make
+        self._close = close
+        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[C, AsyncGenerator[None]]] = (
+            WeakKeyDictionary()
+        )
+
+    async def get(self) -> C:
+        """The client of the running loop."""
+        loop = asyncio.get_running_loop()
+        found = self._open.get(loop)
+        if found is not None:
+            return found[0]
+        client = self._make()
+        holder = self._held(client)
+        self._open[loop] = client, holder
+        await anext(holder)
+        return client
+
+    async def aclose(self) -> None:
+        """Close the client of the running loop; the next `get` makes a new one."""
+        found = self._open.pop(asyncio.get_running_loop(), None)
+        if found is not None:
+            await found[1].aclose()
+
+    async def _held(self, client: C) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            await self._close(client)

@@ -1,0 +1,303 @@
+"""Budgets: limits on calls, tokens, cost and time, as scopes that nest. `with budget:` counts
+everything asked inside the block; the policy `Budgeted` counts what one LM is asked. A request is
+checked before it is sent; `charging.py` does that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from math import isfinite
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
+
+from bae.exceptions import BudgetError
+from bae.lm.backend import Answer, Prompt
+from bae.lm.policies.charging import Hold, Scope, current, in_time
+from bae.lm.policies.policy import Policy
+from bae.lm.usage import Usage
+
+if TYPE_CHECKING:
+    from bae.lm.protocol import LM
+
+Limit = Literal["calls", "tokens", "cost", "seconds"]
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What is left of a budget; None where there is no limit, or nobody knows."""
+
+    calls: int | None = None
+    tokens: int | None = None
+    cost: float | None = None
+    seconds: float | None = None
+
+
+class Budget:
+    """Limits on what may be spent, and what has been. Enter it, `with Budget(calls=50) as budget:`,
+    and everything asked in the block is counted, in subgraphs, maps and threads too.
+
+    - `calls`: requests sent, failed ones too. Those under way are counted, so that no number of
+      concurrent ones goes past the limit.
+    - `tokens`: in and out. A request is refused when the estimate of its prompt does not fit.
+    - `cost`: in US dollars. The price of the model has to be known.
+    - `seconds`: on the clock, from the moment the budget is first entered or asked. What is under
+      way then is cut off.
+
+    The last request may go past the limits on tokens and cost by what the model says; the next is
+    refused. What is refused raises `BudgetError`, and nothing is sent. Budgets nest: a request is
+    charged to all whose blocks it is in, and to those that these are `within`. `quiet=True` ends
+    the block without an error when this budget, and no other, is what ran out; `.error` has it.
+
+    To go on with a budget later, keep `dump()` and read it back with `Budget.restored`.
+    """
+
+    def __init__(
+        self,
+        *,
+        calls: int | None = None,
+        tokens: int | None = None,
+        cost: float | None = None,
+        seconds: float | None = None,
+        scope: str = "budget",
+        within: Budget | None = None,
+        quiet: bool = False,
+        spent: Usage | None = None,
+        elapsed: float = 0.0,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        limits = {"calls": calls, "tokens": tokens, "cost": cost, "seconds": seconds}
+        for name, value in limits.items():
+            if value is not None and not (isfinite(value) and value >= 0):
+                raise ValueError(f"Budget({name}={value!r}): give 0 or more, or None for no limit")
+        self.calls = calls
+        self.tokens = tokens
+        self.cost = cost
+        self.seconds = seconds
+        self.scope = scope
+        self.within = within
+        self.quiet = quiet
+        self.error: BudgetError | None = None
+        self._used = spent or Usage()
+        self._held_calls = 0
+        self._held_tokens = 0
+        self._held_cost = 0.0
+        self._clock = clock
+        self._before = elapsed
+        self._since: float | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """What has been spent, without what is under way."""
+        return self._used
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the budget was first entered or asked; 0 before."""
+        running = 0.0 if self._since is None else self._clock() - self._since
+        return self._before + running
+
+    @property
+    def remaining(self) -> Remaining:
+        """What is left, less what is under way; never below zero."""
+        used = self._used
+        calls, tokens = used.calls + self._held_calls, used.tokens + self._held_tokens
+        cost = None
+        if self.cost is not None and used.cost is not None:
+            cost = max(0.0, self.cost - used.cost - self._held_cost)
+        return Remaining(
+            None if self.calls is None else max(0, self.calls - calls),
+            None if self.tokens is None else max(0, self.tokens - tokens),
+            cost,
+            None if self.seconds is None else max(0.0, self.seconds - self.elapsed),
+        )
+
+    def dump(self) -> dict[str, Any]:
+        """The limits and what has been spent, as JSON values."""
+        return {
+            "scope": self.scope,
+            "limits": {
+                "calls": self.calls,
+                "tokens": self.tokens,
+                "cost": self.cost,
+                "seconds": self.seconds,
+            },
+            "spent": {**asdict(self._used), "models": list(self._used.models)},
+            "elapsed": self.elapsed,
+        }
+
+    @classmethod
+    def restored(cls, dumped: Mapping[str, Any], within: Budget | None = None) -> Budget:
+        """The budget that `dump` told of, with as much spent. Requests that were under way when it
+        was dumped are not among that."""
+        spent = cast(dict[str, Any], dict(dumped["spent"]))
+        spent["models"] = tuple(spent["models"])
+        return cls(
+            **dumped["limits"],
+            scope=dumped["scope"],
+            within=within,
+            spent=Usage(**spent),
+            elapsed=dumped["elapsed"],
+        )
+
+    def __enter__(self) -> Self:
+        current.set(self.scope_in(current.get()))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        entered = current.get()
+        if entered is not None and entered.budget is self:
+            current.set(entered.outer)
+        self.error = self._own(error)
+        return self.quiet and self.error is not None
+
+    # For `charging.py`, which calls the next three with its lock held.
+
+    def scope_in(self, outer: Scope | None) -> Scope:
+        """The scope of this budget inside another: with those it is `within`, each once."""
+        budgets = () if outer is None else outer.budgets
+        added: list[Budget] = []
+        budget: Budget | None = self
+        while budget is not None:
+            budget.begin()
+            if all(budget is not other for other in budgets):
+                added.insert(0, budget)
+            budget = budget.within
+        return Scope(self, outer, (*budgets, *added))
+
+    def begin(self) -> None:
+        """Start the clock, once."""
+        if self._since is None:
+            self._since = self._clock()
+
+    def check(self, hold: Hold) -> None:
+        """Raise where a request does not fit, beside what is spent and what is under way."""
+        used = self._used
+        if self.calls is not None and used.calls + self._held_calls >= self.calls:
+            raise self.spent("calls")
+        if self.tokens is not None:
+            taken = used.tokens + self._held_tokens
+            if taken >= self.tokens or taken + hold.tokens > self.tokens:
+                raise self.spent("tokens", hold.tokens)
+        if self.cost is not None:
+            if used.cost is None:
+                raise self.cost_unknown(", ".join(used.models))
+            taken = used.cost + self._held_cost
+            # A limit of nothing is for models that are free.
+            if taken + hold.cost > self.cost or (taken >= self.cost > 0):
+                raise self.spent("cost", hold.cost)
+        if self.seconds is not None and self.elapsed >= self.seconds:
+            raise self.spent("seconds")
+
+    def take(self, hold: Hold) -> None:
+        """Hold what a request needs while it is under way."""
+        self._held_calls += 1
+        self._held_tokens += hold.tokens
+        self._held_cost += hold.cost
+
+    def put_back(self, hold: Hold, used: Usage | None) -> None:
+        """Let go of what was held, and add what was used in its place."""
+        self._held_calls -= 1
+        self._held_tokens -= hold.tokens
+        # Sums of floats do not come back to nothing by themselves.
+        self._held_cost = self._held_cost - hold.cost if self._held_calls else 0.0
+        if used is not None:
+            self._used += used
+
+    def spent(
+        self, limit: Limit, needed: float = 0, cause: BaseException | None = None
+    ) -> BudgetError:
+        """The error for a limit of this budget."""
+        used = self._used
+        match limit:
+            case "calls":
+                bound, amount, held = self.calls or 0, used.calls, self._held_calls
+                said = f"{amount} of {_many(bound, 'call')} spent"
+                said += f" and {held} more under way" if held else ""
+            case "tokens":
+                bound, amount, held = self.tokens or 0, used.tokens, self._held_tokens
+                said = f"{amount} of {_many(bound, 'token')} spent"
+                said += f" and about {held} more under way" if held else ""
+                said += f", and this request is about {needed:g}"
+            case "cost":
+                bound, amount, held = self.cost or 0.0, used.cost or 0.0, self._held_cost
+                said = f"${amount:.4f} of ${bound:.4f} spent"
+                said += f" and ${held:.4f} or more under way" if held else ""
+                said += f", and this request costs ${needed:.4f} or more" if needed else ""
+            case "seconds":
+                bound, amount = self.seconds or 0.0, self.elapsed
+                said = f"the {bound:g} s are over"
+        return BudgetError(
+            f"{self.scope}: {said}",
+            limit=limit,
+            bound=bound,
+            used=amount,
+            scope=self.scope,
+            usage=used,
+            budget=self,
+            cause=cause,
+            fix=f"raise the limit with Budget({limit}=…), or ask for less; what was done until "
+            "then is in .trace",
+        )
+
+    def cost_unknown(self, model: str) -> BudgetError:
+        """The error for a limit on cost where nobody knows what a request costs."""
+        return BudgetError(
+            f"{self.scope}: the cost is limited to ${self.cost or 0.0:.4f}, and nobody knows what"
+            f" {model or 'the model'} costs",
+            code="bae-budget-cost-unknown",
+            limit="cost",
+            bound=self.cost or 0.0,
+            used=self._used.cost or 0.0,
+            scope=self.scope,
+            usage=self._used,
+            budget=self,
+            fix="install the price list with pip install 'bae-graphs[prices]', or limit calls or "
+            "tokens instead; a backend of your own says it in least_cost and in Usage(cost=…)",
+        )
+
+    def _own(self, error: BaseException | None) -> BudgetError | None:
+        """What this budget raised, where that is the error or the cause of it."""
+        while error is not None:
+            if isinstance(error, BudgetError) and error.budget is self:
+                return error
+            error = error.__cause__
+        return None
+
+    def __repr__(self) -> str:
+        limits = (
+            f"{name}={value:g}"
+            for name in ("calls", "tokens", "cost", "seconds")
+            if (value := getattr(self, name)) is not None
+        )
+        return f"Budget({', '.join([*limits, f'scope={self.scope!r}'])})"
+
+
+class Budgeted(Policy):
+    """Charges what an LM is asked to a budget: `Budgeted(lm, Budget(calls=100))`.
+
+    One budget may serve several LMs, and a request is charged to it once, wherever it is around
+    it. Answers from a cache inside are free, and every retry inside is charged.
+    """
+
+    def __init__(self, lm: LM | str, budget: Budget) -> None:
+        super().__init__(lm)
+        self.budget = budget
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Ask what is inside, where the budget has something left."""
+        outer = current.get()
+        current.set(self.budget.scope_in(outer))
+        try:
+            return await in_time(lambda: self.ask(prompt))
+        finally:
+            current.set(outer)
+
+
+def _many(number: float, unit: str) -> str:
+    return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"

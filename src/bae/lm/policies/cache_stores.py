@@ -1,0 +1,272 @@
+"""Where a cache keeps answers: in memory, or in an SQLite file that several processes may use at
+once. A store maps one text to another; what the texts are is known to `cache.py`."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from time import sleep, time
+from typing import Protocol, TypeVar
+
+from bae.exceptions import BaeLMError
+from bae.lm.policies.slots import Slots
+from bae.threads import in_thread
+
+T = TypeVar("T")
+
+
+class CacheStore(Protocol):
+    """What `Cached` needs of a store; write these four to keep answers elsewhere. One store may be
+    used from several event loops."""
+
+    async def get(self, key: str) -> str | None:
+        """The text that was put there, or None."""
+        ...
+
+    async def put(self, key: str, text: str) -> None:
+        """Keep a text."""
+        ...
+
+    async def drop(self, key: str) -> None:
+        """Forget a text, where it is there."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close what is open. The store may be used again, and opens it again then."""
+        ...
+
+
+class MemoryCache:
+    """Keeps answers in this process: the `size` that were used last."""
+
+    def __init__(self, size: int = 1000) -> None:
+        if type(size) is not int or size < 1:
+            raise ValueError(f"MemoryCache(size={size!r}): give 1 or more")
+        self.size = size
+        self._texts: OrderedDict[str, str] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    async def get(self, key: str) -> str | None:
+        """The text that was put there, which is the last used now."""
+        with self._lock:
+            text = self._texts.get(key)
+            if text is not None:
+                self._texts.move_to_end(key)
+            return text
+
+    async def put(self, key: str, text: str) -> None:
+        """Keep a text, and let go of the one that was not used for the longest time."""
+        with self._lock:
+            self._texts[key] = text
+            self._texts.move_to_end(key)
+            while len(self._texts) > self.size:
+                self._texts.popitem(last=False)
+
+    async def drop(self, key: str) -> None:
+        """Forget a text."""
+        with self._lock:
+            self._texts.pop(key, None)
+
+    async def aclose(self) -> None:
+        """Nothing is open. The answers stay."""
+
+
+class SQLiteCache:
+    """Keeps answers in a file, for runs to come: `SQLiteCache("answers.sqlite")`.
+
+    Several processes may use one file at once, and one that is killed leaves it whole. It is
+    opened when it is first used, and all work on it is done in worker threads. Answers older than
+    `age` seconds are not given out, and of more than `size` the oldest are deleted; None is no
+    bound. `timeout` is how long to wait while another process writes.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        size: int | None = 100_000,
+        age: float | None = None,
+        timeout: float = 10.0,
+        clock: Callable[[], float] = time,
+    ) -> None:
+        if size is not None and (type(size) is not int or size < 1):
+            raise ValueError(f"SQLiteCache(size={size!r}): give 1 or more, or None for no bound")
+        if age is not None and not age > 0:
+            raise ValueError(f"SQLiteCache(age={age!r}): give more than 0, or None for no bound")
+        self.path = Path(path)
+        self.size = size
+        self.age = age
+        self.timeout = timeout
+        self._clock = clock
+        self._turn = Slots(1)
+        self._lock = Lock()
+        self._open: _Connection | None = None
+        self._puts = 0
+
+    async def get(self, key: str) -> str | None:
+        """The text that was put there and is not too old."""
+
+        def read(database: sqlite3.Connection) -> str | None:
+            since = float("-inf") if self.age is None else self._clock() - self.age
+            row = database.execute(
+                "SELECT text FROM answers WHERE key = ? AND at > ?", (key, since)
+            ).fetchone()
+            return None if row is None else str(row[0])
+
+        return await self._do(read)
+
+    async def put(self, key: str, text: str) -> None:
+        """Keep a text; now and then, delete what is too old or too many."""
+
+        def write(database: sqlite3.Connection) -> None:
+            database.execute(
+                "INSERT OR REPLACE INTO answers (key, text, at) VALUES (?, ?, ?)",
+                (key, text, self._clock()),
+            )
+            self._puts += 1
+            if self._puts % PRUNE_EVERY == 0:
+                self._prune(database)
+
+        await self._do(write)
+
+    async def drop(self, key: str) -> None:
+        """Forget a text."""
+
+        def delete(database: sqlite3.Connection) -> None:
+            database.execute("DELETE FROM answers WHERE key = ?", (key,))
+
+        await self._do(delete)
+
+    async def prune(self) -> int:
+        """Delete what is too old or too many, now, and tell how many these were."""
+        return await self._do(self._prune)
+
+    async def aclose(self) -> None:
+        """Close the file."""
+        await in_thread(self._close)
+
+    def _prune(self, database: sqlite3.Connection) -> int:
+        gone = 0
+        if self.age is not None:
+            old = self._clock() - self.age
+            gone += database.execute("DELETE FROM answers WHERE at <= ?", (old,)).rowcount
+        if self.size is not None:
+            gone += database.execute(
+                "DELETE FROM answers WHERE key IN"
+                " (SELECT key FROM answers ORDER BY at DESC LIMIT -1 OFFSET ?)",
+                (self.size,),
+            ).rowcount
+        return gone
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        # One at a time, so that a file which another process holds keeps one thread waiting and
+        # not all of them. The lock is for work that went on after its caller was cancelled.
+        async with self._turn:
+            return await in_thread(lambda: self._with(work))
+
+    def _with(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock:
+            try:
+                if self._open is None or self._open.process != os.getpid():
+                    self._open = _Connection(self)
+                return work(self._open.database)
+            except (sqlite3.Error, OSError) as error:
+                raise self._unreadable(error) from error
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._open is not None:
+                self._open.close()
+                self._open = None
+
+    def _unreadable(self, error: Exception) -> BaeLMError:
+        busy = "locked" in str(error) or "busy" in str(error)
+        return BaeLMError(
+            f"the cache {self.path} cannot be used",
+            code="bae-lm-cache-unreadable",
+            cause=error,
+            fix="another process has been writing to it for too long: raise timeout=…"
+            if busy
+            else "check the path and its permissions, or move the file away: it only holds answers "
+            "that can be asked for again",
+        )
+
+
+class _Connection:
+    """An open file, which closes when nobody holds this any more."""
+
+    def __init__(self, cache: SQLiteCache) -> None:
+        cache.path.parent.mkdir(parents=True, exist_ok=True)
+        # Autocommit: each statement is a transaction of its own.
+        self.database = sqlite3.connect(
+            cache.path, timeout=cache.timeout, isolation_level=None, check_same_thread=False
+        )
+        self.process = os.getpid()
+        self.close = weakref.finalize(self, _close_in, self.process, self.database)
+        try:
+            _prepare(self.database, cache.timeout)
+        except BaseException:
+            self.close()
+            raise
+
+
+def _close_in(process: int, database: sqlite3.Connection) -> None:
+    # A forked child must not close what its parent uses: that would drop the parent's locks.
+    if process == os.getpid():
+        database.close()
+
+
+def _prepare(database: sqlite3.Connection, timeout: float) -> None:
+    database.execute("BEGIN")  # to see all three of one moment: another process may be at this
+    found = database.execute("PRAGMA application_id").fetchone()[0]
+    tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    database.execute("COMMIT")
+    if found not in (0, APPLICATION) or (found == 0 and tables):
+        raise sqlite3.DatabaseError("it is the database of something else")
+    if found == APPLICATION and version != VERSION:
+        raise sqlite3.DatabaseError(f"it is of version {version}, and this is {VERSION}")
+    _switch_to_wal(database, timeout)
+    # What is lost when the power fails is asked for again; a process that dies loses nothing.
+    database.execute("PRAGMA synchronous = NORMAL")
+    if found == APPLICATION:
+        return
+    database.execute("BEGIN IMMEDIATE")
+    database.execute(
+        "CREATE TABLE IF NOT EXISTS answers"
+        " (key TEXT PRIMARY KEY, text TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
+    )
+    database.execute("CREATE INDEX IF NOT EXISTS answers_at ON answers (at)")
+    database.execute(f"PRAGMA application_id = {APPLICATION}")
+    database.execute(f"PRAGMA user_version = {VERSION}")
+    database.execute("COMMIT")
+
+
+def _switch_to_wal(database: sqlite3.Connection, timeout: float) -> None:
+    """SQLite does not wait for others here, as it does elsewhere."""
+    until = time() + timeout
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time() > until:
+                raise
+            sleep(0.01)
+
+
+PRUNE_EVERY = 100
+"""Answers put between two looks at the bounds."""
+
+APPLICATION = 0x62616543
+"""Marks the file as this cache, "baeC" in ASCII."""
+
+VERSION = 1

@@ -1,0 +1,94 @@
+"""What every policy is: a backend around a backend. The asking layer stands on the outermost, so a
+wrapped LM has all the methods of an LM, and policies nest in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bae.lm.backend import Answer, Backend, Prompt
+from bae.lm.policies.charging import charged
+
+if TYPE_CHECKING:
+    from bae.lm.protocol import LM
+    from bae.lm.usage import Usage
+
+
+class Policy(Backend):
+    """Wraps any LM, or the one that a name such as "local" stands for, and answers as it does.
+    Subclass it and write `answer`, which asks what is inside with `await self.ask(prompt)`.
+
+    What the LM says of itself (`model`, `settings`, `attempts` and so on) is what it says now:
+    change it there.
+    """
+
+    def __init__(self, lm: LM | str) -> None:
+        # Not Backend.__init__: what it would keep is read from what is inside.
+        self.inner = as_backend(lm)
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Ask what is inside."""
+        return await self.ask(prompt)
+
+    async def ask(self, prompt: Prompt) -> Answer:
+        """Ask what is inside, once. A request to a model is charged to the budgets around it."""
+        return await charged(self.inner, prompt)
+
+    # Plain attributes in `Backend`, and here read from what is inside, whenever they are asked for.
+
+    @property
+    def model(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
+        """The model that answers."""
+        return self.inner.model
+
+    @property
+    def answers_unions(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
+        """Whether the model can be held to a schema with alternatives."""
+        return self.inner.answers_unions
+
+    @property
+    def attempts(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
+        """How many more times a wrong answer is asked for again."""
+        return self.inner.attempts
+
+    @property
+    def retries(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
+        """How many more times the asking layer sends a request that failed."""
+        return self.inner.retries
+
+    @property
+    def one_call(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
+        """Whether a choice and the filling of what is chosen may be one request."""
+        return self.inner.one_call
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What, besides the prompt and the model, changes answers."""
+        return self.inner.settings
+
+    def least_cost(self, usage: Usage) -> float | None:
+        """What a request costs at least; None where its cost will not be known."""
+        return self.inner.least_cost(usage)
+
+    async def reject(self, prompt: Prompt) -> None:
+        """Pass on that the answer to this prompt was not valid."""
+        await self.inner.reject(prompt)
+
+    async def aclose(self) -> None:
+        """Close what is inside."""
+        await self.inner.aclose()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+
+def as_backend(lm: LM | str) -> Backend:
+    """The LM itself where it is a backend, the one a name stands for, and any other through its
+    four methods."""
+    from bae.lm.foreign import Foreign
+
+    if isinstance(lm, str):
+        from bae.lm.named import resolve
+
+        lm = resolve(lm)
+    return lm if isinstance(lm, Backend) else Foreign(lm)

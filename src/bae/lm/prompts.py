@@ -1,0 +1,163 @@
+"""Prompts, the same for all backends: the class name as the instruction, what is known as JSON, and
+the schema of the answer beside it. Equal input gives an equal prompt, to the letter."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from types import NoneType
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic_core import to_jsonable_python
+
+from bae.exceptions import BaeLMError
+from bae.lm.backend import Prompt, Question, Turn
+from bae.lm.ordering import ordered
+from bae.lm.schemas import fill_schema, route_schema, shown_fields
+
+if TYPE_CHECKING:
+    from bae.node import Node
+
+SYSTEM = (
+    "You carry out one step of a program. The first line says what to make. The JSON after it is "
+    'what is known; values under "context" were looked up for this step. Answer with one JSON '
+    "object that fits the schema you are given, and with nothing else."
+)
+CHOOSE = "Choose what comes next."
+CHOOSE_AND_MAKE = "Choose what comes next, and make it."
+OR_STOP = '"None" is to stop here.'
+
+
+def fill_prompt(
+    target: type[Node],
+    fields: tuple[str, ...],
+    resolved: Mapping[str, Any],
+    instruction: str,
+    source: Node | None,
+    turns: tuple[Turn, ...] = (),
+) -> Prompt:
+    """Ask for some fields of a node."""
+    known = {} if source is None else {type(source).__name__: seen_of(source)}
+    if resolved:
+        known["context"] = _context_of(target, resolved)
+    return Prompt(
+        system=SYSTEM,
+        text=_text(instruction, known),
+        schema=fill_schema(target, fields),
+        name=re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
+        question=Question(
+            target=target,
+            fields=fields,
+            resolved=resolved,
+            instruction=instruction,
+            source=source,
+        ),
+        turns=turns,
+    )
+
+
+def choice_prompt(
+    names: Mapping[str, type[Node] | type[None]],
+    fillable: Sequence[type[Node]],
+    source: Node | None,
+    context: Mapping[str, Any] | None,
+    turns: tuple[Turn, ...] = (),
+) -> Prompt:
+    """Ask for one of the names, and for the fields of those that can be filled at once."""
+    known: dict[str, Any] = {}
+    if source is not None:
+        known[type(source).__name__] = seen_of(source)
+    if context is not None:
+        known["context"] = _jsonable(context, "the context of a choice")
+    instruction = [CHOOSE_AND_MAKE if fillable else CHOOSE]
+    if NoneType in names.values():
+        instruction.append(OR_STOP)
+    options = {
+        name: cast("type[Node]", cls) if cls in fillable else None for name, cls in names.items()
+    }
+    return Prompt(
+        system=SYSTEM,
+        text=_text(" ".join(instruction), known),
+        schema=route_schema(options),
+        name="Choice",
+        question=Question(
+            types=tuple(names.values()),
+            fillable=tuple(fillable),
+            context=context,
+            source=source,
+        ),
+        turns=turns,
+    )
+
+
+def names_of(types: Sequence[type[Node] | type[None]]) -> dict[str, type[Node] | type[None]]:
+    """The types by the name a model knows them by: the class name, numbered where two share one."""
+    names: dict[str, type[Node] | type[None]] = {}
+    for cls in types:
+        name = "None" if cls is NoneType else cls.__name__
+        number = 1
+        while (name if number == 1 else f"{name}_{number}") in names:
+            number += 1
+        names[name if number == 1 else f"{name}_{number}"] = cls
+    return names
+
+
+def seen_of(node: Node) -> Any:
+    """What a model sees of a node, as JSON."""
+    return _seen(type(node), node, shown_fields(type(node)))
+
+
+def _context_of(cls: type[Node], resolved: Mapping[str, Any]) -> dict[str, Any]:
+    names = shown_fields(cls) & resolved.keys()
+    if cls.__pydantic_decorators__.model_serializers:  # says the whole node, which is not there yet
+        values = {n: resolved[n] for n in resolved if n in names}
+        return _jsonable(values, f"the context of {cls.__name__}")
+    # Not by `model_construct`, which makes defaults for all that is not there.
+    shell = cls.__new__(cls)
+    for name, value in (
+        ("__dict__", dict(resolved)),
+        ("__pydantic_fields_set__", set(resolved)),
+        ("__pydantic_extra__", None),
+        ("__pydantic_private__", None),
+    ):
+        object.__setattr__(shell, name, value)
+    return _seen(cls, shell, names)
+
+
+def _seen(cls: type[Node], node: Node, names: frozenset[str]) -> Any:
+    try:
+        said = cls.__pydantic_serializer__.to_python(
+            node, mode="json", include=set(names), by_alias=False, warnings=False
+        )
+        return ordered(said, node)
+    except Exception as error:  # serializers and computed fields are code of the node's own
+        raise BaeLMError(
+            f"{cls.__name__} cannot be shown to the LM as JSON",
+            code="bae-lm-prompt",
+            cause=error,
+            fix="annotate what is no data with its own type, or leave it out with "
+            "Field(exclude=True)",
+        ) from error
+
+
+def _jsonable(values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    values = dict(values)
+    try:
+        return ordered(to_jsonable_python(values, by_alias=False), values)
+    except Exception as error:
+        raise BaeLMError(
+            f"{what} cannot be shown to the LM as JSON",
+            code="bae-lm-prompt",
+            cause=error,
+            fix="give it values that JSON can say",
+        ) from error
+
+
+def _text(instruction: str, known: Mapping[str, Any]) -> str:
+    if not known:
+        return instruction
+    said = json.dumps(known, ensure_ascii=False, separators=(",", ":"))
+    # Half a character is no text that can be sent, but in JSON its escape is.
+    said = said.encode("utf-8", "backslashreplace").decode()
+    return f"{instruction}\n\n{said}"

@@ -1,0 +1,229 @@
+"""Any model that PydanticAI knows, asked through its agents: one request a question, the schema in
+the provider's channel for structured output. What PydanticAI would do about a wrong answer is
+switched off: `asking.py` judges it. `pydantic_ai_errors.py` says what a failure means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic_core import to_jsonable_python
+
+from bae.lm.anthropic_schemas import described, unfit, untyped
+from bae.lm.backend import Answer, Backend, Prompt
+from bae.lm.clients import PerLoop
+from bae.lm.extras import need
+from bae.lm.prices import cost_of, rates_of
+from bae.lm.pydantic_ai_errors import error_for, model_error
+from bae.lm.pydantic_ai_messages import answer_of, conversation, response_in
+from bae.lm.usage import Usage
+
+if TYPE_CHECKING:
+    from pydantic_ai import Agent
+    from pydantic_ai.models import Model, ModelRequestContext
+    from pydantic_ai.profiles import ModelProfile
+
+Output = Literal["auto", "native", "tool", "prompted"]
+
+
+class PydanticAIBackend(Backend):
+    """A model of PydanticAI: by its name, as "openai:gpt-5-mini", or one you have made.
+
+    Make one to reach a server of your own:
+    `OpenAIChatModel("qwen", provider=OpenAIProvider(base_url="http://localhost:8000/v1"))`. Then
+    the client in it is yours: give each event loop that runs at the same time its own backend, and
+    make it with `max_retries=0`, or it is copied for every call.
+
+    - `model_settings`: what PydanticAI takes as such, as `{"temperature": 0, "max_tokens": 500}`.
+    - `timeout`: seconds for a whole call.
+    - `output`: how the schema is sent: "native" is the provider's channel for structured output,
+      "tool" the arguments of a tool, "prompted" the prompt. "auto" is the first of them that the
+      model has; Claude gets as a tool what its channel does not take.
+    """
+
+    def __init__(
+        self,
+        model: str | Model,
+        *,
+        model_settings: Mapping[str, Any] | None = None,
+        timeout: float = 600.0,
+        output: Output = "auto",
+        attempts: int = 2,
+        retries: int = 2,
+        one_call: bool = True,
+    ) -> None:
+        super().__init__(attempts=attempts, retries=retries, one_call=one_call)
+        need("pydantic_ai", extra="pydantic-ai", by="PydanticAIBackend")
+        self.timeout = timeout
+        self.output: Output = output
+        self.model_settings = dict(model_settings or {})
+        self._given = model
+        # Made here, where waiting for the imports does no harm and a wrong name is seen at once.
+        made = self._make()
+        self._unused = [made]
+        self.model = model if isinstance(model, str) else made.model_name
+        self._base_url = _address(made)
+        self._priced = made.model_name, made.system
+        rates_of(*self._priced)
+        self._models = PerLoop(self._next, _close)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The model settings, how the schema is sent, and to where."""
+        said = to_jsonable_python(self.model_settings, fallback=repr)
+        return {"model_settings": said, "output": self.output, "base_url": self._base_url}
+
+    def least_cost(self, usage: Usage) -> float | None:
+        """What a request with this usage costs, by the prices of the model's provider."""
+        name, provider = self._priced
+        return cost_of(name, usage, provider)
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop that PydanticAI opened; the next question
+        opens new ones."""
+        await self._models.aclose()
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Send one request to the model."""
+        from pydantic_ai import capture_run_messages
+        from pydantic_ai.exceptions import UnexpectedModelBehavior
+
+        model = await self._models.get()
+        output = self._output_for(model, prompt)
+        claude = output == "native" and _is_claude(model)
+        agent = _agent(json.dumps(prompt.schema), prompt.name, output, claude=claude)
+        history, last = conversation(prompt)
+        with capture_run_messages() as messages:
+            try:
+                await agent.run(
+                    last,
+                    model=model,
+                    instructions=prompt.system or None,
+                    message_history=history,
+                    model_settings=self._settings_for(model),
+                )
+            except Exception as error:
+                # An answer that it takes for wrong is there, and the layer above judges it.
+                answered = response_in(messages[len(history) :]) is not None
+                if not (answered and isinstance(error, UnexpectedModelBehavior)):
+                    meant = error_for(self._who, error, self.timeout)
+                    if meant is error:
+                        raise
+                    raise meant from error
+        response = response_in(messages[len(history) :])
+        assert response is not None
+        return answer_of(response, self._who)
+
+    @property
+    def _who(self) -> str:
+        return f"PydanticAIBackend({self.model!r})"
+
+    def _make(self) -> Model:
+        from pydantic_ai.models import infer_model
+
+        if not isinstance(self._given, str):
+            return self._given
+        try:
+            made = infer_model(self._given)
+            client: Any = getattr(made, "client", None)
+            if hasattr(client, "max_retries"):
+                client.max_retries = 0  # as below, and without a copy of the client for each call
+            return made
+        except (ImportError, RuntimeError) as error:  # what PydanticAI raises is of the latter
+            raise model_error(self._given, error) from error
+
+    def _next(self) -> Model:
+        try:
+            return self._unused.pop()
+        except IndexError:
+            return self._make()
+
+    def _settings_for(self, model: Model) -> Any:
+        settings: dict[str, Any] = {"request_timeout": self.timeout}
+        client: Any = getattr(model, "client", None)
+        if getattr(client, "max_retries", None) != 0 and _takes_max_retries(model):
+            settings["max_retries"] = 0  # asking again is for the layer above, which counts it
+        return {**settings, **self.model_settings}
+
+    def _output_for(self, model: Model, prompt: Prompt) -> Output:
+        if self.output != "auto":
+            return self.output
+        profile = _profile(model)
+        if profile is None:
+            return "auto"  # several models behind one: each takes what it has
+        native = profile.get("supports_json_schema_output", False)
+        if native and not (_is_claude(model) and unfit(prompt.schema)):
+            return "native"
+        return "tool" if profile.get("supports_tools", True) else "prompted"
+
+
+@lru_cache(maxsize=256)
+def _agent(schema: str, name: str, output: Output, *, claude: bool) -> Agent[None, Any]:
+    """The agent for questions with this schema. Which model it asks, and how, is said each time."""
+    from pydantic_ai import Agent, NativeOutput, PromptedOutput, StructuredDict, ToolOutput
+    from pydantic_ai.capabilities import Hooks
+
+    # A schema that refers to itself cannot be given by a type, so the type is any object at all
+    # and the schema is put into the request.
+    anything = StructuredDict({"type": "object"}, name=name)
+    found = json.loads(schema)
+    asked = described(found) if claude else found
+
+    async def send_schema(ctx: Any, request: ModelRequestContext) -> ModelRequestContext:
+        sent = request.model_request_parameters
+        if sent.output_object is not None:
+            sent = replace(sent, output_object=replace(sent.output_object, json_schema=asked))
+        tools = [replace(tool, parameters_json_schema=asked) for tool in sent.output_tools]
+        return replace(request, model_request_parameters=replace(sent, output_tools=tools))
+
+    # Whether a provider can be strict about the schema is found out from it, but for one thing.
+    strict = False if untyped(asked) else None
+    kinds: dict[Output, Any] = {
+        "auto": anything,
+        "native": NativeOutput(anything, name=name, strict=strict),
+        "tool": ToolOutput(anything, name=name, description=_TOOL, strict=strict),
+        "prompted": PromptedOutput(anything, name=name),
+    }
+    return Agent(
+        output_type=kinds[output],
+        name="bae",
+        retries=0,
+        capabilities=[Hooks(before_model_request=send_schema)],
+    )
+
+
+def _takes_max_retries(model: Any) -> bool:
+    """Whether it can be told; one that cannot would warn. Models may stand around others."""
+    inner = [*getattr(model, "models", ()), *filter(None, [getattr(model, "wrapped", None)])]
+    unsupported: frozenset[str] = model.unsupported_settings
+    return "max_retries" not in unsupported and all(map(_takes_max_retries, inner))
+
+
+def _is_claude(model: Model) -> bool:
+    profile: Any = _profile(model) or {}
+    return bool(profile.get("anthropic_enforces_strict_schema_limits", False))
+
+
+def _profile(model: Model) -> ModelProfile | None:
+    try:
+        return model.profile
+    except NotImplementedError:
+        return None
+
+
+def _address(model: Model) -> str | None:
+    try:
+        return model.base_url
+    except (AttributeError, RuntimeError):  # some have none to tell
+        return None
+
+
+async def _close(model: Model) -> None:
+    async with model:
+        pass  # leaving it closes the client that its provider has made, and none of the user's
+
+
+_TOOL = "Give your answer, the whole of it, to this tool."

@@ -1,0 +1,184 @@
+"""Node classes as DSPy signatures: what a node is given becomes inputs, what a model fills becomes
+outputs, and the class name is the instruction. `dspy_backend.py` asks by them, and optimisers take
+them."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from pydantic import InstanceOf, TypeAdapter
+from pydantic.errors import PydanticSchemaGenerationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from bae.lm.dspy_package import load_dspy
+from bae.markers import SOURCES
+from bae.plan import plan_of
+
+if TYPE_CHECKING:
+    from bae.node import Node
+
+SOURCE = "source"
+"""The input that holds the node the run comes from."""
+
+
+def node_to_signature(cls: type[Node], is_start: bool = False) -> Any:
+    """The `dspy.Signature` of a node class.
+
+    Fields with a source (`Dep`, `Recall`, `Map`, `Gate`) are inputs. Plain fields are outputs, or
+    inputs on the start node, where the caller gives them. Types, constraints, defaults and
+    `Field(description=…)` are kept. The instruction is the class name alone: docstrings are for
+    people. A field with a name that dspy needs for itself (`instructions`, `config`, `lm`, …) has
+    an underscore after it in the signature; the model sees its own name.
+    """
+    fields = plan_of(cls, strict=True).fields
+    made: dict[str, tuple[Any, FieldInfo]] = {}
+    for name, each in fields.items():
+        field = _kept(each.info, is_start or each.kind != "plain")
+        if _is_taken(name):
+            _extra(field)[_NAME] = name
+            name = _free(name, fields)
+        made[name] = _kept_type(each.info), field
+    return _signature(made, cls.__name__, cls.__name__)
+
+
+def with_source(signature: Any) -> Any:
+    """The signature with one more input, the first: the node the run comes from, as a mapping from
+    the name of its class to its fields. It is called `source`, with an underscore after it where
+    there is such a field."""
+    name = _free(SOURCE, signature.fields) if SOURCE in signature.fields else SOURCE
+    field = _marked(load_dspy("with_source").InputField(desc="the step before this one"))
+    return _signature({name: (dict[str, Any], field), **signature.fields}, signature.instructions)
+
+
+@lru_cache(maxsize=1024)
+def choice_signature(names: tuple[str, ...]) -> Any:
+    """The signature of a choice among names, from what is known; without names, of any answer."""
+    dspy = load_dspy("choice_signature")
+    known = _marked(dspy.InputField(desc="what is known"))
+    choice = dspy.OutputField(desc="what comes next")
+    kind: Any = Literal[names] if names else Any
+    fields = {"known": (dict[str, Any], known), "choice": (kind, choice)}
+    return _signature(fields, "Choice", "Choice")
+
+
+@lru_cache(maxsize=1024)
+def narrowed(signature: Any, names: frozenset[str]) -> Any:
+    """The signature with these of its fields alone."""
+    kept = {name: field for name, field in signature.fields.items() if name in names}
+    if len(kept) == len(signature.fields):
+        return signature
+    return _signature(kept, signature.instructions)
+
+
+def model_name(name: str, field: FieldInfo) -> str:
+    """The name a model knows a field of a signature by: that of the node's field."""
+    return _extra(field).get(_NAME, name)
+
+
+def is_known(field: FieldInfo) -> bool:
+    """Whether an input holds not one value but several by their names, which stand beside the
+    context and not in it."""
+    return bool(_extra(field).get(_KNOWN))
+
+
+_NAME = "bae_name"
+_KNOWN = "bae_known"
+
+OWN = frozenset(
+    {
+        "__dspy_field_type",
+        "constraints",
+        "desc",
+        "format",
+        "parser",
+        "prefix",
+        "IS_TYPE_UNDEFINED",
+        _KNOWN,
+        _NAME,
+    }
+)
+"""What dspy, and bae for it, note in a field's `json_schema_extra`."""
+
+
+def _signature(fields: Mapping[str, Any], instruction: str, name: str = "StringSignature") -> Any:
+    return load_dspy("node_to_signature").Signature(dict(fields), instruction, name)
+
+
+def _kept_type(info: FieldInfo) -> Any:
+    """The type of a field with its constraints and validators, and without its source."""
+    annotation: Any = info.annotation
+    while not isinstance(annotation, _TAKEN):
+        # dspy takes no alias of a type and no new type, so what they stand for goes in.
+        for attribute in ("__value__", "__supertype__", "__bound__"):
+            if getattr(annotation, attribute, None) is not None:
+                annotation = getattr(annotation, attribute)
+                break
+        else:
+            annotation = Any
+    metadata = [each for each in info.metadata if not isinstance(each, SOURCES)]
+    kept: Any = Annotated[(annotation, *metadata)] if metadata else annotation
+    try:
+        TypeAdapter(kept)
+    except PydanticSchemaGenerationError:  # a client, say: dspy's models take no such types
+        return _an_instance(annotation) if isinstance(annotation, type) else Any
+    return kept
+
+
+def _an_instance(cls: Any) -> Any:
+    return InstanceOf[cls]
+
+
+def _kept(info: FieldInfo, given: bool) -> FieldInfo:
+    dspy = load_dspy("node_to_signature")
+    about: dict[str, Any] = {}
+    if info.description:
+        about["desc"] = about["description"] = info.description
+    if info.examples:
+        about["examples"] = info.examples
+    if info.discriminator:
+        about["discriminator"] = info.discriminator
+    if info.default_factory is not None and not info.default_factory_takes_validated_data:
+        about["default_factory"] = info.default_factory
+    elif info.default_factory is None and info.default is not PydanticUndefined:
+        about["default"] = info.default
+    made: FieldInfo = dspy.InputField(**about) if given else dspy.OutputField(**about)
+    if info.json_schema_extra and not callable(info.json_schema_extra):
+        made.json_schema_extra = {**_extra(info), **_extra(made)}
+    return made
+
+
+def _marked(field: FieldInfo) -> FieldInfo:
+    _extra(field)[_KNOWN] = True
+    return field
+
+
+def _extra(field: FieldInfo) -> dict[str, Any]:
+    return cast(dict[str, Any], field.json_schema_extra)
+
+
+def _is_taken(name: str) -> bool:
+    return name in _CALL or hasattr(load_dspy("node_to_signature").Signature, name)
+
+
+def _free(name: str, others: Collection[str]) -> str:
+    name += "_"
+    while name in others:
+        name += "_"
+    return name
+
+
+_CALL = frozenset({"_trace", "config", "demos", "lm", "new_signature", "prediction", "signature"})
+"""Arguments of a predictor's call that are no inputs."""
+
+_TAKEN: Any = (
+    type,
+    types.GenericAlias,
+    types.UnionType,
+    type(typing.List[int]),  # noqa: UP006  the kind of alias that is meant
+    typing._SpecialForm,  # pyright: ignore[reportPrivateUsage]  it has no public name
+)

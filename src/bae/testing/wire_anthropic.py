@@ -1,0 +1,207 @@
+"""Anthropic's messages, as `Provider` speaks them, to the Claude CLI too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from bae.testing.wire import (
+    STRUCTURED_OUTPUT,
+    Body,
+    Channel,
+    Counted,
+    Piece,
+    Said,
+    Wire,
+    chosen_tool,
+    error_type,
+    event,
+    mapping,
+    text_in,
+)
+
+
+class Messages(Wire):
+    """POST /v1/messages."""
+
+    api = "anthropic"
+
+    def missing(self, body: Body) -> str | None:
+        """The name of a parameter that the request cannot do without."""
+        needed = ("model", "messages", "max_tokens")
+        return next((name for name in needed if not body.get(name)), None)
+
+    def pieces(self, body: Body) -> Iterator[Piece]:
+        """The prompt in order."""
+        found = list(_pieces(body))
+        if body.get("cache_control") and found:
+            # Caching of the whole prompt, asked for without saying up to where.
+            found[-1] = Piece(found[-1].text, cached=True, spoken=found[-1].spoken)
+        yield from found
+
+    def channel(self, body: Body) -> Channel:
+        """How to answer."""
+        choice = mapping(body.get("tool_choice"))
+        tools = {
+            tool["name"]: tool["input_schema"]
+            for tool in body.get("tools") or ()
+            if "input_schema" in tool
+        }
+        config = mapping(body.get("output_config"))
+        asked = mapping(config.get("format") or body.get("output_format"))
+        forced = choice.get("type") in ("any", "tool")
+        if choice.get("type") != "none" and (forced or not asked):
+            replied = any(part.get("type") == "tool_result" for part in _last(body))
+            named = choice.get("name") if choice.get("type") == "tool" else None
+            found = chosen_tool(tools, forced=forced, named=named, replied=replied)
+            if found is not None:
+                return found
+        return Channel(asked.get("schema"))
+
+    def concludes(self, body: Body) -> bool:
+        """Whether the request only reports that the structured answer before was taken."""
+        results = [part for part in _last(body) if part.get("type") == "tool_result"]
+        calls = {
+            part.get("id"): part.get("name")
+            for message in body["messages"]
+            for part in _parts(message)
+            if part.get("type") == "tool_use"
+        }
+        return any(
+            calls.get(part.get("tool_use_id")) == STRUCTURED_OUTPUT and not part.get("is_error")
+            for part in results
+        )
+
+    def whole(self, said: Said) -> Body:
+        """The answer as one body."""
+        content: list[Any] = []
+        if said.text:
+            block = _block(said)
+            if block["type"] == "text":
+                block["text"] = said.text
+            else:
+                block["input"] = _arguments(said)
+            content.append(block)
+        return {**_message(said, content), **_stop(said), "usage": _usage(said.counted)}
+
+    def events(self, said: Said) -> list[bytes]:
+        """The answer as the events of a stream."""
+        usage = _usage(said.counted)
+        start = {**_message(said, []), "stop_reason": None, "stop_sequence": None}
+        bodies: list[dict[str, Any]] = [
+            {"type": "message_start", "message": {**start, "usage": {**usage, "output_tokens": 1}}},
+            {"type": "ping"},
+        ]
+        if said.text:
+            block = _block(said)
+            kind, key = ("text_delta", "text")
+            if block["type"] == "tool_use":
+                kind, key = ("input_json_delta", "partial_json")
+            bodies.append({"type": "content_block_start", "index": 0, "content_block": block})
+            bodies += [
+                {"type": "content_block_delta", "index": 0, "delta": {"type": kind, key: chunk}}
+                for chunk in said.chunks()
+            ]
+            bodies.append({"type": "content_block_stop", "index": 0})
+        bodies.append({"type": "message_delta", "delta": _stop(said), "usage": usage})
+        bodies.append({"type": "message_stop"})
+        return [event(body, body["type"]) for body in bodies]
+
+    def malformed(self) -> bytes:
+        """An event of a stream that is not JSON."""
+        name = "content_block_delta"
+        return f'event: {name}\ndata: {{"type": "{name}", "delta": oops\n\n'.encode()
+
+    def error(self, status: int, message: str) -> Body:
+        """The body of an error."""
+        return {
+            "type": "error",
+            "error": {"type": error_type(status), "message": message},
+            "request_id": None,
+        }
+
+
+def _pieces(body: Body) -> Iterator[Piece]:
+    for tool in body.get("tools") or ():
+        told = {key: value for key, value in tool.items() if key != "cache_control"}
+        yield Piece(json.dumps(told), bool(tool.get("cache_control")), spoken=False)
+    for part in [*_parts({"content": body.get("system")}), *_all_parts(body)]:
+        yield Piece(text_in(part), bool(part.get("cache_control")))
+
+
+def _all_parts(body: Body) -> Iterator[Body]:
+    for message in body["messages"]:
+        yield from _parts(message)
+
+
+def _parts(message: Body) -> list[Body]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    parts = cast(list[Any], content if isinstance(content, list) else [])
+    return [cast(Body, part) for part in parts if isinstance(part, Mapping)]
+
+
+def _last(body: Body) -> list[Body]:
+    return _parts(body["messages"][-1])
+
+
+def _arguments(said: Said) -> Any:
+    """The input of a tool, which is sent parsed: of one that was cut off, nothing is left."""
+    try:
+        return json.loads(said.text)
+    except ValueError:
+        return {}
+
+
+def _block(said: Said) -> dict[str, Any]:
+    """The block of content that holds the answer, still empty.
+
+    What is not JSON cannot be the input of a tool: a model that says that says it as text.
+    """
+    if said.tool is None or (said.stop != "cut-off" and not _is_json(said.text)):
+        return {"type": "text", "text": ""}
+    return {"type": "tool_use", "id": f"toolu_{said.number}", "name": said.tool, "input": {}}
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _message(said: Said, content: list[Any]) -> dict[str, Any]:
+    return {
+        "id": f"msg_{said.number}",
+        "type": "message",
+        "role": "assistant",
+        "model": said.model,
+        "content": content,
+    }
+
+
+def _stop(said: Said) -> dict[str, Any]:
+    details = None
+    if said.stop == "cut-off":
+        reason = "max_tokens"
+    elif said.stop == "refused":
+        reason = "refusal"
+        details = {"type": "refusal", "category": None, "explanation": said.text}
+    elif said.text and _block(said)["type"] == "tool_use":
+        reason = "tool_use"
+    else:
+        reason = "end_turn"
+    return {"stop_reason": reason, "stop_sequence": None, "stop_details": details}
+
+
+def _usage(counted: Counted) -> dict[str, Any]:
+    return {
+        "input_tokens": counted.input - counted.read - counted.written,
+        "cache_creation_input_tokens": counted.written,
+        "cache_read_input_tokens": counted.read,
+        "output_tokens": counted.output,
+        "service_tier": "standard",
+    }

@@ -1,0 +1,450 @@
+"""What is special to Claude over Anthropic's SDK; what it shares with others is in
+test_http_backends.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bae import BaeLMError, Graph, Node
+from bae.lm.anthropic_schemas import MOST_OPTIONAL, MOST_UNIONS, adapted, unfit
+from bae.lm.usage import Attempt, metered
+from bae.testing import Provider, Stall
+from http_backends import (
+    LINEN,
+    SHIRT,
+    Machine,
+    Outfit,
+    Prices,
+    Wardrobe,
+    Weather,
+    prompt,
+    told_of_a_wrong_answer,
+    wrong_answers,
+)
+
+pytest.importorskip("anthropic")
+
+from bae.lm.anthropic_backend import AnthropicBackend
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    async with Provider() as made:
+        yield made
+
+
+def claude(
+    provider: Provider, model: str = "claude-sonnet-4-6", **options: Any
+) -> AnthropicBackend:
+    return AnthropicBackend(model, **{"base_url": provider.url, "api_key": "a key", **options})
+
+
+async def test_the_answer_is_told_piece_by_piece_as_it_streams_in(provider: Provider) -> None:
+    provider.script(SHIRT)
+    told: list[Any] = []
+    async with claude(provider) as backend:
+        with metered(told.append):
+            await backend.fill(Outfit, {}, "Outfit")
+    pieces = [event for event in told if isinstance(event, str)]
+    assert len(pieces) > 1
+    assert json.loads("".join(pieces)) == SHIRT
+    assert isinstance(told[-1], Attempt)
+    assert provider.requests[0].stream
+
+
+async def test_what_is_given_to_a_tool_is_told_piece_by_piece_too(provider: Provider) -> None:
+    told: list[Any] = []
+    async with claude(provider, channel="tool") as backend:
+        provider.script(SHIRT)
+        with metered(told.append):
+            await backend.fill(Outfit, {}, "Outfit")
+    assert json.loads("".join(event for event in told if isinstance(event, str))) == SHIRT
+
+
+async def test_an_answer_can_be_had_whole(provider: Provider) -> None:
+    provider.script(SHIRT)
+    async with claude(provider, stream=False) as backend:
+        await backend.fill(Outfit, {}, "Outfit")
+    assert not provider.requests[0].stream
+
+
+async def test_a_schema_that_fits_goes_by_the_channel_for_structured_output(
+    provider: Provider,
+) -> None:
+    provider.script(LINEN)
+    async with claude(provider) as backend:
+        await backend.fill(Wardrobe, {}, "Wardrobe")
+    (request,) = provider.requests
+    sent = request.body["output_config"]["format"]
+    assert sent["type"] == "json_schema"
+    assert set(sent["schema"]["properties"]) == set(Wardrobe.model_fields)
+    assert "tools" not in request.body
+
+
+@pytest.mark.parametrize("node", [Machine, Prices])
+async def test_a_schema_that_does_not_fit_goes_by_a_tool_the_model_must_use(
+    provider: Provider, node: type[Node]
+) -> None:
+    async with claude(provider) as backend:
+        assert isinstance(await backend.fill(node, {}, node.__name__), node)
+    (request,) = provider.requests
+    (tool,) = request.body["tools"]
+    assert tool["name"] == node.__name__
+    assert set(tool["input_schema"]["properties"]) == set(node.model_fields)
+    assert request.body["tool_choice"] == {
+        "type": "tool",
+        "name": node.__name__,
+        "disable_parallel_tool_use": True,
+    }
+    assert "output_config" not in request.body
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"model": "claude-sonnet-5-5"}, {"extra": {"thinking": {"type": "adaptive"}}}],
+    ids=["by-model", "by-thinking"],
+)
+async def test_a_model_that_takes_no_force_is_left_free_and_asked_again_when_it_chats(
+    provider: Provider, options: dict[str, Any]
+) -> None:
+    provider.script("Here it is!", {"whole": {"name": "a"}})
+    async with claude(provider, **options) as backend:
+        machine = await backend.fill(Machine, {}, "Machine")
+    assert machine.whole.name == "a"
+    assert provider.requests[0].body["tool_choice"]["type"] == "auto"
+    assert "Here it is!" in provider.requests[1].text
+
+
+async def test_a_tool_given_nothing_at_all_fills_a_node_of_defaults(provider: Provider) -> None:
+    class Optional(Node):
+        note: str = "none"
+
+        async def __call__(self) -> None: ...
+
+    provider.always({})
+    for stream in (True, False):
+        async with claude(provider, channel="tool", stream=stream) as backend:
+            assert (await backend.fill(Optional, {}, "Optional")).note == "none"
+
+
+@wrong_answers
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_a_wrong_answer_by_a_tool_is_told_and_asked_for_again(
+    provider: Provider, stream: bool, wrong: Any, verdict: str
+) -> None:
+    async with claude(provider, channel="tool", stream=stream) as backend:
+        assert await told_of_a_wrong_answer(provider, backend, wrong) == [verdict, "valid"]
+
+
+async def test_the_part_that_stays_the_same_is_cached_and_costs_less_the_second_time(
+    provider: Provider,
+) -> None:
+    provider.always(SHIRT)
+    async with claude(provider, channel="tool") as backend:
+        with metered() as reported:
+            await backend.fill(Outfit, {}, "Outfit", Weather(sky="grey", degrees=3))
+            await backend.fill(Outfit, {}, "Outfit", Weather(sky="blue", degrees=4))
+    body = provider.requests[0].body
+    assert body["system"][-1]["cache_control"] == {"type": "ephemeral"}
+    assert body["tools"][-1]["cache_control"] == {"type": "ephemeral"}
+    first, second = reported
+    assert first.cached_tokens == 0
+    assert 0 < second.cached_tokens < second.input_tokens
+    assert first.input_tokens == second.input_tokens
+    assert first.cost is not None
+    assert second.cost is not None
+    assert second.cost < first.cost
+
+
+async def test_nothing_is_cached_where_that_is_not_wanted(provider: Provider) -> None:
+    async with claude(provider, cache=False, channel="tool") as backend:
+        await backend.fill(Outfit, {}, "Outfit")
+    assert "cache_control" not in json.dumps(provider.requests[0].body)
+
+
+async def test_settings_are_sent_and_those_not_given_are_not(provider: Provider) -> None:
+    extra = {"top_p": 0.5, "output_config": {"effort": "low"}}
+    headers = {"anthropic-beta": "a-feature"}
+    given = {"temperature": 0.25, "max_tokens": 77, "extra": extra, "headers": headers}
+    async with claude(provider, **given) as backend, claude(provider) as plain:
+        await backend.answer(prompt())
+        await plain.answer(prompt())
+    first, second = provider.requests
+    assert first.body["temperature"] == 0.25
+    assert first.body["max_tokens"] == 77
+    assert first.body["top_p"] == 0.5
+    assert first.body["output_config"]["effort"] == "low"
+    assert first.body["output_config"]["format"]["type"] == "json_schema"
+    assert first.headers["anthropic-beta"] == "a-feature"
+    assert "temperature" not in second.body
+    assert backend.settings["temperature"] == 0.25
+    assert json.loads(json.dumps(backend.settings)) == backend.settings
+    assert "a key" not in json.dumps(backend.settings)
+
+
+async def test_a_stream_that_stops_coming_is_given_up_after_the_idle_time(
+    provider: Provider,
+) -> None:
+    provider.always(Stall(after=3))
+    async with claude(provider, idle_timeout=0.2) as backend:
+        with pytest.raises(BaeLMError, match=r"within 0\.2 s") as raised:
+            await backend.answer(prompt())
+    assert raised.value.code == "bae-lm-timeout"
+
+
+START = {
+    "type": "message_start",
+    "message": {
+        "id": "msg",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-6",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "code", "retryable"),
+    [
+        ("overloaded_error", 529, "bae-lm-unavailable", True),
+        ("rate_limit_error", 429, "bae-lm-rate-limited", True),
+        ("api_error", 500, "bae-lm-unavailable", True),
+        ("invalid_request_error", 400, "bae-lm-request-refused", False),
+        ("a_kind_not_known_yet", 500, "bae-lm-unavailable", True),
+    ],
+)
+async def test_an_error_told_in_the_middle_of_a_stream_is_as_good_as_its_status(
+    kind: str, status: int, code: str, retryable: bool
+) -> None:
+    failed = {"type": "error", "error": {"type": kind, "message": "no more today"}}
+    async with _streaming(START, failed) as url, _at(url) as backend:
+        with pytest.raises(BaeLMError, match="no more today") as raised:
+            await backend.answer(prompt())
+    found = raised.value
+    assert (found.status, found.code, found.retryable) == (status, code, retryable)
+
+
+@pytest.mark.parametrize(
+    ("reason", "stop"),
+    [
+        ("end_turn", "end"),
+        ("stop_sequence", "end"),
+        ("max_tokens", "cut-off"),
+        ("model_context_window_exceeded", "cut-off"),
+        ("refusal", "refused"),
+    ],
+)
+async def test_why_the_answer_ended_is_told(reason: str, stop: str) -> None:
+    begun = {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking"}}
+    thought = {"type": "thinking_delta", "thinking": "hmm"}
+    said = {"type": "text_delta", "text": "said"}
+    events: list[dict[str, Any]] = [
+        START,
+        begun,
+        {"type": "content_block_delta", "index": 0, "delta": thought},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 1, "delta": said},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": reason, "stop_sequence": None},
+            "usage": {"output_tokens": 5},
+        },
+        {"type": "message_stop"},
+    ]
+    async with _streaming(*events) as url, _at(url) as backend:
+        answer = await backend.answer(prompt())
+    assert (answer.stop, answer.text) == (stop, "said")  # and nothing of what it thought
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (1, 5)
+
+
+async def test_a_stream_that_ends_before_its_answer_is_one_that_broke_off() -> None:
+    async with _streaming(START) as url, _at(url) as backend:
+        with pytest.raises(BaeLMError) as raised:
+            await backend.answer(prompt())
+    assert raised.value.code == "bae-lm-unreachable"
+    assert raised.value.retryable
+
+
+async def test_an_event_without_what_is_promised_in_it_is_not_understood() -> None:
+    async with _streaming({"type": "message_start"}) as url, _at(url) as backend:
+        with pytest.raises(BaeLMError) as raised:
+            await backend.answer(prompt())
+    assert raised.value.code == "bae-lm-unparsable"
+
+
+async def test_without_a_key_the_error_names_the_variable_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(BaeLMError, match="ANTHROPIC_API_KEY") as raised:
+        await AnthropicBackend().answer(prompt())
+    assert raised.value.code == "bae-lm-unauthorised"
+    assert not raised.value.retryable
+
+
+async def test_key_and_address_are_found_in_the_environment(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "from the environment")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+    async with AnthropicBackend() as backend:
+        await backend.answer(prompt())
+    assert "from the environment" in json.dumps(dict(provider.requests[0].headers))
+
+
+async def test_a_client_of_the_users_own_stays_open(provider: Provider) -> None:
+    import httpx2
+
+    async with httpx2.AsyncClient() as client:
+        async with claude(provider, http_client=client) as backend:
+            await backend.answer(prompt())
+        assert not client.is_closed
+
+
+async def test_a_schema_forced_into_the_channel_that_does_not_take_it_is_told(
+    provider: Provider,
+) -> None:
+    schema = {"type": "object", "properties": {"x": {}}, "required": ["x"]}
+    async with claude(provider, channel="schema") as backend:
+        with pytest.raises(BaeLMError, match="a value of any type") as raised:
+            await backend.answer(prompt(schema))
+    assert raised.value.code == "bae-lm-request-refused"
+    assert not provider.requests
+
+
+def test_a_graph_runs_with_the_name_of_claude(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go() -> Any:
+        async with Provider() as provider:
+            monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+            start = Weather(sky="grey", degrees=2)
+            return await Graph(start=Weather).arun(start, "anthropic:claude-haiku-4-5")
+
+    assert asyncio.run(go()).usage.models == ("claude-haiku-4-5",)
+
+
+def _object(properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties) if required is None else required,
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ({}, "any type"),
+        (True, "any type"),
+        ({"type": "array"}, "any type"),
+        ({"type": "array", "items": {}}, "any type"),
+        ({"type": "object"}, "not all named"),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, "not all named"),
+        ({"type": "object", "properties": {}, "additionalProperties": True}, "not all named"),
+        ({"type": "array", "prefixItems": [{"type": "string"}]}, "prefixItems"),
+        ({"type": ["string", "null"]}, "several types"),
+        ({"$ref": "#"}, "refers to itself"),
+        ({"allOf": [{"$ref": "#/$defs/A"}]}, "allOf"),
+        ({"enum": [["a"]]}, "not plain"),
+    ],
+)
+def test_it_is_said_why_a_schema_does_not_fit(part: Any, why: str) -> None:
+    definitions = {"$defs": {"A": {"type": "string"}}}
+    assert why in (unfit({**_object({"x": part}), **definitions}) or "")
+
+
+def test_the_number_of_optional_properties_and_of_alternatives_is_bounded() -> None:
+    names = [f"p{number}" for number in range(MOST_OPTIONAL + 1)]
+    text = {"type": "string"}
+    assert unfit(_object(dict.fromkeys(names[:-1], text), [])) is None
+    assert "left out" in (unfit(_object(dict.fromkeys(names, text), [])) or "")
+    either = {"anyOf": [text, {"type": "null"}]}
+    assert unfit(_object(dict.fromkeys(names[:MOST_UNIONS], either))) is None
+    assert "alternatives" in (unfit(_object(dict.fromkeys(names[: MOST_UNIONS + 1], either))) or "")
+
+
+_plain = st.sampled_from(
+    [
+        {"type": "string", "maxLength": 5},
+        {"type": "integer", "minimum": 1},
+        {"enum": ["a", "b"]},
+        {"type": "string", "format": "date"},
+        {"$ref": "#/$defs/A"},
+        {},
+    ]
+)
+_described = st.builds(lambda part, n: {**part, "description": f"told {n}"}, _plain, st.integers())
+_schemas = st.recursive(
+    _plain | _described,
+    lambda inner: st.one_of(
+        st.dictionaries(st.sampled_from("abcdef"), inner, max_size=4).map(_object),
+        st.builds(lambda items: {"type": "array", "items": items}, inner),
+        st.builds(lambda one, other: {"anyOf": [one, other]}, inner, inner),
+        st.builds(lambda each: {"type": "object", "additionalProperties": each}, inner),
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from("uvwxyz"), _schemas, max_size=4))
+def test_a_schema_that_fits_keeps_all_its_properties_and_descriptions(
+    properties: dict[str, Any],
+) -> None:
+    schema = {**_object(properties), "$defs": {"A": _object({"inner": {"type": "boolean"}})}}
+    if unfit(schema) is not None:
+        return
+    before, after = list(_said(schema)), list(_said(adapted(schema)))
+    assert set(before) <= set(after)
+
+
+def _said(schema: Any) -> AsyncIterator[str] | Any:
+    """The names of properties, and what descriptions say, without the limits put into them."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _said(each)
+    elif isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == "description":
+                yield value.partition("\n")[0]
+            elif key == "properties":
+                yield from value
+            yield from _said(value)
+
+
+def _at(url: str) -> AnthropicBackend:
+    return AnthropicBackend("claude-sonnet-4-6", base_url=url, api_key="a key")
+
+
+@asynccontextmanager
+async def _streaming(*events: dict[str, Any]) -> AsyncIterator[str]:
+    """A server that answers anything with a stream of these events, and ends it properly."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        sent = "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events)
+        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n"
+        writer.write(f"{head}content-length: {len(sent)}\r\n\r\n{sent}".encode())
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()[:2]
+        yield f"http://{host}:{port}"

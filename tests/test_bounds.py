@@ -1,0 +1,582 @@
+"""Bounded schemas: everything in them has an end, and what fits them fits the type they came
+from."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta
+from enum import Enum
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
+from typing import Annotated, Any, Literal, NamedTuple
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import (
+    UUID4,
+    UUID7,
+    AnyUrl,
+    Base64Bytes,
+    BaseModel,
+    Field,
+    HttpUrl,
+    IPvAnyAddress,
+    StringConstraints,
+    TypeAdapter,
+    create_model,
+)
+
+from bae import BaeLMError
+from bae.lm.answer_length import longest_answer, shortest_answer
+from bae.lm.bounds import LONGEST_LIST, LONGEST_TEXT, bounded
+from bae.lm.formats import FORMS
+from bae.lm.outline import outline
+
+
+class Size(Enum):
+    SMALL = "S"
+    LARGE = "L"
+
+
+class Point(NamedTuple):
+    x: int
+    y: float
+
+
+class Leaf(BaseModel):
+    name: str
+    size: int = Field(ge=1)
+
+
+class Tree(BaseModel):
+    leaf: Leaf
+    children: list[Tree] = []
+    twin: Tree | None = None
+
+
+class Ping(BaseModel):
+    pong: Pong | None
+    leaf: Leaf
+
+
+class Pong(BaseModel):
+    pings: list[Ping] = Field(max_length=2)
+    by_name: dict[str, Pong] = {}
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    tricks: list[str]
+
+
+class Node(BaseModel):
+    """Needs another one of itself."""
+
+    next: Node
+
+
+def schema_of(annotation: Any) -> dict[str, Any]:
+    return create_model("Asked", value=(annotation, ...)).model_json_schema()
+
+
+def value_of(annotation: Any, **options: Any) -> Any:
+    """What the bounded schema says of a field of this type."""
+    made = bounded(schema_of(annotation), **options)
+    found = made["properties"]["value"]
+    while "$ref" in found:
+        found = made["$defs"][found["$ref"].rpartition("/")[2]]
+    return found
+
+
+# --- any type ---------------------------------------------------------------------------------
+
+scalars = st.sampled_from(
+    [
+        str,
+        int,
+        float,
+        bool,
+        None,
+        Any,
+        date,
+        datetime,
+        time,
+        timedelta,
+        UUID,
+        UUID4,
+        HttpUrl,
+        AnyUrl,
+        IPv4Address,
+        Size,
+        Literal["a", 1, None],
+        Point,
+        Leaf,
+        Tree,
+        Ping,
+        Pong,
+        Cat | Dog,
+        Annotated[Cat | Dog, Field(discriminator="kind")],
+        Annotated[int, Field(gt=3, lt=90, multiple_of=7)],
+        Annotated[int, Field(ge=10**16)],
+        Annotated[float, Field(gt=0, lt=1)],
+        Annotated[float, Field(ge=1e-5, le=2e-5)],
+        Annotated[float, Field(ge=0.5, le=0.5)],
+        Annotated[str, Field(min_length=250)],
+        Annotated[str, Field(max_length=3)],
+        Annotated[str, Field(pattern=r"^[a-c]+$")],
+    ]
+)
+types = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        inner.map(lambda t: list[t]),
+        inner.map(lambda t: t | None if t is not None else t),
+        inner.map(lambda t: dict[str, t]),
+        inner.map(lambda t: dict[Size, t]),
+        inner.map(lambda t: Annotated[list[t], Field(min_length=1, max_length=9)]),
+        inner.map(lambda t: Annotated[dict[str, t], Field(min_length=2)]),
+        st.tuples(inner, inner).map(lambda two: tuple[two[0], two[1]]),
+    ),
+    max_leaves=3,
+)
+
+
+def parts(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        yield schema
+        for key, each in schema.items():
+            if key not in ("enum", "const", "required"):
+                yield from parts(list(each.values()) if key in MAPS else each)
+    elif isinstance(schema, list):
+        for each in schema:
+            yield from parts(each)
+
+
+MAPS = ("properties", "patternProperties", "$defs")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(types)
+def test_everything_in_a_bounded_schema_has_a_bound(annotation: Any):
+    schema = bounded(schema_of(annotation))
+    for part in parts(schema):
+        match part.get("type"):
+            case "string":
+                assert 0 <= part.get("minLength", 0) <= part["maxLength"]
+            case "integer":
+                assert part["minimum"] <= part["maximum"]
+            case "number":
+                ends = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+                assert len(ends & part.keys()) == 2
+                assert "multipleOf" in part
+            case "array":
+                assert 0 <= part["minItems"] <= part["maxItems"]
+            case "object":
+                assert part["additionalProperties"] is False
+                assert ("patternProperties" in part) == ("maxProperties" in part)
+            case _:
+                pass
+        assert not {"format", "oneOf", "allOf", "uniqueItems", "propertyNames"} & part.keys()
+    assert 0 < shortest_answer(schema) <= longest_answer(schema) < math.inf
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+@given(st.data(), types)
+def test_what_fits_a_bounded_schema_fits_the_type_it_came_from(data: Any, annotation: Any):
+    model = create_model("Asked", value=(annotation, ...))
+    schema = bounded(model.model_json_schema(), longest_text=20, longest_list=2, deepest=2)
+    answer = data.draw(values(schema, schema.get("$defs", {})))
+    written = json.dumps(answer, ensure_ascii=False)
+    model.model_validate_json(written)
+    assert shortest_answer(schema) <= len(written)
+
+
+@settings(max_examples=50, deadline=None)
+@given(types)
+def test_an_outline_names_every_field(annotation: Any):
+    schema = schema_of(annotation)
+    told = outline(schema)
+    for part in parts(schema):
+        for name in part.get("properties", {}):
+            assert json.dumps(name) in told
+
+
+def values(schema: dict[str, Any], defs: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """Values that a grammar made from a bounded schema lets through."""
+    if "$ref" in schema:
+        return values(defs[schema["$ref"].rpartition("/")[2]], defs)
+    if "anyOf" in schema:
+        return st.one_of([values(each, defs) for each in schema["anyOf"]])
+    if "const" in schema or "enum" in schema:
+        return st.sampled_from(schema.get("enum") or [schema.get("const")])
+    match schema["type"]:
+        case "string":
+            least, most = schema.get("minLength", 0), schema["maxLength"]
+            if "pattern" in schema:
+                texts = st.from_regex(schema["pattern"], fullmatch=True)
+                return texts.filter(lambda text: "\n" not in text and least <= len(text) <= most)
+            return st.text(st.characters(codec="utf-8"), min_size=least, max_size=most)
+        case "integer" | "number":
+            return numbers(schema)
+        case "boolean":
+            return st.booleans()
+        case "null":
+            return st.none()
+        case "array":
+            return arrays(schema, defs)
+        case _:
+            return objects(schema, defs)
+
+
+def numbers(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    high = schema.get("maximum", schema.get("exclusiveMaximum"))
+    step = schema.get("multipleOf", 1)
+    made = st.integers(math.ceil(low / step), math.floor(high / step)).map(
+        lambda number: number * step if step >= 1 else round(number * step, 9)
+    )
+    return made.filter(
+        lambda number: (
+            low <= number <= high
+            and number not in (schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum"))
+        )
+    )
+
+
+def arrays(schema: dict[str, Any], defs: dict[str, Any]) -> st.SearchStrategy[Any]:
+    first = [values(each, defs) for each in schema.get("prefixItems", ())]
+    least, most = schema["minItems"] - len(first), schema["maxItems"] - len(first)
+    if most <= 0:
+        return st.tuples(*first).map(list)
+    rest = st.lists(values(schema["items"], defs), min_size=max(0, least), max_size=most)
+    return st.tuples(st.tuples(*first), rest).map(lambda two: [*two[0], *two[1]])
+
+
+def objects(schema: dict[str, Any], defs: dict[str, Any]) -> st.SearchStrategy[Any]:
+    for pattern, each in schema.get("patternProperties", {}).items():
+        keys = st.from_regex(pattern, fullmatch=True).filter(lambda text: "\n" not in text)
+        sizes = {"min_size": schema["minProperties"], "max_size": schema["maxProperties"]}
+        return st.dictionaries(keys, values(each, defs), **sizes)
+    fields = {name: values(each, defs) for name, each in schema["properties"].items()}
+    needed = {name: fields.pop(name) for name in schema["required"]}
+    return st.fixed_dictionaries(needed, optional=fields)
+
+
+# --- texts with a form ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "annotation"),
+    [
+        ("date", date),
+        ("date-time", datetime),
+        ("time", time),
+        ("duration", timedelta),
+        ("uuid", UUID),
+        ("uuid4", UUID4),
+        ("uuid7", UUID7),
+        ("ipv4", IPv4Address),
+        ("ipv6", IPv6Address),
+        ("ipv4network", IPv4Network),
+        ("ipv6network", IPv6Network),
+        ("ipv4interface", IPv4Interface),
+        ("ipv6interface", IPv6Interface),
+        ("ipvanyaddress", IPvAnyAddress),
+        ("uri", HttpUrl),
+        ("base64", Base64Bytes),
+    ],
+)
+def test_a_form_is_one_that_pydantic_takes(word: str, annotation: Any):
+    adapter = TypeAdapter(annotation)
+    assert adapter.json_schema()["format"] == word
+    form = FORMS[word]
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.from_regex(form.pattern, fullmatch=True))
+    def fits(text: str) -> None:
+        text = text.removesuffix("\n")  # Python lets one stand after the end
+        adapter.validate_json(json.dumps(text))
+        assert form.longest is None or len(text) <= form.longest
+
+    fits()
+
+
+def test_the_last_day_of_february_can_be_said_in_leap_years_alone():
+    pattern = FORMS["date"].pattern
+    assert re.search(pattern, "2024-02-29")
+    assert not re.search(pattern, "2023-02-29")
+    assert re.search(pattern, "2023-12-31")
+
+
+# --- what wins --------------------------------------------------------------------------------
+
+
+def test_bounds_of_ours_are_put_where_there_are_none():
+    assert value_of(str) == {"type": "string", "maxLength": LONGEST_TEXT}
+    assert value_of(list[bool]) == {
+        "type": "array",
+        "minItems": 0,
+        "maxItems": LONGEST_LIST,
+        "items": {"type": "boolean"},
+    }
+    assert value_of(str, longest_text=7)["maxLength"] == 7
+    assert value_of(list[str], longest_list=2)["maxItems"] == 2
+
+
+def test_tighter_bounds_of_the_schema_win():
+    assert value_of(Annotated[str, Field(max_length=3)])["maxLength"] == 3
+    assert value_of(Annotated[list[int], Field(max_length=2)])["maxItems"] == 2
+    assert value_of(Annotated[int, Field(ge=1, le=5)]) == {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 5,
+    }
+
+
+def test_looser_bounds_of_the_schema_give_way():
+    assert value_of(Annotated[str, Field(max_length=10**6)])["maxLength"] == LONGEST_TEXT
+    assert value_of(Annotated[list[int], Field(max_length=1000)])["maxItems"] == LONGEST_LIST
+    assert value_of(Annotated[float, Field(ge=-1e300, le=1e300)])["maximum"] < 1e16
+
+
+def test_least_sizes_that_the_schema_asks_for_are_respected():
+    assert value_of(Annotated[str, Field(min_length=5000)]) == {
+        "type": "string",
+        "minLength": 5000,
+        "maxLength": 5000,
+    }
+    assert value_of(Annotated[list[int], Field(min_length=40)])["maxItems"] == 40
+    assert value_of(Annotated[dict[str, int], Field(min_length=30)])["maxProperties"] == 30
+
+
+def test_a_number_has_an_end_to_its_digits():
+    assert value_of(float)["multipleOf"] == 1e-4
+    assert value_of(Annotated[float, Field(gt=0, lt=1e-3)])["multipleOf"] == pytest.approx(1e-6)
+    assert value_of(Annotated[float, Field(multiple_of=0.5)])["multipleOf"] == 0.5
+
+
+def test_ends_that_are_ruled_out_are_drawn_in_for_whole_numbers():
+    assert value_of(Annotated[int, Field(gt=0, lt=3)]) == {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 2,
+    }
+
+
+def test_dicts_are_bounded_in_items_and_keys():
+    found = value_of(dict[str, bool])
+    assert found["maxProperties"] == LONGEST_LIST
+    [(pattern, inner)] = found["patternProperties"].items()
+    assert "{1,40}" in pattern
+    assert inner == {"type": "boolean"}
+    short = Annotated[str, StringConstraints(min_length=2, max_length=5)]
+    assert "{2,5}" in next(iter(value_of(dict[short, int])["patternProperties"]))
+
+
+def test_dicts_with_known_keys_are_objects_with_those():
+    found = value_of(dict[Size, int])
+    assert list(found["properties"]) == ["S", "L"]
+    assert found["required"] == []
+
+
+def test_what_allows_anything_allows_plain_values():
+    kinds = [each["type"] for each in value_of(Any)["anyOf"]]
+    assert kinds == ["string", "number", "boolean", "null"]
+
+
+def test_alternatives_that_are_equal_are_one():
+    assert value_of(Literal["a"] | Literal["a"]) == {"const": "a"}
+    assert value_of(date | Annotated[date, Field(description="another")])["type"] == "string"
+
+
+def test_both_parts_of_an_all_of_hold():
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"allOf": [{"$ref": "#/$defs/S"}, {"maxLength": 4}], "minLength": 1},
+            "b": {"$ref": "#/$defs/S", "maxLength": 2},
+            "c": {"allOf": [{"$ref": "#/$defs/S"}], "description": "as pydantic once wrote it"},
+        },
+        "required": ["a", "b", "c"],
+        "$defs": {"S": {"type": "string", "maxLength": 9}},
+    }
+    made = bounded(schema)
+    assert made["properties"]["a"] == {"type": "string", "minLength": 1, "maxLength": 4}
+    assert made["properties"]["b"] == {"type": "string", "maxLength": 2}
+    assert made["properties"]["c"] == {"$ref": "#/$defs/d0"}
+
+
+# --- patterns ---------------------------------------------------------------------------------
+
+
+def pattern_of(pattern: str, **options: Any) -> str | None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "pattern": pattern}},
+        "required": ["a"],
+    }
+    return bounded(schema, **options)["properties"]["a"].get("pattern")
+
+
+@pytest.mark.parametrize("pattern", [r"^\d{3}$", "[a-z]+", r"^(?P<a>x|y)?\.[^b]$", r"(?i)abc"])
+def test_a_pattern_is_kept_with_a_bound_on_its_length(pattern: str):
+    assert pattern_of(pattern) == pattern
+    assert pattern_of(pattern, patterns="ours") is None
+
+
+@pytest.mark.parametrize("pattern", [r"\bword", r"^(?=a)b", r"(a)\1", r"a\Z", "(?<!a)b", "a++"])
+def test_a_pattern_beyond_grammars_is_left_to_validation(pattern: str):
+    assert pattern_of(pattern) is None
+
+
+def test_forms_can_be_left_out_too():
+    assert "pattern" in value_of(date, patterns="ours")
+    assert value_of(date, patterns="none") == {"type": "string", "maxLength": LONGEST_TEXT}
+
+
+def test_a_number_as_a_text_without_a_form_is_left_out():
+    decimal = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^(?!^[-+.]*$)\d*$"}]}
+    schema = {"type": "object", "properties": {"a": decimal}, "required": ["a"]}
+    assert bounded(schema)["properties"]["a"]["type"] == "number"
+
+
+# --- recursion --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deepest", [1, 2, 4])
+def test_a_type_stands_in_itself_so_many_times(deepest: int):
+    schema = bounded(schema_of(Tree), deepest=deepest)
+    level, found = 0, schema["properties"]["value"]
+    while found is not None:
+        level += 1
+        tree = schema["$defs"][found["$ref"].rpartition("/")[2]]
+        found = tree["properties"].get("twin", {}).get("anyOf", [None])[0]
+    assert level == deepest
+
+
+def test_at_the_bottom_a_list_of_itself_is_empty():
+    schema = bounded(schema_of(Tree), deepest=1)
+    [tree] = [each for each in schema["$defs"].values() if "children" in each["properties"]]
+    assert tree["properties"]["children"]["maxItems"] == 0
+    assert tree["properties"]["twin"] == {"type": "null"}
+
+
+def test_types_that_stand_in_each_other_are_counted_together():
+    shallow, deep = (longest_answer(bounded(schema_of(Ping), deepest=n)) for n in (1, 4))
+    assert shallow < deep < 10**6
+
+
+def test_a_type_that_always_needs_itself_has_no_answer():
+    with pytest.raises(BaeLMError, match="of Asked: there is no value for value") as caught:
+        bounded(schema_of(Node))
+    assert caught.value.code == "bae-lm-schema-unbounded"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": 5, "maximum": 3},
+        {"type": "number", "minimum": 5, "exclusiveMaximum": 5},
+        {"type": "integer", "minimum": 5, "maximum": 6, "multipleOf": 4},
+        {"type": "string", "minLength": 5, "maxLength": 3},
+        {"type": "array", "items": {"type": "null"}, "minItems": 5, "maxItems": 3},
+        {"type": "array", "items": False, "minItems": 1},
+        {"type": "object", "additionalProperties": {}, "minProperties": 2, "maxProperties": 1},
+        {"anyOf": []},
+        {"enum": []},
+        False,
+    ],
+    ids=str,
+)
+def test_a_field_that_nothing_fits_is_named_and_one_that_can_be_left_out_is(schema: Any):
+    asked = {"type": "object", "properties": {"odd": schema, "even": {"type": "null"}}}
+    with pytest.raises(BaeLMError, match="no value for odd"):
+        bounded({**asked, "required": ["odd"]})
+    assert list(bounded(asked)["properties"]) == ["even"]
+
+
+def test_a_reference_to_nothing_is_named():
+    with pytest.raises(BaeLMError, match="refers to 'Gone'"):
+        bounded({"type": "object", "properties": {"a": {"$ref": "#/$defs/Gone"}}})
+
+
+# --- lengths ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("annotation", "shortest", "longest"),
+    [
+        (bool, '{"value": true}', '{"value": false}'),
+        (Literal["a", "bc"], '{"value": "a"}', '{"value": "bc"}'),
+        (Annotated[str, Field(max_length=3)], '{"value": ""}', '{"value": "abc"}'),
+        (Annotated[int, Field(ge=-10, le=9)], '{"value": 1}', '{"value": -10}'),
+        (tuple[bool, bool], '{"value": [true, true]}', '{"value": [false, false]}'),
+        (dict[Size, None], '{"value": {}}', '{"value": {"S": null, "L": null}}'),
+    ],
+    ids=str,
+)
+def test_an_answer_is_as_long_as_it_is_written(annotation: Any, shortest: str, longest: str):
+    schema = bounded(schema_of(annotation))
+    assert shortest_answer(schema) == len(shortest)
+    assert longest_answer(schema) == len(longest)
+
+
+# --- outlines ---------------------------------------------------------------------------------
+
+
+def test_an_outline_says_types_bounds_and_what_fields_are_for():
+    class Order(BaseModel):
+        garment: str = Field(max_length=20, description="a specific\n  garment")
+        size: Size
+        count: int = Field(ge=1, le=123456789)
+        share: float = Field(gt=0, lt=1)
+        day: date
+        tags: list[str] = Field(default=[], min_length=1, max_length=3)
+        spot: tuple[int, bool]
+        prices: dict[Size, int | None]
+        pet: Annotated[Cat | Dog, Field(discriminator="kind")]
+        tree: Tree
+
+    assert outline(Order.model_json_schema()) == "\n".join(
+        [
+            "{",
+            '  "garment": string (at most 20 characters; a specific garment),',
+            '  "size": "S" | "L",',
+            '  "count": integer (1 to 123456789),',
+            '  "share": number (above 0; below 1),',
+            '  "day": date,',
+            '  "tags"?: [string, ...] (1 to 3 items),',
+            '  "spot": [integer, true | false],',
+            '  "prices": {"S" | "L": integer | null, ...},',
+            '  "pet": {"kind": "cat", "lives": integer} | '
+            '{"kind": "dog", "tricks": [string, ...]},',
+            '  "tree": Tree',
+            "}",
+            'Tree: {"leaf": {"name": string, "size": integer (at least 1)}, '
+            '"children"?: [Tree, ...], "twin"?: Tree | null}',
+        ]
+    )
+
+
+def test_an_outline_of_nothing_is_an_empty_object():
+    assert outline({"type": "object", "properties": {}}) == "{}"

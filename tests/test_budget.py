@@ -1,0 +1,490 @@
+"""What budgets promise: nothing is sent that does not fit, whatever runs at once; everything in the
+block is counted, and once; and an error says which budget, which limit and how far."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from random import Random
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bae import LM, BaeLMError, Dep, DepError, Graph, Map, Node, NodeConfig, Usage
+from bae.exceptions import BudgetError, LimitError
+from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, Timeout, report
+from bae.testing import ScriptedLM
+from bounded import BOUND
+from policy_parts import REPLY, Ask, Held, Reply, at_once, busy, graph, prompt, run, settled
+from toy_backend import ToyBackend
+
+CHEAP = Usage(calls=1, input_tokens=30, output_tokens=10, cost=0.01)
+
+
+class Paid(Backend):
+    """Answers everything, and says what that cost."""
+
+    model = "paid"
+
+    def __init__(self, usage: Usage = CHEAP, **options: Any) -> None:
+        super().__init__(**options)
+        self.usage = usage
+        self.calls = 0
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.calls += 1
+        await asyncio.sleep(0)
+        return Answer(REPLY, self.usage)
+
+    def least_cost(self, usage: Usage) -> float | None:
+        return 0.0
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+async def test_a_call_too_many_is_not_sent():
+    inner = Paid()
+    lm = Budgeted(inner, Budget(calls=2, scope="triage"))
+    for _ in range(2):
+        await lm.answer(prompt())
+    with pytest.raises(BudgetError) as caught:
+        await lm.answer(prompt())
+    assert inner.calls == 2
+    error = caught.value
+    assert isinstance(error, LimitError)
+    assert (error.code, error.scope, error.limit) == ("bae-budget-spent", "triage", "calls")
+    assert (error.bound, error.used, error.budget) == (2, 2, lm.budget)
+    assert error.usage == lm.budget.usage
+    assert str(error).startswith("[bae-budget-spent] triage: 2 of 2 calls spent\n")
+
+
+async def test_a_prompt_that_does_not_fit_the_tokens_left_is_not_sent():
+    inner = Paid()
+    budget = Budget(tokens=100)
+    lm = Budgeted(inner, budget)
+    await lm.answer(prompt())
+    assert (budget.usage.tokens, budget.remaining.tokens) == (40, 60)
+    with pytest.raises(BudgetError, match=r"40 of 100 tokens spent, and this request is about \d"):
+        await lm.answer(prompt("x" * 4 * 60))
+    await lm.answer(prompt())
+    assert inner.calls == 2
+
+
+async def test_the_last_request_may_go_past_the_tokens_and_the_next_is_refused():
+    budget = Budget(tokens=100)
+    lm = Budgeted(Paid(Usage(calls=1, output_tokens=5000)), budget)
+    await lm.answer(prompt())
+    assert (budget.usage.tokens, budget.remaining.tokens) == (5000, 0)
+    with pytest.raises(BudgetError, match="5000 of 100 tokens"):
+        await lm.answer(prompt())
+
+
+async def test_money_that_is_spent_is_spent():
+    inner = Paid()
+    lm = Budgeted(inner, Budget(cost=0.02))
+    for _ in range(2):
+        await lm.answer(prompt())
+    with pytest.raises(BudgetError, match=r"\$0\.0200 of \$0\.0200 spent") as caught:
+        await lm.answer(prompt())
+    assert caught.value.limit == "cost"
+    assert inner.calls == 2
+
+
+async def test_no_money_at_all_is_enough_for_models_that_are_free():
+    lm = Budgeted(Paid(Usage(calls=1, cost=0.0)), Budget(cost=0))
+    for _ in range(3):
+        await lm.answer(prompt())
+
+
+async def test_a_prompt_that_alone_costs_more_than_is_left_is_not_sent():
+    class Dear(Paid):
+        def least_cost(self, usage: Usage) -> float | None:
+            return usage.input_tokens * 0.001
+
+    inner = Dear()
+    with pytest.raises(BudgetError, match="costs"):
+        await Budgeted(inner, Budget(cost=0.5)).answer(prompt("x" * 4000))
+    assert inner.calls == 0
+
+
+async def test_time_that_is_over_is_over():
+    now = 0.0
+    budget = Budget(seconds=10, clock=lambda: now)
+    lm = Budgeted(Paid(), budget)
+    assert (budget.elapsed, budget.remaining.seconds) == (0, 10)
+    now = 100.0
+    await lm.answer(prompt())  # the clock starts here
+    now = 104.0
+    assert (budget.elapsed, budget.remaining.seconds) == (4, 6)
+    now = 110.0
+    with pytest.raises(BudgetError, match="the 10 s are over") as caught:
+        await lm.answer(prompt())
+    assert (caught.value.limit, caught.value.used) == ("seconds", 10)
+
+
+async def test_what_is_under_way_when_the_time_is_over_is_cut_off():
+    held = Held()
+    budget = Budget(seconds=0.02, clock=lambda: 0.0)  # all of it is left when the LM is asked
+    with budget, pytest.raises(BudgetError, match="are over") as caught:
+        await graph.arun(Ask(), held)
+    assert held.cancelled
+    assert held.running == 0
+    assert caught.value.journal is not None
+    assert caught.value.journal.usage().calls == 1
+    assert budget.usage.calls == 1
+
+
+async def test_a_wait_between_retries_is_cut_off_too():
+    async def for_ever(seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    with Budget(seconds=0.02), pytest.raises(BudgetError, match="are over"):
+        await graph.arun(Ask(), Retry(ToyBackend(lambda _: busy()), sleep=for_ever))
+
+
+async def test_a_timeout_of_its_own_is_not_taken_for_the_budgets():
+    with Budget(seconds=BOUND), pytest.raises(BaeLMError, match="did not answer"):
+        await graph.arun(Ask(), Timeout(Held(retries=0), 0.01))
+
+
+async def test_calls_that_fail_count():
+    budget = Budget(calls=2)
+    toy = ToyBackend(lambda _: busy(), retries=5)
+    with budget, pytest.raises(BudgetError) as caught:
+        await retrying_run(toy)
+    assert toy.calls == 2
+    assert "the provider is busy" in caught.value.__notes__[0]
+    assert budget.usage.calls == 2
+
+
+async def retrying_run(lm: Any) -> Any:
+    return await graph.arun(Ask(), Retry(lm, retries=5, sleep=at_once))
+
+
+@given(
+    limit=st.integers(0, 6),
+    callers=st.integers(1, 12),
+    moves=st.lists(st.tuples(st.sampled_from(["answer", "fail", "cancel"]), st.integers(0, 11))),
+)
+def test_no_more_calls_are_sent_than_allowed_however_many_run_at_once(
+    limit: int, callers: int, moves: list[tuple[str, int]]
+):
+    async def play() -> None:
+        sent = 0
+
+        class Gated(Backend):
+            async def answer(self, prompt: Prompt) -> Answer:
+                nonlocal sent
+                sent += 1
+                await gates[int(prompt.text)]
+                return Answer(REPLY, CHEAP)
+
+        loop = asyncio.get_running_loop()
+        gates = [loop.create_future() for _ in range(callers)]
+        budget = Budget(calls=limit)
+        lm = Budgeted(Gated(), budget)
+        asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(callers)]
+        await settled()
+        assert sent == min(limit, callers)
+        assert budget.remaining.calls == limit - sent
+        for move, number in moves:
+            gate = gates[number % callers]
+            if move == "cancel":
+                asking[number % callers].cancel()
+            elif not gate.done():
+                if move == "fail":
+                    gate.set_exception(busy())
+                else:
+                    gate.set_result(None)
+            await settled()
+        for gate in gates:
+            if not gate.done():
+                gate.set_result(None)
+        outcomes = await asyncio.gather(*asking, return_exceptions=True)
+        refused = [one for one in outcomes if isinstance(one, BudgetError)]
+        assert sent == min(limit, callers) == callers - len(refused)
+        assert budget.usage.calls == sent
+        assert budget.remaining.calls == limit - sent
+        for gate in gates:
+            if not gate.cancelled():
+                gate.exception()  # heard of, whether somebody waited for it or not
+
+    run(play)
+
+
+def test_one_budget_holds_across_threads():
+    budget = Budget(calls=50)
+    lms = [Paid() for _ in range(4)]
+
+    async def several(lm: Backend, seed: int) -> None:
+        random = Random(seed)
+        budgeted = Budgeted(lm, budget)
+        for _ in range(40):
+            for _ in range(random.randrange(3)):
+                await asyncio.sleep(0)
+            try:
+                await budgeted.answer(prompt())
+            except BudgetError:
+                return
+
+    threads = [
+        threading.Thread(target=asyncio.run, args=(several(lm, seed),))
+        for seed, lm in enumerate(lms)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(BOUND)
+    assert sum(lm.calls for lm in lms) == 50 == budget.usage.calls
+
+
+# --- unknown cost -------------------------------------------------------------------------------
+
+
+async def test_a_model_without_a_price_is_not_asked_where_cost_is_limited():
+    toy = ToyBackend(REPLY)
+    with pytest.raises(BudgetError, match="nobody knows what toy costs") as caught:
+        await Budgeted(toy, Budget(cost=1)).answer(prompt())
+    assert caught.value.code == "bae-budget-cost-unknown"
+    assert toy.calls == 0
+
+
+async def test_an_lm_that_turns_out_not_to_say_what_it_cost_ends_the_spending():
+    unknown = Paid(Usage(calls=1, cost=None))
+    budget = Budget(cost=1)
+    with budget, pytest.raises(BudgetError) as caught:
+        await graph.arun(Ask(), unknown)
+    assert caught.value.code == "bae-budget-cost-unknown"
+    assert caught.value.journal is not None
+    assert caught.value.journal.usage() == Usage(calls=1, cost=None)
+    with pytest.raises(BudgetError):
+        await Budgeted(unknown, budget).answer(prompt())
+    assert unknown.calls == 1
+
+
+async def test_a_cost_nobody_knows_matters_only_where_cost_is_limited():
+    budget = Budget(calls=5)
+    await Budgeted(Paid(Usage(calls=1, cost=None)), budget).answer(prompt())
+    assert budget.usage.cost is None
+
+
+# --- scopes -------------------------------------------------------------------------------------
+
+
+class Item(Node):
+    n: int
+
+    async def __call__(self) -> Reply: ...
+
+
+async def helped(lm: LM) -> str:
+    return (await lm.make(Ask(), Reply)).text
+
+
+class Research(Node):
+    items: list[int]
+    replies: Annotated[list[Reply], Map(Graph(start=Item, end=Reply), over="items")]
+    helped: Annotated[str, Dep(helped)]
+
+    async def __call__(self) -> Pinned: ...
+
+
+pinned = Paid()
+
+
+class Pinned(Node):
+    node_config = NodeConfig(lm=pinned)
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_block_counts_subgraphs_maps_dependencies_and_pinned_lms():
+    lm = Paid()
+    before = pinned.calls
+    with Budget(calls=20) as budget:
+        await Graph(start=Research).arun(Research(items=[1, 2, 3]), lm)
+    assert (lm.calls, pinned.calls - before) == (4, 1)
+    assert budget.usage.calls == 5
+    assert budget.usage.tokens == 200
+
+
+def test_a_block_around_a_run_that_is_not_async_counts_too():
+    with Budget(calls=1) as budget:
+        graph.run(Ask(), Paid())
+        with pytest.raises(BudgetError):
+            graph.run(Ask(), Paid())
+    assert budget.usage.calls == 1
+
+
+async def test_nothing_is_counted_outside_the_block():
+    lm = Paid()
+    with Budget(calls=1) as budget:
+        await lm.answer(prompt())  # no LM call of a run, and not charged by anybody
+    await graph.arun(Ask(), lm)
+    assert budget.usage == Usage()
+
+
+async def test_blocks_nest_and_a_call_is_charged_to_all_of_them():
+    with Budget(calls=10, scope="outer") as outer:
+        with Budget(calls=1, scope="inner") as inner:
+            await graph.arun(Ask(), Paid())
+            with pytest.raises(BudgetError, match="inner: 1 of 1 call") as caught:
+                await graph.arun(Ask(), Paid())
+            assert caught.value.budget is inner
+        await graph.arun(Ask(), Paid())
+    assert (inner.usage.calls, outer.usage.calls) == (1, 2)
+
+
+async def test_what_the_outer_budget_refuses_takes_nothing_of_the_inner():
+    inner = Budget(calls=5)
+    with Budget(calls=0, scope="outer"), inner, pytest.raises(BudgetError, match="outer"):
+        await graph.arun(Ask(), Paid())
+    assert inner.remaining.calls == 5
+
+
+async def test_a_budget_within_another_is_charged_to_both():
+    whole = Budget(calls=3, scope="whole")
+    parts = [Budget(calls=2, scope=name, within=whole) for name in ("one", "two")]
+    for part in parts[:1] * 2 + parts[1:]:
+        await Budgeted(Paid(), part).answer(prompt())
+    assert [part.usage.calls for part in parts] == [2, 1]
+    with pytest.raises(BudgetError, match="whole: 3 of 3"):
+        await Budgeted(Paid(), parts[1]).answer(prompt())
+
+
+async def test_a_budget_that_is_around_a_call_twice_is_charged_once():
+    budget = Budget(calls=10)
+    with budget:
+        await graph.arun(Ask(), Budgeted(Budgeted(Paid(), budget), Budget(within=budget)))
+        with budget:
+            await graph.arun(Ask(), Paid())
+    assert budget.usage.calls == 2
+
+
+async def test_a_quiet_budget_swallows_its_own_error_and_no_other():
+    with Budget(calls=1, quiet=True) as budget:
+        for _ in range(3):
+            await graph.arun(Ask(), Paid())
+    assert isinstance(budget.error, BudgetError)
+    assert budget.usage.calls == 1
+
+    other = Budget(calls=0)
+    with pytest.raises(BudgetError), Budget(calls=1, quiet=True) as budget:
+        await graph.arun(Ask(), Budgeted(Paid(), other))
+    assert budget.error is None
+
+    with pytest.raises(ZeroDivisionError), Budget(calls=1, quiet=True):
+        1 / 0
+
+
+async def test_a_quiet_budget_knows_its_error_under_that_of_a_dependency():
+    with pytest.raises(DepError), Budget(calls=2):
+        await Graph(start=Research).arun(Research(items=[1, 2, 3]), Paid())
+    with Budget(calls=2, quiet=True) as budget:
+        await Graph(start=Research).arun(Research(items=[1, 2, 3]), Paid())
+    assert budget.error is not None
+    assert budget.usage.calls <= 2
+
+
+async def test_a_quiet_budget_as_a_policy_raises_all_the_same():
+    with pytest.raises(BudgetError):
+        await graph.arun(Ask(), Budgeted(Paid(), Budget(calls=0, quiet=True)))
+
+
+# --- what counts --------------------------------------------------------------------------------
+
+
+async def test_every_retry_is_charged_wherever_the_budget_stands():
+    for wrap in (
+        lambda lm, b: Retry(Budgeted(lm, b), sleep=at_once),
+        lambda lm, b: Budgeted(Retry(lm, sleep=at_once), b),
+    ):
+        budget = Budget(calls=10)
+        await wrap(ToyBackend(busy(), busy(), REPLY), budget).answer(prompt())
+        assert budget.usage.calls == 3
+
+
+async def test_an_answer_from_a_cache_is_free():
+    for wrap in (lambda lm, b: Cached(Budgeted(lm, b)), lambda lm, b: Budgeted(Cached(lm), b)):
+        budget = Budget(calls=1)
+        lm = wrap(Paid(), budget)
+        for _ in range(3):
+            await lm.answer(prompt())
+        assert budget.usage == Usage(1, 30, 10, cost=0.01, seconds=budget.usage.seconds)
+
+
+async def test_an_lm_of_another_kind_is_charged_by_what_it_reports():
+    class Mine(ScriptedLM):
+        async def fill(self, *args: Any, **options: Any) -> Any:
+            report(Usage(calls=2, input_tokens=7, cost=0.5))
+            return Reply(text="this")
+
+    budget = Budget(cost=1)
+    await Budgeted(Mine(), budget).make(Ask(), Reply)
+    assert (budget.usage.calls, budget.usage.tokens, budget.usage.cost) == (2, 7, 0.5)
+
+
+async def test_a_block_counts_an_lm_of_another_kind_and_what_written_bodies_ask_it():
+    class Written(Node):
+        async def __call__(self, lm: LM) -> Reply:
+            assert lm.asked == []  # type: ignore[attr-defined]  # it has what is its own
+            return await lm.make(Ask(), Reply)
+
+    lm = ScriptedLM([{"text": "one"}, {"text": "two"}, {"text": "three"}])
+    with Budget(calls=2) as budget:
+        await Graph(start=Written).arun(Written(), lm)
+        assert (await graph.arun(Ask(), lm)).usage.calls == 1
+        with pytest.raises(BudgetError):
+            await graph.arun(Ask(), lm)
+    assert budget.usage.calls == 2
+    assert len(lm.asked) == 2
+
+
+async def test_an_lm_that_asks_a_backend_in_turn_is_charged_once():
+    inner = Paid()
+
+    class Router(ScriptedLM):
+        async def fill(self, *args: Any, **options: Any) -> Any:
+            return await inner.fill(*args, **options)
+
+    budget = Budget(calls=1)
+    await Budgeted(Router(), budget).make(Ask(), Reply)
+    assert (inner.calls, budget.usage.calls) == (1, 1)
+    with pytest.raises(BudgetError):
+        await Budgeted(Router(), budget).make(Ask(), Reply)
+    assert (budget.usage.calls, budget.remaining.calls) == (1, 0)
+
+
+async def test_a_budget_goes_on_where_it_was_dumped():
+    now = 0.0
+    budget = Budget(calls=3, tokens=500, cost=1, seconds=60, scope="job", clock=lambda: now)
+    with budget:
+        now = 7.0
+        await graph.arun(Ask(), Paid())
+        dumped = json.loads(json.dumps(budget.dump()))
+    again = Budget.restored(dumped)
+    assert (again.usage, again.elapsed, again.scope) == (budget.usage, 7, "job")
+    assert again.dump() == budget.dump()
+    with again:
+        for _ in range(2):
+            await graph.arun(Ask(), Paid())
+        with pytest.raises(BudgetError, match="3 of 3 calls"):
+            await graph.arun(Ask(), Paid())
+
+
+def test_a_budget_shows_its_limits():
+    assert repr(Budget(calls=3, cost=0.5)) == "Budget(calls=3, cost=0.5, scope='budget')"
+    remaining = Budget(calls=3).remaining
+    assert (remaining.calls, remaining.tokens, remaining.cost) == (3, None, None)
+
+
+@pytest.mark.parametrize("limit", ["calls", "tokens", "cost", "seconds"])
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
+def test_limits_that_make_no_sense_are_refused(limit: str, value: float):
+    with pytest.raises(ValueError, match=f"Budget\\({limit}="):
+        Budget(**{limit: value})

@@ -1,0 +1,351 @@
+"""What `Cached` promises: the same question is asked once, also when it is asked at once; anything
+that changes it makes another; and nothing wrong is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bae import BaeLMError, Graph, Node, Usage
+from bae.exceptions import BudgetError
+from bae.lm import (
+    Answer,
+    Backend,
+    Budget,
+    Cached,
+    MemoryCache,
+    Prompt,
+    Retry,
+    SQLiteCache,
+    Timeout,
+    Turn,
+)
+from bae.lm.policies.cache import cache_key
+from bae.testing import ScriptedLM
+from bounded import BOUND
+from policy_parts import REPLY, Ask, Held, Reply, busy, graph, prompt, settled
+from toy_backend import ToyBackend
+
+USED = Usage(calls=1, input_tokens=30, output_tokens=10, cost=0.01, models=("toy-7",))
+
+
+def counts(lm: Cached) -> tuple[int, int, int]:
+    found = lm.statistics()
+    return found.hits, found.misses, found.joined
+
+
+# --- hits ---------------------------------------------------------------------------------------
+
+
+async def test_the_same_question_is_asked_once():
+    toy = ToyBackend(Answer(REPLY, USED))
+    lm = Cached(toy)
+    first = await graph.arun(Ask(), lm)
+    second = await graph.arun(Ask(), lm)
+    assert first.result == second.result == Reply(text="this")
+    assert toy.calls == 1
+    assert counts(lm) == (1, 1, 0)
+    assert first.usage.tokens == 40
+    again = second.usage
+    assert (again.calls, again.tokens, again.cost, again.models) == (0, 0, 0.0, ("toy-7",))
+
+
+async def test_another_question_is_asked():
+    toy = ToyBackend(REPLY, REPLY)
+    lm = Cached(toy)
+    for text in ("what?", "why?"):
+        await graph.arun(Ask(text=text), lm)
+    assert toy.calls == 2
+
+
+async def test_answers_in_a_file_are_there_for_the_next_process(tmp_path: Path):
+    for _ in range(2):
+        async with Cached(ToyBackend(REPLY), tmp_path / "answers.sqlite") as lm:
+            await graph.arun(Ask(), lm)
+    async with Cached(ToyBackend(), str(tmp_path / "answers.sqlite")) as lm:
+        assert (await graph.arun(Ask(), lm)).result.text == "this"
+
+
+async def test_values_that_were_parsed_already_come_back():
+    toy = ToyBackend(Answer(value={"text": "this"}))
+    lm = Cached(toy)
+    for _ in range(2):
+        assert (await graph.arun(Ask(), lm)).result.text == "this"
+    assert toy.calls == 1
+
+
+class Choice(Node):
+    async def __call__(self) -> Reply | Ask | None: ...
+
+
+async def test_an_lm_of_another_kind_is_asked_once_for_a_choice_and_a_fill():
+    lm = ScriptedLM([Reply, {"text": "this"}])
+    cached = Cached(lm)
+    for _ in range(2):
+        result = await Graph(start=Choice).arun(Choice(), cached)
+        assert result.result == Reply(text="this")
+    lm.assert_complete()
+    assert counts(cached) == (2, 2, 0)
+
+
+async def test_lms_of_different_kinds_do_not_share_answers():
+    store = MemoryCache()
+    other = type("Other", (ScriptedLM,), {})
+    for lm in (ScriptedLM([{"text": "one"}]), other([{"text": "two"}])):
+        await graph.arun(Ask(), Cached(lm, store))
+        lm.assert_complete()
+
+
+# --- what is not kept ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", ["cut-off", "refused"])
+async def test_an_answer_that_did_not_end_by_itself_is_not_kept(stop: Any):
+    toy = ToyBackend(Answer(REPLY, stop=stop), REPLY)
+    lm = Cached(toy)
+    for _ in range(2):
+        await lm.answer(prompt())
+    assert toy.calls == 2
+
+
+async def test_a_failure_is_not_kept():
+    toy = ToyBackend(busy(), REPLY)
+    lm = Cached(toy)
+    with pytest.raises(BaeLMError):
+        await lm.answer(prompt())
+    assert (await lm.answer(prompt())).text == REPLY
+
+
+async def test_an_answer_that_turns_out_invalid_is_forgotten():
+    toy = ToyBackend('{"text": 1}', '{"text": "right"}', '{"text": "right at once"}')
+    lm = Cached(toy)
+    assert (await graph.arun(Ask(), lm)).result.text == "right"
+    assert toy.rejected == toy.prompts[:1]
+    assert (await graph.arun(Ask(), lm)).result.text == "right at once"
+
+
+async def test_what_json_cannot_say_is_handed_out_and_not_kept():
+    toy = ToyBackend(Answer(value={"text": object()}), REPLY)
+    lm = Cached(toy)
+    await lm.answer(prompt())
+    assert lm.statistics().unstored == 1
+    await lm.answer(prompt())
+    assert toy.calls == 2
+
+
+@pytest.mark.parametrize("kept", ["", "{", "[]", '{"version": 0}', '{"version": 1, "text": 1}'])
+async def test_what_cannot_be_read_is_asked_for_again(kept: str):
+    store = MemoryCache()
+    toy = ToyBackend(REPLY)
+    await store.put(cache_key(toy, prompt()), kept)
+    assert (await Cached(toy, store).answer(prompt())).text == REPLY
+
+
+class Broken(MemoryCache):
+    """A store on a disk that is full."""
+
+    async def put(self, key: str, text: str) -> None:
+        raise OSError("no space left on device")
+
+
+async def test_an_answer_that_cannot_be_kept_is_not_lost():
+    lm = Cached(ToyBackend(REPLY), Broken())
+    assert (await lm.answer(prompt())).text == REPLY
+    assert lm.statistics().unstored == 1
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+class Tuned(Backend):
+    def __init__(self, model: str, settings: dict[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self._settings = settings
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self._settings
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        raise AssertionError("not asked")
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(st.text(), values, max_size=5)
+questions = st.fixed_dictionaries(
+    {
+        "system": st.text(),
+        "text": st.text(),
+        "schema": objects,
+        "turns": st.lists(st.builds(Turn, st.text(), st.text()), max_size=2).map(tuple),
+        "model": st.text(),
+        "settings": objects,
+    }
+)
+
+PARTS = ["system", "text", "schema", "turns", "model", "settings"]
+
+
+def key_of(question: dict[str, Any]) -> str:
+    parts = {k: v for k, v in question.items() if k not in ("model", "settings")}
+    return cache_key(Tuned(question["model"], question["settings"]), prompt(**parts))
+
+
+def shuffled(value: Any, random: Random) -> Any:
+    if isinstance(value, list):
+        return [shuffled(each, random) for each in value]
+    if not isinstance(value, dict):
+        return value
+    items = [(key, shuffled(each, random)) for key, each in value.items()]
+    random.shuffle(items)
+    return dict(items)
+
+
+@given(questions, st.randoms(use_true_random=False))
+def test_a_key_does_not_depend_on_the_order_of_what_has_none(question: dict[str, Any], random: Any):
+    other = {**question, "schema": shuffled(question["schema"], random)}
+    other["settings"] = shuffled(question["settings"], random)
+    assert key_of(question) == key_of(other)
+
+
+@given(questions, questions, st.sampled_from(PARTS))
+def test_a_key_changes_with_any_part_of_the_question(
+    question: dict[str, Any], other: dict[str, Any], part: str
+):
+    changed = {**question, part: other[part]}
+    same = json.dumps(question[part], default=repr, sort_keys=True) == json.dumps(
+        changed[part], default=repr, sort_keys=True
+    )
+    assert (key_of(question) == key_of(changed)) == same
+
+
+def test_a_key_is_the_same_in_every_process_and_changes_with_the_settings():
+    found = cache_key(Tuned("m", {"temperature": 0}), prompt())
+    assert found == "8f2f1ed4de9d8efa93ab6414cc3a1586651b0049e37bee9bbf1b3ac9bcef59e6"
+    assert found != cache_key(Tuned("m", {"temperature": 1}), prompt())
+    assert found == cache_key(Retry(Timeout(Tuned("m", {"temperature": 0}), 1)), prompt())
+
+
+async def test_settings_that_are_no_json_are_an_error_that_says_whose():
+    with pytest.raises(BaeLMError, match=r"settings of Tuned") as caught:
+        await Cached(Tuned("m", {"client": object()})).answer(prompt())
+    assert caught.value.code == "bae-lm-cache-key"
+
+
+# --- the same at once ---------------------------------------------------------------------------
+
+
+async def test_equal_questions_asked_at_once_make_one_request():
+    held = Held(USED)
+    lm = Cached(held)
+    asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(5)]
+    await settled()
+    held.release()
+    async with asyncio.timeout(BOUND):
+        answers = await asyncio.gather(*asking)
+    assert held.asked == ["Reply"]
+    assert counts(lm) == (0, 1, 4)
+    assert Usage.total(a.usage for a in answers) == USED
+
+
+async def test_the_request_goes_on_for_the_others_when_the_first_is_cancelled():
+    held = Held(USED)
+    lm = Cached(held)
+    first, second = (asyncio.create_task(lm.answer(prompt())) for _ in range(2))
+    await settled()
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert held.running == 1
+    held.release()
+    async with asyncio.timeout(BOUND):
+        assert (await second).usage == USED
+    assert held.cancelled == []
+
+
+async def test_the_request_is_gone_when_the_last_who_waits_is_cancelled():
+    held = Held()
+    lm = Cached(held)
+    asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(3)]
+    await settled()
+    for task in asking:
+        task.cancel()
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*asking, return_exceptions=True)
+    assert (held.cancelled, held.running) == (["Reply"], 0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    held.release()
+    assert (await lm.answer(prompt())).text == REPLY
+
+
+async def test_one_who_comes_while_the_request_is_being_cancelled_makes_a_new_one():
+    held = Held()
+    lm = Cached(held)
+    first = asyncio.create_task(lm.answer(prompt()))
+    await settled()
+    first.cancel()
+    await asyncio.sleep(0)
+    second = asyncio.create_task(lm.answer(prompt()))
+    await settled()
+    held.release()
+    async with asyncio.timeout(BOUND):
+        await second
+    assert held.asked == ["Reply", "Reply"]
+
+
+async def test_a_failure_is_everybodys_and_each_has_an_error_of_its_own():
+    error = busy()
+
+    class Failing(Held):
+        async def answer(self, prompt: Prompt) -> Answer:
+            await super().answer(prompt)
+            raise error
+
+    failing = Failing()
+    lm = Cached(failing)
+    asking = [asyncio.create_task(graph.arun(Ask(), Retry(lm, retries=0))) for _ in range(3)]
+    await settled()
+    failing.release()
+    async with asyncio.timeout(BOUND):
+        errors = await asyncio.gather(*asking, return_exceptions=True)
+    assert [str(e) for e in errors] == [str(error)] * 3
+    assert len({id(e) for e in errors}) == 3
+    assert len({e.run_id for e in errors if isinstance(e, BaeLMError)}) == 3
+
+
+async def test_the_budget_of_whoever_asked_first_is_not_the_concern_of_others():
+    held = Held()
+    lm = Cached(held)
+
+    with Budget(calls=0):
+        first = asyncio.create_task(lm.answer(prompt()))
+    second = asyncio.create_task(lm.answer(prompt()))
+    held.release()
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(BudgetError):
+            await first
+        assert (await second).text == REPLY
+    assert held.asked == ["Reply"]
+
+
+def test_one_cache_serves_several_event_loops_one_after_another(tmp_path: Path):
+    for store in (MemoryCache(), SQLiteCache(tmp_path / "answers.sqlite")):
+        toy = ToyBackend(REPLY)
+        lm = Cached(toy, store)
+        for _ in range(3):
+            assert graph.run(Ask(), lm).result.text == "this"
+        assert toy.calls == 1
+        asyncio.run(lm.aclose())

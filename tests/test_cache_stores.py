@@ -1,0 +1,264 @@
+"""What the stores of the cache promise: bounds that hold, a file that several processes write at
+once and that outlives a process which is killed, and an error that says what to do where the file
+is no cache."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bae import BaeLMError
+from bae.lm import MemoryCache, SQLiteCache
+from bounded import BOUND
+from policy_parts import run
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+
+WRITER = """
+import asyncio, sys
+from bae.lm import SQLiteCache
+
+async def main(path, name, many):
+    cache = SQLiteCache(path)
+    for number in range(many):
+        await cache.put(f"{name}-{number}", "x" * 1000)
+        print(number, flush=True)
+    await cache.aclose()
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
+
+def writer(path: Path, name: str, many: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), name, str(many)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+
+
+# --- in memory ----------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(1, 5),
+    st.lists(st.tuples(st.sampled_from(["put", "get", "drop"]), st.integers(0, 7)), max_size=50),
+)
+def test_memory_keeps_the_ones_used_last(size: int, moves: list[tuple[str, int]]):
+    async def play() -> None:
+        cache = MemoryCache(size)
+        wanted: list[int] = []  # the last used one last
+        for move, number in moves:
+            key = str(number)
+            if move == "put":
+                await cache.put(key, f"text {number}")
+                wanted = [*(n for n in wanted if n != number), number][-size:]
+            elif move == "get":
+                found = await cache.get(key)
+                assert found == (f"text {number}" if number in wanted else None)
+                if number in wanted:
+                    wanted = [*(n for n in wanted if n != number), number]
+            else:
+                await cache.drop(key)
+                wanted = [n for n in wanted if n != number]
+            assert len(cache) == len(wanted)
+
+    run(play)
+
+
+# --- in a file ----------------------------------------------------------------------------------
+
+
+async def test_a_file_gives_back_what_was_put_and_forgets_what_was_dropped(tmp_path: Path):
+    path = tmp_path / "deeper" / "answers.sqlite"
+    cache = SQLiteCache(path)
+    assert not path.parent.exists()  # it is opened when it is first used
+    assert await cache.get("a") is None
+    text = "ä 😀 \x00 \n" + "x" * 100_000
+    await cache.put("a", text)
+    await cache.put("a", text + "!")
+    assert await cache.get("a") == text + "!"
+    await cache.aclose()
+    assert await cache.get("a") == text + "!"  # it opens again
+    await cache.drop("a")
+    assert await cache.get("a") is None
+    await cache.aclose()
+
+
+async def test_answers_that_are_too_old_are_not_given_out_and_go(tmp_path: Path):
+    now = 0.0
+    cache = SQLiteCache(tmp_path / "answers.sqlite", age=60, clock=lambda: now)
+    await cache.put("a", "1")
+    now = 30.0
+    await cache.put("b", "2")
+    now = 61.0
+    assert await cache.get("a") is None
+    assert await cache.get("b") == "2"
+    assert await cache.prune() == 1
+    await cache.aclose()
+
+
+async def test_of_too_many_answers_the_oldest_go(tmp_path: Path):
+    now = 0.0
+    cache = SQLiteCache(tmp_path / "answers.sqlite", size=150, clock=lambda: now)
+    for number in range(201):
+        now += 1
+        await cache.put(str(number), "x")
+    found = [number for number in range(201) if await cache.get(str(number)) is not None]
+    assert found == list(range(50, 201))  # at 200 it looked
+    assert await cache.prune() == 1
+    assert await cache.get("50") is None
+    await cache.aclose()
+
+
+async def test_several_processes_write_one_file_at_once(tmp_path: Path):
+    path = tmp_path / "answers.sqlite"
+    writers = [writer(path, name, 40) for name in "abc"]
+    for process in writers:
+        _, said = process.communicate(timeout=BOUND)
+        assert process.returncode == 0, said
+    cache = SQLiteCache(path)
+    for name in "abc":
+        for number in range(40):
+            assert await cache.get(f"{name}-{number}") is not None
+    await cache.aclose()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9 here")
+async def test_a_process_that_is_killed_while_writing_leaves_the_file_whole(tmp_path: Path):
+    path = tmp_path / "answers.sqlite"
+    process = writer(path, "a", 1_000_000)
+    assert process.stdout is not None
+    done = [int(process.stdout.readline()) for _ in range(50)]
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=BOUND)
+    assert process.returncode == -signal.SIGKILL
+
+    cache = SQLiteCache(path)
+    for number in done:  # all that it said it had written
+        assert await cache.get(f"a-{number}") == "x" * 1000
+    await cache.put("b", "after")
+    assert await cache.get("b") == "after"
+    await cache.aclose()
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    database.close()
+
+
+def damaged(path: Path) -> None:
+    asyncio.run(filled(path))
+    whole = bytearray(path.read_bytes())
+    whole[100:] = bytes(len(whole) - 100)
+    path.write_bytes(whole)
+
+
+async def filled(path: Path) -> None:
+    cache = SQLiteCache(path)
+    await cache.put("a", "1")
+    await cache.aclose()
+
+
+def of_something_else(path: Path) -> None:
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE mine (x)")
+    database.commit()
+    database.close()
+
+
+def of_another_version(path: Path) -> None:
+    asyncio.run(filled(path))
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA user_version = 99")
+    database.commit()
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_text("this is no database, but it is long enough to look at " * 20),
+        lambda path: path.mkdir(),
+        damaged,
+        of_something_else,
+        of_another_version,
+    ],
+    ids=["text", "folder", "damaged", "something else", "another version"],
+)
+def test_a_file_that_is_no_cache_is_an_error_that_says_what_to_do(tmp_path: Path, spoil):
+    path = tmp_path / "answers.sqlite"
+    spoil(path)
+    before = path.read_bytes() if path.is_file() else None
+
+    async def use() -> None:
+        cache = SQLiteCache(path)
+        try:
+            with pytest.raises(BaeLMError, match="cannot be used") as caught:
+                await cache.get("a")
+        finally:
+            await cache.aclose()
+        assert caught.value.code == "bae-lm-cache-unreadable"
+        assert str(path) in str(caught.value)
+        assert "move the file away" in str(caught.value)
+
+    run(use)
+    assert before is None or path.read_bytes() == before
+
+
+async def test_a_file_that_is_held_by_another_for_too_long_is_an_error_that_says_so(tmp_path: Path):
+    path = tmp_path / "answers.sqlite"
+    await filled(path)
+    other = sqlite3.connect(path)
+    other.execute("BEGIN EXCLUSIVE")
+    cache = SQLiteCache(path, timeout=0.01)
+    try:
+        assert await cache.get("a") == "1"  # others can read meanwhile
+        with pytest.raises(BaeLMError, match="raise timeout="):
+            await cache.put("b", "2")
+    finally:
+        other.rollback()
+        other.close()
+    await cache.put("b", "2")
+    await cache.aclose()
+
+
+async def test_many_at_once_use_one_file(tmp_path: Path):
+    cache = SQLiteCache(tmp_path / "answers.sqlite")
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*(cache.put(str(n), json.dumps(n)) for n in range(100)))
+        found = await asyncio.gather(*(cache.get(str(n)) for n in range(100)))
+    assert found == [str(n) for n in range(100)]
+    await cache.aclose()
+
+
+async def test_a_cancelled_caller_leaves_the_file_usable(tmp_path: Path):
+    cache = SQLiteCache(tmp_path / "answers.sqlite")
+    writing = [asyncio.create_task(cache.put(str(n), "x")) for n in range(20)]
+    await asyncio.sleep(0)
+    for task in writing[::2]:
+        task.cancel()
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*writing, return_exceptions=True)
+        for number in range(1, 20, 2):
+            assert await cache.get(str(number)) == "x"
+    await cache.aclose()
+
+
+def test_bounds_that_make_no_sense_are_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="MemoryCache"):
+        MemoryCache(0)
+    with pytest.raises(ValueError, match="size"):
+        SQLiteCache(tmp_path / "x", size=0)
+    with pytest.raises(ValueError, match="age"):
+        SQLiteCache(tmp_path / "x", age=0)

@@ -1,0 +1,483 @@
+"""What bae promises of the real Claude program, pointed at a provider on loopback. What only a
+stand-in can be made to do is in test_claude_faults.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import pytest
+from pydantic import AnyUrl, Base64Bytes, BaseModel, ConfigDict, Field, Json, StringConstraints
+
+from bae import BaeLMError, FillError, Graph, Node
+from bae.lm import ClaudeCLIBackend, resolve
+from bae.lm.usage import Attempt, metered
+from bae.testing import Cut, Overlong, Provider, Refusal, Stall, Status, WrongSchema
+from bounded import BOUND
+from claude_programs import ROOT, children, living, open_files, real_claude
+from http_backends import (
+    SHIRT,
+    AskBack,
+    Outfit,
+    Weather,
+    prompt,
+    told_of_a_wrong_answer,
+)
+
+pytest.importorskip("h11")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+
+OUTFIT_SCHEMA = {
+    "type": "object",
+    "title": "Outfit",
+    "properties": {
+        "top": {"type": "string", "description": "a specific garment"},
+        "layers": {"type": "integer", "minimum": 0, "maximum": 5},
+    },
+    "required": ["top", "layers"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    async with Provider() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary files go; nothing is left there, nor of any process."""
+    folder = tmp_path / "project" / "temporary"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    before = children()
+    yield folder
+    assert children() == before
+    assert list(folder.iterdir()) == []
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home where nobody is logged in; the key is in the environment."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    for name in ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
+    return folder
+
+
+@pytest.fixture
+def claude(home: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> ClaudeCLIBackend:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+    return ClaudeCLIBackend(executable=real_claude(), timeout=BOUND, retries=0)
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+async def test_a_fill_is_one_request_with_the_prompt_the_schema_and_one_tool(
+    claude: ClaudeCLIBackend, provider: Provider
+) -> None:
+    provider.script(SHIRT)
+    outfit = await claude.fill(Outfit, {}, "Outfit", Weather(sky="grey", degrees=12))
+    assert (outfit.top, outfit.layers) == ("a blue shirt", 2)
+    (request,) = provider.requests
+    assert request.headers["x-api-key"] == "a key"
+    assert [tool["name"] for tool in request.body["tools"]] == ["StructuredOutput"]
+    assert request.schema == OUTFIT_SCHEMA
+    assert '"sky":"grey"' in request.text
+    assert "You carry out one step of a program." in request.text
+    assert "software engineering" not in request.text
+
+
+async def test_usage_and_cost_are_those_of_the_request(
+    claude: ClaudeCLIBackend, provider: Provider
+) -> None:
+    provider.always(SHIRT)
+    first = await claude.answer(prompt())
+    again = await claude.answer(prompt())
+    tokens = [request.tokens for request in provider.requests]
+    assert [first.usage.input_tokens, again.usage.input_tokens] == tokens
+    assert first.usage.cached_tokens == 0 < again.usage.cached_tokens
+    assert first.usage.output_tokens == again.usage.output_tokens > 0
+    assert first.usage.models == (provider.requests[0].model,)
+    assert first.usage.calls == 1
+    assert first.usage.cost is not None
+    assert again.usage.cost is not None
+    assert first.usage.cost > again.usage.cost > 0
+
+
+async def test_a_choice_and_what_is_chosen_are_one_request(
+    claude: ClaudeCLIBackend, provider: Provider
+) -> None:
+    provider.script({"answer": {"choice": "AskBack", "fields": {"question": "where to?"}}})
+    chosen = await claude.decide(Weather(sky="grey", degrees=12))
+    assert chosen == AskBack(question="where to?")
+    assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "verdict", "quoted"),
+    [
+        (WrongSchema(), "invalid", "Your answer was"),
+        (Overlong(), "cut-off", "Your answer was"),
+        ("I would wear a shirt.", "unparsable", "I would wear a shirt."),
+    ],
+    ids=["wrong-schema", "overlong", "prose"],
+)
+async def test_a_wrong_answer_is_asked_again_with_what_was_wrong(
+    claude: ClaudeCLIBackend, provider: Provider, wrong: Any, verdict: str, quoted: str
+) -> None:
+    assert await told_of_a_wrong_answer(provider, claude, wrong) == [verdict, "valid"]
+    first, second = provider.requests
+    assert quoted not in first.text
+    assert quoted in second.text
+
+
+async def test_a_refusal_is_told_in_the_words_of_the_model(
+    claude: ClaudeCLIBackend, provider: Provider
+) -> None:
+    provider.always(Refusal("Not in this weather."))
+    with pytest.raises(FillError, match="Not in this weather"):
+        await claude.fill(Outfit, {}, "Outfit")
+    assert len(provider.requests) == 1
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Size(IntEnum):
+    SMALL = 1
+    LARGE = 2
+
+
+class Button(BaseModel):
+    kind: Literal["button"]
+    holes: Literal[2, 4]
+
+
+class Zip(BaseModel):
+    kind: Literal["zip"]
+    length: float = Field(gt=0, multiple_of=0.5)
+
+
+class Tree(BaseModel):
+    name: str
+    planted: date = Field(description="when it was")
+    branches: list[Tree] = []
+
+
+class Everything(Node):
+    """Every word that pydantic puts into schemas, and some it lets others put there."""
+
+    model_config = ConfigDict(json_schema_extra={"x-note": "for a web page", "$comment": "none"})
+
+    day: date
+    moment: datetime | None
+    clock: time
+    span: timedelta
+    number: UUID
+    address: IPv4Address
+    link: AnyUrl
+    blob: Base64Bytes
+    price: Decimal = Field(max_digits=6, decimal_places=2)
+    code: Annotated[str, StringConstraints(pattern=r"^(?P<letters>[a-z]+)\z")]
+    by_code: dict[Annotated[str, StringConstraints(pattern=r"(?i)^[A-Z]\w+$")], int]
+    by_colour: dict[Colour, float]
+    by_number: dict[UUID, int]
+    size: Size
+    closing: Annotated[Button | Zip, Field(discriminator="kind")]
+    tree: Tree
+    pair: tuple[int, date]
+    some: tuple[str, ...] = Field(min_length=1)
+    unique: set[int] = Field(max_length=4)
+    text: Json[list[int]]
+    anything: Any
+    limit: float = Field(ge=0, le=10, examples=[1.5], deprecated=True)
+    odd: str = Field(json_schema_extra={"examples": {"a": "b"}, "example": "c", "hint": True})
+    far: float = Field(default=float("inf"), lt=float("inf"))
+
+    async def __call__(self) -> None: ...
+
+
+EVERYTHING = {
+    "day": "2024-05-01",
+    "moment": "2024-05-01T08:30:00Z",
+    "clock": "08:30:00",
+    "span": "PT1H",
+    "number": "6f1c2c4e-5b1a-4b60-8f7e-111111111111",
+    "address": "127.0.0.1",
+    "link": "https://ada.example/",
+    "blob": "aGk=",
+    "price": "12.50",
+    "code": "abc",
+    "by_code": {"Abc": 1},
+    "by_colour": {"red": 0.5},
+    "by_number": {"6f1c2c4e-5b1a-4b60-8f7e-111111111111": 2},
+    "size": 2,
+    "closing": {"kind": "zip", "length": 1.5},
+    "tree": {
+        "name": "a",
+        "planted": "2020-01-01",
+        "branches": [{"name": "b", "planted": "2021-01-01"}],
+    },
+    "pair": [1, "2024-05-01"],
+    "some": ["a"],
+    "unique": [1, 2],
+    "text": "[1, 2]",
+    "anything": {"a": [1]},
+    "limit": 3.5,
+    "odd": "text",
+}
+
+
+async def test_the_model_is_held_to_a_schema_of_everything_there_is(
+    claude: ClaudeCLIBackend, provider: Provider
+) -> None:
+    provider.script(EVERYTHING)
+    told: list[Any] = []
+    with metered(told.append):
+        filled = await claude.fill(Everything, {}, "Everything")
+    assert filled.pair == (1, date(2024, 5, 1))
+    assert [each.verdict for each in told if isinstance(each, Attempt)] == ["valid"]
+    (request,) = provider.requests
+    assert request.schema is not None
+    assert set(request.schema["properties"]) == set(Everything.model_fields)
+    dated = request.schema["$defs"]["Tree"]["properties"]["planted"]
+    assert dated == {"type": "string", "description": "when it was (format: date)"}
+    assert r"(?P<letters>[a-z]+)\z" in request.schema["properties"]["code"]["description"]
+
+
+async def test_a_prompt_longer_than_an_argument_may_be_arrives_whole(
+    claude: ClaudeCLIBackend, provider: Provider
+) -> None:
+    text = "a wörd " * 40_000
+    await claude.answer(prompt(text=text))
+    assert text in provider.requests[0].text
+
+
+def test_a_graph_runs_with_the_name_of_the_program(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "claude").symlink_to(real_claude())
+    monkeypatch.setenv("PATH", str(folder))
+    with Provider.in_thread() as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        provider.script({"answer": {"choice": "Outfit", "fields": SHIRT}})
+        done = Graph(start=Weather).run(Weather(sky="grey", degrees=12), lm="claude-cli:opus")
+        assert done.result == Outfit(top="a blue shirt", layers=2)
+        assert done.usage.calls == 1
+        assert "opus" in provider.requests[0].model
+
+
+def test_its_name_makes_one() -> None:
+    backend = resolve("claude-cli")
+    assert isinstance(backend, ClaudeCLIBackend)
+    assert backend.model == "sonnet"
+
+
+# --- what is not sent -------------------------------------------------------------------------
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+
+
+@pytest.fixture
+def secrets(home: Path, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project around the caller, and around the temporary files too, that says a lot of itself.
+    Every secret in it has the word HUSH; the file that is given is one."""
+    project = temporary.parent
+    for folder, name in ((project, "above"), (project / "inner", "here"), (tmp_path, "top")):
+        write(folder / "CLAUDE.md", f"HUSH in CLAUDE.md {name}")
+        write(folder / "CLAUDE.local.md", f"HUSH in CLAUDE.local.md {name}")
+        write(folder / ".claude" / "rules" / "rule.md", f"HUSH in a rule {name}")
+    write(project / "inner" / "HUSH-listing.txt", "HUSH in a file")
+    write(home / ".claude" / "CLAUDE.md", "HUSH in CLAUDE.md at home")
+    write(home / ".claude" / "output-styles" / "loud.md", "---\nname: loud\n---\nHUSH style")
+    skill = "---\nname: hush\ndescription: HUSH in a skill\n---\nHUSH"
+    write(home / ".claude" / "skills" / "hush" / "SKILL.md", skill)
+    settings = {
+        "outputStyle": "loud",
+        "language": "HUSH",
+        "hooks": {
+            event: [{"hooks": [{"type": "command", "command": "echo HUSH from a hook"}]}]
+            for event in ("SessionStart", "UserPromptSubmit")
+        },
+    }
+    for folder in (home, project, project / "inner"):
+        write(folder / ".claude" / "settings.json", json.dumps(settings))
+    subprocess.run(["git", "init", "-q", "-b", "HUSH-branch", str(project)], check=True)
+    monkeypatch.chdir(project / "inner")
+    return project / "inner" / "HUSH-listing.txt"
+
+
+async def test_nothing_of_the_callers_project_and_home_is_sent(
+    claude: ClaudeCLIBackend, provider: Provider, secrets: Path
+) -> None:
+    text = f"Outfit: see @{secrets} and @HUSHED/file"
+    await claude.answer(prompt(text=text))
+    (request,) = provider.requests
+    assert text in request.text
+    sent = json.dumps(request.body).replace(json.dumps(text)[1:-1], "")
+    assert "HUSH" not in sent
+    assert str(secrets.parent) not in sent
+
+
+async def test_the_program_by_itself_would_have_sent_it(
+    claude: ClaudeCLIBackend, provider: Provider, secrets: Path
+) -> None:
+    # So that the test above is known to be able to fail.
+    by_hand = await asyncio.create_subprocess_exec(
+        claude.executable,
+        *("--print", f"see @{secrets}", "--no-session-persistence"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    async with asyncio.timeout(BOUND):
+        await by_hand.wait()
+    sent = json.dumps([dict(request.body) for request in provider.requests])
+    for secret in ("CLAUDE.md here", "CLAUDE.md above", "CLAUDE.md at home", "in a file", "branch"):
+        assert secret in sent
+
+
+def written_in(folder: Path) -> str:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return "\n".join(f"{path}: {path.read_text('utf-8', 'replace')}" for path in files)
+
+
+async def test_a_prompt_like_a_command_is_sent_and_not_written_at_home(
+    claude: ClaudeCLIBackend, provider: Provider, home: Path
+) -> None:
+    await claude.answer(prompt(text="/clear the table"))
+    assert "/clear the table" in provider.requests[0].text
+    kept = written_in(home)
+    assert "the table" not in kept
+    assert "bae_claude_" not in kept
+
+
+# --- failures ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "retryable"),
+    [
+        (Status(429, retry_after=60), "bae-lm-rate-limited", True),
+        (Status(500), "bae-lm-unavailable", True),
+        (Status(529), "bae-lm-unavailable", True),
+        (Cut(after=3), "bae-lm-unreachable", True),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, Cut) else str(getattr(value, "code", "")),
+)
+async def test_a_failure_of_the_provider_is_told_after_one_request(
+    claude: ClaudeCLIBackend, provider: Provider, fault: Any, code: str, retryable: bool
+) -> None:
+    provider.always(fault)
+    with pytest.raises(BaeLMError) as caught:
+        await claude.answer(prompt())
+    error = caught.value
+    assert (error.code, error.retryable) == (code, retryable)
+    assert error.status == getattr(fault, "code", None)
+    assert len(provider.requests) == 1
+
+
+async def test_a_failure_that_passes_is_asked_again(
+    claude: ClaudeCLIBackend, provider: Provider
+) -> None:
+    provider.script(Status(529), SHIRT)
+    claude.retries, claude.first_wait = 1, 0.0
+    assert (await claude.fill(Outfit, {}, "Outfit")).layers == 2
+
+
+async def test_a_provider_that_is_not_there_is_unreachable(
+    claude: ClaudeCLIBackend, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+    with pytest.raises(BaeLMError) as caught:
+        await claude.answer(prompt())
+    assert caught.value.code == "bae-lm-unreachable"
+    assert caught.value.retryable
+
+
+async def test_without_a_login_it_says_how_to_get_one(
+    claude: ClaudeCLIBackend, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    with pytest.raises(BaeLMError) as caught:
+        await claude.answer(prompt())
+    assert caught.value.code == "bae-lm-unauthorised"
+    assert "log in" in (caught.value.fix or "")
+    assert provider.requests == []
+
+
+# --- ends -------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_call_leaves_no_process_connection_or_file(
+    claude: ClaudeCLIBackend, provider: Provider
+) -> None:
+    before = open_files()
+    with provider.held():
+        asking = asyncio.create_task(claude.answer(prompt()))
+        await provider.arrived(timeout=BOUND)
+        (pid,) = children()
+        assert pid in living(group=pid)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert living(group=pid) == []
+        assert children() == []
+    await provider.disconnected()
+    assert open_files() == before
+
+
+async def test_a_call_that_takes_too_long_leaves_nothing_either(
+    claude: ClaudeCLIBackend, provider: Provider
+) -> None:
+    provider.always(Stall(after=2))
+    claude.timeout = 1.0
+    with pytest.raises(BaeLMError) as caught:
+        await claude.answer(prompt())
+    assert caught.value.code == "bae-lm-timeout"
+    assert children() == []
+    await provider.disconnected()
+
+
+# --- the installation -------------------------------------------------------------------------
+
+
+def test_the_script_that_installs_the_program_prints_where_it_is(tmp_path: Path) -> None:
+    # One that runs is left as it is, so nothing is fetched here.
+    beside = tmp_path / "node_modules" / ".bin"
+    beside.mkdir(parents=True)
+    (beside / "claude").symlink_to(real_claude())
+    done = subprocess.run(
+        [ROOT / "tools" / "claude_cli.sh", tmp_path], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == str(beside / "claude")
+
+
+def test_the_script_names_no_host() -> None:
+    text = (ROOT / "tools" / "claude_cli.sh").read_text("utf-8")
+    assert not re.search(r"https?:|registry|\.(com|org|net)\b", text)

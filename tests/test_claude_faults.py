@@ -1,0 +1,444 @@
+"""What bae makes of a Claude program that fails, seen with stand-ins for it that fail as the real
+one cannot be made to. The real one is in test_claude_cli.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae import BaeLMError, BaeParseError
+from bae.lm import ClaudeCLIBackend, Usage
+from bae.lm.backend import Turn
+from bae.lm.claude_cli import LONGEST_ARGUMENT
+from bounded import BOUND
+from claude_programs import (
+    CALL,
+    calls,
+    children,
+    living,
+    open_files,
+    printing,
+    result,
+    script,
+)
+from http_backends import Outfit, prompt
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    before = children(), open_files()
+    yield
+    assert (children(), open_files()) == before
+    assert list(folder.iterdir()) == []
+
+
+def claude(executable: str, **options: Any) -> ClaudeCLIBackend:
+    return ClaudeCLIBackend(executable=executable, **{"timeout": BOUND, "retries": 0, **options})
+
+
+async def failure(program: str, **options: Any) -> BaeLMError:
+    with pytest.raises(BaeLMError) as caught:
+        await claude(program, **options).answer(prompt())
+    return caught.value
+
+
+ECHO = """
+said = {"arguments": sys.argv[1:], "given": sys.stdin.read(), "env": dict(os.environ),
+        "cwd": os.getcwd(), "files": os.listdir(), "session": os.getsid(0) == os.getpid()}
+print(json.dumps({"type": "result", "subtype": "success", "is_error": False,
+                  "structured_output": said}))
+"""
+
+
+async def asked(folder: Path, *, env: dict[str, str] | None = None, **given: Any) -> dict[str, Any]:
+    """What the program sees of a question."""
+    answer = await claude(script(folder, ECHO), env=env).answer(prompt(**given))
+    return answer.value
+
+
+# --- how it is asked --------------------------------------------------------------------------
+
+
+async def test_the_prompt_goes_by_stdin_and_the_schema_as_an_argument(tmp_path: Path) -> None:
+    seen = await asked(tmp_path, turns=(Turn("{}", "top: missing"),))
+    arguments = seen["arguments"]
+    assert seen["given"] == "Outfit\n\nYour answer was:\n{}\n\ntop: missing"
+    assert json.loads(arguments[arguments.index("--json-schema") + 1]) == prompt().schema
+    assert arguments[arguments.index("--system-prompt") + 1] == "Be brief."
+    assert arguments[arguments.index("--model") + 1] == "sonnet"
+    assert "Outfit" not in arguments
+
+
+async def test_it_runs_in_an_empty_directory_and_a_session_of_its_own(tmp_path: Path) -> None:
+    seen = await asked(tmp_path)
+    assert seen["files"] == []
+    assert seen["session"] is True
+    assert seen["cwd"] == seen["env"]["PWD"] != os.getcwd()
+    assert os.path.dirname(seen["cwd"]) == tempfile.gettempdir()
+
+
+async def test_the_users_environment_is_kept_but_not_a_session_that_bae_runs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
+    monkeypatch.setenv("CLAUDECODE", "1")
+    monkeypatch.setenv("CLAUDE_CODE_MAX_RETRIES", "10")
+    seen = await asked(tmp_path, env={"EXTRA": "given"})
+    assert seen["env"]["ANTHROPIC_API_KEY"] == "a key"
+    assert seen["env"]["HOME"] == os.environ["HOME"]
+    assert seen["env"]["EXTRA"] == "given"
+    assert seen["env"]["CLAUDE_CODE_MAX_RETRIES"] == "0"
+    assert "CLAUDECODE" not in seen["env"]
+
+
+async def test_a_given_variable_goes_before_those_of_the_backend(tmp_path: Path) -> None:
+    seen = await asked(tmp_path, env={"CLAUDE_CODE_MAX_RETRIES": "3"})
+    assert seen["env"]["CLAUDE_CODE_MAX_RETRIES"] == "3"
+
+
+async def test_a_prompt_of_megabytes_arrives_whole(tmp_path: Path) -> None:
+    text = "wörd " * 500_000
+    assert (await asked(tmp_path, text=text))["given"] == text
+
+
+async def test_a_prompt_that_looks_like_a_command_is_none(tmp_path: Path) -> None:
+    assert (await asked(tmp_path, text="/clear all"))["given"] == "\n/clear all"
+
+
+async def test_what_no_argument_can_hold_does_not_stop_a_question(tmp_path: Path) -> None:
+    seen = await asked(tmp_path, system="be\0 brief \ud800", text="a \ud800 surrogate")
+    assert "be brief ?" in seen["arguments"]
+    assert seen["given"] == "a ? surrogate"
+
+
+@pytest.mark.parametrize("part", ["schema", "system"])
+async def test_a_schema_or_system_part_too_long_for_an_argument_is_told(
+    tmp_path: Path, part: str
+) -> None:
+    long = "x" * LONGEST_ARGUMENT
+    given: dict[str, Any] = {"system": long + "x"}
+    if part == "schema":
+        given = {"schema": {"type": "object", "properties": {}, "description": long}}
+    with pytest.raises(BaeLMError, match=rf"the {part}.* of Outfit has 12\d{{4}} bytes") as caught:
+        await claude(script(tmp_path, ECHO)).answer(prompt(**given))
+    assert caught.value.code == "bae-lm-request-refused"
+    assert not caught.value.retryable
+
+
+async def test_the_longest_arguments_are_taken(tmp_path: Path) -> None:
+    schema = {"type": "object", "description": "x" * (LONGEST_ARGUMENT - 100)}
+    seen = await asked(tmp_path, schema=schema, system="y" * LONGEST_ARGUMENT)
+    assert "y" * LONGEST_ARGUMENT in seen["arguments"]
+
+
+async def test_a_program_by_a_relative_path_is_found_from_the_callers_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Path(printing(tmp_path, result()))
+    monkeypatch.chdir(tmp_path)
+    answer = await claude(f"./{program.name}").answer(prompt())
+    assert answer.value == {"top": "a shirt"}
+
+
+# --- what it answers --------------------------------------------------------------------------
+
+
+def message(*content: dict[str, Any], **more: Any) -> dict[str, Any]:
+    model = {"model": more.pop("model", "claude-sonnet-9"), "content": list(content)}
+    return {"type": "assistant", "message": model, **more}
+
+
+INIT = {"type": "system", "subtype": "init", "tools": ["StructuredOutput"]}
+OWN_LIMIT = result(subtype="error_max_turns", is_error=True, structured_output=None)
+del OWN_LIMIT["structured_output"]
+
+
+def called(value: Any) -> dict[str, Any]:
+    return message({"type": "tool_use", "name": "StructuredOutput", "input": value})
+
+
+async def test_the_answer_comes_with_what_it_used(tmp_path: Path) -> None:
+    answer = await claude(printing(tmp_path, result())).answer(prompt())
+    assert answer.value == {"top": "a shirt"}
+    assert json.loads(answer.text) == answer.value
+    assert answer.stop == "end"
+    assert answer.usage == Usage(
+        calls=1,
+        input_tokens=321,
+        output_tokens=4000,
+        cached_tokens=300,
+        cost=0.25,
+        models=("claude-sonnet-9",),
+    )
+
+
+async def test_usage_that_is_not_told_is_unknown_and_not_guessed(tmp_path: Path) -> None:
+    bare = {"type": "result", "is_error": False, "structured_output": {}}
+    answer = await claude(printing(tmp_path, bare), model="opus").answer(prompt())
+    assert answer.usage == Usage(calls=1, cost=None, models=("opus",))
+
+
+@pytest.mark.parametrize(
+    ("printed", "text", "stop"),
+    [
+        ([INIT, called({"top": 3}), OWN_LIMIT], '{"top": 3}', "end"),
+        ([INIT, called({"__unparsedToolInput": {"raw": '{"to'}}), OWN_LIMIT], '{"to', "end"),
+        (
+            [INIT, called({"top": "a"}), {**OWN_LIMIT, "stop_reason": "max_tokens"}],
+            '{"top": "a"}',
+            "cut-off",
+        ),
+        ([INIT, message({"type": "text", "text": "Hm."}), OWN_LIMIT], "Hm.", "end"),
+        ([INIT, message({"type": "thinking"}), OWN_LIMIT], "", "end"),
+        (
+            [
+                INIT,
+                message({"type": "text", "text": "a sh"}),
+                message({"type": "text", "text": "too long"}, model="<synthetic>"),
+                {"type": "assistant", "error": "max_output_tokens"},
+                result(is_error=True, result="API Error: too long"),
+            ],
+            "a sh",
+            "cut-off",
+        ),
+        (
+            [
+                INIT,
+                message({"type": "text", "text": "I will not."}),
+                result(is_error=True, stop_reason="refusal", result="API Error"),
+            ],
+            "I will not.",
+            "refused",
+        ),
+        (result(is_error=True, stop_reason="refusal", result="no"), "no", "refused"),
+    ],
+    ids=["wrong", "torn", "cut-tool", "prose", "nothing", "cut-prose", "refused", "refused-bare"],
+)
+async def test_a_wrong_answer_is_an_answer(
+    tmp_path: Path, printed: Any, text: str, stop: str
+) -> None:
+    program = script(tmp_path, "print(text); sys.exit(1)", text=json.dumps(printed))
+    answer = await claude(program).answer(prompt())
+    assert (answer.text, answer.stop) == (text, stop)
+
+
+# --- what it fails with -----------------------------------------------------------------------
+
+
+async def test_a_program_that_exits_with_an_error_is_quoted_from_the_end(tmp_path: Path) -> None:
+    program = script(
+        tmp_path, "sys.stderr.write('the start ' + 'x' * 5000 + ' the end'); sys.exit(7)"
+    )
+    error = await failure(program)
+    assert error.code == "bae-lm-program-failed"
+    assert "exited with status 7" in error.message
+    assert error.message.endswith("x the end")
+    assert "the start" not in error.message
+    assert not error.retryable
+
+
+async def test_a_result_is_not_believed_when_the_program_then_fails(tmp_path: Path) -> None:
+    program = script(tmp_path, "print(text); sys.exit(2)", text=json.dumps(result()))
+    error = await failure(program)
+    assert error.code == "bae-lm-program-failed"
+    assert "status 2" in error.message
+
+
+async def test_a_program_that_is_killed_may_be_asked_again(tmp_path: Path) -> None:
+    error = await failure(script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)"))
+    assert error.code == "bae-lm-program-failed"
+    assert "signal 9" in error.message
+    assert error.retryable
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "retryable"),
+    [
+        ({"api_error_status": 429}, "bae-lm-rate-limited", True),
+        ({"api_error_status": 529}, "bae-lm-unavailable", True),
+        ({"api_error_status": 400}, "bae-lm-request-refused", False),
+        ({"error": "rate_limit"}, "bae-lm-rate-limited", True),
+        ({"error": "authentication_failed"}, "bae-lm-unauthorised", False),
+        ({"error": "billing_error"}, "bae-lm-unauthorised", False),
+        ({"error": "server_error"}, "bae-lm-unreachable", True),
+        ({"error": "invalid_request"}, "bae-lm-request-refused", False),
+        ({"error": "something new"}, "bae-lm-program-failed", False),
+        ({"subtype": "error_during_execution"}, "bae-lm-program-failed", False),
+        ({}, "bae-lm-program-failed", False),
+    ],
+)
+async def test_an_error_is_one_even_under_the_name_of_success(
+    tmp_path: Path, changed: dict[str, Any], code: str, retryable: bool
+) -> None:
+    printed = result(is_error=True, result="it went wrong", **changed)
+    program = script(
+        tmp_path, "print(text); print('a warning', file=sys.stderr)", text=json.dumps(printed)
+    )
+    error = await failure(program)
+    assert (error.code, error.retryable) == (code, retryable)
+    assert error.status == changed.get("api_error_status", error.status)
+    assert "it went wrong" in error.message
+    assert "a warning" in error.message
+
+
+async def test_the_reasons_of_an_error_without_a_text_are_told(tmp_path: Path) -> None:
+    printed = result(is_error=True, result=None, errors=["no budget", "no time"])
+    assert "no budget; no time" in (await failure(printing(tmp_path, printed))).message
+
+
+@pytest.mark.parametrize(
+    ("printed", "retryable"),
+    [
+        (json.dumps(result())[:-9], True),
+        (json.dumps([INIT, result()])[:60], True),
+        ("Welcome to Claude!", False),
+        ("", False),
+        ("[" * 100_000, True),
+    ],
+    ids=["cut", "cut-list", "words", "nothing", "deep"],
+)
+async def test_what_is_not_json_is_a_parse_error(
+    tmp_path: Path, printed: str, retryable: bool
+) -> None:
+    error = await failure(printing(tmp_path, printed))
+    assert isinstance(error, BaeParseError)
+    assert error.code == "bae-lm-unparsable"
+    assert error.retryable is retryable
+    assert (printed[:20] or "nothing") in error.message
+    assert len(error.message) < 1000
+
+
+async def test_bytes_that_are_no_text_are_a_parse_error(tmp_path: Path) -> None:
+    error = await failure(script(tmp_path, "sys.stdout.buffer.write(b'\\xff\\xfe')"))
+    assert isinstance(error, BaeParseError)
+
+
+@pytest.mark.parametrize("printed", ["[]", "3", "null", '{"type": "user"}', '[["result"]]'])
+async def test_json_that_is_no_result_is_an_error(tmp_path: Path, printed: str) -> None:
+    error = await failure(printing(tmp_path, printed))
+    assert error.code == "bae-lm-program-failed"
+    assert "no result" in error.message
+
+
+@pytest.mark.parametrize("before", [[], [{**INIT, "tools": []}]], ids=["unknown", "without"])
+async def test_a_schema_that_the_program_ignored_is_told(tmp_path: Path, before: list[Any]) -> None:
+    printed = result(result="I would wear a shirt.")
+    del printed["structured_output"]
+    said = message({"type": "text", "text": "I would wear a shirt."})
+    error = await failure(printing(tmp_path, [*before, said, printed]))
+    assert error.code == "bae-lm-schema-ignored"
+    assert "I would wear a shirt." in error.message
+    assert not error.retryable
+
+
+@pytest.mark.parametrize("pipe", ["stdout", "stderr"])
+async def test_endless_output_is_stopped(tmp_path: Path, pipe: str) -> None:
+    program = script(tmp_path, f"while True: sys.{pipe}.write('x' * 1000)")
+    error = await failure(program, max_output=50_000)
+    assert error.code == "bae-lm-output-too-long"
+    assert "50000 bytes" in error.message
+    assert pipe in error.message
+    assert not error.retryable
+
+
+async def test_a_program_that_hangs_is_a_timeout(tmp_path: Path) -> None:
+    error = await failure(script(tmp_path, "time.sleep(1000)"), timeout=0.1)
+    assert error.code == "bae-lm-timeout"
+    assert "within 0.1 s" in error.message
+    assert error.retryable
+
+
+async def test_a_program_that_hangs_and_will_not_end_is_killed(tmp_path: Path) -> None:
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: time.sleep(60)"
+    error = await failure(script(tmp_path, stubborn), timeout=0.3)
+    assert error.code == "bae-lm-timeout"
+
+
+async def test_a_program_that_is_not_there_is_told_with_how_to_get_it(tmp_path: Path) -> None:
+    for name in ("no-such-claude", str(tmp_path / "claude")):
+        error = await failure(name)
+        assert error.code == "bae-lm-program-missing"
+        assert name in error.message
+        assert "npm install" in (error.fix or "")
+        assert not error.retryable
+
+
+async def test_a_file_that_is_no_program_is_told(tmp_path: Path) -> None:
+    for mode in (0o644, 0o755):
+        path = tmp_path / f"claude{mode}"
+        path.write_bytes(b"\x00 no program")
+        path.chmod(mode)
+        error = await failure(str(path))
+        assert error.code == "bae-lm-program-missing"
+        assert str(path) in error.message
+
+
+async def test_a_directory_is_no_program(tmp_path: Path) -> None:
+    assert (await failure(str(tmp_path))).code == "bae-lm-program-missing"
+
+
+# --- many at once -----------------------------------------------------------------------------
+
+
+async def test_fifty_at_once_half_of_them_cancelled_leave_nothing(tmp_path: Path) -> None:
+    body = CALL + "call()\nwait()\nprint(text)"
+    async with calls() as line:
+        program = script(tmp_path, body, port=line.port, text=json.dumps(result()))
+        backend = claude(program)
+        running = [asyncio.create_task(backend.answer(prompt())) for _ in range(50)]
+        callers = [await line.next() for _ in running]
+        for task in running[::2]:
+            task.cancel()
+        cancelled = await asyncio.gather(*running[::2], return_exceptions=True)
+        assert all(isinstance(each, asyncio.CancelledError) for each in cancelled)
+        left = [caller for caller in callers if living(group=caller.pid)]
+        assert len(left) == len(children()) == 25
+        for caller in left:
+            caller.go()
+        answers = await asyncio.gather(*running[1::2])
+        assert [answer.value for answer in answers] == [{"top": "a shirt"}] * 25
+        for caller in callers:
+            await caller.gone()
+
+
+async def test_a_cancelled_fill_ends_the_program_and_what_it_started(tmp_path: Path) -> None:
+    body = CALL + "if os.fork() == 0: call()\ntime.sleep(1000)"
+    async with calls() as line:
+        backend = claude(script(tmp_path, body, port=line.port))
+        filling = asyncio.create_task(backend.fill(Outfit, {}, "Outfit"))
+        caller = await line.next()
+        filling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await filling
+        await caller.gone()
+
+
+# --- the backend itself -----------------------------------------------------------------------
+
+
+def test_settings_are_the_given_variables_that_are_no_secrets() -> None:
+    env = {"ANTHROPIC_BASE_URL": "http://x", "ANTHROPIC_API_KEY": "k", "MY_TOKEN": "t"}
+    assert ClaudeCLIBackend(env=env).settings == {"ANTHROPIC_BASE_URL": "http://x"}
+    assert ClaudeCLIBackend().settings == {}
+
+
+def test_a_budget_that_limits_cost_can_be_used_with_an_alias() -> None:
+    assert ClaudeCLIBackend().least_cost(Usage(1, 1000, 1)) == 0.0
+
+
+def test_a_limit_on_output_below_one_byte_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_output"):
+        ClaudeCLIBackend(max_output=0)

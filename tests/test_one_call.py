@@ -1,0 +1,559 @@
+"""Routing in one call: where a choice and the fields of what is chosen can be asked for together,
+they are, and the journal reads as if they had been asked for one after the other."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field
+
+from bae import (
+    LM,
+    Dep,
+    FillError,
+    Gate,
+    Graph,
+    LimitError,
+    Map,
+    Node,
+    NodeConfig,
+    Recall,
+    RouteError,
+    Usage,
+)
+from bae.journal import (
+    AnswerJudged,
+    ChoiceMade,
+    ChoiceStarted,
+    FillEnded,
+    FillStarted,
+    LMUsed,
+    RunEnded,
+    RunStarted,
+    StepStarted,
+)
+from bae.lm import Answer, Prompt
+from bae.testing import ScriptedLM
+from bounded import run
+from toy_backend import ToyBackend, choose, route
+
+
+class Think(Node):
+    thought: str
+    step: int = Field(le=10)
+
+    async def __call__(self) -> Think | Conclude | None: ...
+
+
+class Conclude(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Begin(Node):
+    async def __call__(self) -> Think | Conclude: ...
+
+
+def thinks(steps: int, end: str = "Conclude") -> Any:
+    """Answers of a model that thinks that many times and concludes, asked in whatever way."""
+    fields = {"Think": {"thought": "hm"}, "Conclude": {"text": "so"}, "None": {}}
+    routed = 0
+
+    def answer(prompt: Prompt) -> Any:
+        nonlocal routed
+        question = prompt.question
+        if not question.types:
+            assert question.target is not None
+            name = question.target.__name__
+            return {**fields[name], **({"step": routed} if name == "Think" else {})}
+        routed += 1
+        name = "Think" if routed <= steps else end
+        if not question.fillable:
+            return choose(name)
+        return route(name, **fields[name], **({"step": routed} if name == "Think" else {}))
+
+    return answer
+
+
+def kinds(result: Any) -> list[type]:
+    return [type(record) for record in result.journal]
+
+
+# How many calls
+
+
+@pytest.mark.parametrize(("one_call", "calls"), [(True, 10), (False, 20)])
+async def test_ten_routed_steps_take_ten_calls_instead_of_twenty(one_call: bool, calls: int):
+    lm = ToyBackend(thinks(9), one_call=one_call)
+    result = await run(Begin(), lm, max_iters=20)
+
+    assert [type(node).__name__ for node in result.trace] == ["Begin", *["Think"] * 9, "Conclude"]
+    assert [node.step for node in result.trace[1:-1]] == list(range(1, 10))
+    assert lm.calls == calls
+    assert (result.usage.calls, result.usage.attempts) == (calls, calls)
+
+
+@pytest.mark.parametrize(("one_call", "calls"), [(True, 10), (False, 19)])
+async def test_a_loop_that_ends_by_choosing_none_fills_nothing_for_it(one_call: bool, calls: int):
+    lm = ToyBackend(thinks(9, end="None"), one_call=one_call)
+    result = await run(Begin(), lm, max_iters=20)
+
+    assert len(result.trace) == 10
+    assert (lm.calls, result.usage.calls) == (calls, calls)
+
+
+async def test_both_ways_give_the_same_trace_and_the_same_kinds_of_records():
+    one = await run(Begin(), ToyBackend(thinks(4)))
+    two = await run(Begin(), ToyBackend(thinks(4), one_call=False))
+
+    assert one.trace == two.trace
+    told = (ChoiceStarted, ChoiceMade, FillStarted, FillEnded, StepStarted)
+    assert [k for k in kinds(one) if k in told] == [k for k in kinds(two) if k in told]
+
+
+async def test_a_model_that_cannot_be_held_to_alternatives_is_asked_twice():
+    class Simple(ToyBackend):
+        answers_unions = False
+
+    lm = Simple(choose("Conclude"), {"text": "so"})
+    await run(Begin(), lm)
+
+    assert lm.calls == 2
+    assert "answer" not in lm.prompts[0].schema["properties"]
+
+
+async def test_one_successor_is_filled_without_a_choice():
+    class Only(Node):
+        async def __call__(self) -> Conclude: ...
+
+    lm = ToyBackend({"text": "so"})
+    result = await run(Only(), lm)
+
+    assert lm.calls == 1
+    assert result.journal.of(ChoiceStarted) == []
+
+
+async def test_a_candidate_without_anything_to_fill_needs_the_choice_alone():
+    class Stop(Node):
+        async def __call__(self) -> None: ...
+
+    class Fork(Node):
+        async def __call__(self) -> Conclude | Stop: ...
+
+    lm = ToyBackend(route("Stop"))
+    result = await run(Fork(), lm)
+
+    assert type(result.trace[-1]) is Stop
+    assert lm.calls == 1
+    stop = lm.prompts[0].schema["properties"]["answer"]["anyOf"][1]
+    assert list(stop["properties"]) == ["choice"]
+
+
+# Who can be filled at once
+
+
+class WithDep(Node):
+    word: Annotated[str, Dep(lambda: "looked up")]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class WithRecall(Node):
+    topic: Annotated[str, Recall()]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class WithGate(Node):
+    fine: Annotated[bool, Gate("fine?")]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class WithMap(Node):
+    numbers: list[int]
+    doubled: Annotated[list[int], Map(abs, over="numbers")]
+
+    async def __call__(self) -> None: ...
+
+
+class Topic(Node):
+    topic: str = "t"
+
+    async def __call__(self) -> WithDep | WithRecall | WithGate | WithMap | Conclude: ...
+
+
+async def yes(gate: Any) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("name", "context"),
+    [
+        ("WithDep", {"word": "looked up"}),
+        ("WithRecall", {"topic": "t"}),
+        ("WithGate", {"fine": True}),
+    ],
+)
+async def test_a_candidate_with_context_is_chosen_first_and_filled_with_it_then(
+    name: str, context: dict[str, Any]
+):
+    lm = ToyBackend(route(name), {"text": "x"})
+    result = await run(Topic(), lm, answer=yes)
+
+    assert result.trace[-1].model_dump() == {**context, "text": "x"}
+    assert lm.calls == 2
+    assert lm.prompts[0].question.fillable == (WithMap, Conclude)
+    assert lm.prompts[1].question.resolved == context
+    (started,) = result.journal.of(FillStarted)
+    assert started.resolved == context
+
+
+async def test_a_model_that_fills_a_candidate_with_context_at_once_is_asked_again_with_it():
+    lm = ToyBackend(route("WithDep", text="too early", word="mine"), {"text": "x"})
+    result = await run(Topic(), lm)
+
+    assert result.trace[-1].model_dump() == {"word": "looked up", "text": "x"}
+
+
+async def test_a_candidate_with_a_map_over_what_is_filled_is_filled_at_once():
+    lm = ToyBackend(route("WithMap", numbers=[-1, 2], doubled=[9]))
+    result = await run(Topic(), lm)
+
+    assert result.trace[-1].model_dump() == {"numbers": [-1, 2], "doubled": [1, 2]}
+    assert lm.calls == 1
+
+
+async def test_a_candidate_that_is_pinned_to_another_lm_is_filled_by_that_one():
+    other = ToyBackend({"text": "other"})
+
+    class Pinned(Node):
+        node_config = NodeConfig(lm=other)
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Fork(Node):
+        async def __call__(self) -> Pinned | Conclude: ...
+
+    lm = ToyBackend(route("Pinned"))
+    result = await run(Fork(), lm)
+
+    assert result.trace[-1].text == "other"
+    assert (lm.calls, other.calls) == (1, 1)
+    assert lm.prompts[0].question.fillable == (Conclude,)
+    assert (result.usage.calls, result.usage.attempts) == (2, 2)
+
+
+async def test_a_node_that_is_pinned_chooses_with_its_own_lm_and_the_run_fills():
+    chooser = ToyBackend(choose("Conclude"))
+
+    class Fork(Node):
+        node_config = NodeConfig(lm=chooser)
+
+        async def __call__(self) -> Think | Conclude: ...
+
+    lm = ToyBackend({"text": "so"})
+    result = await run(Fork(), lm)
+
+    assert result.trace[-1].text == "so"
+    assert (chooser.calls, lm.calls) == (1, 1)
+
+
+async def test_classes_that_are_pinned_to_the_same_lm_are_filled_with_the_choice():
+    shared = ToyBackend(route("Pinned", text="at once"))
+
+    class Pinned(Node):
+        node_config = NodeConfig(lm=shared)
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Fork(Pinned):
+        async def __call__(self) -> Pinned | None: ...
+
+    result = await run(Fork(text="start"), ToyBackend())
+
+    assert result.trace[-1].text == "at once"
+    assert shared.calls == 1
+
+
+# The bound on steps
+
+
+async def test_at_the_last_step_nothing_is_filled_that_could_not_run():
+    lm = ToyBackend(thinks(99))
+    with pytest.raises(LimitError) as caught:
+        await run(Begin(), lm, max_iters=4)
+
+    assert len(caught.value.trace) == 4
+    assert lm.calls == 4
+    assert [bool(prompt.question.fillable) for prompt in lm.prompts] == [True, True, True, False]
+    assert caught.value.journal is not None
+    assert len(caught.value.journal.of(FillEnded)) == 3
+    assert caught.value.journal.usage().calls == 4
+
+
+async def test_at_the_last_step_the_run_may_still_choose_to_end():
+    lm = ToyBackend(thinks(3, end="None"))
+    result = await run(Begin(), lm, max_iters=4)
+
+    assert len(result.trace) == 4
+
+
+async def test_without_a_bound_every_choice_can_be_filled():
+    lm = ToyBackend(thinks(9))
+    await run(Begin(), lm, max_iters=0)
+
+    assert all(prompt.question.fillable for prompt in lm.prompts)
+
+
+# What is written down
+
+
+async def test_the_records_of_one_call_are_those_of_a_choice_and_a_fill_in_order():
+    said = json.dumps(route("Conclude", text="so"))
+    lm = ToyBackend(Answer(said, Usage(1, 100, 20, 0, 0.25)))
+    result = await run(Begin(), lm)
+
+    assert kinds(result) == [
+        RunStarted,
+        StepStarted,
+        ChoiceStarted,
+        AnswerJudged,
+        ChoiceMade,
+        FillStarted,
+        FillEnded,
+        StepStarted,
+        RunEnded,
+    ]
+    (made,) = result.journal.of(ChoiceMade)
+    (started,) = result.journal.of(FillStarted)
+    (ended,) = result.journal.of(FillEnded)
+    assert (made.node, made.chosen) == (result.trace[0], Conclude)
+    assert (started.target, started.resolved) == (Conclude, {})
+    assert ended.node is result.trace[1]
+    assert made.usage + ended.usage == result.usage
+    assert result.usage == Usage(1, 100, 20, 0, 0.25, 1, result.usage.seconds, ("toy",))
+
+
+async def test_wrong_fields_after_the_choice_are_asked_for_again_as_a_fill():
+    lm = ToyBackend(route("Think", thought="hm", step=99), {"step": 1}, route("None"))
+    result = await run(Begin(), lm)
+
+    assert result.trace[1] == Think(thought="hm", step=1)
+    again = lm.prompts[1]
+    assert (again.question.target, again.question.fields) == (Think, ("step",))
+    assert again.text == 'Think\n\n{"Begin":{}}'
+    assert list(again.schema["properties"]) == ["step"]
+    assert '"step": 99' in again.turns[0].answer
+    assert "- step: Input should be less than or equal to 10" in again.turns[0].correction
+    assert lm.rejected == [lm.prompts[0]]
+    judged = [(r.attempt.number, r.attempt.verdict) for r in result.journal.of(AnswerJudged)]
+    assert judged == [(1, "invalid"), (2, "valid"), (1, "valid")]
+    assert (result.usage.calls, result.usage.attempts) == (3, 3)
+    assert len(result.journal.of(FillEnded)) == 1
+
+
+async def test_fields_that_stay_wrong_end_in_a_fill_error_with_all_answers():
+    lm = ToyBackend(route("Think", thought="hm", step=99), {"step": 98}, {"step": 97})
+    with pytest.raises(FillError) as caught:
+        await run(Begin(), lm)
+
+    assert (caught.value.node_type, caught.value.attempts) == (Think, 3)
+    assert [attempt.number for attempt in caught.value.tried] == [1, 2, 3]
+    assert caught.value.journal is not None
+    assert caught.value.journal.usage().calls == 3
+    (used,) = caught.value.journal.of(LMUsed)
+    assert used.usage.attempts == 3
+
+
+@pytest.mark.parametrize("fields", ["rubbish", 3, [], None], ids=repr)
+async def test_fields_that_are_no_object_are_asked_for_again(fields: Any):
+    class Easy(Node):
+        text: str = "default"
+
+        async def __call__(self) -> None: ...
+
+    class Fork(Node):
+        async def __call__(self) -> Easy | None: ...
+
+    lm = ToyBackend({"answer": {"choice": "Easy", "fields": fields}}, {"text": "x"})
+    result = await run(Fork(), lm)
+
+    assert result.trace[-1].text == "x"
+    assert "- fields: they are no object" in lm.prompts[1].turns[0].correction
+
+
+async def test_fields_that_are_left_out_have_their_defaults_or_are_asked_for():
+    class Easy(Node):
+        text: str = "default"
+
+        async def __call__(self) -> None: ...
+
+    class Fork(Node):
+        async def __call__(self) -> Easy | Conclude: ...
+
+    assert (await run(Fork(), ToyBackend(route("Easy")))).trace[-1].text == "default"
+    lm = ToyBackend(route("Conclude"), {"text": "so"})
+    assert (await run(Fork(), lm)).trace[-1].text == "so"
+
+
+async def test_fields_of_another_candidate_are_not_taken():
+    lm = ToyBackend(route("Conclude", thought="hm", step=1), {"text": "so"})
+    result = await run(Begin(), lm)
+
+    assert result.trace[-1] == Conclude(text="so")
+
+
+@pytest.mark.parametrize(
+    "outside",
+    [
+        route("Elsewhere"),
+        route(None),
+        choose("Conclude"),
+        {"answer": "Conclude"},
+        {"answer": ["Conclude"]},
+        {"answer": None},
+        {"text": "so"},
+        {},
+    ],
+    ids=str,
+)
+async def test_a_choice_outside_is_asked_again_whole(outside: Any):
+    lm = ToyBackend(outside, route("Conclude", text="so"))
+    result = await run(Begin(), lm)
+    assert result.trace[-1] == Conclude(text="so")
+    assert lm.prompts[1].schema == lm.prompts[0].schema
+    assert (result.usage.calls, result.usage.attempts) == (2, 2)
+
+    with pytest.raises(RouteError) as caught:
+        await run(Begin(), ToyBackend(lambda prompt: outside))
+    assert caught.value.code == "bae-choice-outside"
+
+
+async def test_decide_in_a_written_body_takes_one_call_and_its_usage_is_the_bodys():
+    class Body(Node):
+        async def __call__(self, lm: LM) -> Conclude | None:
+            return await lm.decide(self)
+
+    lm = ToyBackend(route("Conclude", text="so"))
+    result = await run(Body(), lm)
+
+    assert result.trace[-1] == Conclude(text="so")
+    assert [type(record) for record in result.journal.of(LMUsed)] == [LMUsed]
+    assert result.usage.calls == lm.calls == 1
+    assert result.journal.of(ChoiceStarted) == []
+
+
+async def test_the_next_step_sees_the_node_that_was_filled_with_the_choice():
+    lm = ToyBackend(route("Think", thought="deep", step=1), route("None"))
+    result = await run(Begin(), lm)
+
+    assert lm.prompts[1].question.source is result.trace[1]
+    assert '"thought":"deep"' in lm.prompts[1].text
+
+
+async def test_dependencies_of_the_node_after_it_are_there():
+    calls: list[str] = []
+
+    def get_word() -> str:
+        calls.append("called")
+        return "w"
+
+    class After(Node):
+        word: Annotated[str, Dep(get_word)]
+
+        async def __call__(self) -> None: ...
+
+    class Middle(Node):
+        text: str
+
+        async def __call__(self) -> After: ...
+
+    class Fork(Node):
+        async def __call__(self) -> Middle | Conclude: ...
+
+    lm = ToyBackend(route("Middle", text="x"))
+    result = await run(Fork(), lm)
+
+    assert result.trace[-1].word == "w"
+    assert calls == ["called"]
+    assert lm.calls == 1
+
+
+def test_a_routed_graph_runs_from_sync_code_too():
+    lm = ToyBackend(thinks(3))
+    result = Graph(start=Begin).run(Begin(), lm)
+
+    assert len(result.trace) == 5
+    assert lm.calls == 4
+
+
+# LMs with ways of their own
+
+
+async def test_what_another_lm_happens_to_call_route_is_not_used():
+    class Theirs(ScriptedLM):
+        route = "/v1/chat"
+
+    result = await run(Begin(), Theirs([Conclude, {"text": "so"}]))
+
+    assert result.trace[-1] == Conclude(text="so")
+
+
+async def test_an_lm_that_stands_in_front_of_a_backend_is_asked_itself():
+    seen: list[str] = []
+
+    class Front:
+        def __init__(self, inner: ToyBackend) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        async def choose_type(self, types: Any, context: Any) -> Any:
+            seen.append("choose_type")
+            return await self.inner.choose_type(types, context)
+
+        async def fill(self, target: Any, resolved: Any, instruction: str, source: Any) -> Any:
+            seen.append(f"fill {instruction}")
+            return await self.inner.fill(target, resolved, instruction, source)
+
+    lm: Any = Front(ToyBackend(choose("Conclude"), {"text": "so"}))
+    result = await run(Begin(), lm)
+
+    assert result.trace[-1] == Conclude(text="so")
+    assert seen == ["choose_type", "fill Conclude"]
+
+
+@pytest.mark.parametrize("inside", ["run", "decide"])
+async def test_a_backend_that_fills_or_chooses_in_a_way_of_its_own_is_asked_that_way(inside: str):
+    class Body(Node):
+        async def __call__(self, lm: LM) -> Think | Conclude:
+            return await lm.decide(self)  # type: ignore[return-value]
+
+    start = Begin() if inside == "run" else Body()
+    seen: list[str] = []
+
+    class Fills(ToyBackend):
+        async def fill(self, target: Any, *more: Any, **named: Any) -> Any:
+            seen.append("fill")
+            return await super().fill(target, *more, **named)
+
+    assert type((await run(start, Fills(choose("Conclude"), {"text": "x"}))).trace[-1]) is Conclude
+    assert seen == ["fill"]
+
+    class Chooses(ToyBackend):
+        async def choose_type(self, types: Any, context: Any) -> Any:
+            seen.append("choose_type")
+            return types[1]
+
+    assert type((await run(start, Chooses({"text": "x"}))).trace[-1]) is Conclude
+    assert seen == ["fill", "choose_type"]

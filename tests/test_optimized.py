@@ -1,0 +1,280 @@
+"""Optimised predictors behind `OptimizedLM`, and the adapter that optimisers ask by, over real HTTP
+against a provider on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from bae import Dep, Node
+from bae.lm import Retry
+from bae.lm.signatures import node_to_signature
+from bae.testing import Provider, Received, Status
+from bounded import BOUND
+
+dspy = pytest.importorskip("dspy")
+
+from bae.lm.dspy_adapter import JSONSchemaAdapter  # noqa: E402
+from bae.lm.optimized import OptimizedLM  # noqa: E402
+
+
+class Weather(BaseModel):
+    sky: str
+
+
+async def get_weather() -> Weather: ...
+
+
+class Waking(Node):
+    message: str
+
+    async def __call__(self) -> Outfit | AskBack: ...
+
+
+class Outfit(Node):
+    weather: Annotated[Weather, Dep(get_weather)]
+    top: str = Field(description="a specific garment", min_length=2)
+    layers: int = Field(ge=0, le=5)
+
+    async def __call__(self) -> None: ...
+
+
+class AskBack(Node):
+    question: str
+
+    async def __call__(self) -> None: ...
+
+
+SHIRT = {"top": "a blue shirt", "layers": 2}
+RESOLVED = {"weather": Weather(sky="clear")}
+UP = Waking(message="just got up")
+
+
+def optimised() -> Any:
+    """What an optimiser makes: other instructions, and examples."""
+    predictor = dspy.Predict(node_to_signature(Outfit).with_instructions("Dress for the day"))
+    predictor.demos = [
+        dspy.Example(weather=Weather(sky="snow"), top="a parka", layers=4),
+        {"weather": {"sky": "rain"}, "top": "a raincoat", "layers": 3},
+    ]
+    return predictor
+
+
+def ask(provider: Any, predictors: dict[Any, Any], **options: Any) -> OptimizedLM:
+    given = {"api_base": f"{provider.url}/v1", "api_key": "a key", **options}
+    return OptimizedLM(predictors, "openai/gpt-4o-mini", **given)
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    async with Provider() as made:
+        yield made
+
+
+@pytest.fixture
+async def backend(provider: Provider) -> AsyncIterator[OptimizedLM]:
+    async with ask(provider, {Outfit: optimised()}) as made, asyncio.timeout(BOUND):
+        yield made
+
+
+def said_in(request: Received) -> list[str]:
+    return [each["content"] for each in request.body["messages"] if each["role"] != "system"]
+
+
+async def test_the_optimised_predictor_asks_with_its_instructions_and_examples(
+    provider: Provider, backend: OptimizedLM
+) -> None:
+    provider.script(SHIRT)
+    outfit = await backend.fill(Outfit, RESOLVED, "Outfit", UP)
+    assert (outfit.top, outfit.layers) == ("a blue shirt", 2)
+    (request,) = provider.requests
+    assert said_in(request) == [
+        'Dress for the day\n\n{"context":{"weather":{"sky":"snow"}}}',
+        '{"top":"a parka","layers":4}',
+        'Dress for the day\n\n{"context":{"weather":{"sky":"rain"}}}',
+        '{"top":"a raincoat","layers":3}',
+        'Dress for the day\n\n{"Waking":{"message":"just got up"},'
+        '"context":{"weather":{"sky":"clear"}}}',
+    ]
+
+
+async def test_a_class_without_an_optimised_predictor_gets_a_fresh_one(
+    provider: Provider, backend: OptimizedLM
+) -> None:
+    provider.script({"question": "where to?"})
+    assert await backend.fill(AskBack, {}, "AskBack", UP) == AskBack(question="where to?")
+    assert said_in(provider.requests[0]) == ['AskBack\n\n{"Waking":{"message":"just got up"}}']
+
+
+async def test_fills_are_counted_once_each_by_the_predictor_they_went_through(
+    provider: Provider, backend: OptimizedLM
+) -> None:
+    assert backend.get_stats() == {"optimized": 0, "naive": 0}
+    provider.script(
+        {"top": "a coat", "layers": 9},  # asked again
+        {"layers": 3},
+        Status(500),  # sent again
+        SHIRT,
+        {"choice": "AskBack"},  # a choice is no fill
+        {"question": "where to?"},
+    )
+    await backend.fill(Outfit, RESOLVED, "Outfit", UP)
+    await backend.fill(Outfit, RESOLVED, "Outfit", UP)
+    await backend.decide(UP)
+    provider.assert_complete()
+    assert backend.get_stats() == {"optimized": 2, "naive": 1}
+
+
+async def test_fills_are_counted_inside_a_policy_too(
+    provider: Provider, backend: OptimizedLM
+) -> None:
+    await Retry(backend).fill(Outfit, RESOLVED, "Outfit", UP)
+    assert backend.get_stats() == {"optimized": 1, "naive": 0}
+
+
+async def test_only_what_was_wrong_is_asked_for_again_and_the_examples_stay(
+    provider: Provider, backend: OptimizedLM
+) -> None:
+    provider.script({"top": "a coat", "layers": 9}, {"layers": 3})
+    assert (await backend.fill(Outfit, RESOLVED, "Outfit", UP)).layers == 3
+    second = provider.requests[1]
+    assert set((second.schema or {})["properties"]) == {"layers"}
+    said = said_in(second)
+    assert said[1] == '{"layers":4}'
+    assert "layers: Input should be less than or equal to 5" in said[-1]
+
+
+async def test_a_module_around_a_predictor_is_used_as_it_is(provider: Provider) -> None:
+    thinking = dspy.ChainOfThought(node_to_signature(Outfit))
+    provider.script(
+        {"reasoning": "cold", "top": "x", "layers": 2}, {"reasoning": "hm", "top": "xx"}
+    )
+    async with ask(provider, {Outfit: thinking}) as backend:
+        outfit = await backend.fill(Outfit, RESOLVED, "Outfit", UP)
+    assert (outfit.top, outfit.layers) == ("xx", 2)
+    first, second = provider.requests
+    assert list((first.schema or {})["properties"]) == ["reasoning", "top", "layers"]
+    assert list((second.schema or {})["properties"]) == ["reasoning", "top"]
+
+
+async def test_a_predictor_that_is_changed_later_changes_nothing(provider: Provider) -> None:
+    predictor = optimised()
+    async with ask(provider, {Outfit: predictor}) as backend:
+        predictor.demos.clear()
+        await backend.fill(Outfit, RESOLVED, "Outfit", UP)
+    assert "a parka" in provider.requests[0].text
+
+
+async def test_many_fills_through_one_predictor_get_each_their_own_answer(
+    provider: Provider, backend: OptimizedLM
+) -> None:
+    provider.always(lambda request: {"top": said_in(request)[-1][-30:-2], "layers": 1})
+    skies = [{"weather": Weather(sky=f"sky number {number:020}")} for number in range(60)]
+    filled = await asyncio.gather(*(backend.fill(Outfit, sky, "Outfit", UP) for sky in skies))
+    for outfit, sky in zip(filled, skies, strict=True):
+        assert sky["weather"].sky[-18:] in outfit.top
+    assert backend.get_stats() == {"optimized": 60, "naive": 0}
+
+
+async def test_the_lm_that_is_given_is_asked_and_not_the_one_a_predictor_has(
+    provider: Provider,
+) -> None:
+    predictor = optimised()
+    predictor.lm = dspy.LM("openai/pinned", api_base=f"{provider.url}/v1", api_key="k", cache=False)
+    async with ask(provider, {Outfit: predictor}) as backend:
+        await backend.fill(Outfit, RESOLVED, "Outfit", UP)
+    with dspy.context(lm=None):
+        await OptimizedLM({Outfit: predictor}).fill(Outfit, RESOLVED, "Outfit", UP)
+    await predictor.lm.aclose()
+    assert [request.body["model"] for request in provider.requests] == ["gpt-4o-mini", "pinned"]
+
+
+def test_predictors_are_among_the_settings_that_change_answers() -> None:
+    plain = OptimizedLM({}, "openai/gpt-4o-mini")
+    other = OptimizedLM({Outfit: optimised()}, "openai/gpt-4o-mini")
+    assert plain.settings != other.settings
+    assert "a parka" in json.dumps(other.settings)
+
+
+def test_what_is_no_predictor_for_a_class_is_refused_when_it_is_made() -> None:
+    with pytest.raises(TypeError, match=r"give a dspy\.Predict"):
+        OptimizedLM({Outfit: "a predictor"}, "openai/gpt-4o-mini")
+    with pytest.raises(TypeError, match="by its node class"):
+        OptimizedLM({"Outfit": optimised()}, "openai/gpt-4o-mini")  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="Outfit has no output layers"):
+        OptimizedLM({Outfit: dspy.Predict("weather -> top")}, "openai/gpt-4o-mini")
+
+
+# --- the adapter, as optimisers use it ----------------------------------------------------------
+
+
+class Trip(Node):
+    where: str = Field(description="a place")
+    day: date
+    config: list[Weather] = []
+
+    async def __call__(self) -> None: ...
+
+
+def test_an_optimiser_asks_by_the_adapter_and_what_it_makes_is_used(tmp_path: Path) -> None:
+    signature = node_to_signature(Outfit)
+    train = [
+        dspy.Example(weather=Weather(sky=sky), top="", layers=0).with_inputs("weather")
+        for sky in ("snow", "rain", "fog")
+    ]
+    with Provider.in_thread() as provider:
+        provider.always(SHIRT)
+        url = f"{provider.url}/v1"
+        lm = dspy.LM("openai/gpt-4o-mini", api_base=url, api_key="k", cache=False)
+        optimiser = dspy.BootstrapFewShot(max_bootstrapped_demos=2, max_labeled_demos=0)
+        with dspy.context(lm=lm, adapter=JSONSchemaAdapter()):
+            best = optimiser.compile(dspy.Predict(signature), trainset=train)
+        lm.close()
+        asked = provider.requests[0]
+        assert said_in(asked) == ['Outfit\n\n{"context":{"weather":{"sky":"snow"}}}']
+        best.save(tmp_path / "best.json")
+        loaded = dspy.Predict(signature)
+        loaded.load(tmp_path / "best.json")
+        backend = ask(provider, {Outfit: loaded})
+        filled = asyncio.run(backend.fill(Outfit, RESOLVED, "Outfit", UP))
+        assert filled.top == "a blue shirt"
+        examples = said_in(provider.requests[-1])[1::2]
+        assert [json.loads(each) for each in examples] == [SHIRT, SHIRT]
+
+
+async def test_what_the_adapter_reads_has_the_types_of_the_outputs(provider: Provider) -> None:
+    provider.script({"where": "Oslo", "day": "2024-05-01", "config": [{"sky": "grey"}]})
+    url = f"{provider.url}/v1"
+    lm = dspy.LM("openai/gpt-4o-mini", api_base=url, api_key="k", cache=False)
+    with dspy.context(lm=lm, adapter=JSONSchemaAdapter()):
+        trip = await dspy.Predict(node_to_signature(Trip)).acall()
+    assert (trip.where, trip.day) == ("Oslo", date(2024, 5, 1))
+    assert trip.config_ == [Weather(sky="grey")]  # dspy needs the name for itself
+    assert (provider.requests[0].schema or {})["properties"]["where"]["description"] == "a place"
+    await lm.aclose()
+
+
+@pytest.mark.parametrize("text", ['{"where": 3}', "no JSON", '["a"]', ""])
+def test_an_answer_that_does_not_fit_is_an_error_of_dspys_own(text: str) -> None:
+    with pytest.raises(dspy.AdapterParseError) as raised:
+        JSONSchemaAdapter().parse(node_to_signature(Trip), text)
+    assert raised.value.lm_response == text
+
+
+async def test_several_answers_to_one_question_are_asked_for_one_by_one(
+    provider: Provider,
+) -> None:
+    provider.script({"question": "a?"}, {"question": "b?"})
+    url = f"{provider.url}/v1"
+    lm = dspy.LM("openai/gpt-4o-mini", api_base=url, api_key="k", cache=False)
+    with dspy.context(lm=lm, adapter=JSONSchemaAdapter()):
+        found = await dspy.Predict(node_to_signature(AskBack), n=2).acall()
+    assert found.completions.question == ["a?", "b?"]
+    await lm.aclose()

@@ -1,0 +1,201 @@
+"""What bae promises of schemas in plain words: every program takes them, they allow what the given
+ones allow, and what they cannot say is in the descriptions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bae.lm.plain_schemas import plain
+from bae.testing.samples import sample
+
+PLAIN = {
+    *("$ref", "$defs", "definitions", "type", "enum", "const", "anyOf", "oneOf", "allOf", "not"),
+    *("properties", "required", "additionalProperties", "propertyNames", "items", "contains"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems"),
+    *("minProperties", "maxProperties", "title", "description", "default", "examples"),
+    *("deprecated", "readOnly", "writeOnly"),
+}
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a format": (
+        {"type": "string", "format": "date"},
+        {"type": "string", "description": "(format: date)"},
+    ),
+    "beside a description": (
+        {"type": "string", "format": "uri", "description": "where it is"},
+        {"type": "string", "description": "where it is (format: uri)"},
+    ),
+    "several": (
+        {"type": "string", "format": "x", "pattern": "^a$"},
+        {"type": "string", "description": "(format: x; pattern: ^a$)"},
+    ),
+    "a property with the name of a word": (
+        {"type": "object", "properties": {"format": {"type": "string", "format": "date"}}},
+        {
+            "type": "object",
+            "properties": {"format": {"type": "string", "description": "(format: date)"}},
+        },
+    ),
+    "a tuple": (
+        {
+            "type": "array",
+            "prefixItems": [{"type": "integer"}, {"type": "string", "format": "date"}],
+            "minItems": 2,
+            "maxItems": 2,
+        },
+        {
+            "type": "array",
+            "minItems": 2,
+            "maxItems": 2,
+            "items": {
+                "anyOf": [{"type": "integer"}, {"type": "string", "description": "(format: date)"}]
+            },
+            "description": '(prefixItems: [{"type": "integer"}, '
+            '{"type": "string", "format": "date"}])',
+        },
+    ),
+    "a tuple with a rest": (
+        {"prefixItems": [{"type": "integer"}], "items": {"type": "string"}},
+        {
+            "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+            "description": '(prefixItems: [{"type": "integer"}])',
+        },
+    ),
+    "a tuple of one kind": (
+        {"prefixItems": [{"type": "integer"}] * 2, "items": False},
+        {
+            "items": {"anyOf": [{"type": "integer"}]},
+            "description": '(prefixItems: [{"type": "integer"}, {"type": "integer"}])',
+        },
+    ),
+    "keys by patterns": (
+        {
+            "type": "object",
+            "patternProperties": {"^a": {"type": "integer"}},
+            "additionalProperties": False,
+        },
+        {
+            "type": "object",
+            "additionalProperties": {"anyOf": [{"type": "integer"}]},
+            "description": '(patternProperties: {"^a": {"type": "integer"}})',
+        },
+    ),
+    "names of keys": (
+        {"type": "object", "propertyNames": {"format": "uuid"}},
+        {"type": "object", "propertyNames": {"description": "(format: uuid)"}},
+    ),
+    "a value twice": ({"enum": ["a", "b", "a", 1, 1.0]}, {"enum": ["a", "b", 1.0]}),
+    "a number without end": (
+        {"type": "number", "default": float("inf"), "maximum": float("inf")},
+        {"type": "number", "description": "(default: Infinity; maximum: Infinity)"},
+    ),
+    "a word with a value it cannot have": (
+        {"type": "string", "examples": {"a": "b"}, "minLength": "3"},
+        {"type": "string", "description": '(examples: {"a": "b"}; minLength: 3)'},
+    ),
+    "words of a program": ({"x-order": 3, "hint": "a"}, {"description": "(x-order: 3; hint: a)"}),
+    "where it is from": (
+        {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "a", "type": "object"},
+        {"type": "object"},
+    ),
+    "alternatives": (
+        {"oneOf": [{"$ref": "#/$defs/A"}], "discriminator": {"propertyName": "kind"}},
+        {"oneOf": [{"$ref": "#/$defs/A"}]},
+    ),
+    "recursion": (
+        {"$defs": {"A": {"items": {"$ref": "#/$defs/A"}, "format": "x"}}, "$ref": "#/$defs/A"},
+        {
+            "$defs": {"A": {"items": {"$ref": "#/$defs/A"}, "description": "(format: x)"}},
+            "$ref": "#/$defs/A",
+        },
+    ),
+    "anything and nothing": (
+        {"items": True, "additionalProperties": False},
+        {"items": True, "additionalProperties": False},
+    ),
+}
+
+
+@pytest.mark.parametrize(("schema", "expected"), CASES.values(), ids=list(CASES))
+def test_a_schema_in_plain_words(schema: dict[str, Any], expected: dict[str, Any]) -> None:
+    before = json.dumps(schema)
+    assert plain(schema) == expected
+    assert json.dumps(schema) == before
+
+
+WORDS = st.sampled_from(["a", "b", "format", "type"])
+LEAVES = st.one_of(
+    st.just({"type": "boolean"}),
+    st.just({"type": "null"}),
+    st.fixed_dictionaries(
+        {"type": st.just("string"), "format": st.sampled_from(["date", "uuid", "email", "odd"])}
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("string"), "pattern": st.sampled_from(["^[a-z]{2}$", "^(?P<n>a|b)$"])}
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("integer"), "minimum": st.integers(0, 3), "maximum": st.integers(4, 9)},
+        optional={"hint": st.just("none"), "description": st.just("a number")},
+    ),
+    st.lists(st.sampled_from(["a", "b", 1, 2.5]), min_size=1).map(lambda found: {"enum": found}),
+    st.just({"const": {"format": "kept"}}),
+)
+
+
+def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map(lambda found: {"anyOf": found}),
+        st.fixed_dictionaries({"type": st.just("array"), "items": inner, "maxItems": st.just(2)}),
+        st.lists(inner, min_size=1, max_size=3).map(
+            lambda found: {
+                "type": "array",
+                "prefixItems": found,
+                "minItems": len(found),
+                "maxItems": len(found),
+            }
+        ),
+        st.dictionaries(WORDS, inner, min_size=1, max_size=3).map(
+            lambda found: {"type": "object", "properties": found, "required": list(found)}
+        ),
+        inner.map(lambda found: {"type": "object", "additionalProperties": found}),
+        inner.map(lambda found: {"type": "object", "patternProperties": {"^(?P<n>k)$": found}}),
+    )
+
+
+SCHEMAS = st.recursive(LEAVES, nested, max_leaves=8)
+
+
+def words_in(schema: Any) -> set[str]:
+    """Every word of a schema, and of those in it."""
+    found = set(schema)
+    for word, value in schema.items():
+        if word in ("properties", "$defs"):
+            found.update(*(words_in(each) for each in value.values()))
+        elif word in ("anyOf", "oneOf", "allOf"):
+            found.update(*(words_in(each) for each in value))
+        elif word in ("items", "additionalProperties", "propertyNames") and value not in (0, 1):
+            found |= words_in(value)
+    return found
+
+
+@given(SCHEMAS, st.integers(0, 3))
+def test_what_a_schema_allows_is_allowed_in_plain_words(schema: Any, seed: int) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    made = plain(schema)
+    assert words_in(made) <= PLAIN
+    value = sample(schema, seed)
+    for draft in (jsonschema.Draft7Validator, jsonschema.Draft202012Validator):
+        draft.check_schema(made)
+        draft(made).validate(value)
+
+
+@given(SCHEMAS)
+def test_plain_words_stay_as_they_are(schema: Any) -> None:
+    made = plain(schema)
+    assert plain(made) == made

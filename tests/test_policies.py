@@ -1,0 +1,361 @@
+"""What holds for all policies: each goes around any LM and is one itself, they nest in any order,
+and what they have no part in passes through as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from itertools import permutations
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from bae import LM, BaeLMError, Dep, FillError, Graph, Node, RouteError, Usage
+from bae.journal import AnswerJudged
+from bae.lm import (
+    Answer,
+    Backend,
+    Budget,
+    Budgeted,
+    Cached,
+    Concurrency,
+    Policy,
+    Prompt,
+    RateLimit,
+    Retry,
+    Timeout,
+    metered,
+    report,
+)
+from bae.lm.foreign import Foreign
+from bae.testing import ScriptedLM
+from bounded import BOUND
+from policy_parts import REPLY, Ask, Held, Reply, at_once, busy, graph, prompt, settled
+from toy_backend import ToyBackend, choose, route
+
+WRAPS: dict[str, Callable[[Any], Policy]] = {
+    "Retry": lambda lm: Retry(lm, sleep=at_once),
+    "Timeout": lambda lm: Timeout(lm, BOUND),
+    "Concurrency": lambda lm: Concurrency(lm, 2),
+    "RateLimit": lambda lm: RateLimit(lm, requests=1000, tokens=1_000_000),
+    "Budgeted": lambda lm: Budgeted(lm, Budget(calls=1000, tokens=1_000_000, seconds=BOUND)),
+    "Cached": lambda lm: Cached(lm),
+}
+
+
+def every(test: Any) -> Any:
+    return pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS.keys())(test)
+
+
+class Start(Node):
+    topic: str = "t"
+
+    async def __call__(self) -> Draft | Refusal | None: ...
+
+
+class Draft(Node):
+    text: str = Field(min_length=3)
+
+    async def __call__(self) -> Review: ...
+
+
+async def get_style() -> str:
+    return "plain"
+
+
+class Review(Node):
+    style: Annotated[str, Dep(get_style)]
+    fine: bool
+
+    async def __call__(self) -> Draft | None: ...
+
+
+class Refusal(Node):
+    async def __call__(self) -> None: ...
+
+
+def way(trace: list[Node]) -> list[str]:
+    return [type(node).__name__ for node in trace]
+
+
+# --- around anything ----------------------------------------------------------------------------
+
+
+@every
+def test_a_policy_is_an_lm(wrap: Callable[[Any], Policy]):
+    assert isinstance(wrap(ScriptedLM()), LM)
+    assert isinstance(wrap(ToyBackend()), LM)
+
+
+@every
+async def test_a_run_with_a_scripted_lm_is_the_same_with_a_policy_around_it(
+    wrap: Callable[[Any], Policy],
+):
+    script = [Draft, {"text": "one"}, {"fine": False}, Draft, {"text": "no"}, {"text": "two"}]
+    script += [{"fine": True}, None]
+    lm, bare = ScriptedLM(script), ScriptedLM(script)
+    wanted = await Graph(start=Start).arun(Start(), bare)
+    result = await Graph(start=Start).arun(Start(), wrap(lm))
+    lm.assert_complete()
+    assert result.trace == wanted.trace
+    assert lm.asked == bare.asked
+    assert result.usage.calls == wanted.usage.calls == 8
+
+
+@every
+async def test_a_run_with_a_backend_is_the_same_with_a_policy_around_it(
+    wrap: Callable[[Any], Policy],
+):
+    toy = ToyBackend(
+        route("Draft", text="no"),  # too short, and asked for again
+        {"text": "one"},
+        {"fine": True},
+        route("None"),
+    )
+    result = await Graph(start=Start).arun(Start(), wrap(toy))
+    assert way(result.trace) == ["Start", "Draft", "Review"]
+    assert (result.usage.calls, result.usage.attempts) == (4, 4)
+    verdicts = [record.attempt.verdict for record in result.journal.of(AnswerJudged)]
+    assert verdicts == ["invalid", "valid", "valid", "valid"]
+    assert toy.rejected == toy.prompts[:1]
+
+
+@pytest.mark.parametrize("kind", ["backend", "scripted"])
+async def test_all_policies_nest_in_any_order(kind: str):
+    for order in list(permutations(WRAPS))[::37]:
+        lm: Any = ToyBackend(busy(), REPLY, retries=0)
+        if kind == "scripted":
+            lm = ScriptedLM([ConnectionError("cut"), {"text": "this"}])
+        for name in order:
+            lm = WRAPS[name](lm)
+        result = await graph.arun(Ask(), lm)
+        assert (result.result.text, result.usage.calls) == ("this", 2), order
+
+
+@every
+async def test_an_error_from_inside_passes_through_as_it_is(wrap: Callable[[Any], Policy]):
+    for error in (BaeLMError("no such model"), ValueError("a bug"), LookupError()):
+        with pytest.raises(type(error)) as caught:
+            await wrap(ToyBackend(error)).answer(prompt())
+        assert caught.value is error
+
+
+@every
+async def test_a_cancelled_call_is_gone(wrap: Callable[[Any], Policy]):
+    held = Held()
+    running = asyncio.create_task(graph.arun(Ask(), wrap(held)))
+    await settled()
+    assert held.running == 1
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert held.running == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@every
+async def test_what_the_lm_says_of_itself_is_what_it_says_now(wrap: Callable[[Any], Policy]):
+    toy = ToyBackend(attempts=1, retries=3, one_call=False)
+    lm = wrap(wrap(toy))
+    toy.model, toy.attempts, toy.answers_unions = "another", 5, False
+    assert (lm.model, lm.attempts, lm.one_call) == ("another", 5, False)
+    assert lm.answers_unions is False
+    assert lm.settings == toy.settings
+    assert lm.retries == (0 if isinstance(lm, Retry) else 3)
+    assert lm.inner.inner is toy  # type: ignore[attr-defined]
+
+
+@every
+async def test_closing_a_policy_closes_what_is_inside(wrap: Callable[[Any], Policy]):
+    closed: list[str] = []
+
+    class Closing(ToyBackend):
+        async def aclose(self) -> None:
+            closed.append("backend")
+
+    class ClosingLM(ScriptedLM):
+        async def aclose(self) -> None:
+            closed.append("lm")
+
+    async with wrap(Closing()), wrap(ClosingLM()), wrap(ScriptedLM()):
+        pass
+    assert closed == ["lm", "backend"]
+
+
+def test_a_policy_shows_what_it_is_around():
+    class Quiet(ToyBackend):
+        def __repr__(self) -> str:
+            return "Quiet()"
+
+    assert repr(Retry(Timeout(Quiet(), 1))) == "Retry(Timeout(Quiet()))"
+
+
+@every
+@pytest.mark.parametrize("wrong", [object(), ScriptedLM, None], ids=repr)
+def test_what_is_no_lm_is_refused_when_it_is_wrapped(wrap: Callable[[Any], Policy], wrong: Any):
+    with pytest.raises(BaeLMError) as caught:
+        wrap(wrong)
+    assert caught.value.code == "bae-lm-type"
+
+
+def test_a_policy_takes_the_name_of_an_lm(tmp_path):
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps([{"text": "this"}]))
+    assert graph.run(Ask(), Retry(f"scripted:{script}")).result.text == "this"
+
+
+async def test_a_policy_of_your_own_is_one_method():
+    class Shouting(Policy):
+        async def answer(self, prompt: Prompt) -> Answer:
+            answer = await self.ask(prompt)
+            return Answer(answer.text.upper().replace("TEXT", "text"), answer.usage)
+
+    budget = Budget(calls=1)
+    result = await graph.arun(Ask(), Shouting(Budgeted(Shouting(ToyBackend(REPLY)), budget)))
+    assert result.result.text == "THIS"
+    assert budget.usage.calls == 1
+
+
+# --- LMs that are no backends -------------------------------------------------------------------
+
+
+class Mine:
+    """An LM written by hand, which reports nothing."""
+
+    def __init__(self, chosen: Any = None, filled: Any = None) -> None:
+        self.chosen, self.filled = chosen, filled
+
+    async def choose_type(self, types: Sequence[Any], context: Mapping[str, Any]) -> Any:
+        return self.chosen
+
+    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
+        return self.filled
+
+    async def make(self, node: Node, target: Any) -> Any:
+        raise AssertionError("a run does not ask this")
+
+    async def decide(self, node: Node) -> Any:
+        raise AssertionError("a run does not ask this")
+
+
+async def test_an_lm_that_reports_nothing_was_asked_all_the_same():
+    result = await graph.arun(Ask(), Retry(Mine(filled=Reply(text="this"))))
+    assert (result.usage.calls, result.usage.cost) == (1, None)
+
+
+async def test_a_node_that_an_lm_built_stays_the_one_it_built():
+    class Client:
+        pass
+
+    class Inner(BaseModel):
+        x: int
+
+    class Odd(Node):
+        model_config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+        words: list[str]
+        inner: Inner
+        client: Client | None = None
+
+        @field_validator("words", mode="before")
+        @classmethod
+        def split(cls, value: Any) -> Any:
+            return value.split()  # takes text and nothing else
+
+        async def __call__(self) -> None: ...
+
+    class Before(Node):
+        async def __call__(self) -> Odd: ...
+
+    Before.__call__.__annotations__["return"] = Odd
+    built = Odd(words="a b", inner=Inner(x=1), client=Client())
+    for wrap in WRAPS.values():
+        result = await Graph(start=Before, end=Odd).arun(Before(), wrap(Mine(filled=built)))
+        assert result.result is built
+
+
+async def test_an_lm_is_shown_what_was_resolved_and_the_node_before():
+    lm = ScriptedLM([{"fine": True}])
+    await Retry(lm).fill(Review, {"style": "plain"}, "Look at it", source=Draft(text="abc"))
+    [asked] = lm.asked
+    assert (asked.resolved, asked.instruction) == ({"style": "plain"}, "Look at it")
+    assert asked.source == Draft(text="abc")
+
+
+async def test_the_four_methods_reach_an_lm_that_has_them():
+    lm = Retry(ScriptedLM([Refusal, {"text": "one"}, Draft, {"text": "two"}]))
+    assert await lm.choose_type([Draft, Refusal], {"a": 1}) is Refusal
+    assert await lm.make(Start(), Draft) == Draft(text="one")
+    assert await lm.decide(Start()) == Draft(text="two")
+
+
+async def test_a_choice_outside_what_was_offered_is_never_guessed_at():
+    other = type("Draft", (Refusal,), {})  # of the same name as one that is offered
+    with pytest.raises(RouteError) as caught:
+        await Graph(start=Start).arun(Start(), Retry(Mine(chosen=other), sleep=at_once))
+    assert caught.value.code == "bae-choice-outside"
+
+
+async def test_a_node_of_another_type_is_refused():
+    with pytest.raises(BaeLMError) as caught:
+        await graph.arun(Ask(), Retry(Mine(filled=Refusal())))
+    assert caught.value.code == "bae-fill-other-type"
+
+
+async def test_an_lm_that_gives_up_is_not_asked_again():
+    lm = ScriptedLM([{"text": 1}, {"text": 2}, {"text": 3}, {"text": "not asked for"}])
+    with pytest.raises(FillError) as caught:
+        await graph.arun(Ask(), Retry(lm, sleep=at_once))
+    assert caught.value.attempts == 3
+    assert caught.value.journal is not None
+    assert caught.value.journal.usage().calls == 3
+
+
+async def test_what_a_failing_lm_reported_is_counted_once():
+    class Failing(ScriptedLM):
+        async def fill(self, *args: Any, **options: Any) -> Any:
+            report(Usage(calls=2, input_tokens=5, cost=0.1))
+            raise ConnectionError("cut")
+
+    with metered() as used, pytest.raises(ConnectionError):
+        await Retry(Failing(), retries=1, sleep=at_once).make(Ask(), Reply)
+    total = Usage.total(used)
+    assert (total.calls, total.input_tokens, total.cost) == (4, 10, pytest.approx(0.2))
+
+
+async def test_the_usage_of_a_cancelled_lm_is_counted():
+    asked = asyncio.Event()
+
+    class Slow(ScriptedLM):
+        async def fill(self, *args: Any, **options: Any) -> Any:
+            report(Usage(calls=1, input_tokens=5))
+            asked.set()
+            await asyncio.Event().wait()
+
+    with metered() as used:
+        making = asyncio.create_task(Timeout(Slow(), BOUND).make(Ask(), Reply))
+    async with asyncio.timeout(BOUND):
+        await asked.wait()
+        making.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await making
+    assert Usage.total(used).input_tokens == 5
+
+
+async def test_a_backend_in_a_policy_is_asked_for_a_choice_alone_where_it_cannot_do_both():
+    class Plain(Backend):
+        answers_unions = False
+
+        async def answer(self, prompt: Prompt) -> Answer:
+            return Answer(json.dumps(choose("Refusal")))
+
+    result = await Graph(start=Start).arun(Start(), Retry(Plain()))
+    assert way(result.trace) == ["Start", "Refusal"]
+
+
+def test_an_lm_is_named_by_its_model_or_its_class():
+    named = ScriptedLM()
+    named.model = "scripted-1"  # type: ignore[attr-defined]
+    assert Foreign(named).model == "scripted-1"
+    assert Foreign(ScriptedLM()).model.endswith("ScriptedLM")

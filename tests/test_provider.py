@@ -1,0 +1,901 @@
+"""The loopback provider, asked over real HTTP by the clients that OpenAI and Anthropic ship, and by
+plain HTTP: what it answers, how it fails, what it remembers, and that nothing of it is left."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+h11 = pytest.importorskip("h11")
+httpx = pytest.importorskip("httpx")
+openai = pytest.importorskip("openai")
+anthropic = pytest.importorskip("anthropic")
+
+import bae  # noqa: E402
+from bae.exceptions import BaeLMError  # noqa: E402
+from bae.testing import (  # noqa: E402
+    Cut,
+    Empty,
+    Malformed,
+    Overlong,
+    Provider,
+    Received,
+    Refusal,
+    ScriptError,
+    Stall,
+    Status,
+    WrongSchema,
+    sample,
+    tokens_in,
+)
+from provider_asks import NAME, TLS, WAYS, Way, asking  # noqa: E402
+
+
+class Outfit(BaseModel):
+    top: str
+    pieces: int
+
+
+SCHEMA = Outfit.model_json_schema()
+SHIRT = {"top": "shirt", "pieces": 2}
+BOUND = 20
+"""Seconds until a test that would wait for ever fails instead."""
+
+every_way = pytest.mark.parametrize("way", WAYS, ids=str)
+every_api = pytest.mark.parametrize("way", [w for w in WAYS if not w.tool], ids=str)
+
+
+@pytest.fixture
+async def provider():
+    async with asyncio.timeout(BOUND), Provider() as running:
+        yield running
+
+
+@pytest.fixture
+async def client(provider):
+    async with httpx.AsyncClient(base_url=provider.url, verify=TLS) as plain:
+        yield plain
+
+
+def chat(**more):
+    return {"model": "m", "messages": [{"role": "user", "content": "hello"}], **more}
+
+
+def message(**more):
+    return {**chat(), "max_tokens": 10, **more}
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+@every_way
+async def test_a_scripted_answer_comes_by_the_channel_that_was_asked_for(provider, way):
+    provider.script(SHIRT)
+    async with asking(way, provider) as ask:
+        got = await ask("what to wear?", SCHEMA)
+    assert json.loads(got.text) == SHIRT
+    assert got.called == (NAME if way.tool else None)
+    assert got.stop in ("stop", "tool_calls", "completed", "end_turn", "tool_use")
+    assert got.refusal is None
+
+
+@every_way
+async def test_without_a_script_the_answer_is_a_sample_of_the_schema(provider, way):
+    async with asking(way, provider) as ask:
+        got = await ask("what to wear?", SCHEMA)
+    assert json.loads(got.text) == sample(SCHEMA)
+    Outfit.model_validate_json(got.text)
+
+
+@every_way
+async def test_a_request_is_remembered_as_it_was_sent(provider, way):
+    async with asking(way, provider) as ask:
+        await ask("what to wear?", SCHEMA)
+    (received,) = provider.requests
+    assert received.api == ("anthropic" if way.api == "messages" else "openai")
+    assert received.path.endswith(way.api if way.api != "chat" else "chat/completions")
+    assert received.stream == way.stream
+    assert received.text == "what to wear?"
+    assert received.tool == (NAME if way.tool else None)
+    assert received.model == received.body["model"] == "m"
+    assert received.headers["content-type"] == "application/json"
+    # Some clients close the schema on the way.
+    assert received.schema["properties"].keys() == SCHEMA["properties"].keys()
+
+
+@every_way
+async def test_usage_is_a_token_for_four_characters(provider, way):
+    provider.script("x" * 41)
+    async with asking(way, provider) as ask:
+        got = await ask("y" * 39, None)
+    assert (got.text, got.input, got.output, got.cached) == ("x" * 41, 10, 11, 0)
+    assert provider.requests[0].tokens == 10
+    assert tokens_in("12345") == 2
+
+
+@every_api
+async def test_a_text_is_sent_as_it_is(provider, way):
+    text = 'naïve — "quoted"\nand {not json'
+    provider.script(text)
+    async with asking(Way(way.api, way.stream, tool=False), provider) as ask:
+        assert (await ask("?", None)).text == text
+
+
+async def test_answers_are_taken_in_order_and_then_the_one_for_always(provider):
+    provider.script({"n": 1}, [2], Outfit(**SHIRT), 4)
+    provider.always("ever")
+    async with asking(WAYS[0], provider) as ask:
+        texts = [(await ask("?", SCHEMA)).text for _ in range(6)]
+        assert texts == ['{"n": 1}', "[2]", '{"top":"shirt","pieces":2}', "4", "ever", "ever"]
+        provider.always()
+        assert json.loads((await ask("?", SCHEMA)).text) == sample(SCHEMA)
+
+
+async def test_a_function_answers_by_what_it_is_asked(provider):
+    def loud(received: Received):
+        return Status(400) if "fail" in received.text else received.text.upper()
+
+    async def later(received: Received):
+        return {"schema": received.schema is not None}
+
+    provider.script(loud, later)
+    provider.always(loud)
+    async with asking(WAYS[0], provider) as ask:
+        assert (await ask("hush", None)).text == "HUSH"
+        assert (await ask("hush", SCHEMA)).text == '{"schema": true}'
+        with pytest.raises(openai.BadRequestError):
+            await ask("fail", None)
+
+
+async def test_equal_requests_have_equal_answers_and_another_seed_gives_others():
+    async def text(seed: int) -> str:
+        async with Provider(seed=seed) as provider, asking(WAYS[0], provider) as ask:
+            return (await ask("?", SCHEMA)).text
+
+    assert await text(0) == await text(0)
+    assert len({await text(seed) for seed in range(4)}) > 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, object(), {1, 2}, {"a": {1}}, {"a": float("nan")}, Status, b"bytes"], ids=repr
+)
+def test_an_answer_that_cannot_be_sent_fails_where_it_is_scripted(wrong):
+    provider = Provider()
+    with pytest.raises(ScriptError, match="cannot be sent as the answer of a model") as caught:
+        provider.script(SHIRT, wrong)
+    assert caught.value.code == "bae-script-invalid"
+    provider.assert_complete()  # nothing of a wrong script is taken
+
+
+async def test_the_failure_of_a_tests_own_function_is_raised_at_the_end():
+    def broken(received: Received):
+        raise LookupError("a mistake in the test")
+
+    with pytest.raises(LookupError, match="a mistake in the test"):
+        async with Provider() as provider, asking(WAYS[0], provider) as ask:
+            provider.always(broken)
+            with pytest.raises(openai.InternalServerError, match="a mistake in the test"):
+                await ask("?", None)
+
+
+async def test_an_error_of_the_test_itself_comes_before_that_of_its_function():
+    with pytest.raises(ZeroDivisionError):
+        async with Provider() as provider, asking(WAYS[0], provider) as ask:
+            provider.always(lambda received: None)
+            with pytest.raises(openai.InternalServerError, match="cannot be sent"):
+                await ask("?", None)
+            1 / 0
+
+
+async def test_a_script_that_is_not_used_up_can_be_told(provider):
+    provider.script("one", Status(429))
+    async with asking(WAYS[0], provider) as ask:
+        await ask("?", None)
+    with pytest.raises(AssertionError, match=r"left are 1: \[Status\(code=429"):
+        provider.assert_complete()
+
+
+# --- channels ---------------------------------------------------------------------------------
+
+
+async def test_json_without_a_schema_is_an_object(client):
+    asked = chat(response_format={"type": "json_object"})
+    done = (await client.post("/v1/chat/completions", json=asked)).json()
+    assert json.loads(done["choices"][0]["message"]["content"]) == {}
+
+
+async def test_a_tool_that_must_be_called_is_even_where_a_format_is_given(client, provider):
+    tool = {"type": "function", "function": {"name": "wear", "parameters": SCHEMA}}
+    told = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    for choice, called in (("required", "wear"), ("auto", None), ("none", None)):
+        asked = chat(tools=[tool], response_format=told, tool_choice=choice)
+        done = (await client.post("/v1/chat/completions", json=asked)).json()
+        said = done["choices"][0]["message"]
+        assert [call["function"]["name"] for call in said.get("tool_calls", [])] == (
+            [called] if called else []
+        )
+        assert provider.requests[-1].tool == called
+
+
+async def test_a_tool_that_may_be_called_is_when_it_is_the_only_one_and_has_not_been(client):
+    one = {"name": "wear", "input_schema": SCHEMA}
+    other = {"name": "ask", "input_schema": SCHEMA}
+    returned = {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "t", "content": "fine"}],
+    }
+
+    async def stop(**more) -> str:
+        done = (await client.post("/v1/messages", json=message(**more))).json()
+        return done["stop_reason"]
+
+    assert await stop(tools=[one]) == "tool_use"
+    assert await stop(tools=[one, other]) == "end_turn"
+    assert await stop(tools=[one, other], tool_choice={"type": "any"}) == "tool_use"
+    assert await stop(tools=[one], tool_choice={"type": "none"}) == "end_turn"
+    assert await stop(tools=[one], messages=[*message()["messages"], returned]) == "end_turn"
+
+
+async def test_the_allowed_ones_among_tools_are_called(client):
+    tools = [{"type": "function", "name": name, "parameters": SCHEMA} for name in "ab"]
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"name": "b"}]}
+    asked = {"model": "m", "input": "hello", "tools": tools, "tool_choice": allowed}
+    done = (await client.post("/v1/responses", json=asked)).json()
+    assert done["output"][0]["name"] == "b"
+
+
+async def test_anthropics_older_place_for_a_format_is_read_too(client, provider):
+    asked = message(output_format={"type": "json_schema", "schema": SCHEMA})
+    done = (await client.post("/v1/messages?beta=true", json=asked)).json()
+    assert json.loads(done["content"][0]["text"]) == sample(SCHEMA)
+    assert provider.requests[0].schema == SCHEMA
+
+
+async def test_structured_output_as_the_claude_cli_asks_for_it(client, provider):
+    """The CLI offers a tool among others, and tells the model when its answer was taken."""
+    tools = [{"name": name, "input_schema": SCHEMA} for name in ("Read", "StructuredOutput")]
+    provider.script(SHIRT, {"top": "again", "pieces": 1})
+    done = (await client.post("/v1/messages", json=message(tools=tools))).json()
+    (call,) = done["content"]
+    assert (call["name"], call["input"]) == ("StructuredOutput", SHIRT)
+
+    def reported(**result) -> dict:
+        told = {"type": "tool_result", "tool_use_id": call["id"], "content": "…", **result}
+        said = [
+            *message()["messages"],
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [told]},
+        ]
+        return message(tools=tools, messages=said)
+
+    taken = (await client.post("/v1/messages", json=reported())).json()
+    assert (taken["stop_reason"], taken["content"][0]["type"]) == ("end_turn", "text")
+    wrong = (await client.post("/v1/messages", json=reported(is_error=True))).json()
+    assert wrong["content"][0]["input"] == {"top": "again", "pieces": 1}
+    provider.assert_complete()
+
+
+async def test_usage_is_streamed_only_where_it_is_asked_for(client):
+    for options, last in ((None, "finish_reason"), ({"include_usage": True}, "usage")):
+        asked = chat(stream=True, stream_options=options)
+        body = (await client.post("/v1/chat/completions", json=asked)).text
+        *events, done = [line[6:] for line in body.splitlines() if line]
+        assert done == "[DONE]"
+        assert f'"{last}": ' in events[-1]
+        assert ("usage" in events[-1]) == bool(options)
+
+
+# --- caching ----------------------------------------------------------------------------------
+
+
+def caching(*texts: str) -> list[dict]:
+    return [
+        {"type": "text", "text": text, "cache_control": {"type": "ephemeral"}} for text in texts
+    ]
+
+
+async def test_a_prefix_that_anthropic_is_asked_to_cache_is_written_once_and_then_read(client):
+    async def usage(**more) -> tuple[int, int, int]:
+        found = (await client.post("/v1/messages", json=message(**more))).json()["usage"]
+        return (
+            found["input_tokens"],
+            found["cache_creation_input_tokens"],
+            found["cache_read_input_tokens"],
+        )
+
+    first, second = "a" * 400, "b" * 40
+    assert await usage(system=caching(first)) == (2, 100, 0)
+    assert await usage(system=caching(first)) == (2, 0, 100)
+    assert await usage(system=caching(first, second)) == (2, 10, 100)
+    assert await usage(system=caching(first, second)) == (2, 0, 110)
+    assert await usage(system=caching(second, first)) == (2, 110, 0)
+    assert await usage(system=caching(first), model="other") == (2, 100, 0)
+    assert await usage(system=first) == (102, 0, 0)
+    assert await usage(system=first, cache_control={"type": "ephemeral"}) == (0, 102, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streaming"])
+async def test_a_long_prompt_is_cached_by_openai_unasked(provider, stream):
+    async with asking(Way("chat", stream, tool=False), provider) as ask:
+        assert (await ask("a" * 4000, None)).cached == 0
+        assert (await ask("a" * 4000, None)).cached == 0  # too short to be cached
+        assert (await ask("b" * 5000, None)).cached == 0
+        assert (await ask("b" * 5000, None)).cached == 1152
+
+
+# --- faults -----------------------------------------------------------------------------------
+
+STATUSES = {
+    400: (openai.BadRequestError, anthropic.BadRequestError),
+    401: (openai.AuthenticationError, anthropic.AuthenticationError),
+    403: (openai.PermissionDeniedError, anthropic.PermissionDeniedError),
+    404: (openai.NotFoundError, anthropic.NotFoundError),
+    429: (openai.RateLimitError, anthropic.RateLimitError),
+    500: (openai.InternalServerError, anthropic.InternalServerError),
+    529: (openai.InternalServerError, anthropic.InternalServerError),
+}
+
+
+@pytest.mark.parametrize("code", STATUSES)
+@every_api
+async def test_a_status_is_an_error_in_the_shape_of_the_api(provider, way, code):
+    provider.script(Status(code, retry_after=1.5, message="so it is", headers={"x-mark": "1"}))
+    kind = STATUSES[code][way.api == "messages"]
+    async with asking(way, provider) as ask:
+        with pytest.raises(kind, match="so it is") as caught:
+            await ask("?", SCHEMA)
+        headers = caught.value.response.headers
+        assert (headers["retry-after"], headers["x-mark"]) == ("1.5", "1")
+        assert (await ask("?", SCHEMA)).text  # the connection is as good as before
+    assert provider.received == 2
+
+
+def test_a_status_that_is_no_error_is_refused():
+    with pytest.raises(ValueError, match=r"Status\(200\): give an error, 400 to 599"):
+        Status(200)
+
+
+@every_way
+async def test_a_cut_answer_is_a_connection_that_broke_off(provider, way):
+    provider.script(Cut(after=2), SHIRT)
+    broke = openai.APIConnectionError if way.api != "messages" else anthropic.APIConnectionError
+    async with asking(way, provider) as ask:
+        with pytest.raises(Exception, match=r"Connection error|peer closed") as caught:
+            await ask("?", SCHEMA)
+        # Anthropic's client lets the error of its transport through while it streams.
+        assert isinstance(caught.value, broke) or "RemoteProtocolError" in repr(caught.value)
+        assert json.loads((await ask("?", SCHEMA)).text) == SHIRT
+
+
+@every_way
+async def test_a_malformed_answer_is_not_json(provider, way):
+    provider.script(Malformed())
+    async with asking(way, provider) as ask:
+        with pytest.raises(json.JSONDecodeError):
+            await ask("?", SCHEMA)
+
+
+@every_way
+async def test_an_answer_of_a_wrong_schema_is_whole_and_has_one_thing_wrong(provider, way):
+    provider.script(WrongSchema())
+    async with asking(way, provider) as ask:
+        wrong = json.loads((await ask("?", SCHEMA)).text)
+    right = sample(SCHEMA)
+    assert [name for name in right if wrong[name] != right[name]] == ["top"]
+
+
+@every_way
+async def test_an_overlong_answer_is_cut_off_by_its_length(provider, way):
+    provider.script(Overlong())
+    async with asking(way, provider) as ask:
+        if way.api == "chat" and way.stream:
+            with pytest.raises(openai.LengthFinishReasonError):
+                await ask("?", SCHEMA)
+            return
+        got = await ask("?", SCHEMA)
+    assert got.stop in ("length", "max_output_tokens", "max_tokens")
+    if way.api == "messages" and way.tool:
+        # What a tool is called with is parsed, as far as it goes.
+        assert "pieces" not in json.loads(got.text)
+    else:
+        assert json.dumps(sample(SCHEMA)).startswith(got.text)
+
+
+@every_way
+async def test_a_refusal_is_told_as_the_api_tells_it(provider, way):
+    provider.script(Refusal("not that"))
+    async with asking(way, provider) as ask:
+        got = await ask("?", SCHEMA)
+    assert got.refusal == "not that"
+    assert got.called is None
+    assert got.stop in ("stop", "completed", "refusal")
+
+
+@every_way
+async def test_an_empty_answer_is_whole_and_says_nothing(provider, way):
+    provider.script(Empty())
+    async with asking(way, provider) as ask:
+        got = await ask("?", SCHEMA)
+    assert (got.text, got.called, got.output) == ("", None, 0)
+
+
+@every_api
+async def test_a_stalled_answer_runs_into_the_clients_timeout(provider, way):
+    provider.script(Stall(after=2))
+    async with asking(way, provider, timeout=0.2) as ask:
+        with pytest.raises(Exception) as caught:
+            await ask("?", SCHEMA)
+        # Anthropic's client lets the error of its transport through while it streams.
+        assert type(caught.value).__name__ in ("APITimeoutError", "ReadTimeout")
+        await provider.idle()
+        assert provider.waiting == 0
+
+
+@every_way
+async def test_a_client_that_leaves_a_stalled_answer_is_noticed(provider, way):
+    provider.script(Stall(after=1))
+    async with asking(way, provider) as ask:
+        task = asyncio.create_task(ask("?", SCHEMA))
+        await provider.arrived(1)
+        assert provider.open_connections == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await provider.disconnected()
+    assert (provider.open_connections, provider.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+async def test_a_stalled_stream_has_sent_so_many_events(provider, client, path):
+    provider.always(Stall(after=3))
+    asked = message(stream=True, input="hello")
+    async with client.stream("POST", path, json=asked) as response:
+        assert response.headers["content-type"] == "text/event-stream"
+        seen = []
+        async for line in response.aiter_lines():
+            if line.startswith("data: "):
+                seen.append(line)
+            if len(seen) == 3:
+                break
+        await provider.arrived(1)
+    assert len(seen) == 3
+    await provider.disconnected()
+
+
+async def test_a_stalled_whole_answer_has_sent_its_headers(provider, client):
+    provider.always(Stall())
+    async with client.stream("POST", "/v1/messages", json=message()) as response:
+        assert response.status_code == 200
+        assert int(response.headers["content-length"]) > 100
+
+
+# --- holding ----------------------------------------------------------------------------------
+
+
+async def test_two_hundred_held_requests_of_which_half_are_cancelled(provider):
+    async with httpx.AsyncClient(
+        base_url=provider.url,
+        timeout=BOUND,
+        verify=TLS,
+        limits=httpx.Limits(max_connections=None),
+    ) as client:
+        with provider.held():
+            tasks = [
+                asyncio.create_task(client.post("/v1/messages", json=message())) for _ in range(200)
+            ]
+            await provider.arrived(200)
+            assert provider.open_connections == provider.waiting == 200
+            for task in tasks[:100]:
+                task.cancel()
+            gone = await asyncio.gather(*tasks[:100], return_exceptions=True)
+            assert {type(error) for error in gone} == {asyncio.CancelledError}
+            await provider.disconnected(left=100)
+            assert provider.open_connections == provider.waiting == 100
+            assert not any(task.done() for task in tasks[100:])
+        done = await asyncio.gather(*tasks[100:])
+    assert {response.status_code for response in done} == {200}
+    await provider.disconnected()
+    assert provider.received == len(provider.requests) == 200
+
+
+async def test_what_arrived_within_a_hold_is_let_go_at_its_end_and_not_held_by_the_next(
+    provider, client
+):
+    with provider.held():
+        first = asyncio.create_task(client.post("/v1/messages", json=message()))
+        await provider.arrived(1)
+    with provider.held():
+        second = asyncio.create_task(client.post("/v1/messages", json=message()))
+        assert (await first).status_code == 200
+        await provider.arrived(1)
+        assert not second.done()
+    assert (await second).status_code == 200
+
+
+async def test_holds_nest(provider, client):
+    with provider.held():
+        with provider.held():
+            task = asyncio.create_task(client.post("/v1/messages", json=message()))
+            await provider.arrived(1)
+        await provider.arrived(1)
+        assert not task.done()
+    assert (await task).status_code == 200
+
+
+async def test_answers_are_given_in_the_order_of_arrival_also_when_they_are_held(provider, client):
+    provider.script(*"abc")
+    with provider.held():
+        tasks = []
+        for count in (1, 2, 3):
+            tasks.append(asyncio.create_task(client.post("/v1/messages", json=message())))
+            await provider.arrived(count)
+    answers = [response.json()["content"][0]["text"] for response in await asyncio.gather(*tasks)]
+    assert answers == ["a", "b", "c"]
+
+
+async def test_waiting_in_vain_says_how_far_it_got(provider, client):
+    with provider.held():
+        task = asyncio.create_task(client.post("/v1/messages", json=message()))
+        await provider.arrived(1)
+        with pytest.raises(TimeoutError, match=r"1 of 2 requests .* 1 that came, after 0\.01 s"):
+            await provider.arrived(2, timeout=0.01)
+        with pytest.raises(TimeoutError, match=r"1 connections are still busy after 0\.01 s"):
+            await provider.idle(timeout=0.01)
+        with pytest.raises(TimeoutError, match=r"1 connections are still open after 0\.01 s"):
+            await provider.disconnected(timeout=0.01)
+    await task
+
+
+# --- HTTP -------------------------------------------------------------------------------------
+
+
+async def test_a_connection_is_kept_for_the_next_request(provider, client):
+    for _ in range(5):
+        await client.post("/v1/messages", json=message())
+        await client.post("/v1/chat/completions", json=chat(stream=True))
+    assert provider.open_connections == 1
+    await client.aclose()
+    await provider.disconnected()
+    assert provider.open_connections == 0
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_the_root_is_there(client, method):
+    response = await client.request(method, "/")
+    assert (response.status_code, response.content) == (200, b"")
+
+
+async def test_models_are_listed_as_either_api_does(provider):
+    async with openai.AsyncOpenAI(base_url=f"{provider.url}/v1", api_key="key") as one:
+        assert [model.id async for model in one.models.list()] == ["test-model"]
+        assert (await one.models.retrieve("gpt")).id == "gpt"
+    async with anthropic.AsyncAnthropic(base_url=provider.url, api_key="key") as other:
+        assert [model.id async for model in other.models.list()] == ["test-model"]
+        assert (await other.models.retrieve("claude")).display_name == "claude"
+
+
+async def test_tokens_are_counted_before_they_are_spent(provider):
+    async with anthropic.AsyncAnthropic(base_url=provider.url, api_key="key") as client:
+        asked = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+        counted = await client.messages.count_tokens(**asked)
+        done = await client.messages.create(**asked, max_tokens=5)
+    assert counted.input_tokens == done.usage.input_tokens == 2
+    assert provider.received == 1  # to count is not to ask
+
+
+@pytest.mark.parametrize("anthropics", [False, True])
+async def test_what_is_not_there_is_said_in_the_shape_of_the_api(client, provider, anthropics):
+    headers = {"anthropic-version": "2023-06-01"} if anthropics else {}
+    for method, path in (("POST", "/v1/embeddings"), ("GET", "/v2"), ("POST", "/v1/models")):
+        response = await client.request(method, path, headers=headers)
+        assert response.status_code == 404
+        assert ("type" in response.json()) == anthropics
+        assert f"{method} {path}: there is nothing here" in response.json()["error"]["message"]
+    response = await client.request("GET", "/v1/messages", headers=headers)
+    assert response.status_code == 405
+    assert (await client.delete("/v1/responses", headers=headers)).status_code == 405
+    assert provider.requests == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "why"),
+    [
+        ("/v1/messages", b"{", "Expecting"),
+        ("/v1/messages", b"\xff", "can't decode"),
+        ("/v1/messages", b"[]", "not a JSON object"),
+        ("/v1/messages", json.dumps(chat()).encode(), "max_tokens: this parameter is required"),
+        ("/v1/messages", json.dumps(message(messages=[])).encode(), "messages: this"),
+        ("/v1/messages", json.dumps(message(messages=["hi"])).encode(), "not the shape"),
+        ("/v1/chat/completions", json.dumps(chat(model="")).encode(), "model: this parameter"),
+        ("/v1/chat/completions", json.dumps(chat(tools=[{"type": "function"}])).encode(), "shape"),
+        ("/v1/responses", json.dumps(chat()).encode(), "input: this parameter is required"),
+    ],
+)
+async def test_a_request_that_is_wrong_is_refused_as_a_provider_does(
+    client, provider, path, body, why
+):
+    response = await client.post(path, content=body)
+    assert response.status_code == 400
+    assert why in response.json()["error"]["message"]
+    assert provider.requests == []
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["of known size", "in chunks"])
+async def test_a_request_that_is_too_large_is_refused_and_not_kept(chunked):
+    async def parts():
+        for _ in range(200):
+            yield b"x" * 10_000
+
+    async with asyncio.timeout(BOUND), Provider(body_limit=1000) as provider:
+        async with httpx.AsyncClient(base_url=provider.url, timeout=BOUND, verify=TLS) as client:
+            content = parts() if chunked else b"x" * 2_000_000
+            response = await client.post("/v1/messages", content=content)
+            assert response.status_code == 413
+            told = response.json()["error"]
+            assert told["type"] == "request_too_large"
+            assert told["message"] == "the request is larger than 1000 bytes"
+            assert (await client.post("/v1/messages", json=message())).status_code == 200
+        await provider.disconnected()
+
+
+async def test_a_client_that_waits_to_be_told_to_go_on_is(provider):
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(provider.url.split(":")[-1]))
+    body = json.dumps(message()).encode()
+    writer.write(
+        b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+        + f"Content-Length: {len(body)}\r\n\r\n".encode()
+    )
+    assert (await reader.readline()).startswith(b"HTTP/1.1 100")
+    writer.write(body)
+    await reader.readuntil(b"HTTP/1.1 200")
+    writer.close()
+    await writer.wait_closed()
+    await provider.disconnected()
+
+
+async def test_what_is_no_http_is_refused_and_the_connection_closed(provider):
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(provider.url.split(":")[-1]))
+    writer.write(b"what is this?\r\n\r\n")
+    answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"this is no HTTP request" in answer
+    writer.close()
+    await writer.wait_closed()
+    await provider.disconnected()
+
+
+async def test_requests_that_come_before_the_answer_are_answered_in_turn(provider):
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(provider.url.split(":")[-1]))
+    body = json.dumps(message()).encode()
+    one = (
+        f"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    provider.script("first", "second")
+    writer.write(one + one)
+    await reader.readuntil(b"first")
+    await reader.readuntil(b"second")
+    writer.close()
+    await writer.wait_closed()
+    await provider.disconnected()
+
+
+async def test_only_so_many_requests_are_remembered():
+    async with (
+        Provider(remember=3) as provider,
+        httpx.AsyncClient(base_url=provider.url, verify=TLS) as client,
+    ):
+        for number in range(5):
+            await client.post("/v1/messages", json=message(system=str(number)))
+        assert [received.text[0] for received in provider.requests] == ["2", "3", "4"]
+        assert provider.received == 5
+
+
+@pytest.mark.parametrize("bound", ["body_limit", "remember"])
+def test_a_bound_that_allows_nothing_is_refused(bound):
+    with pytest.raises(ValueError, match=rf"Provider\({bound}=0\): give 1 or more"):
+        Provider(**{bound: 0})
+
+
+# --- beginning and end ------------------------------------------------------------------------
+
+
+async def test_closing_ends_every_connection_and_task_and_leaves_none():
+    before = asyncio.all_tasks()
+    async with httpx.AsyncClient(timeout=BOUND, verify=TLS) as client:
+        with ExitStack() as past_its_end:
+            async with Provider() as provider:
+                url = provider.url
+                provider.script(Stall(), Stall(after=1))
+                waiting = []
+                for stream in (False, True, False):
+                    if len(waiting) == 2:
+                        past_its_end.enter_context(provider.held())
+                    asked = client.post(f"{url}/v1/messages", json=message(stream=stream))
+                    waiting.append(asyncio.create_task(asked))
+                    await provider.arrived(len(waiting))
+                await client.get(url)  # on a connection that is then kept, and idle
+                assert provider.open_connections == 4
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(error) for error in ended} <= {httpx.RemoteProtocolError, httpx.ReadError}
+        assert provider.open_connections == 0
+        assert asyncio.all_tasks() == before
+        with pytest.raises(httpx.ConnectError):
+            await client.get(url)
+
+
+async def test_a_cancelled_test_leaves_no_task():
+    before = asyncio.all_tasks()
+    entered = asyncio.Event()
+
+    async def test() -> None:
+        async with (
+            Provider() as provider,
+            httpx.AsyncClient(base_url=provider.url, verify=TLS) as client,
+        ):
+            provider.always(Stall())
+            async with asyncio.TaskGroup() as group:
+                group.create_task(client.post("/v1/messages", json=message()))
+                await provider.arrived(1)
+                entered.set()
+
+    task = asyncio.create_task(test())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_provider_can_be_used_again_and_not_twice_at_once():
+    provider = Provider()
+    with pytest.raises(RuntimeError, match="not running"):
+        provider.url
+    for _ in range(2):
+        async with provider, httpx.AsyncClient(base_url=provider.url, verify=TLS) as client:
+            assert (await client.get("/")).status_code == 200
+            with pytest.raises(RuntimeError, match="running already"):
+                async with provider:
+                    pass
+
+
+def test_two_providers_have_two_ports_and_both_are_on_loopback():
+    with Provider.in_thread() as one, Provider.in_thread() as other:
+        assert one.url != other.url
+        assert one.url.startswith("http://127.0.0.1:")
+
+
+# --- in a thread ------------------------------------------------------------------------------
+
+
+def test_in_a_thread_it_serves_tests_that_are_not_async():
+    threads = threading.active_count()
+    with Provider.in_thread(remember=2) as provider:
+        provider.script(SHIRT, Status(429))
+        provider.always(lambda received: {"asked": received.text})
+        with openai.OpenAI(base_url=f"{provider.url}/v1", api_key="key", max_retries=0) as client:
+            texts = []
+            for _ in range(3):
+                try:
+                    done = client.chat.completions.create(**chat())
+                    texts.append(done.choices[0].message.content)
+                except openai.RateLimitError:
+                    texts.append(None)
+        assert texts == [json.dumps(SHIRT), None, '{"asked": "hello"}']
+        provider.assert_complete()
+        provider.disconnected()
+        assert (provider.received, len(provider.requests)) == (3, 2)
+        assert provider.open_connections == 0
+    assert threading.active_count() == threads
+
+
+def test_in_a_thread_requests_are_held_and_waited_for():
+    done: list[int] = []
+    with Provider.in_thread() as provider:
+
+        def post() -> None:
+            response = httpx.post(
+                f"{provider.url}/v1/messages", json=message(), timeout=BOUND, verify=TLS
+            )
+            done.append(response.status_code)
+
+        threads = [threading.Thread(target=post) for _ in range(3)]
+        with provider.held():
+            for thread in threads:
+                thread.start()
+            provider.arrived(3)
+            assert (provider.waiting, done) == (3, [])
+            with pytest.raises(TimeoutError, match="3 of 4"):
+                provider.arrived(4, timeout=0.01)
+        for thread in threads:
+            thread.join(BOUND)
+        provider.idle()
+    assert done == [200, 200, 200]
+
+
+def test_in_a_thread_the_failure_of_a_tests_own_function_is_raised_at_the_end_too():
+    def broken(received: Received):
+        raise LookupError("a mistake in the test")
+
+    threads = threading.active_count()
+    with (
+        pytest.raises(LookupError, match="a mistake in the test"),
+        Provider.in_thread() as provider,
+    ):
+        provider.always(broken)
+        assert httpx.post(f"{provider.url}/v1/messages", json=message()).status_code == 500
+    assert threading.active_count() == threads
+    with pytest.raises(RuntimeError, match="not running"):
+        provider.arrived()
+
+
+def test_in_a_thread_it_serves_another_process():
+    program = """
+import json, sys, urllib.request
+body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+asked = urllib.request.Request(sys.argv[1], body, {"content-type": "application/json"})
+print(json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"])
+"""
+    with Provider.in_thread() as provider:
+        provider.script("from afar")
+        url = f"{provider.url}/v1/chat/completions"
+        done = subprocess.run(
+            [sys.executable, "-c", program, url], capture_output=True, text=True, timeout=BOUND
+        )
+        assert (done.stdout, done.stderr) == ("from afar\n", "")
+
+
+# --- what it needs ----------------------------------------------------------------------------
+
+
+def test_importing_bae_testing_needs_neither_h11_nor_asyncio_servers():
+    program = """
+import sys
+import bae.testing
+loaded = set(sys.modules)
+bae.testing.Status, bae.testing.sample
+assert not {"h11", "bae.testing.provider", "bae.testing.serving"} & loaded, loaded
+assert "h11" not in sys.modules
+bae.testing.Provider()
+assert "h11" in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(Path(bae.__file__).parent.parent)},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_h11_the_error_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "h11", None)
+    with pytest.raises(BaeLMError, match="Provider needs the package h11") as caught:
+        Provider()
+    assert caught.value.code == "bae-lm-extra-missing"
+    assert "bae-graphs[testing]" in str(caught.value)
+
+
+def test_every_public_name_is_there():
+    import bae.testing
+
+    for name in bae.testing.__all__:
+        assert getattr(bae.testing, name) is not None
+        assert name in dir(bae.testing)
+    with pytest.raises(AttributeError, match="has no attribute 'Provder'"):
+        bae.testing.Provder
+
+
+def test_it_listens_on_loopback_alone():
+    with Provider.in_thread() as provider:
+        port = int(provider.url.rpartition(":")[2])
+        # Another address of the same machine, which a server for all of them would have, too.
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.2", port), timeout=1)

@@ -1,0 +1,360 @@
+"""What is special to models of PydanticAI; what they share with others is in
+test_http_backends.py."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from bae import BaeLMError, Node
+from bae.lm.usage import metered
+from bae.testing import Provider, Status
+from bounded import run
+from http_backends import (
+    SHIRT,
+    Machine,
+    Outfit,
+    Prices,
+    Wardrobe,
+    Weather,
+    prompt,
+    told_of_a_wrong_answer,
+    wrong_answers,
+)
+
+pytest.importorskip("pydantic_ai")
+pytest.importorskip("openai")
+
+from pydantic_ai import Agent
+from pydantic_ai.exceptions import (
+    ModelAPIError,
+    ModelAuthenticationError,
+    ModelConnectionError,
+    ModelContextWindowExceededError,
+    ModelHTTPError,
+    ModelNotFoundError,
+    ModelOverloadedError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelServerError,
+    ModelTimeoutError,
+    UnexpectedModelBehavior,
+    UserError,
+)
+from pydantic_ai.messages import ModelResponse, TextPart
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.profiles import ModelProfile
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from bae.lm.pydantic_ai_backend import PydanticAIBackend
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    async with Provider() as made:
+        yield made
+
+
+def gpt(provider: Provider, **profile: Any) -> OpenAIChatModel:
+    service = OpenAIProvider(base_url=f"{provider.url}/v1", api_key="a key")
+    return OpenAIChatModel(
+        "gpt-4o-mini", provider=service, profile=ModelProfile(**profile) if profile else None
+    )
+
+
+def _http(category: Any, status: int) -> ModelHTTPError:
+    return ModelHTTPError.for_category(category, status_code=status, model_name="m")
+
+
+NAMES = {
+    "openai:gpt-5-mini": "/v1/responses",
+    "openai-chat:gpt-4o-mini": "/v1/chat/completions",
+    "anthropic:claude-sonnet-4-6": "/v1/messages",
+}
+
+
+def _environment(patch: pytest.MonkeyPatch, url: str) -> None:
+    patch.setenv("OPENAI_API_KEY", "a key")
+    patch.setenv("OPENAI_BASE_URL", f"{url}/v1")
+    patch.setenv("ANTHROPIC_API_KEY", "a key")
+    patch.setenv("ANTHROPIC_BASE_URL", url)
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_model_is_found_by_its_name(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    _environment(monkeypatch, provider.url)
+    provider.always(SHIRT)
+    async with PydanticAIBackend(name) as backend:
+        assert backend.model == name
+        with metered() as reported:
+            assert await backend.fill(Outfit, {}, "Outfit") == Outfit(**SHIRT)
+    assert provider.requests[0].path == NAMES[name]
+    assert reported[0].models == (name.partition(":")[2],)
+    assert reported[0].cost is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_model_by_name_is_asked_once_where_a_rate_limit_is_hit(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    _environment(monkeypatch, provider.url)
+    provider.always(Status(429, retry_after=9))
+    async with PydanticAIBackend(name, retries=0) as backend:
+        with pytest.raises(BaeLMError) as raised:
+            await backend.fill(Outfit, {}, "Outfit")
+    assert (raised.value.status, raised.value.retry_after) == (429, 9)
+    assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_by_name_serves_two_loops_and_closes_with_each(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with Provider.in_thread() as provider:
+        _environment(monkeypatch, provider.url)
+        provider.always(SHIRT)
+        backend = PydanticAIBackend(name)
+        for _ in range(2):
+            outfit = asyncio.run(backend.fill(Outfit, {}, "Outfit"))
+            assert outfit.top == "a blue shirt"
+        gc.collect()  # an unclosed socket would warn here
+    assert len(provider.requests) == 2
+
+
+def test_a_model_by_name_serves_two_loops_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Provider.in_thread() as provider:
+        _environment(monkeypatch, provider.url)
+        provider.always(SHIRT)
+        backend = PydanticAIBackend("openai-chat:gpt-4o-mini")
+        both_started = threading.Barrier(2, timeout=30)
+        filled: list[Outfit] = []
+
+        async def fill() -> None:
+            both_started.wait()
+            for _ in range(5):
+                filled.append(await backend.fill(Outfit, {}, "Outfit"))
+
+        threads = [threading.Thread(target=asyncio.run, args=(fill(),)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(filled) == 10
+
+
+def test_a_name_that_is_none_is_told_when_the_backend_is_made() -> None:
+    with pytest.raises(BaeLMError, match="Unknown model") as raised:
+        PydanticAIBackend("no-such-provider:model")
+    assert raised.value.code == "bae-lm-not-found"
+
+
+def test_without_a_key_the_error_names_the_variable_to_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(BaeLMError, match="OPENAI_API_KEY") as raised:
+        PydanticAIBackend("openai:gpt-5-mini")
+    assert raised.value.code == "bae-lm-unauthorised"
+
+
+def test_a_provider_whose_package_is_missing_is_told_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "groq", None)
+    for name in [each for each in sys.modules if each.startswith("pydantic_ai.providers.groq")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(BaeLMError, match=r"pydantic-ai-slim\[groq\]") as raised:
+        PydanticAIBackend("groq:llama-3.3-70b-versatile")
+    assert raised.value.code == "bae-lm-extra-missing"
+
+
+async def test_model_settings_are_sent(provider: Provider) -> None:
+    settings = {"temperature": 0.25, "max_tokens": 77}
+    async with PydanticAIBackend(gpt(provider), model_settings=settings) as backend:
+        await backend.answer(prompt())
+    body = provider.requests[0].body
+    assert body["temperature"] == 0.25
+    assert 77 in body.values()
+    assert backend.settings["model_settings"] == settings
+    assert json.loads(json.dumps(backend.settings)) == backend.settings
+
+
+async def test_claude_caches_where_its_settings_say_so(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _environment(monkeypatch, provider.url)
+    asked = prompt(system="Be brief. " * 1000)
+    name, settings = "anthropic:claude-sonnet-4-6", {"cache": True}
+    async with PydanticAIBackend(name, model_settings=settings) as backend:
+        first = (await backend.answer(asked)).usage
+        second = (await backend.answer(asked)).usage
+    assert first.cached_tokens == 0
+    assert 0 < second.cached_tokens <= second.input_tokens == first.input_tokens
+    assert (second.cost or 0) < (first.cost or 0)
+
+
+async def test_a_closed_schema_is_held_to_strictly_and_one_with_optional_fields_is_not(
+    provider: Provider,
+) -> None:
+    async with PydanticAIBackend(gpt(provider)) as backend:
+        for node in (Outfit, Wardrobe, Prices, Machine):
+            await backend.fill(node, {}, node.__name__)
+    sent = [r.body["response_format"]["json_schema"] for r in provider.requests]
+    assert [each["name"] for each in sent] == ["Outfit", "Wardrobe", "Prices", "Machine"]
+    assert [each.get("strict") for each in sent] == [True, False, False, False]
+
+
+async def test_a_value_of_any_type_is_never_asked_for_strictly(provider: Provider) -> None:
+    schema = {"type": "object", "properties": {"x": {}}, "required": ["x"]}
+    async with PydanticAIBackend(gpt(provider)) as backend:
+        await backend.answer(prompt({**schema, "additionalProperties": False}))
+    assert not provider.requests[0].body["response_format"]["json_schema"].get("strict")
+
+
+async def test_a_model_without_structured_output_is_given_a_tool(provider: Provider) -> None:
+    model = gpt(provider, supports_json_schema_output=False)
+    provider.script({"whole": {"name": "a", "parts": [{"name": "b"}]}})
+    async with PydanticAIBackend(model) as backend:
+        machine = await backend.fill(Machine, {}, "Machine")
+    assert machine.whole.parts[0].name == "b"
+    body = provider.requests[0].body
+    (tool,) = body["tools"]
+    assert tool["function"]["name"] == "Machine"
+    assert "response_format" not in body
+
+
+async def test_a_model_with_neither_is_told_the_schema_in_the_prompt(provider: Provider) -> None:
+    model = gpt(provider, supports_json_schema_output=False, supports_tools=False)
+    provider.script(json.dumps(SHIRT))
+    async with PydanticAIBackend(model) as backend:
+        assert await backend.fill(Outfit, {}, "Outfit") == Outfit(**SHIRT)
+    assert "a specific garment" in provider.requests[0].text
+
+
+@pytest.mark.parametrize("node", [Machine, Prices])
+async def test_claude_is_given_as_a_tool_what_its_channel_does_not_take(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch, node: type[Node]
+) -> None:
+    _environment(monkeypatch, provider.url)
+    async with PydanticAIBackend("anthropic:claude-sonnet-4-6") as backend:
+        await backend.fill(node, {}, node.__name__)
+    assert provider.requests[0].body["tools"][0]["name"] == node.__name__
+
+
+async def test_the_next_model_of_a_fallback_answers_for_one_that_fails(provider: Provider) -> None:
+    provider.script(Status(500), SHIRT)
+    both = FallbackModel(gpt(provider), gpt(provider))
+    async with PydanticAIBackend(both) as backend:
+        assert await backend.fill(Outfit, {}, "Outfit") == Outfit(**SHIRT)
+        provider.always(Status(529))
+        with pytest.raises(BaeLMError) as raised:
+            await backend.answer(prompt())
+    assert raised.value.status == 529
+
+
+async def test_an_agent_is_made_once_for_a_schema(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hat(Node):
+        brim: str
+
+        async def __call__(self) -> None: ...
+
+    made: list[Any] = []
+    make = Agent.__init__
+
+    def counted(self: Any, *args: Any, **options: Any) -> None:
+        made.append(self)
+        make(self, *args, **options)
+
+    monkeypatch.setattr(Agent, "__init__", counted)
+    async with PydanticAIBackend(gpt(provider)) as backend:
+        for degrees in range(3):
+            await backend.fill(Hat, {}, "Hat", Weather(sky="grey", degrees=degrees))
+    assert len(made) == 1
+
+
+@wrong_answers
+async def test_a_wrong_answer_by_a_tool_is_told_and_asked_for_again(
+    provider: Provider, wrong: Any, verdict: str
+) -> None:
+    async with PydanticAIBackend(gpt(provider), output="tool") as backend:
+        assert await told_of_a_wrong_answer(provider, backend, wrong) == [verdict, "valid"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "retryable"),
+    [
+        (_http(ModelQuotaExceededError, 429), "bae-lm-rate-limited", False),
+        (ModelQuotaExceededError("m", "no money"), "bae-lm-request-refused", False),
+        (ModelRateLimitError("m", "slow", retry_after=4), "bae-lm-rate-limited", True),
+        (ModelOverloadedError("m", "busy"), "bae-lm-unavailable", True),
+        (ModelServerError("m", "broken"), "bae-lm-unavailable", True),
+        (ModelAuthenticationError("m", "who?"), "bae-lm-unauthorised", False),
+        (ModelNotFoundError("m", "what?"), "bae-lm-not-found", False),
+        (ModelContextWindowExceededError("m", "too long"), "bae-lm-request-refused", False),
+        (ModelTimeoutError("m", "too late"), "bae-lm-timeout", True),
+        (ModelConnectionError("m", "gone"), "bae-lm-unreachable", True),
+        (ModelAPIError("m", "Failed to decode"), "bae-lm-unparsable", True),
+        (UnexpectedModelBehavior("no such thing"), "bae-lm-unparsable", True),
+        (UserError("not like that"), "bae-lm-request-refused", False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+async def test_each_failure_tells_whether_asking_again_can_help(
+    failure: Exception, code: str, retryable: bool
+) -> None:
+    async def fail(messages: Any, info: Any) -> ModelResponse:
+        raise failure
+
+    with pytest.raises(BaeLMError) as raised:
+        await PydanticAIBackend(FunctionModel(fail)).answer(prompt())
+    assert (raised.value.code, raised.value.retryable) == (code, retryable)
+    assert raised.value.cause is failure
+    assert raised.value.retry_after == getattr(failure, "retry_after", None)
+
+
+async def test_an_answer_that_ends_in_an_error_of_the_provider_is_none() -> None:
+    async def fail(messages: Any, info: Any) -> ModelResponse:
+        return ModelResponse(parts=[TextPart('{"top"')], finish_reason="error")
+
+    with pytest.raises(BaeLMError, match="ended its answer with an error") as raised:
+        await PydanticAIBackend(FunctionModel(fail)).answer(prompt())
+    assert raised.value.retryable
+
+
+async def test_a_mistake_in_what_is_asked_for_is_no_failure_of_the_model() -> None:
+    async def fail(messages: Any, info: Any) -> ModelResponse:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await PydanticAIBackend(FunctionModel(fail)).answer(prompt())
+
+
+async def test_nothing_of_a_question_runs_in_a_thread() -> None:
+    ran: list[int] = []
+
+    async def say(messages: Any, info: Any) -> ModelResponse:
+        ran.append(threading.get_ident())
+        chosen = {"answer": {"choice": "Outfit", "fields": SHIRT}}
+        return ModelResponse(parts=[TextPart(json.dumps(chosen))])
+
+    before = threading.active_count()
+    result = await run(Weather(sky="grey", degrees=1), PydanticAIBackend(FunctionModel(say)))
+    assert isinstance(result.trace[-1], Outfit)
+    assert ran == [threading.get_ident()]
+    assert threading.active_count() == before

@@ -1,0 +1,218 @@
+"""What `RateLimit` promises: no span of time holds more requests or tokens than allowed, those who
+wait go in the order they came, and nobody waits longer than they are willing to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bae import BaeLMError, Usage
+from bae.lm import Answer, Backend, Cached, Prompt, RateLimit
+from bae.lm.policies.estimate import estimated_tokens
+from policy_parts import REPLY, Ask, Clock, graph, prompt, run, settled
+from toy_backend import ToyBackend
+
+
+class Timed(Backend):
+    """Writes down when each request was sent, and says it used so many tokens."""
+
+    model = "timed"
+
+    def __init__(self, clock: Clock, tokens: int = 0) -> None:
+        super().__init__()
+        self.clock = clock
+        self.tokens = tokens
+        self.sent: list[float] = []
+        self.order: list[str] = []
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.sent.append(self.clock.now - 1000)
+        self.order.append(prompt.text)
+        return Answer(REPLY, Usage(calls=1, output_tokens=self.tokens))
+
+
+def limited(clock: Clock, inner: Any, **limits: Any) -> RateLimit:
+    return RateLimit(inner, clock=clock, sleep=clock.sleep, **limits)
+
+
+def most_in_a_span(sent: list[float], per: float) -> int:
+    """The most that any span of this length holds, its end left out, up to rounding."""
+    return max((sum(at <= one < at + per - 1e-6 for one in sent) for at in sent), default=0)
+
+
+async def test_requests_beyond_the_limit_wait_until_the_first_are_long_enough_ago():
+    clock = Clock()
+    inner = Timed(clock)
+    lm = limited(clock, inner, requests=2, per=60)
+    asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(5)]
+    await settled()
+    found = lm.statistics()
+    assert (found.requests, found.waiting, found.sent) == (2, 3, 2)
+    await clock.until_idle()
+    await asyncio.gather(*asking)
+    assert inner.sent == [0, 0, 60, 60, 120]
+    found = lm.statistics()
+    assert (found.waiting, found.sent, found.waited) == (0, 5, 240)
+
+
+@given(
+    arrivals=st.lists(st.floats(0, 30), max_size=40),
+    requests=st.integers(1, 5),
+    per=st.floats(0.5, 20),
+)
+def test_no_span_ever_holds_more_requests_than_allowed_and_the_order_is_kept(
+    arrivals: list[float], requests: int, per: float
+):
+    async def play() -> None:
+        clock = Clock()
+        inner = Timed(clock)
+        lm = limited(clock, inner, requests=requests, per=per)
+        came: list[str] = []
+
+        async def one(number: int, after: float) -> None:
+            await clock.sleep(after)
+            came.append(str(number))
+            await lm.answer(prompt(str(number)))
+
+        asking = [asyncio.create_task(one(n, after)) for n, after in enumerate(arrivals)]
+        await clock.until_idle()
+        await asyncio.gather(*asking)
+        assert len(inner.sent) == len(arrivals)
+        assert most_in_a_span(inner.sent, per) <= requests
+        assert inner.order == came
+
+    run(play)
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=15), st.integers(100, 1000))
+def test_no_span_holds_more_estimated_tokens_than_allowed(sizes: list[int], tokens: int):
+    async def play() -> None:
+        clock = Clock()
+        sent: list[tuple[float, int]] = []
+
+        class Weighed(Backend):
+            async def answer(self, prompt: Prompt) -> Answer:
+                sent.append((clock.now, estimated_tokens(prompt)))
+                return Answer(REPLY, Usage(calls=1))  # and how many tokens, it does not say
+
+        lm = limited(clock, Weighed(), tokens=tokens, per=60)
+        asking = [asyncio.create_task(lm.answer(prompt("x" * 4 * size))) for size in sizes]
+        await clock.until_idle()
+        await asyncio.gather(*asking)
+        for start, _ in sent:
+            weights = [weight for at, weight in sent if start <= at < start + 60 - 1e-6]
+            # One that is too large by itself goes alone.
+            assert sum(weights) <= tokens or len(weights) == 1
+
+    run(play)
+
+
+async def test_tokens_are_put_right_by_what_the_answer_used():
+    clock = Clock()
+    inner = Timed(clock, tokens=900)
+    lm = limited(clock, inner, tokens=1000, per=60)
+    for _ in range(2):
+        await lm.answer(prompt())  # about 20 tokens each, before they are answered
+        if inner.sent == [0]:
+            assert lm.statistics().tokens == 900
+    third = asyncio.create_task(lm.answer(prompt()))
+    await clock.until_idle()
+    await third
+    assert inner.sent == [0, 0, 60]
+
+
+async def test_a_request_larger_than_the_limit_goes_when_there_is_nothing_else():
+    clock = Clock()
+    inner = Timed(clock, tokens=1)
+    lm = limited(clock, inner, tokens=10, per=60)
+    await lm.answer(prompt("x" * 1000))
+    late = asyncio.create_task(lm.answer(prompt("x" * 1000)))
+    await clock.until_idle()
+    await late
+    assert inner.sent == [0, 60]
+
+
+async def test_an_answer_from_a_cache_inside_does_not_count():
+    clock = Clock()
+    lm = limited(clock, Cached(Timed(clock)), requests=2, per=60)
+    for _ in range(10):
+        await lm.answer(prompt())
+    assert lm.statistics().requests == 1
+
+
+# --- a bounded wait -----------------------------------------------------------------------------
+
+
+async def test_a_request_that_would_wait_too_long_fails_at_once():
+    clock = Clock()
+    inner = Timed(clock)
+    lm = limited(clock, inner, requests=1, per=60, longest_wait=90)
+    asking = [asyncio.create_task(lm.answer(prompt(n))) for n in "ab"]
+    await settled()
+    with pytest.raises(BaeLMError, match=r"would wait 120\.0 s, which is longer than 90 s") as c:
+        await lm.answer(prompt("c"))
+    assert (c.value.code, c.value.retryable) == ("bae-lm-rate-wait", False)
+    await clock.until_idle()
+    await asyncio.gather(*asking)
+    assert inner.order == ["a", "b"]
+
+
+async def test_a_request_that_is_refused_is_not_counted_as_a_call():
+    clock = Clock()
+    lm = limited(clock, Timed(clock), requests=1, per=60, longest_wait=0)
+    await lm.answer(prompt())
+    with pytest.raises(BaeLMError) as caught:
+        await graph.arun(Ask(), lm)
+    assert caught.value.journal is not None
+    assert caught.value.journal.usage().calls == 0
+
+
+async def test_a_wait_that_grows_while_it_lasts_is_given_up_rather_than_exceeded():
+    clock = Clock()
+    inner = Timed(clock, tokens=90)
+    lm = limited(clock, inner, tokens=100, per=60, longest_wait=70)
+    await lm.answer(prompt("a"))
+    inner.tokens = 1000
+    second, third = (asyncio.create_task(lm.answer(prompt(text))) for text in "bc")
+    await clock.until_idle()  # both were to go after 60 s, until the second used so much
+    await second
+    with pytest.raises(BaeLMError, match="longer than 70 s"):
+        await third
+    assert inner.sent == [0, 60]
+
+
+# --- giving up ----------------------------------------------------------------------------------
+
+
+async def test_one_who_gives_up_while_waiting_leaves_its_place_to_the_next():
+    clock = Clock()
+    inner = Timed(clock)
+    lm = limited(clock, inner, requests=1, per=60)
+    asking = [asyncio.create_task(lm.answer(prompt(n))) for n in "abc"]
+    await settled()
+    asking[1].cancel()
+    await settled()
+    assert lm.statistics().waiting == 1
+    await clock.until_idle()
+    await asyncio.gather(asking[0], asking[2])
+    assert list(zip(inner.order, inner.sent, strict=True)) == [("a", 0), ("c", 60)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"requests": 0},
+        {"tokens": 1.5},
+        {"requests": 1, "per": 0},
+        {"requests": 1, "longest_wait": -1},
+    ],
+    ids=str,
+)
+def test_limits_that_make_no_sense_are_refused(wrong: dict[str, Any]):
+    with pytest.raises(ValueError, match="RateLimit"):
+        RateLimit(ToyBackend(), **wrong)

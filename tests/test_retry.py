@@ -1,0 +1,179 @@
+"""What `Retry` promises: a request that failed is sent again where that can help, with waits that
+grow, and the error that is raised in the end says what was tried."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bae import BaeLMError, Usage
+from bae.lm import Retry, metered
+from bae.lm.policies.retry import retrying
+from bae.testing import ScriptedLM
+from bounded import BOUND
+from policy_parts import REPLY, Ask, Reply, at_once, busy, graph, prompt, run
+from toy_backend import ToyBackend
+
+
+async def test_a_request_that_failed_is_sent_again_until_it_is_answered():
+    toy = ToyBackend(busy(), busy(), REPLY)
+    result = await graph.arun(Ask(), Retry(toy, sleep=at_once))
+    assert result.result.text == "this"
+    assert toy.calls == 3
+
+
+async def test_no_more_requests_are_sent_than_retries_and_one():
+    toy = ToyBackend(lambda _: busy(), retries=7)
+    with pytest.raises(BaeLMError, match="busy") as caught:
+        await graph.arun(Ask(), Retry(toy, retries=3, sleep=at_once))
+    assert toy.calls == 4
+    [note] = caught.value.__notes__
+    assert note.startswith("tried 4 times, with ")
+    assert note.endswith(
+        "the failure before this was BaeLMError: [bae-lm-failed] the provider is busy"
+    )
+
+
+@pytest.mark.parametrize(
+    "error", [BaeLMError("no such model"), ValueError("a bug"), KeyError("x")], ids=repr
+)
+async def test_what_cannot_get_better_is_raised_at_once(error: Exception):
+    toy = ToyBackend(error)
+    with pytest.raises(type(error)) as caught:
+        await Retry(toy, sleep=at_once).answer(prompt())
+    assert caught.value is error
+    assert toy.calls == 1
+    assert not hasattr(error, "__notes__")
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("cut"), TimeoutError("slow")], ids=repr)
+async def test_an_lm_of_another_kind_is_asked_again_when_it_could_not_connect(error: Exception):
+    lm = ScriptedLM([error, {"text": "this"}])
+    result = await graph.arun(Ask(), Retry(lm, sleep=at_once))
+    assert result.result.text == "this"
+    lm.assert_complete()
+
+
+async def test_an_error_that_ends_it_tells_of_the_failure_before():
+    toy = ToyBackend(busy(), BaeLMError("the key was refused"))
+    with pytest.raises(BaeLMError, match="key was refused") as caught:
+        await Retry(toy, sleep=at_once).answer(prompt())
+    assert "the provider is busy" in caught.value.__notes__[0]
+
+
+# --- waits --------------------------------------------------------------------------------------
+
+
+async def waits(*errors: Exception, **options: Any) -> list[float]:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    toy = ToyBackend(*errors, REPLY)
+    await Retry(toy, len(errors), sleep=sleep, **options).answer(prompt())
+    return slept
+
+
+async def test_waits_grow_up_to_the_longest():
+    found = await waits(*[busy()] * 6, first=1, factor=3, longest=20, jitter=0)
+    assert found == [1, 3, 9, 20, 20, 20]
+
+
+@given(
+    first=st.floats(0, 100),
+    factor=st.floats(1, 10),
+    longest=st.floats(0, 100),
+    jitter=st.floats(0, 1),
+    failures=st.integers(0, 8),
+)
+def test_every_wait_is_shortened_by_no_more_than_the_jitter(
+    first: float, factor: float, longest: float, jitter: float, failures: int
+):
+    options = {"first": first, "factor": factor, "longest": longest, "jitter": jitter}
+    found = run(lambda: waits(*(busy() for _ in range(failures)), **options))
+    assert len(found) == failures
+    for number, wait in enumerate(found):
+        most = min(longest, first * factor**number)
+        assert most * (1 - jitter) * 0.999 <= wait <= most * 1.001 + 1e-9
+
+
+async def test_a_provider_that_asks_for_a_longer_wait_gets_it():
+    found = await waits(busy(retry_after=7), busy(retry_after=0.1), first=1, jitter=0)
+    assert found == [7, 2]
+
+
+async def test_a_wait_longer_than_allowed_is_not_begun():
+    toy = ToyBackend(busy(retry_after=3600), REPLY)
+    with pytest.raises(BaeLMError) as caught:
+        await Retry(toy, longest=60, sleep=at_once).answer(prompt())
+    assert caught.value.__notes__ == [
+        "not tried again: the provider asks to wait 3600 s, and the longest allowed is 60 s"
+    ]
+    assert toy.calls == 1
+
+
+async def test_a_run_that_is_cancelled_while_waiting_sends_nothing_more():
+    waiting = asyncio.Event()
+
+    async def for_ever(seconds: float) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    toy = ToyBackend(busy(), REPLY)
+    running = asyncio.create_task(graph.arun(Ask(), Retry(toy, sleep=for_ever)))
+    async with asyncio.timeout(BOUND):
+        await waiting.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert toy.calls == 1
+
+
+# --- usage --------------------------------------------------------------------------------------
+
+
+async def test_requests_that_failed_are_counted_in_the_usage_of_the_run():
+    toy = ToyBackend(busy(), busy(), REPLY)
+    result = await graph.arun(Ask(), Retry(toy, sleep=at_once))
+    assert (result.usage.calls, result.usage.attempts) == (3, 1)
+
+
+async def test_requests_are_counted_when_all_of_them_failed():
+    with metered() as used, pytest.raises(BaeLMError):
+        await Retry(ToyBackend(lambda _: busy()), retries=2, sleep=at_once).make(Ask(), Reply)
+    assert Usage.total(used).calls == 3
+
+
+async def test_every_failure_is_told_the_last_one_too():
+    told: list[BaseException] = []
+    errors = [busy(), busy(), busy()]
+    left = list(errors)
+
+    async def ask() -> None:
+        raise left.pop(0)
+
+    with pytest.raises(BaeLMError):
+        await retrying(ask, 2, sleep=at_once, on_failure=told.append)
+    assert told == errors
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"retries": -1},
+        {"retries": 1.5},
+        {"first": -1},
+        {"longest": float("inf")},
+        {"factor": 0.5},
+        {"jitter": 2},
+    ],
+    ids=str,
+)
+def test_arguments_that_make_no_sense_are_refused(wrong: dict[str, Any]):
+    with pytest.raises(ValueError, match="Retry"):
+        Retry(ToyBackend(), **wrong)

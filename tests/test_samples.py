@@ -1,0 +1,366 @@
+"""Samples of JSON schemas: whatever model pydantic makes a schema of, a sample of the schema is a
+valid one, always the same, and the provider's wrong answer never is."""
+
+import enum
+import json
+from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Network
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional, Union
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import (
+    UUID1,
+    UUID4,
+    AnyUrl,
+    AwareDatetime,
+    Base64Bytes,
+    Base64UrlStr,
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    DirectoryPath,
+    Field,
+    HttpUrl,
+    IPvAnyAddress,
+    Json,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+
+from bae.testing import ScriptError, ThreadedProvider, sample
+
+pytest.importorskip("h11")
+httpx = pytest.importorskip("httpx")
+
+many = settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Pair(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    left: int
+    right: str = "r"
+
+
+class Tree(BaseModel):
+    name: str
+    children: list["Tree"]
+    parent: Optional["Tree"]
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: Annotated[int, Field(ge=1, le=9)]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    owner: Optional[Pair] = None
+
+
+# --- models of every shape --------------------------------------------------------------------
+
+HASHABLE = st.sampled_from(
+    [
+        int,
+        str,
+        Decimal,
+        date,
+        datetime,
+        timedelta,
+        UUID,
+        Path,
+        IPv4Address,
+        IPv6Address,
+        Literal["a", "b", "c"],
+        Level,
+        Colour,
+    ]
+)
+SCALARS = HASHABLE | st.sampled_from(
+    [
+        bool,
+        float,
+        bytes,
+        time,
+        None,
+        Any,
+        AnyUrl,
+        HttpUrl,
+        UUID1,
+        UUID4,
+        AwareDatetime,
+        Base64Bytes,
+        Base64UrlStr,
+        ByteSize,
+        DirectoryPath,
+        IPv4Interface,
+        IPv4Network,
+        IPv6Network,
+        IPvAnyAddress,
+        Json[list[int]],
+        SecretStr,
+        Literal[1, "one", True],
+        Pair,
+        Tree,
+        Annotated[Cat | Dog, Field(discriminator="kind")],
+    ]
+)
+PATTERNS = st.sampled_from(
+    [
+        r"^\d{3}-\d{4}$",
+        r"^[A-Z][a-z]+$",
+        r"^(red|green|blue)$",
+        r"^#(?:[0-9a-fA-F]{3}){1,2}$",
+        r"^[\w.+-]+@[\w-]+\.[a-z]{2,}$",
+        r"^https?://[^/\s]+(/.*)?$",
+        r"[aeiou]{2}",
+        r"^\p{Lu}\p{Ll}*$",
+        r"^[^\W\d_]{2,8}?$",
+        r"^v\d+(\.\d+){2}$",
+        r"^\S+ \S+$",
+    ]
+)
+
+
+@st.composite
+def bounded_numbers(draw: st.DrawFn) -> Any:
+    kind = draw(st.sampled_from([int, float]))
+    low = draw(st.integers(-(10**6), 10**6))
+    bounds: dict[str, Any] = {}
+    multiple = draw(st.sampled_from([None, 1, 2, 7, 25]))
+    if draw(st.booleans()):
+        bounds[draw(st.sampled_from(["ge", "gt"]))] = low
+    if draw(st.booleans()):
+        # Wide enough to hold a multiple, wherever it starts.
+        span = draw(st.integers((multiple or 1) * 2, 10**6))
+        bounds[draw(st.sampled_from(["le", "lt"]))] = low + span
+    if multiple is not None:
+        bounds["multiple_of"] = multiple
+    return Annotated[kind, Field(**bounds)]
+
+
+@st.composite
+def narrow_floats(draw: st.DrawFn) -> Any:
+    low = draw(st.floats(-1e9, 1e9, allow_subnormal=False))
+    gap = draw(st.floats(1e-6, 1.0)) * max(1.0, abs(low))
+    return Annotated[float, Field(gt=low, lt=low + gap)]
+
+
+@st.composite
+def bounded_texts(draw: st.DrawFn) -> Any:
+    low = draw(st.integers(0, 200))
+    high = draw(st.none() | st.integers(low, low + 50))
+    return Annotated[str, Field(min_length=low, max_length=high)]
+
+
+patterned_texts = PATTERNS.map(lambda pattern: Annotated[str, Field(pattern=pattern)])
+
+
+def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    sizes = st.tuples(st.integers(0, 3), st.integers(3, 4))
+    keys = st.sampled_from(
+        [str, int, date, Level, Literal["x", "y"], Annotated[str, Field(min_length=3)]]
+    )
+    return st.one_of(
+        st.tuples(inner, sizes).map(
+            lambda made: Annotated[
+                list[made[0]], Field(min_length=made[1][0], max_length=made[1][1])
+            ]
+        ),
+        inner.map(lambda item: list[item]),
+        inner.map(lambda item: tuple[item, ...]),
+        st.tuples(inner, inner).map(lambda items: tuple[items]),
+        HASHABLE.map(lambda item: set[item]),
+        st.just(Annotated[set[Level], Field(min_length=2)]),
+        st.just(Annotated[frozenset[int], Field(min_length=5)]),
+        st.tuples(keys, inner).map(lambda made: dict[made[0], made[1]]),
+        inner.map(lambda item: Annotated[dict[str, item], Field(min_length=3)]),
+        st.just(dict[Annotated[str, Field(pattern="^k[0-9]+$")], int]),
+        inner.map(Optional.__getitem__),
+        st.tuples(inner, inner).map(lambda items: Union[items]),
+        models(inner),
+    )
+
+
+def models(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[type[BaseModel]]:
+    fields = st.lists(st.tuples(inner, st.booleans()), min_size=1, max_size=5)
+    return fields.map(
+        lambda found: create_model(
+            "Model",
+            **{
+                f"field_{number}": (kind, Field(description="a field")) if needed else (kind, None)
+                for number, (kind, needed) in enumerate(found)
+            },
+        )
+    )
+
+
+types = st.recursive(
+    SCALARS | bounded_numbers() | narrow_floats() | bounded_texts() | patterned_texts,
+    containers,
+    max_leaves=6,
+)
+
+
+@many
+@given(models(types), st.integers(0, 5))
+def test_a_sample_of_the_schema_of_any_model_is_valid(model, seed):
+    value = sample(model.model_json_schema(), seed)
+    model.model_validate_json(json.dumps(value, allow_nan=False))
+
+
+@many
+@given(models(types), st.integers(0, 5))
+def test_the_sample_of_a_schema_and_a_seed_is_always_the_same(model, seed):
+    schema = model.model_json_schema()
+    assert sample(schema, seed) == sample(json.loads(json.dumps(schema)), seed)
+
+
+@pytest.fixture(scope="module")
+def asking() -> Iterator[tuple[ThreadedProvider, Any]]:
+    from bae.testing import Provider, WrongSchema
+
+    with Provider.in_thread() as provider, httpx.Client(base_url=provider.url) as client:
+        provider.always(WrongSchema())
+        yield provider, client
+
+
+@settings(many, max_examples=100)
+@given(models(types))
+def test_a_wrong_answer_is_json_and_never_valid(asking, model):
+    _, client = asking
+    takes_anything = create_model("TakesAnything", anything=(Any, ...))
+    for each in (model, takes_anything):
+        body = {
+            "model": "m",
+            "messages": [{"role": "user", "content": "?"}],
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "m", "schema": each.model_json_schema()},
+            },
+        }
+        answered = client.post("/v1/chat/completions", json=body).json()
+        text = answered["choices"][0]["message"]["content"]
+        json.loads(text)
+        with pytest.raises(ValidationError):
+            each.model_validate_json(text)
+
+
+# --- by example -------------------------------------------------------------------------------
+
+
+def test_recursion_is_gone_into_once():
+    value = sample(Tree.model_json_schema())
+    assert value["children"]
+    assert all(child["children"] == [] for child in value["children"])
+
+
+def test_another_seed_gives_another_sample():
+    schema = {"type": "string"}
+    assert len({sample(schema, seed) for seed in range(20)}) > 5
+
+
+def test_optional_fields_are_given_and_none_is_not_the_first_choice():
+    class Both(BaseModel):
+        one: int | None
+        two: str = "default"
+
+    value = sample(Both.model_json_schema())
+    assert isinstance(value["one"], int)
+    assert set(value) == {"one", "two"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"const": {"a": [1]}}, {"a": [1]}),
+        ({"enum": [None]}, None),
+        ({"type": "null"}, None),
+        ({"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 5}, 4),
+        ({"type": "integer", "minimum": 1, "maximum": 10, "multipleOf": 7}, 7),
+        ({"type": "integer", "multipleOf": 2.5, "minimum": 1, "maximum": 6}, 5),
+        ({"type": "number", "minimum": 0.25, "maximum": 0.25}, 0.25),
+        ({"type": "number", "minimum": 0.3, "maximum": 0.35, "multipleOf": 0.1}, 0.3),
+        ({"type": "number", "minimum": 5, "exclusiveMinimum": 6, "maximum": 7}, 7),
+        ({"type": "string", "maxLength": 0}, ""),
+        ({"type": "array", "items": False}, []),
+        ({"type": "array", "prefixItems": [{"const": 1}], "items": False}, [1]),
+        ({"allOf": [{"minimum": 3}, {"maximum": 3}], "type": "integer"}, 3),
+        ({"allOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}, 2),
+        ({"properties": {"a": {"const": 1}}, "maxProperties": 0}, {}),
+        ({"required": ["a"], "maxProperties": 1, "additionalProperties": {"const": 1}}, {"a": 1}),
+        ({"oneOf": [False, {"const": 2}]}, 2),
+        ({"$ref": "#/definitions/a~1b", "definitions": {"a/b": {"const": 1}}}, 1),
+    ],
+)
+def test_where_one_value_fits_the_sample_is_that(schema, value):
+    assert sample(schema) == value
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (False, "allows no value"),
+        ({"enum": []}, "its enum allows no value"),
+        ({"type": "integer", "minimum": 2, "maximum": 1}, "no number is within its bounds"),
+        ({"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 2}, "no number is within"),
+        ({"type": "string", "minLength": 2, "maxLength": 1}, "no text that fits"),
+        ({"type": "string", "pattern": "^a$", "minLength": 2}, "no text that fits"),
+        ({"type": "string", "pattern": "^(?=b)a$"}, "no text that fits"),
+        ({"type": "array", "items": {"const": 1}, "uniqueItems": True, "minItems": 2}, "1 items"),
+        ({"anyOf": [False]}, "allows no value"),
+        ({"$ref": "#/$defs/Gone"}, "points to nothing in the schema"),
+        ({"$ref": "https://example.com/schema"}, "points to nothing in the schema"),
+        (
+            {
+                "$ref": "#/$defs/A",
+                "$defs": {"A": {"properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"]}},
+            },
+            "hold another one, without end",
+        ),
+    ],
+)
+def test_where_nothing_fits_the_error_says_why(schema, why):
+    with pytest.raises(ScriptError, match=why) as caught:
+        sample(schema)
+    assert caught.value.code == "bae-sample-impossible"
+    assert "script an answer" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [date, datetime, time, timedelta, UUID, UUID1, UUID4, AnyUrl, IPvAnyAddress, Base64Bytes],
+)
+def test_samples_of_a_format_differ_and_are_all_valid(kind):
+    adapter = TypeAdapter(kind)
+    schema = adapter.json_schema()
+    found = {sample(schema, seed) for seed in range(50)}
+    assert len(found) > 10
+    for value in found:
+        adapter.validate_json(json.dumps(value))
+
+
+def test_a_long_address_is_as_long_as_asked_for():
+    assert len(sample({"type": "string", "format": "uri", "minLength": 90})) == 90

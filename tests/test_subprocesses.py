@@ -1,0 +1,261 @@
+"""What bae promises about programs it runs: the whole of their output, and nothing of them left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae.lm.subprocesses import KEPT, Ended, TooMuchOutput, run
+from bounded import BOUND, some_turns
+from claude_programs import CALL, Calls, calls, children, living, open_files, script
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+
+
+@pytest.fixture
+async def line() -> AsyncIterator[Calls]:
+    async with calls() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Any:
+    before = children(), open_files()
+    yield
+    assert (children(), open_files()) == before
+
+
+async def finish(program: str, given: bytes = b"", **options: Any) -> Ended:
+    settings: dict[str, Any] = {"timeout": BOUND, "limit": 1_000_000, "cwd": "/", **options}
+    return await run([program], given=given, env={"WORD": "known"}, **settings)
+
+
+async def test_a_program_gets_its_input_and_its_output_comes_back(tmp_path: Path) -> None:
+    program = script(
+        tmp_path,
+        """
+        print(os.getcwd(), os.environ["WORD"], sys.stdin.read())
+        print("and more", file=sys.stderr)
+        sys.exit(3)
+        """,
+    )
+    assert await finish(program, b"given") == Ended(3, b"/ known given\n", b"and more\n")
+
+
+async def test_megabytes_go_in_and_out_at_the_same_time(tmp_path: Path) -> None:
+    program = script(
+        tmp_path,
+        """
+        while piece := sys.stdin.buffer.read1(100_000):
+            sys.stdout.buffer.write(piece)
+        """,
+    )
+    data = os.urandom(5_000_000)
+    ended = await finish(program, data, limit=len(data))
+    assert ended.out == data
+
+
+async def test_a_program_that_does_not_read_its_input_is_none_the_worse(tmp_path: Path) -> None:
+    program = script(tmp_path, "os.close(0); print('done')")
+    assert (await finish(program, b"x" * 5_000_000)).out == b"done\n"
+
+
+async def test_of_a_long_stderr_the_end_is_kept(tmp_path: Path) -> None:
+    program = script(tmp_path, "sys.stderr.write('a' * 500_000 + 'the end')")
+    ended = await finish(program)
+    assert len(ended.err) == KEPT
+    assert ended.err.endswith(b"aathe end")
+
+
+@pytest.mark.parametrize("pipe", ["stdout", "stderr"])
+async def test_a_program_that_prints_without_end_is_ended_at_the_limit(
+    tmp_path: Path, line: Calls, pipe: str
+) -> None:
+    program = script(
+        tmp_path,
+        CALL + f"call()\nwhile True: sys.{pipe}.write('x' * 1000)",
+        port=line.port,
+    )
+    with pytest.raises(TooMuchOutput, match=pipe):
+        await finish(program, limit=100_000)
+    await (await line.next()).gone()
+
+
+async def test_output_at_the_limit_is_not_too_much(tmp_path: Path) -> None:
+    program = script(tmp_path, "sys.stdout.write('x' * 1000)")
+    assert len((await finish(program, limit=1000)).out) == 1000
+    with pytest.raises(TooMuchOutput):
+        await finish(program, limit=999)
+
+
+async def test_a_program_ended_by_a_signal_says_so(tmp_path: Path) -> None:
+    program = script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert (await finish(program)).status == -signal.SIGKILL
+
+
+async def test_what_cannot_be_started_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await finish(str(tmp_path / "none"))
+
+
+# --- ends -------------------------------------------------------------------------------------
+
+WAITING = CALL + "call()\nwait()\n"
+
+STUBBORN = (
+    CALL
+    + """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+call()
+while True: time.sleep(60)
+"""
+)
+
+WITH_A_CHILD = (
+    CALL
+    + """
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    call()
+    while True: time.sleep(60)
+"""
+)
+
+
+async def test_a_timeout_ends_the_program(tmp_path: Path) -> None:
+    program = script(tmp_path, "time.sleep(1000)")
+    with pytest.raises(TimeoutError):
+        await finish(program, timeout=0.1)
+
+
+async def test_a_program_that_will_not_end_is_killed(tmp_path: Path, line: Calls) -> None:
+    program = script(tmp_path, STUBBORN, port=line.port)
+    running = asyncio.create_task(finish(program, grace=0.05))
+    caller = await line.next()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert living(group=caller.pid) == []
+
+
+async def test_a_program_is_asked_to_end_before_it_is_killed(tmp_path: Path, line: Calls) -> None:
+    program = script(
+        tmp_path,
+        CALL
+        + """
+        def tidy(*_):
+            open(mark, "w").close()
+            sys.exit()
+        signal.signal(signal.SIGTERM, tidy)
+        call()
+        wait()
+        """.replace("\n        ", "\n"),
+        port=line.port,
+        mark=str(tmp_path / "tidied"),
+    )
+    running = asyncio.create_task(finish(program, grace=BOUND))
+    await line.next()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (tmp_path / "tidied").exists()
+
+
+async def test_a_second_cancellation_ends_the_patience_and_still_leaves_nothing(
+    tmp_path: Path, line: Calls
+) -> None:
+    program = script(tmp_path, STUBBORN, port=line.port)
+    running = asyncio.create_task(finish(program, grace=BOUND * 10))
+    caller = await line.next()
+    running.cancel()
+    await some_turns()
+    assert not running.done()
+    for _ in range(3):
+        running.cancel()
+        await some_turns()
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert living(group=caller.pid) == []
+    await caller.gone()
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_call_cancelled_while_the_program_starts_leaves_nothing(
+    tmp_path: Path, line: Calls, turns: int
+) -> None:
+    running = asyncio.create_task(finish(script(tmp_path, WAITING, port=line.port)))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_a_cancelled_start_that_fails_is_a_cancellation(tmp_path: Path) -> None:
+    running = asyncio.create_task(finish(str(tmp_path / "none")))
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_an_outer_timeout_stays_one(tmp_path: Path) -> None:
+    program = script(tmp_path, "time.sleep(1000)")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await finish(program)
+
+
+async def test_what_a_program_leaves_running_ends_with_it(tmp_path: Path, line: Calls) -> None:
+    # The child holds stdout: were it waited for, the answer would never come.
+    program = script(tmp_path, WITH_A_CHILD + "wait()\nprint('done')", port=line.port)
+    running = asyncio.create_task(finish(program))
+    child = await line.next()
+    assert len(living(group=os.getpgid(child.pid))) == 2
+    child.go()
+    assert (await running).out == b"done\n"
+    await child.gone()
+
+
+async def test_a_cancelled_call_ends_grandchildren_too(tmp_path: Path, line: Calls) -> None:
+    program = script(tmp_path, WITH_A_CHILD + "time.sleep(1000)", port=line.port)
+    running = asyncio.create_task(finish(program))
+    child = await line.next()
+    assert child.pid != os.getpgid(child.pid)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await child.gone()
+
+
+async def test_a_daemon_that_holds_the_pipes_is_not_waited_for(tmp_path: Path, line: Calls) -> None:
+    program = script(
+        tmp_path,
+        CALL
+        + """
+if os.fork() == 0:
+    os.setsid()
+    call()
+    wait()
+else:
+    sys.stdin.read(10)
+    print("done")
+""",
+        port=line.port,
+    )
+    running = asyncio.create_task(finish(program, b"x" * 3_000_000, grace=0.1))
+    daemon = await line.next()
+    try:
+        async with asyncio.timeout(BOUND):
+            assert (await running).out == b"done\n"
+    finally:
+        daemon.go()
+        await daemon.gone()

