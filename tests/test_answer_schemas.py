@@ -918,3 +918,25 @@ def without_docs(schema: Any) -> Any:
         for key, each in schema.items()
         if key not in ("title", "description")
     }
+
+
+class Either(Node):
+    when: date | str
+    who: UUID | str | int
+    long: timedelta | str
+    raw: bytes | str
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_union_takes_an_answer_as_it_would_from_json():
+    said = {
+        "when": "2024-01-01",
+        "who": "12345678-1234-5678-1234-567812345678",
+        "long": "PT1H",
+        "raw": "text",
+    }
+    node = await ToyBackend(said).make(Either(**said), Either)
+
+    assert node == Either.model_validate_json(json.dumps(said))
+    assert (type(node.when), type(node.who), type(node.long)) == (date, UUID, timedelta)

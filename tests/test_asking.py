@@ -578,10 +578,6 @@ async def test_nothing_to_choose_from_is_an_error():
         {},
         {"answer": {"choice": "Left"}},
         {"Choice": "Left"},
-        "Left",
-        '"Left"',
-        "",
-        Answer('{"choice": "Le', stop="cut-off"),
     ],
     ids=str,
 )
@@ -599,6 +595,28 @@ async def test_a_choice_outside_is_asked_again_and_then_an_error(outside: Any):
     assert lm.calls == 3
     assert caught.value.journal is not None
     assert len(caught.value.journal.of(AnswerJudged)) == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("Left", "bae-choice-unparsable"),
+        ('"Left"', "bae-choice-unparsable"),
+        ("", "bae-choice-empty"),
+        (Answer('{"choice": "Le', stop="cut-off"), "bae-choice-cut-off"),
+        (Answer("I would rather not", stop="refused"), "bae-choice-refused"),
+    ],
+    ids=["text", "no object", "empty", "cut off", "refused"],
+)
+async def test_what_is_no_choice_at_all_is_told_apart(said: Any, code: str):
+    lm = ToyBackend(lambda prompt: said)
+    with pytest.raises(RouteError) as caught:
+        await run(Fork(), lm)
+
+    error = caught.value
+    assert (error.code, error.node_type) == (code, Fork)
+    assert len(error.tried) == lm.calls == (1 if code == "bae-choice-refused" else 3)
+    assert error.fix
 
 
 async def test_a_choice_outside_is_told_what_there_is():
@@ -1180,3 +1198,24 @@ async def test_every_error_of_the_asking_layer_can_be_caught_as_one():
         with pytest.raises(BaeError) as caught:
             await run(Ask(), lm)
         assert caught.value.trace == [Ask()]
+
+
+# What there is nothing to ask for
+
+
+async def test_a_graph_that_asks_a_model_for_nothing_needs_none():
+    async def get_word() -> str:
+        return "word"
+
+    class Looked(Node):
+        word: Annotated[str, Dep(get_word)]
+
+        async def __call__(self) -> None: ...
+
+    class Begin(Node):
+        async def __call__(self) -> Looked: ...
+
+    result = await run(Begin(), None)
+
+    assert result.trace[-1].word == "word"
+    assert [record.node for record in result.journal.of(FillEnded)] == [result.trace[-1]]

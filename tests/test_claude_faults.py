@@ -201,6 +201,7 @@ async def test_usage_that_is_not_told_is_unknown_and_not_guessed(tmp_path: Path)
             '{"top": "a"}',
             "cut-off",
         ),
+        (result(stop_reason="max_tokens"), '{"top": "a shirt"}', "cut-off"),
         ([INIT, message({"type": "text", "text": "Hm."}), OWN_LIMIT], "Hm.", "end"),
         ([INIT, message({"type": "thinking"}), OWN_LIMIT], "", "end"),
         (
@@ -225,12 +226,16 @@ async def test_usage_that_is_not_told_is_unknown_and_not_guessed(tmp_path: Path)
         ),
         (result(is_error=True, stop_reason="refusal", result="no"), "no", "refused"),
     ],
-    ids=["wrong", "torn", "cut-tool", "prose", "nothing", "cut-prose", "refused", "refused-bare"],
+    ids=[
+        *("wrong", "torn", "cut-tool", "cut-whole", "prose", "nothing", "cut-prose", "refused"),
+        "refused-bare",
+    ],
 )
 async def test_a_wrong_answer_is_an_answer(
     tmp_path: Path, printed: Any, text: str, stop: str
 ) -> None:
-    program = script(tmp_path, "print(text); sys.exit(1)", text=json.dumps(printed))
+    failed = json.dumps(printed).count('"is_error": true')
+    program = script(tmp_path, f"print(text); sys.exit({failed})", text=json.dumps(printed))
     answer = await claude(program).answer(prompt())
     assert (answer.text, answer.stop) == (text, stop)
 
@@ -384,6 +389,13 @@ async def test_a_file_that_is_no_program_is_told(tmp_path: Path) -> None:
         error = await failure(str(path))
         assert error.code == "bae-lm-program-missing"
         assert str(path) in error.message
+
+
+async def test_a_program_that_the_system_will_not_start_is_told(tmp_path: Path) -> None:
+    error = await failure(printing(tmp_path, result()), env={"LONG": "x" * 200_000})
+    assert error.code == "bae-lm-program-failed"
+    assert isinstance(error.cause, OSError)
+    assert not error.retryable
 
 
 async def test_a_directory_is_no_program(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -59,6 +60,36 @@ def test_every_loop_has_its_own_client_which_is_closed_with_it():
 
     assert [client.closed for client in clients.made] == [1, 1, 1]
     assert len({id(client.loop) for client in clients.made}) == 3
+
+
+def test_loops_that_are_over_are_let_go_of():
+    clients = Clients()
+    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+    async def once() -> None:
+        await clients.held.get()
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+
+    for _ in range(5):
+        asyncio.run(once())
+    clients.made.clear()  # each knows its loop
+    gc.collect()
+
+    assert [loop() for loop in loops] == [None] * 5
+
+
+def test_a_loop_that_was_closed_without_closing_what_is_open_is_let_go_of_by_the_next():
+    clients = Clients()
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(clients.held.get())
+    loop.close()
+    gone = weakref.ref(loop)
+    del loop
+    asyncio.run(clients.held.get())  # type: ignore[arg-type]
+    clients.made.clear()
+    gc.collect()
+
+    assert gone() is None
 
 
 async def test_loops_in_other_threads_have_clients_of_their_own():

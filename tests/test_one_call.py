@@ -391,6 +391,15 @@ async def test_fields_that_are_no_object_are_asked_for_again(fields: Any):
     assert "- fields: they are no object" in lm.prompts[1].turns[0].correction
 
 
+async def test_attempts_at_the_choice_and_at_the_fields_count_together():
+    lm = ToyBackend(route("Elsewhere"), route("Think", thought="hm", step=99), {"step": 98})
+    with pytest.raises(FillError) as caught:
+        await run(Begin(), lm)
+
+    assert lm.calls == 3
+    assert [attempt.number for attempt in caught.value.tried] == [1, 2, 3]
+
+
 async def test_fields_that_are_left_out_have_their_defaults_or_are_asked_for():
     class Easy(Node):
         text: str = "default"

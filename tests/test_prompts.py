@@ -319,7 +319,7 @@ async def test_a_field_that_may_hold_anything_and_holds_no_json_is_a_teaching_er
         await Graph(start=Loose).arun(Loose(anything=value), lm)
 
     assert caught.value.code == "bae-lm-prompt"
-    assert "Loose cannot be shown to the LM as JSON" in caught.value.message
+    assert "Loose.anything cannot be shown to the LM as JSON" in caught.value.message
     assert "Field(exclude=True)" in (caught.value.fix or "")
     assert caught.value.cause is not None
     assert lm.calls == 0

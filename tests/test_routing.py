@@ -878,6 +878,8 @@ async def test_a_pinned_lm_is_inherited_by_subclasses_and_not_seen_by_parents_or
     pinned = RecordingLM()
 
     class Base(Node):
+        text: str = ""
+
         async def __call__(self) -> None: ...
 
     class Child(Base):

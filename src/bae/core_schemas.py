@@ -1,32 +1,16 @@
-"""Pydantic's core schemas, from the outside in: which are inside one, and the change that reading
-JSON needs. JSON has no enum members, and pydantic takes nothing but the member itself where a
-`Literal` names it, or where its value is no text and no number. `draft.py` reads answers with it.
-"""
+"""Pydantic's core schemas, and the change that reading JSON needs in one: JSON has no enum members,
+and pydantic takes nothing but the member itself where a `Literal` names it, or where its value is
+no text and no number. `draft.py` reads answers with it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Any, cast
 
 from pydantic_core import to_json
 
 Schema = dict[str, Any]
-
-
-def every(schema: Any) -> Iterator[Schema]:
-    """A core schema and all that are inside it; those that are referred to are not followed."""
-    if isinstance(schema, list):
-        for each in cast(list[Any], schema):
-            yield from every(each)
-    elif isinstance(schema, dict):
-        found = cast(Schema, schema)
-        yield found
-        for key, inside in found.items():
-            if key in _BY_NAME and isinstance(inside, dict):
-                yield from every(list(cast(Schema, inside).values()))
-            elif key not in _NO_SCHEMAS:
-                yield from every(inside)
 
 
 def by_value(schema: Any) -> Any:
@@ -61,6 +45,22 @@ _BY_NAME = frozenset({"fields", "choices"})
 """What holds schemas by name, and any name may be one of these."""
 _NO_SCHEMAS = frozenset({"metadata", "serialization", "default", "members", "config", "expected"})
 """What may look like a schema and is none: defaults are values, and metadata is anybody's."""
+
+
+def classes_in(schema: Any) -> set[type]:
+    """The classes of the models and dataclasses in a core schema."""
+    found: set[type] = set()
+    ahead = [schema]
+    while ahead:
+        current = ahead.pop()
+        if isinstance(current, dict):
+            inside = cast(Schema, current)
+            if inside.get("type") in ("model", "dataclass") and isinstance(inside["cls"], type):
+                found.add(inside["cls"])
+            ahead.extend(each for key, each in inside.items() if key not in _NO_SCHEMAS)
+        elif isinstance(current, list):
+            ahead.extend(cast(list[Any], current))
+    return found
 
 
 def _inside(key: str, schema: Any) -> Any:

@@ -108,9 +108,23 @@ class NodeError(BaeError):
 
 
 class RouteError(NodeError):
-    """A node, or the LM for it, went on to something its return type does not declare."""
+    """A node, or the LM for it, went on to something its return type does not declare, or the LM
+    made no choice; then `.tried` has its answers."""
 
     default_code = "bae-route-undeclared"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node_type: type[Node] | None = None,
+        tried: Sequence[Attempt] = (),
+        cause: BaseException | None = None,
+        code: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, node_type=node_type, cause=cause, code=code, fix=fix)
+        self.tried = tuple(tried)
 
 
 class _FieldError(BaeError):

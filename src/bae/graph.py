@@ -346,7 +346,7 @@ def _node_needs_lm(graph: Graph[Any, Any], plan: NodePlan) -> str:
     if len(plan.offered) > 1 and plan.lm is None:
         return f"{plan.name} has an empty body: the LM chooses where it goes on"
     for target in plan.successors:
-        if graph.plans[target].lm is None:
+        if graph.plans[target].lm is None and graph.plans[target].plain:
             return f"{plan.name} has an empty body: the LM goes on from it to {target.__name__}"
     return ""
 

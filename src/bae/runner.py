@@ -42,6 +42,7 @@ from bae.journal.records import (
     RunStarted,
     StepStarted,
 )
+from bae.lm.asking import made_of
 from bae.lm.policies.charging import counted
 from bae.lm.protocol import is_lm
 from bae.lm.usage import Usage, metered
@@ -293,7 +294,7 @@ async def _choose(
     if type(filled) is not chosen:
         _note_usage(run, doing, used)
         raise filled_other(plans[cast("type[Node]", chosen)], filled)
-    run.emit(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, Usage()))
+    run.emit(ChoiceMade(time(), run.path, run.step, node, chosen, 0.0, Usage()))
     run.emit(FillStarted(time(), run.path, run.step, type(filled), {}))
     run.emit(FillEnded(time(), run.path, run.step, filled, seconds, used))
     return chosen, filled
@@ -309,7 +310,7 @@ def _route_of(lm: LM) -> Routes | None:
 
 
 async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
-    lm = cast("LM", run.lm_for(plan))
+    lm = run.lm_for(plan)
     resolved: dict[str, Any] = {}
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {})
@@ -323,6 +324,10 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
     if run.prefetch and run.flow is not None and sure:
         start_early(run, plans[plan.successors[0]])
     run.emit(FillStarted(time(), run.path, run.step, plan.node, resolved))
+    if lm is None:  # and there is nothing to ask it for: see `Graph.needs_lm`
+        node = made_of(plan.node, resolved)
+        run.emit(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
+        return node
     doing = f"filling {plan.name}"
     node, seconds, used = await _answer(
         run, lm, doing, lambda: lm.fill(plan.node, resolved, plan.name, source=source), plan.node

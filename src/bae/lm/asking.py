@@ -11,7 +11,7 @@ from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from bae.exceptions import FillError, NodeError, RouteError
+from bae.exceptions import NodeError
 from bae.lm.usage import Attempt, Usage, Verdict, report, tell
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 N = TypeVar("N", bound="Node")
 
-LONGEST_QUOTE = 4000
-"""Characters of a wrong answer that the model is shown again."""
-
 
 async def fill(
     backend: Backend,
@@ -33,24 +30,26 @@ async def fill(
     instruction: str,
     source: Node | None,
     first: tuple[Prompt, Answer, dict[str, Any] | None] | None = None,
+    before: Sequence[Attempt] = (),
 ) -> N:
     """A `target` whose plain fields the model has filled.
 
     `first` is an answer that is there already, from a choice that was filled at once, with the
-    values in it.
+    values in it, and `before` are the attempts at that choice: they count.
     """
     from bae.lm.prompts import fill_prompt
     from bae.lm.reading import build, read
     from bae.lm.schemas import asked_fields
+    from bae.lm.verdicts import fill_failed, turn
 
     asked = asked_fields(target)
     if not asked:
-        return _made_of(target, resolved)
+        return made_of(target, resolved)
     kept: dict[str, Any] = {}
     wanted = asked
-    tried: list[Attempt] = []
+    tried = list(before)
     turns: tuple[Turn, ...] = ()
-    for number in count(1):
+    for number in count(len(tried) + 1):
         if first is not None:
             prompt, answer, values = first
             verdict: Verdict = "cut-off" if answer.stop == "cut-off" else "invalid"
@@ -79,8 +78,8 @@ async def fill(
         await backend.reject(prompt)
         if number > backend.attempts or verdict == "refused":
             details = cause.errors(include_url=False) if cause is not None else ()
-            raise _fill_failed(target, tried, details, cause)
-        turns = (*turns, _turn(answer, verdict, errors, wanted))
+            raise fill_failed(target, tried, details, cause)
+        turns = (*turns, turn(answer, verdict, errors, wanted))
     raise AssertionError  # the loop ends in a return or a raise
 
 
@@ -96,6 +95,7 @@ async def choose(
     call. One alone needs no call."""
     from bae.lm.prompts import choice_prompt, names_of
     from bae.lm.reading import read
+    from bae.lm.verdicts import choice_failed, turn
 
     if not types:
         raise ValueError("there is nothing to choose from: give choose_type one type or more")
@@ -120,7 +120,7 @@ async def choose(
                 fields: Any = inner.get("fields", {})
                 values = cast(dict[str, Any], fields) if _is_object(fields) else None
                 first = prompt, answer, values
-                node = await fill(backend, target, {}, target.__name__, source, first)
+                node = await fill(backend, target, {}, target.__name__, source, first, tried)
                 return target, node
             if chosen is not None:
                 tell(_attempt(number, answer, "valid", ()))
@@ -131,8 +131,8 @@ async def choose(
         tell(tried[-1])
         await backend.reject(prompt)
         if number > backend.attempts or verdict == "refused":
-            raise _choice_failed(names, source, tried)
-        turns = (*turns, _turn(answer, verdict, errors, ()))
+            raise choice_failed(names, source, tried)
+        turns = (*turns, turn(answer, verdict, errors, ()))
     raise AssertionError  # the loop ends in a return or a raise
 
 
@@ -186,7 +186,7 @@ async def _ask(backend: Backend, prompt: Prompt) -> Answer:
     return replace(answer, usage=used)
 
 
-def _made_of(target: type[N], resolved: Mapping[str, Any]) -> N:
+def made_of(target: type[N], resolved: Mapping[str, Any]) -> N:
     """A node for which there is nothing to ask."""
     from bae.lm.reading import build
 
@@ -206,91 +206,6 @@ def _attempt(number: int, answer: Answer, verdict: Verdict, errors: tuple[str, .
     from bae.lm.reading import text_of
 
     return Attempt(number, text_of(answer), verdict, errors, answer.usage)
-
-
-def _turn(
-    answer: Answer, verdict: Verdict, errors: tuple[str, ...], wanted: tuple[str, ...]
-) -> Turn:
-    from bae.lm.backend import Turn
-    from bae.lm.reading import text_of
-
-    said = text_of(answer)
-    if len(said) > LONGEST_QUOTE:
-        said = f"{said[:LONGEST_QUOTE]}…"
-    match verdict:
-        case "empty":
-            told = "That was no answer. Answer with one JSON object that fits the schema."
-        case "cut-off":
-            told = "That was cut off for its length. Answer again, and shorter."
-        case "unparsable":
-            told = f"That was {errors[0]}. Answer with one JSON object that fits the schema."
-        case _:
-            told = "\n".join(["That was not valid:", *(f"- {error}" for error in errors)])
-            if wanted:
-                told += f"\nAnswer again with these fields alone: {', '.join(wanted)}."
-            else:
-                told += "\nAnswer again."
-    return Turn(said, told)
-
-
-def _fill_failed(
-    target: type[Node], tried: Sequence[Attempt], details: Sequence[Any], cause: Exception | None
-) -> FillError:
-    last = tried[-1]
-    name, many = target.__name__, _answers(len(tried))
-    said = "; ".join(last.errors)
-    match last.verdict:
-        case "refused":
-            code = "bae-fill-refused"
-            message = f"{name}: the LM refused to fill it: {said}"
-            fix = "look at what it was asked in .tried and the journal, or use another model"
-        case "empty":
-            code = "bae-fill-empty"
-            message = f"{name}: {many}, and the last was empty"
-            fix = "check that the model can give structured answers, or raise attempts=…"
-        case "cut-off":
-            code = "bae-fill-cut-off"
-            message = f"{name}: {many}, and the last was cut off before its end"
-            fix = "raise the backend's max_tokens=…, or bound the fields with max_length"
-        case "unparsable":
-            code = "bae-fill-unparsable"
-            message = f"{name}: {many}, and the last was {said}"
-            fix = "check that the model can give structured answers, or raise attempts=…"
-        case _:
-            code = "bae-fill-invalid"
-            message = f"{name}: {many}, none valid: {said}"
-            fix = "loosen the fields or describe them with Field(description=…); every answer is "
-            fix += "in .tried"
-    return FillError(
-        message,
-        node_type=target,
-        validation_errors=details,
-        attempts=len(tried),
-        tried=tried,
-        cause=cause,
-        code=code,
-        fix=fix,
-    )
-
-
-def _choice_failed(
-    names: Mapping[str, Chosen], source: Node | None, tried: Sequence[Attempt]
-) -> RouteError:
-    last = tried[-1]
-    place = f"{type(source).__name__}: " if source is not None else ""
-    refused = last.verdict == "refused"
-    said = "the LM refused to choose" if refused else f"{_answers(len(tried))}, none a choice"
-    return RouteError(
-        f"{place}{said} among {', '.join(names)}: {'; '.join(last.errors)}",
-        node_type=type(source) if source is not None else None,
-        code="bae-choice-refused" if refused else "bae-choice-outside",
-        fix="look at the answers in the journal, name the classes for what they are for, or use "
-        "another model",
-    )
-
-
-def _answers(number: int) -> str:
-    return "1 answer" if number == 1 else f"{number} answers"
 
 
 def _is_object(value: object) -> bool:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from errno import EACCES, EAGAIN, EMFILE, ENFILE, ENOENT, ENOEXEC, ENOMEM, ENOTDIR
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,9 +33,10 @@ class ClaudeCLIBackend(Backend):
     have `ANTHROPIC_API_KEY` set.
 
     The program runs without tools, MCP servers, settings, memory and session files, in an empty
-    directory, and sends one request. It adds to the prompt today's date and, where you are logged
-    in with one, the e-mail address of the account. Since settings files are not read, what is set
-    up in them alone, as `apiKeyHelper`, has to be given by `env`.
+    directory, and sends one request; more only where the model says nothing, or is cut off before
+    it comes to its answer. It adds to the prompt today's date and, where you are logged in with
+    one, the e-mail address of the account. Since settings files are not read, what is set up in
+    them alone, as `apiKeyHelper`, has to be given by `env`.
 
     - `model`: a name, or the alias of the newest: "sonnet", "opus", "haiku".
     - `timeout`: seconds for a whole call, the start of the program included.
@@ -81,10 +83,11 @@ class ClaudeCLIBackend(Backend):
         given = prompt.flat().encode(errors="replace")
         if given.startswith(b"/"):
             given = b"\n" + given  # or it would be taken for a command to the program
-        # On the loop: to make and remove an empty directory is quicker than to have a thread do it.
-        with TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True) as empty:
-            env = self._environment(empty)
-            try:
+        try:
+            # On the loop: to make and remove an empty directory is quicker than to have a thread
+            # do it.
+            with TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True) as empty:
+                env = self._environment(empty)
                 ended = await run(
                     [self._program(env), *arguments],
                     given=given,
@@ -93,18 +96,18 @@ class ClaudeCLIBackend(Backend):
                     timeout=self.timeout,
                     limit=self.max_output,
                 )
-            except TimeoutError as error:
-                raise timeout_error(self._who, self.timeout, error) from error
-            except TooMuchOutput as error:
-                raise BaeLMError(
-                    f"{self._who}: the program printed more than {self.max_output} bytes on "
-                    f"{error.pipe}, and was ended",
-                    code="bae-lm-output-too-long",
-                    cause=error,
-                    fix="see what it prints, or allow for more with max_output=…",
-                ) from error
-            except OSError as error:
-                raise self._unusable("could not be started", error) from error
+        except TimeoutError as error:
+            raise timeout_error(self._who, self.timeout, error) from error
+        except TooMuchOutput as error:
+            raise BaeLMError(
+                f"{self._who}: the program printed more than {self.max_output} bytes on "
+                f"{error.pipe}, and was ended",
+                code="bae-lm-output-too-long",
+                cause=error,
+                fix="see what it prints, or allow for more with max_output=…",
+            ) from error
+        except OSError as error:
+            raise self._not_started(error) from error
         return answer_in(ended, self._who, self.model)
 
     @property
@@ -141,23 +144,33 @@ class ClaudeCLIBackend(Backend):
 
     def _program(self, env: Mapping[str, str]) -> str:
         found = shutil.which(self.executable, path=env.get("PATH"))
-        if found is None and Path(self.executable).is_file():
-            raise self._unusable("may not be run", None)
-        if found is None:
-            raise BaeLMError(
-                f"{self._who}: there is no program {self.executable!r}",
-                code="bae-lm-program-missing",
-                fix="npm install -g @anthropic-ai/claude-code, then run claude once and log in; or "
-                "say where it is with ClaudeCLIBackend(executable=…)",
-            )
-        return str(Path(found).absolute())  # it is started in another directory
-
-    def _unusable(self, why: str, cause: OSError | None) -> BaeLMError:
-        return BaeLMError(
-            f"{self._who}: the program {self.executable!r} {why}",
+        if found is not None:
+            return str(Path(found).absolute())  # it is started in another directory
+        if Path(self.executable).is_file():
+            raise PermissionError(EACCES, os.strerror(EACCES), self.executable)
+        raise BaeLMError(
+            f"{self._who}: there is no program {self.executable!r}",
             code="bae-lm-program-missing",
-            cause=cause,
-            fix="check that the file is the program claude, and executable",
+            fix="npm install -g @anthropic-ai/claude-code, then run claude once and log in; or "
+            "say where it is with ClaudeCLIBackend(executable=…)",
+        )
+
+    def _not_started(self, error: OSError) -> BaeLMError:
+        said = f"{self._who}: the program {self.executable!r} could not be started"
+        if error.errno in (EACCES, ENOENT, ENOEXEC, ENOTDIR):
+            return BaeLMError(
+                said,
+                code="bae-lm-program-missing",
+                cause=error,
+                fix="check that the file is the program claude, and executable",
+            )
+        return BaeLMError(
+            said,
+            code="bae-lm-program-failed",
+            retryable=error.errno in (EAGAIN, EMFILE, ENFILE, ENOMEM),  # for now, and not for ever
+            cause=error,
+            fix="see the cause; where there are too many at once, wrap the LM in "
+            "bae.lm.Concurrency(…)",
         )
 
 

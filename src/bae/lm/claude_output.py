@@ -34,17 +34,18 @@ def answer_in(ended: Ended, who: str, model: str) -> Answer:
         raise exited(ended, who)
     usage = _usage(result, model)
     texts, given = said.by_model()
+    if not failed and "structured_output" in result:
+        given.append(result["structured_output"])
     if result.get("stop_reason") == "refusal":
         return Answer("\n".join(texts) or said.told, usage, "refused")
-    if said.kind == "max_output_tokens" or result.get("stop_reason") == "max_tokens":
+    cut_off = result.get("stop_reason") == "max_tokens"
+    if cut_off or (failed and said.kind == "max_output_tokens"):
         if given:
             return _given(given[-1], usage, "cut-off")
         return Answer("".join(texts), usage, "cut-off")
     # Its own limit of one request, and its own check against the schema, end it in an error.
     if failed and result.get("subtype") not in _ITS_OWN:
         raise said.error()
-    if not failed and "structured_output" in result:
-        return _given(result["structured_output"], usage)
     if given:
         return _given(given[-1], usage)
     if TOOL in said.tools:

@@ -32,8 +32,10 @@ class PerLoop(Generic[C]):
         found = self._open.get(loop)
         if found is not None:
             return found[0]
+        for other in [each for each in self._open if each.is_closed()]:
+            del self._open[other]  # it was closed without closing what was open in it
         client = self._make()
-        holder = self._held(client)
+        holder = self._held(loop, client)
         self._open[loop] = client, holder
         await anext(holder)
         return client
@@ -44,8 +46,11 @@ class PerLoop(Generic[C]):
         if found is not None:
             await found[1].aclose()
 
-    async def _held(self, client: C) -> AsyncGenerator[None]:
+    async def _held(self, loop: asyncio.AbstractEventLoop, client: C) -> AsyncGenerator[None]:
         try:
             yield
         finally:
+            # A suspended generator knows its loop, so what is kept for a loop keeps it alive.
+            if self._open.get(loop, (None,))[0] is client:
+                del self._open[loop]
             await self._close(client)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bae.exceptions import BaeLMError
 from bae.lm.extras import is_there
@@ -49,9 +49,15 @@ def resolve(name: str) -> LM:
 
 def misnamed(name: str) -> BaeLMError | None:
     """The error of a name that no LM has; None where it is one. Nothing is made."""
+    if not isinstance(cast(object, name), str):
+        return BaeLMError(
+            f"the name of an LM is a text, and not {name!r}",
+            code="bae-lm-unknown-name",
+            fix=f"The names are: {', '.join(FORMS)}",
+        )
     kind, _, rest = name.strip().partition(":")
     if kind not in _KINDS:
-        near = get_close_matches(kind.lower(), _KINDS, n=1)
+        near = _meant(name.strip()) or get_close_matches(kind.lower(), _KINDS, n=1)
         guess = f"did you mean {near[0]!r}? " if near else ""
         return BaeLMError(
             f"there is no LM named {name!r}",
@@ -113,6 +119,9 @@ def default(why: str) -> LM:
         if not way.missing and named != "none":
             _log.info("no lm was given: using %s", way.name)
             return shared(way.name)
+        if way.missing.startswith("pip") and way.name != "local":
+            # A key is there, so this is what was meant; going on without a word would surprise.
+            _log.warning("there is a key for %s, but its package is not: %s", way.name, way.missing)
     lines = [f"  - {way.name}: {way.missing or f'ready, but {VARIABLE}=none'}" for way in found]
     raise BaeLMError(
         f"there is no LM, and {why}",
@@ -123,9 +132,28 @@ def default(why: str) -> LM:
                 f"…), or set {VARIABLE}; in tests use bae.testing.ScriptedLM. What this machine "
                 "lacks:",
                 *lines,
+                f"The names are: {', '.join(FORMS)}",
             ]
         ),
     )
+
+
+def _meant(name: str) -> list[str]:
+    """The name that goes with a model's own, which is what people try first."""
+    if "/" in name and ":" not in name:
+        return [f"dspy:{name}"]
+    for start, kind in (("gpt", "openai"), ("o3", "openai"), ("o4", "openai")):
+        if name.startswith(start):
+            return [f"{kind}:{name}"]
+    if name.startswith("claude-") and name != "claude-cli":
+        return [f"anthropic:{name}"]
+    if name.startswith(_PROVIDERS):
+        return [f"pydantic-ai:{name}"]
+    return []
+
+
+_PROVIDERS = ("google", "groq:", "mistral:", "cohere:", "bedrock:", "azure:", "openrouter:")
+"""How names of other providers begin, as PydanticAI has them."""
 
 
 def _first_missing(variables: tuple[str, ...], modules: tuple[str, ...], extra: str) -> str:

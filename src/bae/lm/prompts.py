@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
@@ -128,23 +129,46 @@ def _context_of(cls: type[Node], resolved: Mapping[str, Any]) -> dict[str, Any]:
 def _seen(cls: type[Node], node: Node, names: frozenset[str]) -> Any:
     try:
         said = cls.__pydantic_serializer__.to_python(
-            node, mode="json", include=set(names), by_alias=False, warnings=False
+            node,
+            mode="json",
+            include=set(names),
+            by_alias=False,
+            warnings=False,
+            fallback=_older,
         )
         return ordered(said, node)
     except Exception as error:  # serializers and computed fields are code of the node's own
+        place = ".".join([cls.__name__, *_unsayable(cls, node, names)])
+        fix = "annotate what is no data with its own type, or leave it out with Field(exclude=True)"
+        if isinstance(error, UnicodeDecodeError) or "utf-8" in str(error):
+            fix = (
+                'say bytes that are no text with model_config = ConfigDict(ser_json_bytes="base64",'
+                ' val_json_bytes="base64"), or leave them out with Field(exclude=True)'
+            )
         raise BaeLMError(
-            f"{cls.__name__} cannot be shown to the LM as JSON",
+            f"{place} cannot be shown to the LM as JSON",
             code="bae-lm-prompt",
             cause=error,
-            fix="annotate what is no data with its own type, or leave it out with "
-            "Field(exclude=True)",
+            fix=fix,
         ) from error
+
+
+def _unsayable(cls: type[Node], node: Node, names: frozenset[str]) -> list[str]:
+    """The first field that cannot be said, where it is one alone."""
+    for name in (n for n in cls.__pydantic_fields__ if n in names):
+        try:
+            cls.__pydantic_serializer__.to_python(
+                node, mode="json", include={name}, warnings=False, fallback=_older
+            )
+        except Exception:
+            return [name]
+    return []
 
 
 def _jsonable(values: Mapping[str, Any], what: str) -> dict[str, Any]:
     values = dict(values)
     try:
-        return ordered(to_jsonable_python(values, by_alias=False), values)
+        return ordered(to_jsonable_python(values, by_alias=False, fallback=_older), values)
     except Exception as error:
         raise BaeLMError(
             f"{what} cannot be shown to the LM as JSON",
@@ -152,6 +176,13 @@ def _jsonable(values: Mapping[str, Any], what: str) -> dict[str, Any]:
             cause=error,
             fix="give it values that JSON can say",
         ) from error
+
+
+def _older(value: Any) -> Any:
+    """What older versions of pydantic do not know how to say, where nothing declares its type."""
+    if isinstance(value, deque):
+        return list(cast("deque[Any]", value))
+    raise TypeError(f"{type(value).__name__} has no JSON")
 
 
 def _text(instruction: str, known: Mapping[str, Any]) -> str:

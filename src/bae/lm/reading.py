@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pydantic_core import ValidationError, from_json
 
-from bae.core_schemas import by_value, every
-from bae.draft import field_schema, from_answer, model_config_of, validated
+from bae.draft import from_answer, validated
 from bae.exceptions import NodeError, faults
 from bae.lm.backend import UNPARSED, Answer
 from bae.lm.schemas import asked_fields, once
@@ -122,30 +121,11 @@ def _places(error: ValidationError) -> list[int | str | None]:
 
 
 def _said(target: type[Node]) -> frozenset[str] | None:
-    """The fields whose values only mean what they say when they are read as JSON. None where the
-    class may be called as it is: no such fields, and no aliases that names could be taken for."""
+    """The fields that are read as JSON: those a model is asked for. As Python values, text would
+    be text where a union takes a date too, and a strict field would take none of it. None for a
+    class with a constructor of its own, which is called as it is."""
 
     def find() -> frozenset[str] | None:
-        if target.__init__ is not Node.__init__:
-            return None
-        config = model_config_of(target)
-        everywhere = config.get("strict") or config.get("val_json_bytes", "utf8") != "utf8"
-        said = frozenset(
-            name
-            for name in asked_fields(target)
-            if everywhere or _means_json(field_schema(target, name))
-        )
-        fields = target.__pydantic_fields__.values()
-        return said if said or any(field.validation_alias for field in fields) else None
+        return None if target.__init__ is not Node.__init__ else frozenset(asked_fields(target))
 
     return once(target, "said", find)
-
-
-def _means_json(schema: Any) -> bool:
-    for inside in every(schema):
-        config = cast(dict[str, Any], inside.get("config") or {})
-        if inside.get("strict") is True or inside.get("type") == "json-or-python":
-            return True
-        if config.get("strict") or config.get("val_json_bytes", "utf8") != "utf8":
-            return True
-    return by_value(schema) is not schema
