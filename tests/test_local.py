@@ -117,6 +117,15 @@ async def test_the_same_seed_gives_the_same_answer():
     assert (await lm.answer(asked)).text == (await lm.answer(asked)).text
 
 
+async def test_options_for_sampling_reach_the_model_and_cannot_lift_the_schema():
+    asked = prompt(fields(words={"type": "string", "minLength": 30, "maxLength": 40}))
+    usual = await LocalBackend().answer(asked)
+    banned = {"logit_bias": [[usual.text[11:16], False]], "grammar": "", "max_tokens": 1}
+    other = await LocalBackend(sampling=banned).answer(asked)
+    assert other.text != usual.text
+    assert 30 <= len(json.loads(other.text)["words"]) <= 40
+
+
 async def test_an_answer_over_max_tokens_is_cut_off():
     answer = await LocalBackend(max_tokens=4).answer(
         prompt(fields(word={"type": "string", "minLength": 100}))
@@ -175,6 +184,7 @@ async def test_settings_say_all_that_changes_answers_and_are_json():
         "bytes": lm.loading.path.stat().st_size,
         "temperature": 0.5,
         "seed": 1,
+        "sampling": {"repeat_penalty": 1.1, "dry_multiplier": 0.8},
         "max_tokens": 9,
         "context": 4096,
         "longest_text": 7,

@@ -27,10 +27,15 @@ if ! runs; then
         PATH=$("$python" -c 'import sysconfig; print(sysconfig.get_path("scripts"))'):$PATH
         export PATH
     fi
+    # Node trusts a list of its own; what the system trusts is added, for networks with their own.
+    system=/etc/ssl/certs/ca-certificates.crt
+    if [ -z "${NODE_EXTRA_CA_CERTS:-}" ] && [ -f "$system" ]; then
+        export NODE_EXTRA_CA_CERTS=$system
+    fi
     # The script that npm would run after the installation puts the program in its place. Not every
     # npm does that unasked, so it is run here; nothing is fetched by it.
     npm install --prefix "$folder" --ignore-scripts --no-audit --no-fund --no-update-notifier \
-        --no-save '@anthropic-ai/claude-code@^2.1' >&2
+        --fetch-timeout 60000 --fetch-retries 2 --fetch-retry-maxtimeout 10000 --no-save '@anthropic-ai/claude-code@^2.1' >&2
     (cd "$package" && node install.cjs) >&2
     runs || { echo "The Claude program was installed, but does not run: $program" >&2; exit 1; }
 fi

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bae.calls import CallPlan, Input
 from bae.invoke import invoke
 from bae.journal.records import LMUsed, SourceEnded, SourceStarted
-from bae.lm.usage import Usage, metered
+from bae.lm.usage import Usage, collected
 from bae.run import Run, Waiting
 from bae.tasks import Closer, cancellations, gone
 
@@ -288,7 +288,7 @@ class Dataflow:
         failure: BaseException | None = None
         try:
             assert flight.work is not None
-            with metered(partial(run.watch, flight.by)) as used:
+            with collected(partial(run.watch, flight.by)) as used:
                 try:
                     value = await flight.work(flight)
                 finally:

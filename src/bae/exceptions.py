@@ -242,6 +242,8 @@ class BaeLMError(BaeError):
 
     Read `.retryable` for whether asking again may help, `.retry_after` for the seconds the
     provider asks to wait before that, and `.status` for the HTTP status, where there was one.
+    `.sent` is False where nothing was sent, and so no call is counted; `.usage` is what a request
+    that failed used, where its backend knows.
     """
 
     default_code = "bae-lm-failed"
@@ -253,6 +255,8 @@ class BaeLMError(BaeError):
         retryable: bool = False,
         retry_after: float | None = None,
         status: int | None = None,
+        sent: bool = True,
+        usage: Usage | None = None,
         cause: BaseException | None = None,
         code: str | None = None,
         fix: str | None = None,
@@ -261,6 +265,8 @@ class BaeLMError(BaeError):
         self.retryable = retryable
         self.retry_after = retry_after
         self.status = status
+        self.sent = sent
+        self.usage = usage
 
 
 class BaeParseError(BaeLMError):

@@ -9,8 +9,9 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae.journal.memory import Log, MemoryJournal
-from bae.journal.records import AnswerJudged, TextArrived
+from bae.journal.records import AnswerJudged, AnswerRestarted, TextArrived
 from bae.lm.policies.charging import counted
+from bae.lm.usage import Attempt, Restart
 
 if TYPE_CHECKING:
     from bae.dataflow import Dataflow, Flight
@@ -129,8 +130,14 @@ class Run:
 
     def watch(self, by: str, event: Event) -> None:
         """Write down what an LM tells of a call while it lasts."""
-        kind = TextArrived if isinstance(event, str) else AnswerJudged
-        self.log.append(kind(time(), self.path, self.step, by, event))  # type: ignore[arg-type]
+        place = time(), self.path, self.step, by
+        match event:
+            case str():
+                self.log.append(TextArrived(*place, event))
+            case Attempt():
+                self.log.append(AnswerJudged(*place, event))
+            case Restart():
+                self.log.append(AnswerRestarted(*place, event.error, event.wait))
 
     def emit(self, record: Record) -> None:
         """Write a record down."""

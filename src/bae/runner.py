@@ -45,7 +45,7 @@ from bae.journal.records import (
 from bae.lm.asking import made_of
 from bae.lm.policies.charging import counted
 from bae.lm.protocol import is_lm
-from bae.lm.usage import Usage, metered
+from bae.lm.usage import Usage, collected
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import NodePlan
@@ -245,7 +245,7 @@ async def _make_whole(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Nod
 
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
     by = f"{plan.name}.__call__"
-    with metered(partial(run.watch, by)) as used:
+    with collected(partial(run.watch, by)) as used:
         try:
             return await node(**{parameter: run.lm_for(plan)})
         finally:
@@ -348,7 +348,7 @@ async def _answer(
 ) -> tuple[A, float, Usage]:
     """What the LM answers, how long it took and what it used; that of a failure is noted too."""
     started = perf_counter()
-    with metered(partial(run.watch, doing)) as used:
+    with collected(partial(run.watch, doing)) as used:
         try:
             answer = await ask()
         except BaseException as error:

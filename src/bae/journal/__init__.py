@@ -3,6 +3,7 @@
 from bae.journal.memory import MemoryJournal
 from bae.journal.records import (
     AnswerJudged,
+    AnswerRestarted,
     ChoiceMade,
     ChoiceStarted,
     FillEnded,
@@ -22,6 +23,7 @@ from bae.journal.records import (
 
 __all__ = [
     "AnswerJudged",
+    "AnswerRestarted",
     "ChoiceMade",
     "ChoiceStarted",
     "FillEnded",

@@ -144,6 +144,16 @@ class TextArrived(Record):
 
 
 @dataclass(slots=True)
+class AnswerRestarted(Record):
+    """A request failed with `error` and is sent again after `wait` seconds: the text that has
+    arrived for `by` since the last answer was judged is void."""
+
+    by: str
+    error: BaseException
+    wait: float
+
+
+@dataclass(slots=True)
 class LMUsed(Record):
     """Calls that a written body or a dependency made by itself, or that failed."""
 

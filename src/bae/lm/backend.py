@@ -25,7 +25,8 @@ class Question:
 
     With `types`, one of them is to be chosen, and filled at once where it is among `fillable`.
     Without, the `fields` of `target` are to be filled; after a wrong answer these are only the
-    ones that were wrong.
+    ones that were wrong. `method` is set where an LM that builds nodes by itself is to do so by
+    this method of its own.
     """
 
     types: tuple[type[Node] | type[None], ...] = ()
@@ -36,6 +37,7 @@ class Question:
     context: Mapping[str, Any] | None = None
     instruction: str = ""
     source: Node | None = None
+    method: Literal["", "make", "decide"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,9 @@ class Answer:
 
 
 class Backend(ABC):
-    """A language model. Subclass it and write `answer`; the four methods of `bae.LM` are here.
-
-    - `attempts`: how many more times a wrong answer is asked for again, with what was wrong.
-    - `retries`: how many more times a request that failed is sent, where that can help. Wrap the
-      backend in `bae.lm.Retry` to say more about it.
-    - `one_call`: whether a choice and the filling of what is chosen may be one request.
+    """A language model. Subclass it and write `answer`, and that alone: the four methods of
+    `bae.LM` are here, on top of it. One that overrides these is asked through them by policies,
+    as any LM that is no backend is.
     """
 
     model: str = ""
@@ -121,8 +120,21 @@ class Backend(ABC):
     answers_unions: bool = True
     """Whether the model can be held to a schema with alternatives, for one-call routing."""
 
+    attempts: int = 2
+    """How many more times a wrong answer is asked for again, with what was wrong."""
+
+    retries: int = 2
+    """How many more times a request that failed is sent, where that can help. Wrap the backend in
+    `bae.lm.Retry` to say more about it."""
+
     first_wait: float = 0.5
     """Seconds until a request that failed is first sent again; later waits are longer."""
+
+    one_call: bool = True
+    """Whether a choice and the filling of what is chosen may be one request."""
+
+    free: bool = False
+    """Whether requests cost nothing, failed ones too, as with a model on this machine."""
 
     def __init__(self, *, attempts: int = 2, retries: int = 2, one_call: bool = True) -> None:
         for name, value in (("attempts", attempts), ("retries", retries)):
@@ -137,7 +149,8 @@ class Backend(ABC):
         """Ask the model once.
 
         Raise `BaeLMError`, with `retryable` and `retry_after` where they are known, when there is
-        no answer. An answer that is wrong is no error here: return it as it is.
+        no answer: with `sent=False` where none was asked for, and `usage` where it is known what
+        that cost. An answer that is wrong is no error here: return it as it is.
         """
 
     @property
@@ -151,7 +164,7 @@ class Backend(ABC):
         the cost of its answers by itself, or costs nothing, says so here."""
         from bae.lm.prices import cost_of
 
-        return cost_of(self.model, usage) if self.model else 0.0
+        return cost_of(self.model, usage) if self.model and not self.free else 0.0
 
     async def reject(self, prompt: Prompt) -> None:  # noqa: B027  most have nothing to forget
         """Learn that the answer to this prompt was not valid: a cache forgets it."""

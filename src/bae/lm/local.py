@@ -26,6 +26,9 @@ from bae.threads import in_thread_to_the_end
 
 SHIPPED: Final = "SmolLM2-135M-Instruct"
 
+NO_REPEATS: Final = {"repeat_penalty": 1.1, "dry_multiplier": 0.8}
+"""Without these SmolLM2 fills a text with the same few words."""
+
 MOST_THREADS: Final = 8
 """Threads that are used unless more are asked for; small models gain nothing from more."""
 
@@ -43,6 +46,8 @@ class LocalBackend(Backend):
       or `aclose` is called on the last backend that used it.
     - `temperature`: 0 for the likeliest answer; higher for more surprise. `seed`: a number to get
       the same answers again at temperatures above 0.
+    - `sampling`: further options of llama.cpp's for drawing tokens, `{"top_p": 0.9}` say. By
+      default SmolLM2 is kept from repeating itself, and other models are left as they are.
     - `max_tokens`: the longest answer. By default it is as long as the bounded schema permits.
     - `context`: tokens of prompt and answer together. A prompt that leaves no room is refused.
     - `slots`: answers at the same time; further questions wait in line. Each has its own context,
@@ -61,6 +66,7 @@ class LocalBackend(Backend):
         *,
         temperature: float = 0.0,
         seed: int | None = None,
+        sampling: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
         context: int = 4096,
         slots: int = 1,
@@ -96,6 +102,9 @@ class LocalBackend(Backend):
         self._size = found.stat().st_size
         self.temperature = temperature
         self.seed = seed
+        if sampling is None:
+            sampling = NO_REPEATS if path is None else {}
+        self.sampling = dict(sampling)
         self.max_tokens = max_tokens
         self.timeout = timeout
         self.longest_text = longest_text
@@ -111,6 +120,7 @@ class LocalBackend(Backend):
             "bytes": self._size,
             "temperature": self.temperature,
             "seed": self.seed,
+            "sampling": self.sampling,
             "max_tokens": self.max_tokens,
             "context": self.loading.context,
             "longest_text": self.longest_text,
@@ -145,6 +155,7 @@ class LocalBackend(Backend):
         schemas = self._schemas(prompt.schema)
         context = self.loading.context
         request: dict[str, Any] = {
+            **self.sampling,
             "messages": self._messages(prompt),
             "temperature": self.temperature,
             "max_tokens": self.max_tokens or min(longest_answer(schemas[0]), context),

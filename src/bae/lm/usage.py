@@ -1,5 +1,5 @@
-"""What LM calls cost. A backend reports each call with `report`; the runner meters what was
-reported during a step and writes it into the journal, from where `result.usage` sums it up."""
+"""What LM calls cost. Each call is reported with `report`; the runner collects what was reported
+during a step and writes it into the journal, from where `result.usage` sums it up."""
 
 from __future__ import annotations
 
@@ -70,42 +70,79 @@ class Attempt:
     usage: Usage = Usage()
 
 
-Event = Attempt | str
-"""What can be told of a call while it lasts: an answer that was judged, or a piece of text that
-arrived."""
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A request failed with `error` and is sent again after `wait` seconds: what was told of its
+    answer so far is void."""
+
+    error: BaseException
+    wait: float
+
+
+Event = Attempt | str | Restart
+"""What can be told of a call while it lasts: an answer that was judged, a piece of text that
+arrived, or that all of it begins anew."""
+
+Meter = tuple[Callable[[Usage], None], Callable[[Event], None] | None]
+"""Who hears what is reported, and what is told."""
 
 
 def report(usage: Usage) -> None:
-    """Say what a call used: backends call this once per request. Outside a run it does nothing."""
-    meter = _meter.get()
+    """Say what a call used: an LM of your own calls this once per request, a backend returns it
+    with its answer. Outside a run it does nothing."""
+    meter = meter_in_force.get()
     if meter is not None:
-        meter[0].append(usage)
+        meter[0](usage)
 
 
 def tell(event: Event) -> None:
     """Tell whoever watches the run of an answer that was judged, or of text as it streams in."""
-    meter = _meter.get()
+    meter = meter_in_force.get()
     if meter is not None and meter[1] is not None:
         meter[1](event)
 
 
 @contextmanager
 def metered(watch: Callable[[Event], None] | None = None) -> Generator[list[Usage]]:
-    """Collect what is reported inside the block, by tasks started in it too.
-
-    `watch` is called with every event; without one, whoever watched before still does.
-    """
+    """Collect what is reported inside the block, by tasks started in it too; `watch` is called
+    with every event. Whoever meters or watches around the block hears of it as well."""
     reported: list[Usage] = []
-    if watch is None:
-        outer = _meter.get()
-        watch = outer[1] if outer is not None else None
-    token = _meter.set((reported, watch))
+    outer = meter_in_force.get()
+    if outer is None:
+        meter: Meter = reported.append, watch
+    else:
+        used, told = outer
+
+        def count(usage: Usage) -> None:
+            reported.append(usage)
+            used(usage)
+
+        def hear(event: Event) -> None:
+            if told is not None:
+                told(event)
+            if watch is not None:
+                watch(event)
+
+        meter = count, hear if watch is not None else told
+    token = meter_in_force.set(meter)
     try:
         yield reported
     finally:
-        _meter.reset(token)
+        meter_in_force.reset(token)
 
 
-_meter: ContextVar[tuple[list[Usage], Callable[[Event], None] | None] | None] = ContextVar(
-    "bae_usage_meter", default=None
-)
+@contextmanager
+def collected(watch: Callable[[Event], None] | None = None) -> Generator[list[Usage]]:
+    """Collect as `metered` does, and keep it from whoever meters around the block: for those who
+    report it themselves. A `watch` replaces whoever watches around it."""
+    reported: list[Usage] = []
+    outer = meter_in_force.get()
+    watching = watch if watch is not None or outer is None else outer[1]
+    token = meter_in_force.set((reported.append, watching))
+    try:
+        yield reported
+    finally:
+        meter_in_force.reset(token)
+
+
+meter_in_force: ContextVar[Meter | None] = ContextVar("bae_usage_meter", default=None)
