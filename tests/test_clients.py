@@ -168,6 +168,20 @@ async def test_a_client_of_a_backend_that_nobody_holds_is_closed():
     assert client.closed == 1
 
 
+async def test_what_is_made_and_is_nothing_is_closed_too_when_nobody_holds_it():
+    closed = asyncio.Event()
+
+    async def close(client: None) -> None:
+        closed.set()
+
+    held = PerLoop(lambda: None, close)
+    await held.get()
+    del held
+    gc.collect()
+    async with asyncio.timeout(BOUND):
+        await closed.wait()
+
+
 class Ask(Node):
     async def __call__(self) -> Told: ...
 

@@ -184,10 +184,10 @@ def test_the_run_shown_in_the_readme_is_what_the_example_prints():
 
 def test_every_make_target_that_is_named_exists():
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", makefile, re.MULTILINE))
     for page in PROSE:
         text = page.read_text("utf-8")
-        for target in re.findall(r"(?:`|^\$ |^)make ([a-z][a-z-]*)", text, re.MULTILINE):
+        for target in re.findall(r"(?:`|^\$ |^)make ([a-z][a-z0-9-]*)", text, re.MULTILINE):
             assert target in targets, f"{named(page)}: make {target}"
 
 

@@ -85,6 +85,7 @@ class Node(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         _refuse_sync_call(cls)
+        _refuse_other_config(cls)
         remember_frame(cls)
         cls.__bae_sourced__ = sourced_fields(cls) if cls.__pydantic_complete__ else None
 
@@ -138,6 +139,17 @@ def _finish(cls: type[Node]) -> frozenset[str]:
     rebuild(cls)
     cls.__bae_sourced__ = sourced_fields(cls)
     return cls.__bae_sourced__
+
+
+def _refuse_other_config(cls: type[Node]) -> None:
+    config: object = cls.__dict__.get("node_config", cls.node_config)
+    if not isinstance(config, NodeConfig):
+        raise NodeError(
+            f"{cls.__name__}.node_config is {config!r}, and no NodeConfig",
+            node_type=cls,
+            code="bae-node-config",
+            fix='write `node_config = NodeConfig(lm="…")`; pydantic\'s own settings are model_config',
+        )
 
 
 def _refuse_sync_call(cls: type[Node]) -> None:

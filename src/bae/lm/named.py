@@ -117,7 +117,13 @@ def default(why: str) -> LM:
     found = ways()
     for way in found:
         if not way.missing and named != "none":
-            _log.info("no lm was given: using %s", way.name)
+            if way.name == "local":
+                _log.warning(
+                    "no lm was given: using the local model, which knows nearly nothing; say "
+                    'lm="local" to have this without a warning, or another for sense'
+                )
+            else:
+                _log.info("no lm was given: using %s", way.name)
             return shared(way.name)
         if way.missing.startswith("pip") and way.name != "local":
             # A key is there, so this is what was meant; going on without a word would surprise.
@@ -152,18 +158,15 @@ def _meant(name: str) -> list[str]:
     return []
 
 
-_PROVIDERS = ("google", "groq:", "mistral:", "cohere:", "bedrock:", "azure:", "openrouter:")
+_PROVIDERS = ("google", "groq:", "mistral:", "cohere:", "bedrock:", "azure:", "openrouter:", "ollama:")
 """How names of other providers begin, as PydanticAI has them."""
 
 
 def _first_missing(variables: tuple[str, ...], modules: tuple[str, ...], extra: str) -> str:
-    for variable in variables:
-        if not os.environ.get(variable):
-            return f"{variable} is not set"
-    for module in modules:
-        if not is_there(module):
-            return f"pip install 'bae-graphs[{extra}]'"
-    return ""
+    missing = [f"{variable} is not set" for variable in variables if not os.environ.get(variable)]
+    if not all(is_there(module) for module in modules):
+        missing.append(f"pip install 'bae-graphs[{extra}]'")
+    return ", and ".join(missing)
 
 
 def _local_missing() -> str:
