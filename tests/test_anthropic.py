@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bae import BaeLMError, Graph, Node
+from bae import BaeLMError, BudgetError, Graph, Node
+from bae.lm import Budget, Retry
 from bae.lm.anthropic_schemas import MOST_OPTIONAL, MOST_UNIONS, adapted, unfit
 from bae.lm.usage import Attempt, metered
-from bae.testing import Provider, Stall
+from bae.testing import Cut, Provider, Stall
 from http_backends import (
     LINEN,
     SHIRT,
@@ -285,16 +286,129 @@ async def test_an_event_without_what_is_promised_in_it_is_not_understood() -> No
     assert raised.value.code == "bae-lm-unparsable"
 
 
+@pytest.mark.parametrize("fault", [Cut(after=3), Stall(after=3)], ids=repr)
+async def test_what_a_broken_stream_has_told_of_its_use_is_charged_and_the_rest_is_unknown(
+    provider: Provider, fault: Any
+) -> None:
+    provider.always(fault)
+    async with claude(provider, retries=0, idle_timeout=0.2) as backend:
+        with Budget(cost=1) as budget, metered() as reported, pytest.raises(BaeLMError) as raised:
+            await backend.fill(Outfit, {}, "Outfit")
+    (used,) = reported
+    assert raised.value.usage is not None
+    assert used.input_tokens == raised.value.usage.input_tokens > 0
+    assert (used.calls, used.cost, used.models) == (1, None, ("claude-sonnet-4-6",))
+    assert budget.usage.input_tokens == used.input_tokens
+    assert budget.usage.cost is not None
+    assert budget.usage.cost > 0
+    assert budget.usage.cost == backend.least_cost(used)
+
+
+async def test_a_provider_that_keeps_breaking_off_uses_up_a_budget(provider: Provider) -> None:
+    provider.always(Cut(after=3))
+    budget = Budget(cost=0.001)
+    async with claude(provider) as backend:
+        lm = Retry(backend, retries=100, first=0)
+        with budget, pytest.raises(BudgetError) as raised:
+            await lm.fill(Outfit, {}, "Outfit")
+    assert raised.value.limit == "cost"
+    assert 1 < len(provider.requests) < 50
+
+
+async def test_an_answer_that_is_not_streamed_tells_nothing_when_it_breaks_off(
+    provider: Provider,
+) -> None:
+    provider.always(Cut())
+    async with claude(provider, retries=0, stream=False) as backend:
+        with Budget(tokens=10_000) as budget, metered() as reported, pytest.raises(BaeLMError):
+            await backend.fill(Outfit, {}, "Outfit")
+    (used,) = reported
+    assert (used.calls, used.tokens, used.cost) == (1, 0, None)
+    assert budget.usage.tokens > 0  # what the prompt was held for
+
+
+@pytest.mark.parametrize(
+    ("below", "code"),
+    [
+        (TimeoutError(110, "the socket"), "bae-lm-timeout"),
+        (BrokenPipeError(), "bae-lm-unreachable"),
+    ],
+    ids=repr,
+)
+async def test_a_socket_that_gives_up_is_not_taken_for_the_bound_on_the_call(
+    below: Exception, code: str
+) -> None:
+    import httpx2
+
+    class Broken(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield f"event: message_start\ndata: {json.dumps(START)}\n\n".encode()
+            raise below
+
+    class Transport(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: Any) -> Any:
+            return httpx2.Response(
+                200, headers={"content-type": "text/event-stream"}, stream=Broken()
+            )
+
+    async with httpx2.AsyncClient(transport=Transport()) as client:
+        backend = AnthropicBackend(api_key="k", http_client=client)
+        with pytest.raises(BaeLMError) as raised:
+            await backend.answer(prompt())
+    assert raised.value.code == code
+    assert raised.value.retryable
+    assert "within" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"headers": {"anthropic-beta": "another-feature"}},
+        {"headers": {}},
+        {"base_url": "http://127.0.0.1:1/proxy"},
+    ],
+    ids=str,
+)
+def test_what_changes_where_and_how_it_is_asked_is_in_the_settings(other: dict[str, Any]) -> None:
+    given = {"headers": {"Anthropic-Beta": "a-feature"}, "api_key": "k"}
+    found = AnthropicBackend(**given).settings
+    assert found["base_url"].startswith("https://api.anthropic.com")
+    assert found != AnthropicBackend(**{**given, **other}).settings
+
+
+def test_the_address_and_headers_of_the_environment_are_in_the_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = AnthropicBackend(api_key="k").settings
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1/proxy")
+    there = AnthropicBackend(api_key="k").settings
+    assert there["base_url"].startswith("http://127.0.0.1:1/proxy")
+    assert there != plain
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "anthropic-beta: x\nX-Api-Key: s3cret")
+    found = AnthropicBackend(api_key="k").settings
+    assert found["headers"] == {"anthropic-beta": "x", "x-api-key": None}
+
+
+def test_keys_are_not_in_the_settings() -> None:
+    headers = {"Authorization": "Bearer s3cret", "X-Api-Key": "s3cret", "Cookie": "s3cret"}
+    found = AnthropicBackend(api_key="s3cret", headers=headers).settings
+    assert "s3cret" not in json.dumps(found)
+    assert found["headers"] == {"authorization": None, "cookie": None, "x-api-key": None}
+
+
 async def test_without_a_key_the_error_names_the_variable_to_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(BaeLMError, match="ANTHROPIC_API_KEY") as raised:
-        await AnthropicBackend().answer(prompt())
+    named = pytest.raises(BaeLMError, match="ANTHROPIC_API_KEY")
+    with Budget(calls=5) as budget, metered() as reported, named as raised:
+        await AnthropicBackend().fill(Outfit, {}, "Outfit")
     assert raised.value.code == "bae-lm-unauthorised"
     assert not raised.value.retryable
+    assert reported == []  # nothing was sent
+    assert budget.usage.calls == 0
 
 
 async def test_key_and_address_are_found_in_the_environment(

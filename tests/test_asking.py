@@ -39,7 +39,7 @@ from bae.journal import (
     RunEnded,
     TextArrived,
 )
-from bae.lm import Answer, Attempt, Backend, Prompt, metered, report, tell
+from bae.lm import Answer, Attempt, Backend, Policy, Prompt, metered, report, tell
 from bounded import BOUND, run
 from toy_backend import ToyBackend, choose, route
 
@@ -687,7 +687,7 @@ async def test_a_target_of_another_type_than_chosen_is_never_guessed():
 
 
 def failure(**more: Any) -> BaeLMError:
-    return BaeLMError("no answer", code="bae-lm-unavailable", **more)
+    return BaeLMError("no answer", **{"code": "bae-lm-unavailable", **more})
 
 
 async def test_a_request_that_may_be_sent_again_is_and_is_counted():
@@ -718,6 +718,74 @@ async def test_a_request_that_fails_for_good_is_not_sent_again():
     assert error.journal.usage().calls == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "cost"),
+    [
+        (failure(status=429), 0.0),
+        (failure(status=400), 0.0),
+        (failure(status=529), 0.0),
+        (failure(status=408), None),
+        (failure(status=504), None),
+        (failure(status=502), None),
+        (failure(code="bae-lm-timeout"), None),
+        (TimeoutError("late"), None),
+        (ConnectionResetError("cut"), None),
+        (KeyError("choices"), None),
+    ],
+    ids=repr,
+)
+async def test_a_request_that_failed_cost_nothing_only_where_that_is_sure(
+    error: Exception, cost: float | None
+):
+    with metered() as used, pytest.raises(type(error)):
+        await ToyBackend(error, retries=0).make(Ask(), Found)
+
+    (one,) = used
+    assert one == Usage(calls=1, cost=cost, seconds=one.seconds, models=("toy",))
+
+
+async def test_a_model_that_is_free_is_so_when_it_fails():
+    class Own(ToyBackend):
+        free = True
+
+    with metered() as used, pytest.raises(TimeoutError):
+        await Own(TimeoutError(), retries=0).make(Ask(), Found)
+    assert Usage.total(used).cost == 0.0
+
+
+async def test_what_a_failed_request_is_known_to_have_used_is_counted():
+    known = Usage(calls=1, input_tokens=80, output_tokens=3, cost=0.25, models=("m",))
+    with metered() as used:
+        await ToyBackend(failure(retryable=True, usage=known), priced(GOOD)).make(Ask(), Found)
+
+    total = Usage.total(used)
+    assert (total.calls, total.input_tokens, total.cost) == (2, 180, 0.75)
+
+
+async def test_what_was_never_sent_is_no_call():
+    with metered() as used, pytest.raises(BaeLMError):
+        await ToyBackend(failure(sent=False)).make(Ask(), Found)
+    assert used == []
+
+
+async def test_a_request_that_is_cancelled_was_sent_and_nobody_knows_what_it_cost():
+    asked = asyncio.Event()
+
+    class Slow(ToyBackend):
+        async def answer(self, prompt: Prompt) -> Answer:
+            asked.set()
+            return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    with metered() as used:
+        making = asyncio.create_task(Slow().make(Ask(), Found))
+    async with asyncio.timeout(BOUND):
+        await asked.wait()
+        making.cancel()
+        await asyncio.wait([making])
+    (one,) = used
+    assert one == Usage(calls=1, cost=None, seconds=one.seconds, models=("toy",))
+
+
 @pytest.mark.parametrize("retries", [0, 1, 3])
 async def test_retries_says_how_many_more_requests_there_may_be(retries: int):
     lm = ToyBackend(lambda prompt: failure(retryable=True), retries=retries)
@@ -726,9 +794,8 @@ async def test_retries_says_how_many_more_requests_there_may_be(retries: int):
 
     assert lm.calls == retries + 1
     assert caught.value.journal is not None
-    assert caught.value.journal.usage() == Usage(
-        calls=retries + 1, seconds=caught.value.journal.usage().seconds
-    )
+    used = caught.value.journal.usage()
+    assert used == Usage(calls=retries + 1, cost=None, seconds=used.seconds, models=("toy",))
     assert [record.by for record in caught.value.journal.of(LMUsed)] == ["filling Found"]
 
 
@@ -750,13 +817,30 @@ async def test_any_other_exception_is_the_backends_fault_with_the_cause():
     assert "ToyBackend raised KeyError while filling Found" in caught.value.message
 
 
-async def test_a_backend_that_answers_with_no_answer_is_told():
-    class Mute(Backend):
+@pytest.mark.parametrize("returned", [None, json.dumps(GOOD), {"note": "x"}], ids=repr)
+@pytest.mark.parametrize("around", [False, True], ids=["backend", "policy"])
+async def test_a_backend_that_returns_no_answer_is_told_what_to_return(returned: Any, around: bool):
+    class Mute(Policy if around else Backend):  # type: ignore[misc]
         async def answer(self, prompt: Prompt) -> Any:
-            return None
+            return returned
 
-    with pytest.raises(BaeLMError):
-        await run(Ask(), Mute())
+    with pytest.raises(BaeLMError, match=r"Mute\.answer returned") as caught:
+        await run(Ask(), Mute(ToyBackend()) if around else Mute())
+    assert caught.value.code == "bae-lm-answer-type"
+    assert "return an Answer" in str(caught.value)
+
+
+async def test_a_backend_may_do_without_the_constructor_of_backends():
+    class Own(Backend):
+        def __init__(self, url: str) -> None:
+            self.url = url
+
+        async def answer(self, prompt: Prompt) -> Answer:
+            return Answer(json.dumps(GOOD))
+
+    lm = Own("http://here")
+    assert (await run(Ask(), lm)).trace[-1] == Found(**GOOD)
+    assert (lm.attempts, lm.retries, lm.one_call) == (2, 2, True)
 
 
 def test_a_backend_without_the_one_method_cannot_be_made():
@@ -1219,3 +1303,34 @@ async def test_a_graph_that_asks_a_model_for_nothing_needs_none():
 
     assert result.trace[-1].word == "word"
     assert [record.node for record in result.journal.of(FillEnded)] == [result.trace[-1]]
+
+
+async def test_every_attempt_says_what_was_asked():
+    lm = ToyBackend({}, {"text": "x"})
+    result = await run(Asking(), lm)
+
+    first, second = (record.attempt for record in result.journal.of(AnswerJudged))
+    assert first.asked == lm.prompts[0].text
+    assert first.asked in second.asked
+    assert "text: Field required" in second.asked
+
+
+class Asking(Node):
+    async def __call__(self) -> Answering: ...
+
+
+class Answering(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+def test_an_answer_that_cannot_be_one_is_refused_where_it_is_made():
+    with pytest.raises(TypeError, match="Answer\\(value="):
+        Answer({"text": "x"})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match='"end", "cut-off" or "refused"'):
+        Answer("{}", stop="length")  # type: ignore[arg-type]
+
+
+def test_a_backend_shows_itself_with_its_model():
+    assert repr(ToyBackend()) == "ToyBackend('toy')"

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from contextlib import ExitStack
+from itertools import permutations
 from random import Random
 from typing import Annotated, Any
 
@@ -15,7 +17,18 @@ from hypothesis import strategies as st
 
 from bae import LM, BaeLMError, Dep, DepError, Graph, Map, Node, NodeConfig, Usage
 from bae.exceptions import BudgetError, LimitError
-from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, Timeout, report
+from bae.lm import (
+    Answer,
+    Backend,
+    Budget,
+    Budgeted,
+    Cached,
+    Prompt,
+    Retry,
+    Timeout,
+    metered,
+    report,
+)
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from policy_parts import REPLY, Ask, Held, Reply, at_once, busy, graph, prompt, run, settled
@@ -165,6 +178,96 @@ async def retrying_run(lm: Any) -> Any:
     return await graph.arun(Ask(), Retry(lm, retries=5, sleep=at_once))
 
 
+class Dear(Paid):
+    """Ten cents for a thousand tokens."""
+
+    def least_cost(self, usage: Usage) -> float | None:
+        return usage.tokens / 10_000
+
+
+class Late(Dear):
+    """Answers nothing, as nobody waits long enough."""
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.calls += 1
+        raise BaeLMError("it did not answer", code="bae-lm-timeout", retryable=True)
+
+
+@pytest.mark.parametrize("limits", [{"cost": 0.06}, {"tokens": 600}], ids=str)
+async def test_requests_that_are_given_up_use_up_a_budget(limits: dict[str, Any]):
+    late = Late()
+    budget = Budget(**limits)
+    with budget, pytest.raises(BudgetError) as caught:
+        await Retry(late, retries=1000, sleep=at_once).make(Ask(text="x" * 100), Reply)
+    assert caught.value.limit == next(iter(limits))  # and not that the cost is unknown
+    assert 1 < late.calls < 10
+    assert budget.usage.calls == late.calls
+    assert budget.usage.input_tokens > 20 * late.calls
+    if "cost" in limits:
+        assert budget.usage.cost == pytest.approx(budget.usage.tokens / 10_000, rel=0.1)
+
+
+async def test_a_request_that_is_cancelled_is_charged_what_its_prompt_came_to():
+    class Slow(Dear):
+        async def answer(self, prompt: Prompt) -> Answer:
+            self.calls += 1
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    budget = Budget(cost=1)
+    with pytest.raises(BaeLMError, match="did not answer"), budget:
+        await Timeout(Slow(retries=0), 0.01).make(Ask(), Reply)
+    assert budget.usage.calls == 1
+    assert budget.usage.tokens > 0
+    assert budget.usage.cost == pytest.approx(budget.usage.tokens / 10_000)
+    assert budget.remaining.cost == pytest.approx(1 - budget.usage.tokens / 10_000)
+
+
+@pytest.mark.parametrize("error", [busy(status=429), busy(status=529), busy(status=400)], ids=repr)
+async def test_a_request_that_was_refused_costs_nothing_but_a_call(error: BaeLMError):
+    budget = Budget(cost=1, tokens=1000)
+    with pytest.raises(BaeLMError):
+        await Budgeted(ToyBackendWithPrice(error), budget).answer(prompt())
+    used = budget.usage
+    assert (used.calls, used.tokens, used.cost) == (1, 0, 0.0)
+
+
+class ToyBackendWithPrice(ToyBackend):
+    def least_cost(self, usage: Usage) -> float | None:
+        return 0.001 * usage.tokens
+
+
+async def test_what_a_failed_request_is_known_to_have_used_is_charged():
+    known = Usage(calls=1, input_tokens=500, output_tokens=20, cost=0.3)
+    budget = Budget(cost=1)
+    with pytest.raises(BaeLMError):
+        await Budgeted(ToyBackendWithPrice(busy(usage=known)), budget).answer(prompt())
+    assert (budget.usage.tokens, budget.usage.cost) == (520, 0.3)
+
+
+async def test_the_cost_of_what_is_known_to_be_used_is_worked_out():
+    known = Usage(calls=1, input_tokens=500, cost=None)
+    budget = Budget(cost=1)
+    with pytest.raises(BaeLMError):
+        await Budgeted(ToyBackendWithPrice(busy(usage=known)), budget).answer(prompt())
+    assert budget.usage.cost == pytest.approx(0.5)
+
+
+async def test_a_cost_nobody_knows_stays_unknown_where_cost_is_not_limited():
+    budget = Budget(calls=5)
+    with pytest.raises(TimeoutError):
+        await Budgeted(ToyBackend(TimeoutError()), budget).answer(prompt())
+    assert (budget.usage.calls, budget.usage.cost) == (1, None)
+
+
+async def test_what_was_never_sent_is_not_charged():
+    budget = Budget(calls=5, tokens=1000)
+    for _ in range(10):
+        with pytest.raises(BaeLMError):
+            await Budgeted(ToyBackend(busy(sent=False)), budget).answer(prompt())
+    assert (budget.usage, budget.remaining.calls) == (Usage(), 5)
+
+
 @given(
     limit=st.integers(0, 6),
     callers=st.integers(1, 12),
@@ -260,7 +363,8 @@ async def test_an_lm_that_turns_out_not_to_say_what_it_cost_ends_the_spending():
         await graph.arun(Ask(), unknown)
     assert caught.value.code == "bae-budget-cost-unknown"
     assert caught.value.journal is not None
-    assert caught.value.journal.usage() == Usage(calls=1, cost=None)
+    used = caught.value.journal.usage()
+    assert used == Usage(calls=1, cost=None, seconds=used.seconds, models=("paid",))
     with pytest.raises(BudgetError):
         await Budgeted(unknown, budget).answer(prompt())
     assert unknown.calls == 1
@@ -391,6 +495,48 @@ async def test_a_quiet_budget_knows_its_error_under_that_of_a_dependency():
     assert budget.usage.calls <= 2
 
 
+async def test_blocks_may_end_in_any_order():
+    for order in permutations(range(3)):
+        budgets = [Budget(scope=str(n)) for n in range(3)]
+        for budget in budgets:
+            budget.__enter__()
+        left = set(range(3))
+        for number in order:
+            await graph.arun(Ask(), Paid())
+            assert [b.usage.calls for b in budgets if int(b.scope) in left] == [
+                4 - len(left)
+            ] * len(left)
+            budgets[number].__exit__(None, None, None)
+            left.remove(number)
+        before = [budget.usage.calls for budget in budgets]
+        await graph.arun(Ask(), Paid())
+        assert [budget.usage.calls for budget in budgets] == before
+
+
+async def test_a_block_that_is_handed_on_ends_where_it_is_closed():
+    budget = Budget()
+    with ExitStack() as stack, Budget() as inner:
+        stack.enter_context(budget)
+        handed_on = stack.pop_all()
+    handed_on.close()
+    await graph.arun(Ask(), Paid())
+    assert (budget.usage.calls, inner.usage.calls) == (0, 0)
+
+
+async def test_a_block_that_ends_in_another_context_is_told():
+    budget = Budget(calls=3)
+
+    async def enter() -> None:
+        budget.__enter__()
+
+    await asyncio.create_task(enter())
+    with pytest.raises(RuntimeError, match=r"the block of Budget\(calls=3.* in another context"):
+        budget.__exit__(None, None, None)
+    error = ValueError("what went wrong in it")
+    assert not budget.__exit__(ValueError, error, None)
+    assert "another context" in error.__notes__[0]
+
+
 async def test_a_quiet_budget_as_a_policy_raises_all_the_same():
     with pytest.raises(BudgetError):
         await graph.arun(Ask(), Budgeted(Paid(), Budget(calls=0, quiet=True)))
@@ -415,7 +561,8 @@ async def test_an_answer_from_a_cache_is_free():
         lm = wrap(Paid(), budget)
         for _ in range(3):
             await lm.answer(prompt())
-        assert budget.usage == Usage(1, 30, 10, cost=0.01, seconds=budget.usage.seconds)
+        seconds = budget.usage.seconds
+        assert budget.usage == Usage(1, 30, 10, cost=0.01, seconds=seconds, models=("paid",))
 
 
 async def test_an_lm_of_another_kind_is_charged_by_what_it_reports():
@@ -458,6 +605,24 @@ async def test_an_lm_that_asks_a_backend_in_turn_is_charged_once():
     with pytest.raises(BudgetError):
         await Budgeted(Router(), budget).make(Ask(), Reply)
     assert (budget.usage.calls, budget.remaining.calls) == (1, 0)
+
+
+async def test_an_lm_whose_backend_failed_at_first_is_charged_what_each_request_came_to():
+    inner = ToyBackendWithPrice(
+        TimeoutError(), Answer(REPLY, Usage(calls=1, input_tokens=100, cost=0.1))
+    )
+
+    class Router(ScriptedLM):
+        async def fill(self, *args: Any, **options: Any) -> Any:
+            return await inner.fill(*args, **options)
+
+    budget = Budget(cost=1)
+    with metered() as used:
+        await Budgeted(Router(), budget).fill(Reply, {}, "Reply", Ask())
+    assert budget.usage.calls == Usage.total(used).calls == 2
+    assert Usage.total(used).cost is None
+    assert budget.usage.cost is not None
+    assert 0.1 < budget.usage.cost < 0.3
 
 
 async def test_a_budget_goes_on_where_it_was_dumped():

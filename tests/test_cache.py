@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,9 +15,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field, SecretStr
 
-from bae import BaeLMError, Graph, Node, Usage
+from bae import BaeLMError, Graph, GraphResult, Node, Usage
 from bae.exceptions import BudgetError
+from bae.journal import MemoryJournal, RunEnded, TextArrived
 from bae.lm import (
     Answer,
     Backend,
@@ -26,11 +31,15 @@ from bae.lm import (
     SQLiteCache,
     Timeout,
     Turn,
+    metered,
+    tell,
 )
 from bae.lm.policies.cache import cache_key
+from bae.run import Run
+from bae.runner import run_graph
 from bae.testing import ScriptedLM
 from bounded import BOUND
-from policy_parts import REPLY, Ask, Held, Reply, busy, graph, prompt, settled
+from policy_parts import REPLY, Ask, Held, Reply, busy, graph, prompt, run, settled
 from toy_backend import ToyBackend
 
 USED = Usage(calls=1, input_tokens=30, output_tokens=10, cost=0.01, models=("toy-7",))
@@ -103,6 +112,38 @@ async def test_lms_of_different_kinds_do_not_share_answers():
         lm.assert_complete()
 
 
+class Telling(ScriptedLM):
+    """An LM that says what changes its answers."""
+
+    def __init__(self, script: Any, **settings: Any) -> None:
+        super().__init__(script)
+        self.settings = settings
+
+
+async def test_lms_of_one_kind_share_answers_only_where_their_settings_are_the_same(tmp_path: Path):
+    for store in (MemoryCache(), SQLiteCache(tmp_path / "answers.sqlite")):
+        for temperature, said in ((0, "cold"), (1, "hot"), (0, "not asked")):
+            lm = Cached(Telling([{"text": said}], temperature=temperature), store)
+            found = (await graph.arun(Ask(), lm)).result.text
+            assert found == ("hot" if temperature else "cold")
+        await store.aclose()
+
+
+async def test_lms_that_do_not_say_what_changes_their_answers_share_none():
+    store = MemoryCache()
+    for said in ("one", "two"):
+        lm = Cached(ScriptedLM([{"text": said}]), store)
+        for _ in range(2):
+            assert (await graph.arun(Ask(), lm)).result.text == said
+
+
+def test_such_an_lm_is_refused_a_store_that_lasts(tmp_path: Path):
+    with pytest.raises(BaeLMError, match="ScriptedLM has no `settings`") as caught:
+        Cached(Retry(ScriptedLM([])), tmp_path / "answers.sqlite")
+    assert caught.value.code == "bae-lm-cache-key"
+    Cached(Telling([]), tmp_path / "answers.sqlite")
+
+
 # --- what is not kept ---------------------------------------------------------------------------
 
 
@@ -138,6 +179,88 @@ async def test_what_json_cannot_say_is_handed_out_and_not_kept():
     assert lm.statistics().unstored == 1
     await lm.answer(prompt())
     assert toy.calls == 2
+
+
+class Inner(BaseModel):
+    number: int = Field(serialization_alias="n")
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Nested(Node):
+    inner: Inner
+    note: str = Field("", serialization_alias="remark")
+
+    async def __call__(self) -> None: ...
+
+
+class Secret(Node):
+    word: SecretStr
+
+    async def __call__(self) -> None: ...
+
+
+class Vague(Node):
+    value: str | int | float | bool
+
+    async def __call__(self) -> None: ...
+
+
+class Counting:
+    """An LM that builds the node it is given, and counts how often."""
+
+    settings: Mapping[str, Any] = {}
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.calls = 0
+
+    async def fill(self, *args: Any, **options: Any) -> Any:
+        self.calls += 1
+        return self.node
+
+    async def make(self, node: Node, target: Any) -> Any:
+        return await self.fill()
+
+    async def decide(self, node: Node) -> Any:
+        return await self.fill()
+
+    async def choose_type(self, types: Any, context: Any) -> Any:
+        return types[0]
+
+
+@pytest.mark.parametrize(
+    ("node", "calls"),
+    [
+        (Nested(inner=Inner(number=1), note="x"), 1),
+        (Vague(value=True), 1),
+        (Vague(value=1.5), 1),
+        (Secret(word=SecretStr("hunter2")), 2),
+        (Vague.model_construct(value=Colour.RED), 2),
+        (Vague.model_construct(value=(1, 2)), 2),
+    ],
+    ids=repr,
+)
+async def test_a_node_that_an_lm_built_is_the_same_each_time(node: Node, calls: int):
+    inner = Counting(node)
+    lm = Cached(inner)
+    for _ in range(2):
+        for found in (
+            await lm.fill(type(node), {}, "it"),
+            await lm.make(Ask(), type(node)),
+        ):
+            assert found == node
+            assert repr(found) == repr(node)
+    assert inner.calls == 2 * calls  # of each method
+    assert lm.statistics().unstored == (4 if calls == 2 else 0)
+
+
+async def test_a_secret_is_not_written_into_a_store():
+    store = MemoryCache()
+    await Cached(Counting(Secret(word=SecretStr("hunter2"))), store).fill(Secret, {}, "Secret")
+    assert len(store) == 0
 
 
 @pytest.mark.parametrize("kept", ["", "{", "[]", '{"version": 0}', '{"version": 1, "text": 1}'])
@@ -257,7 +380,8 @@ async def test_equal_questions_asked_at_once_make_one_request():
         answers = await asyncio.gather(*asking)
     assert held.asked == ["Reply"]
     assert counts(lm) == (0, 1, 4)
-    assert Usage.total(a.usage for a in answers) == USED
+    used = Usage.total(a.usage for a in answers)
+    assert replace(used, seconds=0.0) == USED
 
 
 async def test_the_request_goes_on_for_the_others_when_the_first_is_cancelled():
@@ -271,7 +395,7 @@ async def test_the_request_goes_on_for_the_others_when_the_first_is_cancelled():
     assert held.running == 1
     held.release()
     async with asyncio.timeout(BOUND):
-        assert (await second).usage == USED
+        assert replace((await second).usage, seconds=0.0) == USED
     assert held.cancelled == []
 
 
@@ -339,6 +463,226 @@ async def test_the_budget_of_whoever_asked_first_is_not_the_concern_of_others():
             await first
         assert (await second).text == REPLY
     assert held.asked == ["Reply"]
+
+
+class Streaming(Held):
+    """Says half of its answer when it is asked, and the rest when it is let go on."""
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        tell('{"text": ')
+        answer = await super().answer(prompt)
+        tell('"this"}')
+        return answer
+
+
+def text_in(journal: MemoryJournal) -> str:
+    return "".join(record.text for record in journal.of(TextArrived))
+
+
+async def in_budget(budget: Budget, run: Run) -> GraphResult[Reply]:
+    with budget:
+        return await run_graph(graph, Ask(), run)
+
+
+async def test_everyone_who_waits_is_told_the_whole_text_and_one_pays():
+    held = Streaming(USED)
+    lm = Cached(held)
+    runs, budgets = [Run(lm) for _ in range(3)], [Budget(calls=5) for _ in range(3)]
+    asking = []
+    for budget, each in zip(budgets, runs, strict=True):
+        asking.append(asyncio.create_task(in_budget(budget, each)))
+        await settled()
+    held.release()
+    async with asyncio.timeout(BOUND):
+        results = await asyncio.gather(*asking)
+    assert [text_in(each.journal) for each in runs] == [REPLY] * 3
+    assert [result.usage.calls for result in results] == [1, 0, 0]
+    assert [budget.usage.calls for budget in budgets] == [1, 0, 0]
+
+
+async def test_when_the_first_leaves_the_next_pays_and_nothing_more_reaches_the_first():
+    held = Streaming(USED)
+    lm = Cached(held)
+    runs, budgets = [Run(lm), Run(lm)], [Budget(calls=5), Budget(calls=5, cost=1)]
+    asking = []
+    for budget, each in zip(budgets, runs, strict=True):
+        asking.append(asyncio.create_task(in_budget(budget, each)))
+        await settled()
+    assert [budget.remaining.calls for budget in budgets] == [4, 5]
+    asking[0].cancel()
+    await asyncio.wait(asking[:1])
+    ended = len(runs[0].journal)
+    assert [budget.remaining.calls for budget in budgets] == [5, 4]
+
+    held.release()
+    async with asyncio.timeout(BOUND):
+        result = await asking[1]
+    assert len(runs[0].journal) == ended
+    assert isinstance(runs[0].journal[-1], RunEnded)
+    assert runs[0].journal.usage() == Usage()
+    assert text_in(result.journal) == REPLY
+    assert budgets[0].usage == Usage()
+    for used in (result.usage, budgets[1].usage):
+        assert (used.calls, used.tokens, used.cost) == (1, 40, 0.01)
+
+
+async def test_whoever_cannot_pay_for_a_request_that_goes_on_is_turned_away():
+    held = Held(USED)
+    lm = Cached(held)
+    budgets = [Budget(calls=1), Budget(calls=0, scope="empty"), Budget(calls=1)]
+    asking = []
+    for budget in budgets:
+        asking.append(asyncio.create_task(in_budget(budget, Run(lm))))
+        await settled()
+    asking[0].cancel()
+    await settled()
+    held.release()
+    async with asyncio.timeout(BOUND):
+        _, refused, result = await asyncio.gather(*asking, return_exceptions=True)
+    assert isinstance(refused, BudgetError)
+    assert refused.scope == "empty"
+    assert isinstance(result, GraphResult)
+    assert result.usage.calls == 1
+    assert [budget.usage.calls for budget in budgets] == [0, 0, 1]
+    assert held.asked == [
+        "Reply\n\n" + json.dumps({"Ask": {"text": "what?"}}, separators=(",", ":"))
+    ]
+
+
+async def test_a_request_that_nobody_else_can_pay_for_is_given_up_at_the_cost_of_the_first():
+    held = Held()
+    lm = Cached(held)
+    budgets = [Budget(calls=1), Budget(calls=0)]
+    runs = [Run(lm), Run(lm)]
+    asking = []
+    for budget, each in zip(budgets, runs, strict=True):
+        asking.append(asyncio.create_task(in_budget(budget, each)))
+        await settled()
+    asking[0].cancel()
+    async with asyncio.timeout(BOUND):
+        outcomes = await asyncio.gather(*asking, return_exceptions=True)
+    assert [type(each) for each in outcomes] == [asyncio.CancelledError, BudgetError]
+    assert (held.running, len(held.cancelled)) == (0, 1)
+    assert [budget.usage.calls for budget in budgets] == [1, 0]
+    assert [each.journal.usage().calls for each in runs] == [1, 0]
+
+
+async def test_tries_that_failed_are_paid_by_whoever_paid_then():
+    waiting = asyncio.Event()
+    go_on = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        waiting.set()
+        await go_on.wait()
+
+    lm = Cached(Retry(ToyBackend(busy(), Answer(REPLY, USED)), sleep=sleep))
+    budgets, runs = [Budget(calls=5), Budget(calls=5)], [Run(lm), Run(lm)]
+    asking = [
+        asyncio.create_task(in_budget(budget, each))
+        for budget, each in zip(budgets, runs, strict=True)
+    ]
+    async with asyncio.timeout(BOUND):
+        await waiting.wait()
+        await settled()
+        asking[0].cancel()
+        await asyncio.wait(asking[:1])
+        go_on.set()
+        await asking[1]
+    assert [budget.usage.calls for budget in budgets] == [1, 1]
+    assert [each.journal.usage().calls for each in runs] == [1, 1]
+
+
+async def test_an_lm_that_asks_a_shared_question_in_turn_is_charged_once():
+    held = Held(USED)
+    shared = Cached(held)
+
+    class Router(ScriptedLM):
+        async def fill(self, *args: Any, **options: Any) -> Any:
+            return await shared.fill(*args, **options)
+
+    budgets = [Budget(calls=1), Budget(calls=1)]
+    asking = []
+    for budget in budgets:
+        asking.append(asyncio.create_task(in_budget(budget, Run(Router()))))
+        await settled()
+    asking[0].cancel()
+    await asyncio.wait(asking[:1])
+    held.release()
+    async with asyncio.timeout(BOUND):
+        await asking[1]
+    assert [budget.usage.calls for budget in budgets] == [0, 1]
+    assert [budget.remaining.calls for budget in budgets] == [1, 0]
+
+
+async def test_what_was_answered_and_not_kept_when_all_were_gone_is_counted():
+    putting = asyncio.Event()
+
+    class Slow(MemoryCache):
+        async def put(self, key: str, text: str) -> None:
+            putting.set()
+            await asyncio.Event().wait()
+
+    lm = Cached(ToyBackend(Answer(REPLY, USED)), Slow())
+    with metered() as used:
+        making = asyncio.create_task(lm.make(Ask(), Reply))
+    async with asyncio.timeout(BOUND):
+        await putting.wait()
+        making.cancel()
+        await asyncio.wait([making])
+    assert replace(Usage.total(used), seconds=0.0) == USED
+
+
+@given(
+    budgets=st.lists(st.integers(0, 3), min_size=1, max_size=5),
+    moves=st.lists(st.tuples(st.sampled_from(["ask", "cancel", "answer"]), st.integers(0, 4))),
+)
+def test_however_they_come_and_go_each_request_is_paid_once_and_by_those_who_can(
+    budgets: list[int], moves: list[tuple[str, int]]
+):
+    async def play() -> None:
+        sent = 0
+        gates: list[asyncio.Future[None]] = []
+
+        class Gated(Backend):
+            async def answer(self, prompt: Prompt) -> Answer:
+                nonlocal sent
+                sent += 1
+                gate = asyncio.get_running_loop().create_future()
+                gates.append(gate)
+                await gate
+                return Answer(REPLY, USED, "cut-off")  # which is not kept
+
+        lm = Cached(Gated())
+        scopes = [Budget(calls=limit) for limit in budgets]
+        tasks: list[list[asyncio.Task[Answer]]] = [[] for _ in scopes]
+
+        async def ask(budget: Budget) -> Answer:
+            with budget:
+                return await lm.answer(prompt())
+
+        for move, number in moves:
+            number %= len(scopes)
+            if move == "ask":
+                tasks[number].append(asyncio.create_task(ask(scopes[number])))
+            elif move == "cancel" and tasks[number]:
+                tasks[number][-1].cancel()
+            elif move == "answer" and gates and not gates[-1].done():
+                gates[-1].set_result(None)
+            await settled()
+            for scope, limit in zip(scopes, budgets, strict=True):
+                assert scope.usage.calls <= limit
+        for task in (task for each in tasks for task in each):
+            task.cancel()
+        await settled()
+        assert sent == sum(scope.usage.calls for scope in scopes)
+        for scope, limit in zip(scopes, budgets, strict=True):
+            assert scope.remaining.calls == limit - scope.usage.calls
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        for task in (task for each in tasks for task in each):
+            if not task.cancelled():
+                task.exception()
+
+    run(play)
 
 
 def test_one_cache_serves_several_event_loops_one_after_another(tmp_path: Path):

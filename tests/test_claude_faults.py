@@ -299,6 +299,19 @@ async def test_an_error_is_one_even_under_the_name_of_success(
     assert "a warning" in error.message
 
 
+@pytest.mark.parametrize("changed", [{"api_error_status": 500}, {"error": "server_error"}, {}])
+async def test_however_much_an_error_says_the_end_of_stderr_is_told(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    printed = result(is_error=True, result="it went wrong " + "x" * 5000, **changed)
+    body = "print(text); print('the start', 'y' * 1500, 'the cause', file=sys.stderr)"
+    error = await failure(script(tmp_path, body, text=json.dumps(printed)))
+    assert "it went wrong x" in error.message
+    assert error.message.endswith("y the cause")
+    assert "the start" not in error.message
+    assert len(error.message) < 1300
+
+
 async def test_the_reasons_of_an_error_without_a_text_are_told(tmp_path: Path) -> None:
     printed = result(is_error=True, result=None, errors=["no budget", "no time"])
     assert "no budget; no time" in (await failure(printing(tmp_path, printed))).message
@@ -345,6 +358,8 @@ async def test_a_schema_that_the_program_ignored_is_told(tmp_path: Path, before:
     said = message({"type": "text", "text": "I would wear a shirt."})
     error = await failure(printing(tmp_path, [*before, said, printed]))
     assert error.code == "bae-lm-schema-ignored"
+    assert error.usage is not None
+    assert error.usage.cost == printed["total_cost_usd"]  # it was asked, and paid for
     assert "I would wear a shirt." in error.message
     assert not error.retryable
 
@@ -366,6 +381,19 @@ async def test_a_program_that_hangs_is_a_timeout(tmp_path: Path) -> None:
     assert error.retryable
 
 
+async def test_what_a_program_printed_on_stderr_is_told_when_it_had_to_be_ended(
+    tmp_path: Path,
+) -> None:
+    loud = "print('no proxy there', file=sys.stderr, flush=True)\n"
+    error = await failure(script(tmp_path, loud + "time.sleep(1000)"), timeout=2)
+    assert error.code == "bae-lm-timeout"
+    assert error.message.endswith("within 2 s; stderr ends: no proxy there")
+    endless = loud + "while True: sys.stdout.write('x' * 1000)"
+    error = await failure(script(tmp_path, endless), max_output=50_000)
+    assert error.code == "bae-lm-output-too-long"
+    assert error.message.endswith("; stderr ends: no proxy there")
+
+
 async def test_a_program_that_hangs_and_will_not_end_is_killed(tmp_path: Path) -> None:
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: time.sleep(60)"
     error = await failure(script(tmp_path, stubborn), timeout=0.3)
@@ -379,6 +407,7 @@ async def test_a_program_that_is_not_there_is_told_with_how_to_get_it(tmp_path: 
         assert name in error.message
         assert "npm install" in (error.fix or "")
         assert not error.retryable
+        assert not error.sent
 
 
 async def test_a_file_that_is_no_program_is_told(tmp_path: Path) -> None:
@@ -389,12 +418,26 @@ async def test_a_file_that_is_no_program_is_told(tmp_path: Path) -> None:
         error = await failure(str(path))
         assert error.code == "bae-lm-program-missing"
         assert str(path) in error.message
+        assert not error.sent
 
 
 async def test_a_program_that_the_system_will_not_start_is_told(tmp_path: Path) -> None:
     error = await failure(printing(tmp_path, result()), env={"LONG": "x" * 200_000})
     assert error.code == "bae-lm-program-failed"
     assert isinstance(error.cause, OSError)
+    assert not error.retryable
+
+
+async def test_a_directory_for_temporary_files_that_is_gone_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = printing(tmp_path, result())
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+        error = await failure(program)
+    assert error.code == "bae-lm-program-failed"
+    assert "no empty directory" in error.message
+    assert "TMPDIR" in (error.fix or "")
     assert not error.retryable
 
 
@@ -447,6 +490,22 @@ def test_settings_are_the_given_variables_that_are_no_secrets() -> None:
     assert ClaudeCLIBackend().settings == {}
 
 
+def test_passwords_of_the_environment_are_not_in_the_settings() -> None:
+    env = {
+        "ANTHROPIC_BASE_URL": "https://me:hidden@gateway.test/v1?api_key=hidden&region=eu",
+        "ANTHROPIC_CUSTOM_HEADERS": "x-secret: hidden",
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "500",
+        "GOOGLE_CREDENTIALS": "hidden",
+        "HTTPS_PROXY": "http://me:hidden@proxy.test",
+        "PGPASS": "hidden",
+        "X_AUTH": "hidden",
+    }
+    assert ClaudeCLIBackend(env=env).settings == {
+        "ANTHROPIC_BASE_URL": "https://gateway.test/v1?api_key=&region=eu",
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "500",
+    }
+
+
 def test_a_budget_that_limits_cost_can_be_used_with_an_alias() -> None:
     assert ClaudeCLIBackend().least_cost(Usage(1, 1000, 1)) == 0.0
 
@@ -454,3 +513,25 @@ def test_a_budget_that_limits_cost_can_be_used_with_an_alias() -> None:
 def test_a_limit_on_output_below_one_byte_is_refused() -> None:
     with pytest.raises(ValueError, match="max_output"):
         ClaudeCLIBackend(max_output=0)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_time_that_is_none_is_refused(timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        ClaudeCLIBackend(timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model": "son\0net"},
+        {"model": "son\ud800net"},
+        {"env": {"A": "hid\0den"}},
+        {"env": {"A=B": "hidden"}},
+        {"env": {"": "hidden"}},
+    ],
+)
+def test_what_no_program_can_be_given_is_refused_when_the_backend_is_made(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"ClaudeCLIBackend\(.* no (program|variable)") as caught:
+        ClaudeCLIBackend(**given)
+    assert "hid" not in str(caught.value)

@@ -91,10 +91,10 @@ CLASSES: list[tuple[type[BaeError], str, dict[str, Any], dict[str, Any]]] = [
     (
         BaeLMError,
         "bae-lm-failed",
-        {"retryable": True, "retry_after": 2.0, "status": 429},
-        {"retryable": True, "retry_after": 2.0, "status": 429},
+        {"retryable": True, "retry_after": 2.0, "status": 429, "usage": Usage(calls=1)},
+        {"retryable": True, "retry_after": 2.0, "status": 429, "usage": Usage(calls=1)},
     ),
-    (BaeParseError, "bae-lm-unparsable", {}, {}),
+    (BaeParseError, "bae-lm-unparsable", {"sent": False}, {"sent": False, "usage": None}),
     (
         FillError,
         "bae-fill-invalid",

@@ -295,11 +295,14 @@ async def test_a_body_that_is_not_json_is_told_as_such(provider: Provider, make:
 async def test_nobody_listening_is_told_as_such(make: Make) -> None:
     async with Provider() as provider:
         backend = make(provider)
+    backend.retries = 0
     async with backend:
-        with pytest.raises(BaeLMError) as raised:
-            await backend.answer(prompt())
+        with metered() as reported, pytest.raises(BaeLMError) as raised:
+            await backend.fill(Outfit, {}, "Outfit")
     assert raised.value.code == "bae-lm-unreachable"
     assert raised.value.retryable
+    assert not raised.value.sent
+    assert reported == []
 
 
 @wrong_answers

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from socket import gaierror
 from typing import Any
 
 import pytest
@@ -133,3 +134,24 @@ def test_an_answer_that_did_not_come_in_time_says_the_bound(seconds: Any, said: 
     assert (error.code, error.retryable) == ("bae-lm-timeout", True)
     assert error.message.endswith(said)
     assert "timeout=" in (error.fix or "")
+
+
+class ConnectError(Exception):
+    """As HTTP clients name it."""
+
+
+@pytest.mark.parametrize("below", [ConnectError(), ConnectionRefusedError(), gaierror()], ids=repr)
+def test_where_no_connection_was_made_nothing_was_sent(below: Exception):
+    wrapped = RuntimeError("the SDK failed")
+    wrapped.__cause__ = below
+    assert not connection_error("Toy", wrapped).sent
+    assert not timeout_error("Toy", 1.0, wrapped).sent
+
+
+@pytest.mark.parametrize("below", [ConnectionResetError(), EOFError(), None], ids=repr)
+def test_a_connection_that_broke_off_may_have_carried_the_request(below: Exception | None):
+    wrapped = RuntimeError("the SDK failed")
+    wrapped.__cause__ = below
+    wrapped.__context__ = wrapped.__cause__
+    assert connection_error("Toy", wrapped).sent
+    assert timeout_error("Toy", 1.0, None).sent

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import pytest
 
-from bae import Dep, DepError, Gate, Graph, Map, Node, Usage
+from bae import LM, Dep, DepError, Gate, Graph, Map, Node, Usage
 from bae.journal import (
+    AnswerJudged,
     ChoiceMade,
     ChoiceStarted,
     FillEnded,
@@ -28,7 +29,8 @@ from bae.journal import (
     SourceStarted,
     StepStarted,
 )
-from bae.lm import metered, report
+from bae.lm import metered, report, tell
+from bae.lm.usage import Event
 from bae.testing import ScriptedLM
 
 
@@ -307,15 +309,41 @@ def test_a_usage_cannot_be_changed():
         Usage().calls = 3  # type: ignore[misc]
 
 
-def test_a_report_is_heard_by_the_innermost_meter_only():
+def test_a_report_is_heard_by_every_meter_around_it():
     with metered() as outer:
         report(Usage(calls=1))
         with metered() as inner:
             report(Usage(calls=2))
         report(Usage(calls=3))
 
-    assert outer == [Usage(calls=1), Usage(calls=3)]
+    assert outer == [Usage(calls=1), Usage(calls=2), Usage(calls=3)]
     assert inner == [Usage(calls=2)]
+
+
+def test_what_is_told_is_heard_by_everyone_who_watches():
+    outer: list[Event] = []
+    inner: list[Event] = []
+    with metered(outer.append), metered(), metered(inner.append):
+        tell("a piece")
+
+    assert outer == inner == ["a piece"]
+
+
+class Measuring(Node):
+    async def __call__(self, lm: LM) -> Noted:
+        told: list[Event] = []
+        with metered(told.append) as used:
+            made = await lm.make(self, Noted)
+        assert (Usage.total(used).calls, len(told)) == (1, 1)
+        return made
+
+
+async def test_a_body_that_measures_its_own_calls_hides_nothing_from_the_run():
+    lm = ScriptedLM({Noted: {"n": 3}})
+    result = await Graph(start=Measuring).arun(Measuring(), lm)
+
+    assert result.usage.calls == 1
+    assert len(result.journal.of(AnswerJudged)) == 1
 
 
 def test_a_report_outside_a_run_does_nothing():

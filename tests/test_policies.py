@@ -4,8 +4,10 @@ and what they have no part in passes through as it is."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import permutations
 from typing import Annotated, Any
 
@@ -168,6 +170,33 @@ async def test_what_the_lm_says_of_itself_is_what_it_says_now(wrap: Callable[[An
 
 
 @every
+async def test_everything_a_backend_says_of_itself_is_passed_on(wrap: Callable[[Any], Policy]):
+    class Odd(ToyBackend):
+        model, answers_unions, first_wait, free = "odd", False, 7.0, True
+        settings = {"seed": 3}  # type: ignore[assignment]
+
+        def least_cost(self, usage: Usage) -> float | None:
+            return 0.5 * usage.calls
+
+    toy = Odd(attempts=5, retries=6, one_call=False)
+    lm = wrap(toy)
+    said = {
+        name
+        for name in dir(Backend)
+        if not name.startswith("_") and not inspect.isfunction(getattr(Backend, name))
+    }
+    assert said == {
+        *("model", "answers_unions", "attempts", "retries", "first_wait", "one_call", "free"),
+        "settings",
+    }
+    for name in said - ({"retries"} if isinstance(lm, Retry) else set()):
+        assert getattr(lm, name) == getattr(toy, name) != getattr(Backend, name), name
+    assert lm.least_cost(Usage(calls=3)) == 1.5
+    await lm.reject(prompt())
+    assert toy.rejected == [prompt()]
+
+
+@every
 async def test_closing_a_policy_closes_what_is_inside(wrap: Callable[[Any], Policy]):
     closed: list[str] = []
 
@@ -290,6 +319,139 @@ async def test_the_four_methods_reach_an_lm_that_has_them():
     assert await lm.decide(Start()) == Draft(text="two")
 
 
+class Deciding(Mine):
+    """An LM with rules of its own for each of the methods."""
+
+    settings: Mapping[str, Any] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[str] = []
+
+    async def choose_type(self, types: Sequence[Any], context: Mapping[str, Any]) -> Any:
+        self.called.append("choose_type")
+        return types[0]
+
+    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
+        self.called.append("fill")
+        return target(text="filled", **resolved)
+
+    async def make(self, node: Node, target: Any) -> Any:
+        self.called.append("make")
+        return target(text="made")
+
+    async def decide(self, node: Node) -> Any:
+        self.called.append("decide")
+        return None if node == Start(topic="end") else Draft(text="decided")
+
+
+class Written(Node):
+    topic: str = "t"
+
+    async def __call__(self, lm: LM) -> Reply:
+        assert await lm.decide(Start(topic="end")) is None
+        assert await lm.decide(Start()) == Draft(text="decided")
+        return await lm.make(Start(), Reply)
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {"bare": lambda lm: lm, **WRAPS}
+
+
+@pytest.mark.parametrize("wrap", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize("budget", [False, True], ids=["", "in-a-budget"])
+async def test_a_body_is_answered_by_the_method_it_calls(wrap: Callable[[Any], Any], budget: bool):
+    inner = Deciding()
+    with Budget(calls=10) if budget else nullcontext() as counted:
+        lm = wrap(inner)
+        result = await Graph(start=Written).arun(Written(), lm)
+    assert result.trace[-1] == Reply(text="made")
+    assert inner.called == ["decide", "decide", "make"]
+    if counted is not None:
+        assert counted.usage.calls == 3
+    if lm is not inner or budget:
+        assert (result.usage.calls, result.usage.cost) == (3, None)
+
+
+async def test_what_a_method_of_an_lm_answers_is_kept_for_that_method():
+    inner = Deciding()
+    lm = Cached(inner)
+    for _ in range(2):
+        assert await lm.decide(Start()) == Draft(text="decided")
+        assert await lm.decide(Start(topic="end")) is None
+        assert await lm.make(Start(), Draft) == Draft(text="made")
+        assert await lm.fill(Draft, {}, "Draft", Start()) == Draft(text="filled")
+    assert inner.called == ["decide", "decide", "make", "fill"]
+    assert lm.statistics().unstored == 0
+
+
+async def test_a_node_of_another_type_that_was_made_is_refused():
+    class Wrong(Deciding):
+        async def make(self, node: Node, target: Any) -> Any:
+            return Refusal()
+
+        async def decide(self, node: Node) -> Any:
+            return "Draft"
+
+    for lm in (Retry(Wrong()), Foreign(Wrong())):
+        with pytest.raises(BaeLMError) as caught:
+            await lm.make(Start(), Draft)
+        assert caught.value.code == "bae-fill-other-type"
+        with pytest.raises(RouteError) as refused:
+            await lm.decide(Start())
+        assert refused.value.code == "bae-route-undeclared"
+
+
+async def test_a_choice_in_a_cache_that_is_not_offered_any_more_is_forgotten():
+    class Elsewhere(Policy):
+        async def answer(self, prompt: Prompt) -> Answer:
+            return Answer('{"choice": "Gone"}')
+
+    with pytest.raises(RouteError) as caught:
+        await Elsewhere(Deciding()).decide(Start())
+    assert caught.value.code == "bae-choice-outside"
+
+
+async def test_an_answer_to_a_choice_alone_is_made_by_the_lm():
+    class Elsewhere(Policy):
+        async def answer(self, prompt: Prompt) -> Answer:
+            if prompt.question.types:
+                return Answer('{"choice": "Draft"}')
+            return await self.ask(prompt)
+
+    assert await Elsewhere(Deciding()).decide(Start()) == Draft(text="made")
+
+
+class Overriding(ToyBackend):
+    """A backend with rules of its own above the one method."""
+
+    def __init__(self, *answers: Any, **options: Any) -> None:
+        super().__init__(*answers, **options)
+        self.called: list[str] = []
+
+    async def choose_type(self, types: Sequence[Any], context: Mapping[str, Any]) -> Any:
+        self.called.append("choose_type")
+        return await super().choose_type(types, context)
+
+    async def fill(self, *args: Any, **options: Any) -> Any:
+        self.called.append("fill")
+        return await super().fill(*args, **options)
+
+
+@pytest.mark.parametrize("wrap", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize("budget", [False, True], ids=["", "in-a-budget"])
+async def test_a_backend_that_overrides_its_methods_is_asked_through_them(
+    wrap: Callable[[Any], Any], budget: bool
+):
+    inner = Overriding(choose("Draft"), busy(), {"text": "abc"}, {"fine": True}, choose("None"))
+    with Budget(calls=10) if budget else nullcontext() as counted:
+        result = await Graph(start=Start).arun(Start(), wrap(inner))
+    assert way(result.trace) == ["Start", "Draft", "Review"]
+    assert inner.called == ["choose_type", "fill", "fill", "choose_type"]
+    assert result.usage.calls == 5
+    if counted is not None:
+        assert counted.usage.calls == 5
+
+
 async def test_a_choice_outside_what_was_offered_is_never_guessed_at():
     other = type("Draft", (Refusal,), {})  # of the same name as one that is offered
     with pytest.raises(RouteError) as caught:
@@ -359,3 +521,10 @@ def test_an_lm_is_named_by_its_model_or_its_class():
     named.model = "scripted-1"  # type: ignore[attr-defined]
     assert Foreign(named).model == "scripted-1"
     assert Foreign(ScriptedLM()).model.endswith("ScriptedLM")
+
+
+def test_what_is_no_budget_or_no_store_is_refused_where_the_policy_is_made():
+    with pytest.raises(TypeError, match="give a Budget"):
+        Budgeted(ScriptedLM(), 5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="give a store"):
+        Cached(ScriptedLM(), 5)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from bae import BaeLMError, Node
+from bae.lm import Cached
 from bae.lm.usage import metered
 from bae.testing import Provider, Status
 from bounded import run
@@ -191,6 +192,20 @@ async def test_model_settings_are_sent(provider: Provider) -> None:
     assert 77 in body.values()
     assert backend.settings["model_settings"] == settings
     assert json.loads(json.dumps(backend.settings)) == backend.settings
+
+
+async def test_settings_that_are_no_json_cannot_be_cached_and_those_on_time_do_not_matter(
+    provider: Provider,
+) -> None:
+    for value in (object(), lambda: None):
+        settings = {"extra_body": {"client": value}}
+        async with PydanticAIBackend(gpt(provider), model_settings=settings) as backend:
+            with pytest.raises(BaeLMError) as raised:
+                await Cached(backend).answer(prompt())
+        assert raised.value.code == "bae-lm-cache-key"
+        assert not raised.value.sent
+    timed = PydanticAIBackend(gpt(provider), model_settings={"timeout": object(), "seed": 1})
+    assert timed.settings["model_settings"] == {"seed": 1}
 
 
 async def test_claude_caches_where_its_settings_say_so(

@@ -4,6 +4,7 @@ wait go in the order they came, and nobody waits longer than they are willing to
 from __future__ import annotations
 
 import asyncio
+from time import process_time
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bae import BaeLMError, Usage
-from bae.lm import Answer, Backend, Cached, Prompt, RateLimit
+from bae.lm import Answer, Backend, Cached, Prompt, RateLimit, Retry, metered
 from bae.lm.policies.estimate import estimated_tokens
-from policy_parts import REPLY, Ask, Clock, graph, prompt, run, settled
+from bae.lm.policies.window import Window
+from policy_parts import REPLY, Ask, Clock, Reply, at_once, busy, graph, prompt, run, settled
 from toy_backend import ToyBackend
 
 
@@ -144,6 +146,36 @@ async def test_an_answer_from_a_cache_inside_does_not_count():
     assert lm.statistics().requests == 1
 
 
+async def test_every_retry_inside_counts():
+    clock = Clock()
+    toy = ToyBackend(busy(), busy(), REPLY)
+    lm = limited(clock, Retry(toy, sleep=at_once), requests=5, per=60)
+    await lm.answer(prompt())
+    assert lm.statistics().requests == toy.calls == 3
+
+
+async def test_what_was_never_sent_does_not_count():
+    clock = Clock()
+    lm = limited(clock, ToyBackend(busy(sent=False), busy()), requests=5, tokens=500, per=60)
+    for calls in (0, 1):
+        with pytest.raises(BaeLMError):
+            await lm.answer(prompt())
+        assert lm.statistics().requests == calls
+
+
+async def test_those_who_were_cancelled_while_waiting_are_no_calls():
+    clock = Clock()
+    inner = Timed(clock)
+    lm = limited(clock, inner, requests=1, per=60)
+    with metered() as used:
+        making = [asyncio.create_task(lm.make(Ask(text=str(n)), Reply)) for n in range(5)]
+    await settled()
+    for task in making:
+        task.cancel()
+    await asyncio.wait(making)
+    assert Usage.total(used).calls == len(inner.sent) == 1
+
+
 # --- a bounded wait -----------------------------------------------------------------------------
 
 
@@ -159,6 +191,64 @@ async def test_a_request_that_would_wait_too_long_fails_at_once():
     await clock.until_idle()
     await asyncio.gather(*asking)
     assert inner.order == ["a", "b"]
+
+
+@given(
+    sent=st.lists(st.floats(0, 60), max_size=12),
+    limit=st.integers(1, 6),
+    waiting=st.integers(0, 30),
+    now=st.floats(0, 100),
+)
+def test_the_wait_behind_others_is_known_from_their_number(
+    sent: list[float], limit: int, waiting: int, now: float
+):
+    def window() -> Window:
+        made = Window(limit, None, 60)
+        for at in sorted(sent)[-limit:]:
+            made.add(at, 0)
+        return made
+
+    now = max([now, *sent])
+    replayed, at = window(), now
+    for _ in range(waiting):
+        at += replayed.wait(at, 0)
+        replayed.add(at, 0)
+    at += replayed.wait(at, 0)
+    assert window().least_wait(now, waiting + 1, 0) == pytest.approx(at - now, abs=1e-6)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 120), min_size=1, max_size=20),
+    there=st.lists(st.tuples(st.floats(0, 60), st.integers(1, 50)), max_size=5),
+)
+def test_nobody_is_refused_who_would_be_sent_in_time(
+    sizes: list[int], there: list[tuple[float, int]]
+):
+    def window() -> Window:
+        made = Window(None, 100, 60)
+        for at, size in sorted(there):
+            made.add(at, size)
+        return made
+
+    replayed, at = window(), 60.0
+    for size in sizes:
+        at += replayed.wait(at, size)
+        replayed.add(at, size)
+    least = window().least_wait(60.0, len(sizes), sum(min(size, 100) for size in sizes))
+    assert least <= at - 60.0 + 1e-6
+
+
+async def test_a_long_queue_does_not_hold_up_the_loop_when_waits_are_bounded():
+    lm = RateLimit(ToyBackend(lambda _: REPLY), requests=500, longest_wait=3600)
+    before = process_time()
+    asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(4000)]
+    await settled()
+    taken = process_time() - before
+    for task in asking:
+        task.cancel()
+    await asyncio.wait(asking)
+    assert lm.statistics().sent == 500
+    assert taken < 2  # it would be more, were the queue gone through for each
 
 
 async def test_a_request_that_is_refused_is_not_counted_as_a_call():

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bae import BaeLMError, Usage
-from bae.lm import Retry, metered
-from bae.lm.policies.retry import retrying
+from bae.journal import AnswerJudged, AnswerRestarted, TextArrived
+from bae.lm import Answer, Backend, Cached, Prompt, Restart, Retry, metered, tell
+from bae.lm.usage import Event
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from policy_parts import REPLY, Ask, Reply, at_once, busy, graph, prompt, run
@@ -107,6 +108,13 @@ async def test_a_provider_that_asks_for_a_longer_wait_gets_it():
     assert found == [7, 2]
 
 
+async def test_many_who_are_asked_to_wait_equally_long_do_not_come_back_at_once():
+    errors = [busy(retry_after=5) for _ in range(50)]
+    found = await waits(*errors, first=1, factor=1, jitter=0.5)
+    assert all(5 <= wait <= 5.5 for wait in found)
+    assert len(set(found)) > 40
+
+
 async def test_a_wait_longer_than_allowed_is_not_begun():
     toy = ToyBackend(busy(retry_after=3600), REPLY)
     with pytest.raises(BaeLMError) as caught:
@@ -149,17 +157,56 @@ async def test_requests_are_counted_when_all_of_them_failed():
     assert Usage.total(used).calls == 3
 
 
-async def test_every_failure_is_told_the_last_one_too():
-    told: list[BaseException] = []
-    errors = [busy(), busy(), busy()]
-    left = list(errors)
+async def test_a_run_that_is_cancelled_while_waiting_counts_what_was_sent():
+    waiting = asyncio.Event()
 
-    async def ask() -> None:
-        raise left.pop(0)
+    async def for_ever(seconds: float) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
 
-    with pytest.raises(BaeLMError):
-        await retrying(ask, 2, sleep=at_once, on_failure=told.append)
-    assert told == errors
+    toy = ToyBackend(busy(), REPLY)
+    with metered() as used:
+        making = asyncio.create_task(Retry(toy, sleep=for_ever).make(Ask(), Reply))
+    async with asyncio.timeout(BOUND):
+        await waiting.wait()
+        making.cancel()
+        await asyncio.wait([making])
+    assert Usage.total(used).calls == toy.calls == 1
+
+
+async def test_requests_that_wait_to_be_sent_again_are_told_so_that_text_can_begin_anew():
+    class Stuttering(Backend):
+        tries = 0
+
+        async def answer(self, prompt: Prompt) -> Answer:
+            self.tries += 1
+            tell('{"text": ')
+            if self.tries < 3:
+                raise busy(retry_after=self.tries)
+            tell('"this"}')
+            return Answer(REPLY)
+
+    retried = [Retry(Stuttering(), sleep=at_once, jitter=0) for _ in range(2)]
+    for lm in (retried[0], Cached(retried[1])):
+        journal = (await graph.arun(Ask(), lm)).journal
+        kinds = (TextArrived, AnswerRestarted, AnswerJudged)
+        found = [type(record) for record in journal if isinstance(record, kinds)]
+        assert found == [
+            *(TextArrived, AnswerRestarted) * 2,
+            *(TextArrived, TextArrived, AnswerJudged),
+        ]
+        restarts = journal.of(AnswerRestarted)
+        assert [(r.by, str(r.error), r.wait) for r in restarts] == [
+            ("filling Reply", str(busy()), 1),
+            ("filling Reply", str(busy()), 2),
+        ]
+
+
+async def test_the_last_failure_is_raised_and_not_told_as_a_new_try():
+    told: list[Event] = []
+    with metered(told.append), pytest.raises(BaeLMError):
+        await Retry(ToyBackend(lambda _: busy()), 2, sleep=at_once).make(Ask(), Reply)
+    assert [type(event) for event in told] == [Restart, Restart]
 
 
 @pytest.mark.parametrize(

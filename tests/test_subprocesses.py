@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bae.lm.subprocesses import KEPT, Ended, TooMuchOutput, run
+from bae.lm.subprocesses import KEPT, Ended, TookTooLong, TooMuchOutput, run
 from bounded import BOUND, some_turns
 from claude_programs import CALL, Calls, calls, children, living, open_files, script
 
@@ -133,6 +133,23 @@ async def test_a_timeout_ends_the_program(tmp_path: Path) -> None:
     program = script(tmp_path, "time.sleep(1000)")
     with pytest.raises(TimeoutError):
         await finish(program, timeout=0.1)
+
+
+async def test_what_a_program_prints_when_it_is_asked_to_end_is_kept(tmp_path: Path) -> None:
+    program = script(
+        tmp_path,
+        """
+        def end(*_):
+            os.write(2, b" the end")
+            os._exit(0)
+        signal.signal(signal.SIGTERM, end)
+        os.write(2, b"begun")
+        time.sleep(1000)
+        """,
+    )
+    with pytest.raises(TookTooLong) as caught:
+        await finish(program, timeout=2, grace=30)
+    assert caught.value.err == b"begun the end"
 
 
 async def test_a_program_that_will_not_end_is_killed(tmp_path: Path, line: Calls) -> None:

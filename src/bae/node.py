@@ -148,7 +148,7 @@ def _refuse_other_config(cls: type[Node]) -> None:
             f"{cls.__name__}.node_config is {config!r}, and no NodeConfig",
             node_type=cls,
             code="bae-node-config",
-            fix='write `node_config = NodeConfig(lm="…")`; pydantic\'s own settings are model_config',
+            fix='write `node_config = NodeConfig(lm="…")`; model_config is for pydantic',
         )
 
 

@@ -4,7 +4,7 @@ go by. A name is imported when it is first used, and a backend's package when it
 from typing import TYPE_CHECKING, Any
 
 from bae.lm.protocol import LM
-from bae.lm.usage import Attempt, Usage, metered, report, tell
+from bae.lm.usage import Attempt, Restart, Usage, metered, report, tell
 
 if TYPE_CHECKING:
     from bae.lm.anthropic_backend import AnthropicBackend
@@ -45,6 +45,7 @@ __all__ = [
     "PydanticAIBackend",
     "Question",
     "RateLimit",
+    "Restart",
     "Retry",
     "SQLiteCache",
     "Timeout",

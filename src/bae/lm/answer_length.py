@@ -4,6 +4,7 @@ on tokens of a local model is sized by it."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
@@ -60,7 +61,7 @@ class _Length:
         if not self.most:
             return 1
         ends = [v for k, v in schema.items() if k.lower().endswith(("minimum", "maximum"))]
-        return max(len(f"{each:.0f}") for each in ends)
+        return max(len(str(math.floor(each))) for each in ends)
 
     def array(self, schema: Schema) -> int:
         size = schema["maxItems"] if self.most else schema["minItems"]

@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from bae.exceptions import BaeLMError
 from bae.lm.anthropic_errors import error_for, not_understood
-from bae.lm.anthropic_messages import Heard
+from bae.lm.anthropic_messages import Heard, headers_without_secrets
 from bae.lm.anthropic_schemas import Schema, adapted, unfit
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.clients import PerLoop
@@ -92,12 +92,14 @@ class AnthropicBackend(Backend):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The limit on length, the temperature, the channel, and what is sent besides."""
+        """The limit on length, the temperature, the channel, to where it is sent, and what is sent
+        besides. Keys are not among it."""
         return {
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
             "channel": self.channel,
-            "base_url": self._base_url,
+            "base_url": self._address,
+            "headers": headers_without_secrets(self._headers),
             "extra": self.extra,
         }
 
@@ -113,18 +115,18 @@ class AnthropicBackend(Backend):
         """Send one request to Claude."""
         client = await self._clients.get()
         request = self._request(prompt)
+        heard = Heard()
+        bound = asyncio.timeout(self.timeout)
         try:
-            async with asyncio.timeout(self.timeout):
+            async with bound:
                 if self.stream:
-                    heard = await self._listen(client, request)
+                    await self._listen(client, request, heard)
                 else:
-                    heard = self._take(await client.messages.create(**request))
-        except TimeoutError as error:
-            raise timeout_error(self._who, self.timeout, error) from error
-        except BaeLMError:
-            raise
+                    self._take(await client.messages.create(**request), heard)
         except Exception as error:
-            meant = error_for(self._who, error, idle=self._between)
+            meant = self._meant(error, timed_out=bound.expired())
+            if isinstance(meant, BaeLMError):
+                meant.usage = heard.used(self.model)
             if meant is error:
                 raise
             raise meant from error
@@ -134,28 +136,50 @@ class AnthropicBackend(Backend):
     def _who(self) -> str:
         return f"AnthropicBackend({self.model!r})"
 
+    def _meant(self, error: Exception, *, timed_out: bool) -> Exception:
+        if isinstance(error, TimeoutError) and timed_out:
+            return timeout_error(self._who, self.timeout, error)
+        if isinstance(error, BaeLMError):
+            return error
+        return error_for(self._who, error, idle=self._between)
+
     @property
     def _between(self) -> float:
         """Seconds between two pieces; an answer that is not streamed comes in one."""
         return self.idle_timeout if self.stream else self.timeout
 
-    def _connect(self) -> AsyncAnthropic:
+    @cached_property
+    def _address(self) -> str:
+        """The base URL, which may also come from the environment or a profile: as a client that is
+        never connected finds it."""
         import httpx2
-        from anthropic import AnthropicError, AsyncAnthropic, DefaultAsyncHttpxClient
 
-        timeout = httpx2.Timeout(self._between, connect=self.connect_timeout)
+        nowhere = httpx2.AsyncClient(transport=httpx2.AsyncBaseTransport(), trust_env=False)
+        return str(self._client(nowhere).base_url)
+
+    def _client(self, http_client: Any) -> AsyncAnthropic:
+        import httpx2
+        from anthropic import AnthropicError, AsyncAnthropic
+
         try:
-            client = AsyncAnthropic(
+            return AsyncAnthropic(
                 api_key=self._api_key,
                 base_url=self._base_url,
-                timeout=timeout,
+                timeout=httpx2.Timeout(self._between, connect=self.connect_timeout),
                 max_retries=0,  # asking again is for the layer above, which counts it
                 default_headers=self._headers,
-                # One of its own would start a task to close itself where it is dropped unused.
-                http_client=self._http_client or DefaultAsyncHttpxClient(timeout=timeout),
+                http_client=http_client,
             )
         except AnthropicError as error:
             raise _no_key(self._who, error) from error
+
+    def _connect(self) -> AsyncAnthropic:
+        import httpx2
+        from anthropic import DefaultAsyncHttpxClient
+
+        timeout = httpx2.Timeout(self._between, connect=self.connect_timeout)
+        # One of the SDK's own would start a task to close itself where it is dropped unused.
+        client = self._client(self._http_client or DefaultAsyncHttpxClient(timeout=timeout))
         signed = {"authorization", "x-api-key"} & {name.lower() for name in self._headers}
         if not (client.api_key or client.auth_token or client.credentials or signed):
             raise _no_key(self._who, None)
@@ -209,6 +233,7 @@ class AnthropicBackend(Backend):
                 f"{self._who}: the channel for structured output does not take the schema: "
                 f"{unfit(schema)}",
                 code="bae-lm-request-refused",
+                sent=False,
                 cause=error,
                 fix='leave out channel="schema"',
             ) from error
@@ -219,8 +244,7 @@ class AnthropicBackend(Backend):
         thinking = cast(dict[str, Any], self.extra.get("thinking") or {}).get("type", "disabled")
         return thinking == "disabled" and not self.model.startswith(_UNFORCED)
 
-    async def _listen(self, client: AsyncAnthropic, request: dict[str, Any]) -> Heard:
-        heard = Heard()
+    async def _listen(self, client: AsyncAnthropic, request: dict[str, Any], heard: Heard) -> None:
         ended = False
         stream: AsyncStream[RawMessageStreamEvent] = await client.messages.create(
             **request, stream=True
@@ -244,10 +268,8 @@ class AnthropicBackend(Backend):
                         pass
         if not ended:
             raise connection_error(self._who, EOFError("the stream ended before the answer did"))
-        return heard
 
-    def _take(self, message: Any) -> Heard:
-        heard = Heard()
+    def _take(self, message: Any, heard: Heard) -> None:
         if getattr(message, "content", None) is None:
             raise not_understood(self._who, None)
         heard.model = message.model
@@ -256,7 +278,6 @@ class AnthropicBackend(Backend):
             heard.begin(block)
             heard.finish(block)
         heard.stop(message)
-        return heard
 
 
 @lru_cache(maxsize=256)
@@ -269,6 +290,7 @@ def _no_key(who: str, cause: BaseException | None) -> BaeLMError:
     return BaeLMError(
         f"{who} has no key to ask with",
         code="bae-lm-unauthorised",
+        sent=False,
         cause=cause,
         fix="set the environment variable ANTHROPIC_API_KEY, or give AnthropicBackend(api_key=…)",
     )

@@ -27,12 +27,17 @@ def error_for(who: str, error: Exception, *, idle: float) -> Exception:
             return connection_error(who, error)
         case anthropic.APIResponseValidationError() | httpx2.DecodingError():
             return not_understood(who, error)
+        case TimeoutError():  # of a socket, where no bound of ours is over
+            return timeout_error(who, None, error)
+        case ConnectionError():
+            return connection_error(who, error)
         case ValueError() | AttributeError():  # no JSON, or JSON without what is promised in it
             return not_understood(who, error)
         case anthropic.CredentialsError():
             return BaeLMError(
                 f"{who} has no credentials that work",
                 code="bae-lm-unauthorised",
+                sent=False,
                 cause=error,
                 fix="set the environment variable ANTHROPIC_API_KEY, or mend the profile it uses",
             )

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,6 +58,10 @@ class Heard:
             if found is not None:
                 self.counts[name] = found
 
+    def used(self, asked: str) -> Usage | None:
+        """What a message that broke off has used, as far as was told; None where nothing was."""
+        return replace(self._usage(self.model or asked), cost=None) if self.counts else None
+
     def answer(self, asked: str) -> Answer:
         """The answer of a message that has ended; `asked` is the model that was asked."""
         usage = self._usage(self.model or asked)
@@ -94,3 +100,18 @@ _COUNTED = (
     "cache_read_input_tokens",
     "cache_creation_input_tokens",
 )
+
+
+def headers_without_secrets(given: Mapping[str, str]) -> dict[str, str | None]:
+    """The headers that are sent with every request, those that the SDK takes from the environment
+    too; of secret ones only that they are there."""
+    sent: dict[str, str] = {}
+    for line in os.environ.get("ANTHROPIC_CUSTOM_HEADERS", "").split("\n"):
+        name, colon, value = line.partition(":")
+        if colon:
+            sent[name.strip().lower()] = value.strip()
+    sent |= {name.lower(): value for name, value in given.items()}
+    return {n: None if any(p in n for p in _SECRET) else sent[n] for n in sorted(sent)}
+
+
+_SECRET = ("auth", "cookie", "key", "secret", "token")

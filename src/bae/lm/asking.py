@@ -4,15 +4,13 @@ whoever watches the run, and what it used is reported."""
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bae.exceptions import NodeError
-from bae.lm.usage import Attempt, Usage, Verdict, report, tell
+from bae.lm.usage import Attempt, Verdict, report, tell
 
 if TYPE_CHECKING:
     from bae.lm.backend import Answer, Backend, Prompt, Turn
@@ -57,9 +55,9 @@ async def fill(
             first = None
         else:
             prompt = fill_prompt(target, wanted, resolved, instruction, source, turns)
-            answer = await _ask(backend, prompt)
+            answer = await ask(backend, prompt)
             if type(answer.value) is target:  # from an LM that builds nodes by itself
-                tell(_attempt(number, answer, "valid", ()))
+                tell(_attempt(number, prompt, answer, "valid", ()))
                 return answer.value
             got = read(answer)
             values, verdict, errors = got.value, got.verdict, got.errors
@@ -68,12 +66,12 @@ async def fill(
             kept |= {name: values[name] for name in wanted if name in values}
             built = build(target, asked, kept, resolved)
             if built.node is not None:
-                tell(_attempt(number, answer, "valid", ()))
+                tell(_attempt(number, prompt, answer, "valid", ()))
                 return built.node
             verdict = "cut-off" if answer.stop == "cut-off" else "invalid"
             errors, cause, wanted = built.errors, built.cause, built.wrong
             kept = {name: value for name, value in kept.items() if name not in wanted}
-        tried.append(_attempt(number, answer, verdict, errors))
+        tried.append(_attempt(number, prompt, answer, verdict, errors))
         tell(tried[-1])
         await backend.reject(prompt)
         if number > backend.attempts or verdict == "refused":
@@ -107,7 +105,7 @@ async def choose(
     turns: tuple[Turn, ...] = ()
     for number in count(1):
         prompt = choice_prompt(names, at_once, source, context, turns)
-        answer = await _ask(backend, prompt)
+        answer = await ask(backend, prompt)
         got = read(answer)
         verdict, errors = got.verdict, got.errors
         if got.value is not None:
@@ -123,11 +121,13 @@ async def choose(
                 node = await fill(backend, target, {}, target.__name__, source, first, tried)
                 return target, node
             if chosen is not None:
-                tell(_attempt(number, answer, "valid", ()))
+                tell(_attempt(number, prompt, answer, "valid", ()))
                 return chosen, None
             verdict = "cut-off" if answer.stop == "cut-off" else "invalid"
             errors = (f"choice: {repr(name)[:200]} is not one of {', '.join(names)}",)
-        tried.append(_attempt(number, answer, verdict, errors))
+            if at_once and not _is_object(inner):
+                errors = ("answer: there is no such object, and the choice belongs into it",)
+        tried.append(_attempt(number, prompt, answer, verdict, errors))
         tell(tried[-1])
         await backend.reject(prompt)
         if number > backend.attempts or verdict == "refused":
@@ -153,35 +153,18 @@ def _fillable_at_once(
     )
 
 
-async def _ask(backend: Backend, prompt: Prompt) -> Answer:
-    """Ask once; send a request that failed again where that may help. All of it is reported."""
+async def ask(backend: Backend, prompt: Prompt) -> Answer:
+    """Ask once; send a request that failed again where that may help. What the answer used is
+    reported here, and what failed where it was sent."""
     from bae.lm.policies.charging import charged, in_time
-    from bae.lm.policies.retry import retrying, was_sent
-
-    sent = perf_counter()
+    from bae.lm.policies.retry import retrying
 
     async def send() -> Answer:
-        nonlocal sent
-        sent = perf_counter()
-        try:
-            return await charged(backend, prompt)
-        except CancelledError as error:
-            failed(error)
-            raise
+        return await charged(backend, prompt)
 
-    def failed(error: BaseException) -> None:
-        if was_sent(error):
-            report(Usage(calls=1, seconds=perf_counter() - sent))
-
-    answer = await in_time(
-        lambda: retrying(send, backend.retries, first=backend.first_wait, on_failure=failed)
-    )
-    used = replace(
-        answer.usage,
-        attempts=1,
-        seconds=perf_counter() - sent,
-        models=answer.usage.models or ((backend.model,) if backend.model else ()),
-    )
+    answer = await in_time(lambda: retrying(send, backend.retries, first=backend.first_wait))
+    # An LM that asks again by itself has judged its answers, too.
+    used = replace(answer.usage, attempts=answer.usage.attempts or 1)
     report(used)
     return replace(answer, usage=used)
 
@@ -202,10 +185,12 @@ def made_of(target: type[N], resolved: Mapping[str, Any]) -> N:
     return built.node
 
 
-def _attempt(number: int, answer: Answer, verdict: Verdict, errors: tuple[str, ...]) -> Attempt:
+def _attempt(
+    number: int, prompt: Prompt, answer: Answer, verdict: Verdict, errors: tuple[str, ...]
+) -> Attempt:
     from bae.lm.reading import text_of
 
-    return Attempt(number, text_of(answer), verdict, errors, answer.usage)
+    return Attempt(number, text_of(answer), verdict, errors, answer.usage, prompt.flat())
 
 
 def _is_object(value: object) -> bool:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
 
 from bae.lm import asking
 from bae.lm.usage import Usage
@@ -107,6 +107,15 @@ class Answer:
     stop: Literal["end", "cut-off", "refused"] = "end"
     value: Any = UNPARSED
 
+    def __post_init__(self) -> None:
+        if not isinstance(cast(object, self.text), str):
+            raise TypeError(
+                f"Answer({type(self.text).__name__}): give the text of the model, or what it said "
+                "as JSON with Answer(value=…)"
+            )
+        if self.stop not in ("end", "cut-off", "refused"):
+            raise ValueError(f'Answer(stop={self.stop!r}): give "end", "cut-off" or "refused"')
+
 
 class Backend(ABC):
     """A language model. Subclass it and write `answer`, and that alone: the four methods of
@@ -171,6 +180,11 @@ class Backend(ABC):
 
     async def aclose(self) -> None:  # noqa: B027  not all hold connections
         """Close connections. The backend may be used again; it opens new ones then."""
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.model!r})" if self.model else f"{type(self).__name__}()"
+        )
 
     async def __aenter__(self) -> Self:
         return self

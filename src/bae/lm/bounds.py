@@ -96,6 +96,7 @@ class _Bounding:
                 f"no answer of bounded length fits the schema of {self.title or 'the answer'}"
                 + (f": there is no value for {', '.join(bad)}" if bad else ""),
                 code="bae-lm-schema-unbounded",
+                sent=False,
                 fix="let a type that stands in itself do without, by a None or an empty list, and "
                 "check that every least size or value is under its greatest",
             )
@@ -172,6 +173,7 @@ class _Bounding:
                 f"the schema of {self.title or 'the answer'} refers to {name!r}, which is not in "
                 "it",
                 code="bae-lm-schema-unbounded",
+                sent=False,
                 fix="put what it refers to under $defs",
             )
         below = self.reachable[name]
@@ -201,7 +203,8 @@ class _Bounding:
     def text(self, schema: Schema) -> Schema | None:
         least = int(schema.get("minLength", 0))
         own = schema.get("maxLength", math.inf)
-        most = int(min(own, max(self.longest_text, least)))
+        needed = shortest_match(schema["pattern"]) if "pattern" in schema else 0
+        most = int(min(own, max(self.longest_text, least, needed)))
         if least > most:
             return None
         made: Schema = {"type": "string"}
@@ -260,6 +263,7 @@ class _Bounding:
         most = int(min(schema.get("maxProperties", math.inf), max(self.longest_list, least)))
         if least > most:
             return None
+        nothing = _closed({}, []) if least == 0 else None
         keys = as_schema(schema.get("propertyNames"))
         if "$ref" in keys:
             keys = self.definitions.get(name_in(keys["$ref"]), {})
@@ -268,20 +272,26 @@ class _Bounding:
             keys, values = {"pattern": pattern}, each
         value = self.one(values, inside, depth)
         if value is None or most == 0:
-            return _closed({}, []) if least == 0 else None
+            return nothing
         names = [keys["const"]] if "const" in keys else keys.get("enum")
         if names is not None:
             texts = [name for name in names if isinstance(name, str)]
+            if least > len(texts):
+                return None
             return _closed(dict.fromkeys(texts, value), texts[:least])
+        key = self.key(keys)
+        if key is None:
+            return nothing
         return {
             **_closed({}, []),
-            "patternProperties": {self.key(keys): value},
+            "patternProperties": {key: value},
             "minProperties": least,
             "maxProperties": most,
         }
 
-    def key(self, schema: Schema) -> str:
-        """The pattern of a key. There is no other way to bound one."""
+    def key(self, schema: Schema) -> str | None:
+        """The pattern of a key; there is no other way to bound one. A key of no characters at all
+        is none that a dict could have several of, and is left out."""
         if "pattern" in schema and self.holds(schema) and _is_finite(schema["pattern"]):
             return schema["pattern"]
         form = FORMS.get(schema.get("format", ""))
@@ -289,6 +299,8 @@ class _Bounding:
             return form.pattern
         least = int(schema.get("minLength", 1))
         most = int(min(schema.get("maxLength", math.inf), max(LONGEST_KEY, least)))
+        if least > most:
+            return None
         return rf'^[^"\\\x00-\x1f]{{{least},{most}}}$'
 
 

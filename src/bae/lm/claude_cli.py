@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from errno import EACCES, EAGAIN, EMFILE, ENFILE, ENOENT, ENOEXEC, ENOMEM, ENOTDIR
+from errno import EACCES, EAGAIN, EMFILE, ENFILE, ENOENT, ENOEXEC, ENOMEM, ENOSPC, ENOTDIR
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,11 +16,12 @@ from typing import Any
 
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Backend, Prompt
-from bae.lm.claude_output import answer_in
+from bae.lm.claude_output import answer_in, stderr_of
 from bae.lm.http_errors import timeout_error
 from bae.lm.plain_schemas import plain
 from bae.lm.prices import cost_of
-from bae.lm.subprocesses import TooMuchOutput, run
+from bae.lm.secrecy import without_secrets
+from bae.lm.subprocesses import Ended, TookTooLong, TooMuchOutput, run
 from bae.lm.usage import Usage
 
 LONGEST_ARGUMENT = 120_000 if os.name == "posix" else 12_000
@@ -60,6 +61,14 @@ class ClaudeCLIBackend(Backend):
         super().__init__(attempts=attempts, retries=retries, one_call=one_call)
         if max_output < 1:
             raise ValueError(f"ClaudeCLIBackend(max_output={max_output!r}): give 1 or more")
+        if not timeout > 0:
+            raise ValueError(f"ClaudeCLIBackend(timeout={timeout!r}): give a number of seconds")
+        if not _can_be_given(model):
+            raise ValueError(f"ClaudeCLIBackend({model!r}): no program can be given this name")
+        for name, value in (env or {}).items():
+            if not name or "=" in name or not _can_be_given(name) or not _can_be_given(value):
+                # The value may be a secret.
+                raise ValueError(f"ClaudeCLIBackend(env=…): {name!r} is no variable with a text")
         self.model = model
         self.timeout = timeout
         self.executable = os.fspath(executable)
@@ -69,8 +78,8 @@ class ClaudeCLIBackend(Backend):
     @property
     def settings(self) -> Mapping[str, Any]:
         """Those of the given environment variables that say where, and how, the model is asked;
-        keys and tokens are not among them."""
-        return {name: self._env[name] for name in sorted(self._env) if not _is_secret(name)}
+        keys, tokens and passwords are not among them."""
+        return without_secrets(dict(sorted(self._env.items())))
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs by Anthropic's prices. Where the name is an alias
@@ -83,36 +92,54 @@ class ClaudeCLIBackend(Backend):
         given = prompt.flat().encode(errors="replace")
         if given.startswith(b"/"):
             given = b"\n" + given  # or it would be taken for a command to the program
+        with self._empty_directory() as empty:
+            ended = await self._run(arguments, given, empty)
+        return answer_in(ended, self._who, self.model)
+
+    @property
+    def _who(self) -> str:
+        return f"ClaudeCLIBackend({self.model!r})"
+
+    def _empty_directory(self) -> TemporaryDirectory[str]:
+        # On the loop: to make and remove one is quicker than to have a thread do it.
         try:
-            # On the loop: to make and remove an empty directory is quicker than to have a thread
-            # do it.
-            with TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True) as empty:
-                env = self._environment(empty)
-                ended = await run(
-                    [self._program(env), *arguments],
-                    given=given,
-                    cwd=empty,
-                    env=env,
-                    timeout=self.timeout,
-                    limit=self.max_output,
-                )
-        except TimeoutError as error:
-            raise timeout_error(self._who, self.timeout, error) from error
+            return TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise BaeLMError(
+                f"{self._who}: there is no empty directory for the program to run in, because none "
+                "could be made",
+                code="bae-lm-program-failed",
+                sent=False,
+                retryable=error.errno in _FOR_NOW,
+                cause=error,
+                fix="check that the directory for temporary files (TMPDIR) is there, may be "
+                "written to, and has room",
+            ) from error
+
+    async def _run(self, arguments: list[str], given: bytes, empty: str) -> Ended:
+        env = self._environment(empty)
+        try:
+            return await run(
+                [self._program(env), *arguments],
+                given=given,
+                cwd=empty,
+                env=env,
+                timeout=self.timeout,
+                limit=self.max_output,
+            )
+        except TookTooLong as error:
+            besides = stderr_of(error.err)
+            raise timeout_error(self._who, self.timeout, error, besides=besides) from error
         except TooMuchOutput as error:
             raise BaeLMError(
                 f"{self._who}: the program printed more than {self.max_output} bytes on "
-                f"{error.pipe}, and was ended",
+                f"{error.pipe}, and was ended{stderr_of(error.err)}",
                 code="bae-lm-output-too-long",
                 cause=error,
                 fix="see what it prints, or allow for more with max_output=…",
             ) from error
         except OSError as error:
             raise self._not_started(error) from error
-        return answer_in(ended, self._who, self.model)
-
-    @property
-    def _who(self) -> str:
-        return f"ClaudeCLIBackend({self.model!r})"
 
     def _arguments(self, prompt: Prompt) -> list[str]:
         schema = _fitted(json.dumps(prompt.schema))
@@ -125,6 +152,7 @@ class ClaudeCLIBackend(Backend):
                     f"{self._who}: the {name} of {prompt.name} has {size} bytes, and the program "
                     f"takes {LONGEST_ARGUMENT}",
                     code="bae-lm-request-refused",
+                    sent=False,
                     fix="ask for less at once: split the node in two",
                 )
         return [
@@ -151,6 +179,7 @@ class ClaudeCLIBackend(Backend):
         raise BaeLMError(
             f"{self._who}: there is no program {self.executable!r}",
             code="bae-lm-program-missing",
+            sent=False,
             fix="npm install -g @anthropic-ai/claude-code, then run claude once and log in; or "
             "say where it is with ClaudeCLIBackend(executable=…)",
         )
@@ -161,13 +190,15 @@ class ClaudeCLIBackend(Backend):
             return BaeLMError(
                 said,
                 code="bae-lm-program-missing",
+                sent=False,
                 cause=error,
                 fix="check that the file is the program claude, and executable",
             )
         return BaeLMError(
             said,
             code="bae-lm-program-failed",
-            retryable=error.errno in (EAGAIN, EMFILE, ENFILE, ENOMEM),  # for now, and not for ever
+            sent=False,
+            retryable=error.errno in _FOR_NOW,
             cause=error,
             fix="see the cause; where there are too many at once, wrap the LM in "
             "bae.lm.Concurrency(…)",
@@ -179,9 +210,16 @@ def _fitted(schema: str) -> str:
     return json.dumps(plain(json.loads(schema)))
 
 
-def _is_secret(name: str) -> bool:
-    return any(part in name.upper() for part in ("KEY", "TOKEN", "SECRET", "PASSW", "HEADER"))
+def _can_be_given(text: str) -> bool:
+    """Whether a text can be an argument, or stand in the environment, of a program."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
+
+_FOR_NOW = (EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC)
+"""What a system is short of for a while, and not for ever."""
 
 _SWITCHES = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",

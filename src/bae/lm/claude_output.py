@@ -45,12 +45,15 @@ def answer_in(ended: Ended, who: str, model: str) -> Answer:
         return Answer("".join(texts), usage, "cut-off")
     # Its own limit of one request, and its own check against the schema, end it in an error.
     if failed and result.get("subtype") not in _ITS_OWN:
-        raise said.error()
+        error = said.error()
+        if usage.cost:
+            error.usage = usage
+        raise error
     if given:
         return _given(given[-1], usage)
     if TOOL in said.tools:
         return Answer("\n".join(texts), usage)
-    raise said.without_answer()
+    raise said.without_answer(usage)
 
 
 def exited(ended: Ended, who: str) -> BaeLMError:
@@ -60,7 +63,7 @@ def exited(ended: Ended, who: str) -> BaeLMError:
         how = f"was ended by signal {-ended.status}"
     said = "" if not ended.out.strip() else f", and printed {_quoted(ended.out)}"
     return BaeLMError(
-        f"{who}: the program {how}{said}{stderr_of(ended)}",
+        f"{who}: the program {how}{said}{stderr_of(ended.err)}",
         code="bae-lm-program-failed",
         # A signal comes from outside, as when memory is short.
         retryable=ended.status < 0,
@@ -68,10 +71,10 @@ def exited(ended: Ended, who: str) -> BaeLMError:
     )
 
 
-def stderr_of(ended: Ended) -> str:
-    """The end of what a program printed on stderr, as a part of a message."""
-    text = ended.err.decode(errors="replace").strip()
-    return f"; stderr ends: {text}" if text else ""
+def stderr_of(printed: bytes) -> str:
+    """The end of what a program printed on stderr, as the end of a message."""
+    text = printed.decode(errors="replace").strip()
+    return f"; stderr ends: {text[-_SHOWN:]}" if text else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +130,14 @@ class _Said:
 
     def error(self) -> BaeLMError:
         """The error of a request that failed."""
-        said = f"{self.told}{stderr_of(self.ended)}"
+        told = self.told if len(self.told) <= _SHOWN else f"{self.told[:_SHOWN]}…"
+        besides = stderr_of(self.ended.err)
+        said = f"{told}{besides}"
         status = self.result.get("api_error_status")
         if not isinstance(status, int) or not 400 <= status <= 599:
             status = _STATUS.get(self.kind or "")
         if status is not None:
-            return status_error(self.who, status, said)
+            return status_error(self.who, status, told, besides=besides)
         if self.kind in ("authentication_failed", "oauth_org_not_allowed", "billing_error"):
             return BaeLMError(
                 f"{self.who} may not ask: {said}",
@@ -152,12 +157,13 @@ class _Said:
             fix="see what it says",
         )
 
-    def without_answer(self) -> BaeLMError:
+    def without_answer(self, usage: Usage) -> BaeLMError:
         """The error of a result that has no structured answer, and no model that withheld it."""
         return BaeLMError(
             f"{self.who}: the program did not hold the model to the schema, and there is no "
-            f"structured answer; it says {self.told!r}{stderr_of(self.ended)}",
+            f"structured answer; it says {self.told!r}{stderr_of(self.ended.err)}",
             code="bae-lm-schema-ignored",
+            usage=usage,
             fix="the program must be of version 2.1 or later (claude --version); it drops, without "
             "a word, a schema that it does not understand: look for what is unusual in that of "
             "the node",
@@ -174,7 +180,7 @@ def _messages(ended: Ended, who: str) -> list[Message]:
         begun = ended.out.lstrip()[:1] in (b"{", b"[")
         raise BaeParseError(
             f"{who}: what the program printed is not JSON{', or was cut off' if begun else ''}: "
-            f"{_quoted(ended.out)}{stderr_of(ended)}",
+            f"{_quoted(ended.out)}{stderr_of(ended.err)}",
             cause=error,
             retryable=begun,
             fix="try the program by hand: claude -p hello --output-format json",
@@ -185,7 +191,7 @@ def _messages(ended: Ended, who: str) -> list[Message]:
         if ended.status:
             raise exited(ended, who)
         raise BaeLMError(
-            f"{who}: the program printed no result, but {_quoted(ended.out)}{stderr_of(ended)}",
+            f"{who}: the program printed no result, but {_quoted(ended.out)}{stderr_of(ended.err)}",
             code="bae-lm-program-failed",
             fix="its version must be 2.1 or later (claude --version)",
         )
@@ -237,6 +243,9 @@ def _quoted(printed: bytes) -> str:
         return "nothing"
     return repr(text) if len(text) <= 600 else f"{text[:300]!r} … {text[-300:]!r}"
 
+
+_SHOWN = 500
+"""Characters of what the program says of an error, and of what it printed on stderr."""
 
 _COUNTED = (
     ("inputTokens", "input_tokens"),

@@ -95,6 +95,7 @@ class DSPyBackend(Backend):
             raise BaeLMError(
                 f"{type(self).__name__} has no LM, and dspy has none either",
                 code="bae-lm-missing",
+                sent=False,
                 fix=f"give {type(self).__name__}(lm=…) one, or call dspy.configure(lm=…)",
             )
         return found

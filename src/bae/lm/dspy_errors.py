@@ -19,6 +19,7 @@ def error_for(who: str, error: Exception) -> BaeLMError:
             return BaeLMError(
                 f"{who} has no key to ask with, or misses another setting",
                 code="bae-lm-unauthorised",
+                sent=False,
                 cause=error,
                 fix="set the environment variable for the key, or give dspy.LM(…, api_key=…)",
             )

@@ -20,6 +20,7 @@ def need(module: str, *, extra: str, by: str) -> Any:
         raise BaeLMError(
             f"{by} needs the package {module.partition('.')[0]}, which is not installed",
             code="bae-lm-extra-missing",
+            sent=False,
             cause=error,
             fix=f"pip install 'bae-graphs[{extra}]'",
         ) from error

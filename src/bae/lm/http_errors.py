@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
+from socket import gaierror
 
 from bae.exceptions import BaeLMError
 
@@ -18,11 +19,12 @@ def status_error(
     *,
     headers: Mapping[str, str] | None = None,
     cause: BaseException | None = None,
+    besides: str = "",
 ) -> BaeLMError:
     """The error for an answer with a status of 400 or more.
 
-    `who` is the backend with its model, `said` what the provider said, `headers` those of the
-    answer, looked up in lower case.
+    `who` is the backend with its model, `said` what the provider said, which is shortened, `headers`
+    those of the answer, looked up in lower case, and `besides` ends the message as it is.
     """
     found = headers or {}
     wait = retry_after(found)
@@ -46,7 +48,7 @@ def status_error(
         retryable = found["x-should-retry"] == "true"
     after = f", retry after {wait:g} s" if wait is not None else ""
     return BaeLMError(
-        f"{who} answered with status {status}{after}: {_short(said)}",
+        f"{who} answered with status {status}{after}: {_short(said)}{besides}",
         code=code,
         retryable=retryable,
         retry_after=wait,
@@ -62,18 +64,22 @@ def connection_error(who: str, cause: BaseException) -> BaeLMError:
         f"{who} could not be reached, or broke off",
         code="bae-lm-unreachable",
         retryable=True,
+        sent=_connected(cause),
         cause=cause,
         fix="check the network and the base URL; bae.lm.Retry(…) asks again by itself",
     )
 
 
-def timeout_error(who: str, seconds: float | None, cause: BaseException | None) -> BaeLMError:
-    """The error for an answer that did not come in time."""
+def timeout_error(
+    who: str, seconds: float | None, cause: BaseException | None, *, besides: str = ""
+) -> BaeLMError:
+    """The error for an answer that did not come in time; `besides` ends the message."""
     bound = "" if seconds is None else f" within {seconds:g} s"
     return BaeLMError(
-        f"{who} did not answer{bound}",
+        f"{who} did not answer{bound}{besides}",
         code="bae-lm-timeout",
         retryable=True,
+        sent=_connected(cause),
         cause=cause,
         fix="give it longer with timeout=…, or ask for less at once",
     )
@@ -97,6 +103,22 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return max(0.0, (until - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError, IndexError, OverflowError):  # whatever this is, it is no date
         return None
+
+
+def _connected(error: BaseException | None) -> bool:
+    """Whether there was a connection to send by, as far as the causes of an error tell."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, ConnectionRefusedError | gaierror) or type(error).__name__ in _UNMADE:
+            return False
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return True
+
+
+_UNMADE = frozenset({"ClientConnectorError", "ConnectError", "ConnectTimeout"})
+"""What HTTP clients raise where no connection was made. Which of them a backend uses is not known
+here, nor whether it is installed."""
 
 
 def _number(text: str | None) -> float | None:

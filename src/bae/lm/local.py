@@ -17,7 +17,14 @@ from bae.lm.answer_length import longest_answer, shortest_answer
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.bounds import DEEPEST, LONGEST_LIST, LONGEST_TEXT, Patterns, bounded
 from bae.lm.local_call import Call
-from bae.lm.local_engine import Loading, cores
+from bae.lm.local_engine import (
+    LEAST_CONTEXT,
+    MOST_SLOTS,
+    MOST_THREADS,
+    MOST_TOKENS,
+    Loading,
+    cores,
+)
 from bae.lm.local_model import LocalModel, hold, release
 from bae.lm.outline import outline
 from bae.lm.usage import Usage, tell
@@ -29,7 +36,7 @@ SHIPPED: Final = "SmolLM2-135M-Instruct"
 NO_REPEATS: Final = {"repeat_penalty": 1.1, "dry_multiplier": 0.8}
 """Without these SmolLM2 fills a text with the same few words."""
 
-MOST_THREADS: Final = 8
+USUAL_THREADS: Final = 8
 """Threads that are used unless more are asked for; small models gain nothing from more."""
 
 
@@ -44,8 +51,8 @@ class LocalBackend(Backend):
     - `path`: a GGUF file. Backends with the same file and the same `context`, `slots` and `threads`
       share one loaded model. It is loaded at the first question, and stays until the process ends
       or `aclose` is called on the last backend that used it.
-    - `temperature`: 0 for the likeliest answer; higher for more surprise. `seed`: a number to get
-      the same answers again at temperatures above 0.
+    - `temperature`: 0 for the likeliest answer; higher for more surprise. `seed`: a whole number to
+      get the same answers again at temperatures above 0.
     - `sampling`: further options of llama.cpp's for drawing tokens, `{"top_p": 0.9}` say. By
       default SmolLM2 is kept from repeating itself, and other models are left as they are.
     - `max_tokens`: the longest answer. By default it is as long as the bounded schema permits.
@@ -59,6 +66,8 @@ class LocalBackend(Backend):
       for more. Where the longest answer would take more than half of the context, they are drawn
       in further.
     """
+
+    free = True  # it runs on this machine
 
     def __init__(
         self,
@@ -92,6 +101,18 @@ class LocalBackend(Backend):
         for name, value in wholes.items():
             if value is not None and (type(value) is not int or value < 1):
                 raise ValueError(f"LocalBackend({name}={value!r}): give a whole number, 1 or more")
+        # The engine ends the process, or counts on from below zero, over what is beyond these.
+        for name, value, least, most in (
+            ("max_tokens", max_tokens, 1, MOST_TOKENS),
+            ("context", context, LEAST_CONTEXT, MOST_TOKENS),
+            ("slots", slots, 1, min(MOST_SLOTS, MOST_TOKENS // context)),
+            ("threads", threads, 1, MOST_THREADS),
+            ("seed", seed, 0, _MOST_SEED),
+        ):
+            if value is not None and (type(value) is not int or not least <= value <= most):
+                raise ValueError(
+                    f"LocalBackend({name}={value!r}): give a whole number from {least} to {most}"
+                )
         if not 0 <= temperature < math.inf:
             raise ValueError(f"LocalBackend(temperature={temperature!r}): give 0 or more")
         if not timeout > 0:
@@ -110,7 +131,7 @@ class LocalBackend(Backend):
         self.longest_text = longest_text
         self.longest_list = longest_list
         self.deepest = deepest
-        usual = max(1, min(MOST_THREADS, cores() - 1))
+        usual = max(1, min(USUAL_THREADS, cores() - 1))
         self.loading = Loading(found, context, slots, threads or usual)
 
     @property
@@ -127,10 +148,6 @@ class LocalBackend(Backend):
             "longest_list": self.longest_list,
             "deepest": self.deepest,
         }
-
-    def least_cost(self, usage: Usage) -> float | None:
-        """Nothing: it runs on this machine."""
-        return 0.0
 
     @property
     def shared(self) -> LocalModel:
@@ -196,7 +213,8 @@ class LocalBackend(Backend):
     def _messages(self, prompt: Prompt) -> list[dict[str, str]]:
         told = (
             f"Answer with JSON of this form, with at most {self.longest_text} characters in a "
-            f"text and {self.longest_list} items in a list:\n{outline(prompt.schema)}"
+            f"text and {self.longest_list} items in a list:\n"
+            f"{_outlined(json.dumps(prompt.schema, ensure_ascii=False))}"
         )
         first, *rest = prompt.messages()
         asked = {**first, "content": f"{first['content']}\n\n{told}"}
@@ -221,7 +239,7 @@ def _fitted(
     while longest_answer(strict) > room and (items > 1 or text > _SHORTEST_TEXT):
         # Lists multiply, so they give way first; but a list of one is hardly a list.
         if items > 2 or text <= _SHORTEST_TEXT:
-            items -= 1
+            items -= max(1, items // 4)
         else:
             text = max(_SHORTEST_TEXT, text // 2)
         strict = made("all")
@@ -231,6 +249,11 @@ def _fitted(
         if looser not in schemas:
             schemas.append(looser)
     return schemas
+
+
+@lru_cache(maxsize=256)
+def _outlined(schema: str) -> str:
+    return outline(json.loads(schema))
 
 
 def _on(loop: asyncio.AbstractEventLoop, here: contextvars.Context, piece: str) -> None:
@@ -248,3 +271,6 @@ _MOST_CHARACTERS: Final = 8
 """Of a token, in what is longest."""
 
 _SHORTEST_TEXT: Final = 32
+
+_MOST_SEED: Final = 2**32 - 2
+"""The number after it means to llama.cpp that there is none."""

@@ -40,9 +40,12 @@ class Call:
     stopped: bool = False
     future: Future[Heard] = field(default_factory=Future[Heard])
 
-    def run(self, server: Any, known: set[str]) -> Heard:
-        """Have the answer from the model. `known` are grammars that the engine is known to take."""
+    def run(self, server: Any, known: set[str], broken: Callable[[str], str] = str) -> Heard:
+        """Have the answer from the model. `known` are grammars that the engine is known to take,
+        and `broken` is what takes the meaning out of control tokens in a message."""
         until = monotonic() + self.timeout
+        messages = [{**each, "content": broken(each["content"])} for each in self._messages]
+        self.request = {**self.request, "messages": messages}
         grammar, tried = self._grammar(server, known, until)
         answer = self._listen(server, {**self.request, "grammar": grammar}, until, self.hear)
         first = tried or answer
@@ -53,6 +56,10 @@ class Call:
             first.cached_tokens,
             answer.output_tokens + (tried.output_tokens if tried else 0),
         )
+
+    @property
+    def _messages(self) -> list[dict[str, str]]:
+        return self.request["messages"]
 
     def _grammar(self, server: Any, known: set[str], until: float) -> tuple[str, _Listening | None]:
         """The first grammar that the engine takes. One that it cannot take is dropped by it without

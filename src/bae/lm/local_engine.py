@@ -7,6 +7,7 @@ import ctypes
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,17 @@ from bae.lm.weights import ENGINE, INSTALL
 
 BATCH: Final = 64
 """Tokens of a prompt that are read at once. A call can be stopped between two batches, and on a CPU
-larger ones are not faster."""
+larger ones are not faster. One token of every slot has to fit into a batch as well."""
+
+MOST_SLOTS: Final = 256
+MOST_THREADS: Final = 512
+"""What the engine takes; it ends the process over more threads."""
+
+LEAST_CONTEXT: Final = 64
+"""Tokens. The engine ends the process over a context of one, and no prompt is shorter than this."""
+
+MOST_TOKENS: Final = 2**31 - 1
+"""What the engine can count to, in a context and in an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +51,29 @@ def load(loading: Loading) -> Any:
     """
     _read(loading.path)
     engine = _engine()
+    try:
+        server = engine.Server(_params(engine, loading))
+        server.handle_metrics()  # it can be taken down only when it has begun to take requests
+        return server
+    except Exception as error:
+        raise BaeLMError(
+            f"{loading.path} could not be loaded",
+            code="bae-lm-weights-unreadable",
+            sent=False,
+            cause=error,
+            fix="check that the file is whole, that llama.cpp knows this kind of model, and that "
+            f"there is memory for {loading.slots} × {loading.context} tokens of context",
+        ) from error
+
+
+def _params(engine: Any, loading: Loading) -> Any:
     params = engine.CommonParams()
     params.model.path = str(loading.path)
     params.n_ctx = loading.context * loading.slots
     params.n_parallel = loading.slots
     params.cpuparams.n_threads = loading.threads
     params.cpuparams_batch.n_threads = loading.threads
-    params.n_batch = params.n_ubatch = BATCH
+    params.n_batch = params.n_ubatch = max(BATCH, loading.slots)
     params.cache_ram_mib = 0  # or it keeps up to 8 GiB of old prompts
     # Finding out what fits into the memory of a GPU takes as long as loading, so only with one.
     params.fit_params = any(each["type"].value for each in engine.get_device_info())
@@ -62,18 +89,7 @@ def load(loading: Loading) -> Any:
     # It also listens on a port of the loopback interface, which nobody is to use.
     params.api_keys = [secrets.token_urlsafe(32)]
     params.n_threads_http = 1
-    try:
-        server = engine.Server(params)
-        server.handle_metrics()  # it can be taken down only when it has begun to take requests
-        return server
-    except Exception as error:
-        raise BaeLMError(
-            f"{loading.path} could not be loaded",
-            code="bae-lm-weights-unreadable",
-            cause=error,
-            fix="check that the file is whole, that llama.cpp knows this kind of model, and that "
-            f"there is memory for {loading.slots} × {loading.context} tokens of context",
-        ) from error
+    return params
 
 
 def grammar_of(schema: Mapping[str, Any]) -> str:
@@ -126,9 +142,20 @@ def _share() -> int | None:
         return None
 
 
+def begin_as_child() -> None:
+    """Forget, in a forked child, that a thread of the parent was importing the engine."""
+    global _importing
+    _importing = threading.Lock()
+
+
 def _engine() -> Any:
-    if ENGINE in sys.modules:
-        return sys.modules[ENGINE]
+    # One thread at a time, so that the environment is put back once.
+    with _importing:
+        # Where someone else is importing it, this waits until it is there as a whole.
+        return import_module(ENGINE) if ENGINE in sys.modules else _imported()
+
+
+def _imported() -> Any:
     # Threads that wait for each other by spinning are slow where others use the processor too.
     # This is read once, when the library is loaded.
     before = os.environ.get("OMP_WAIT_POLICY")
@@ -139,9 +166,13 @@ def _engine() -> Any:
         raise BaeLMError(
             f"the package {ENGINE} cannot be imported",
             code="bae-lm-extra-missing",
+            sent=False,
             cause=error,
             fix=f"install it again: {INSTALL}",
         ) from error
     finally:
         if before is None:
-            del os.environ["OMP_WAIT_POLICY"]
+            os.environ.pop("OMP_WAIT_POLICY", None)
+
+
+_importing = threading.Lock()

@@ -8,6 +8,7 @@ import asyncio
 import atexit
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -15,9 +16,11 @@ from typing import Any
 from weakref import WeakSet
 
 from bae.exceptions import BaeLMError
+from bae.lm.control_tokens import breaking
 from bae.lm.local_call import Call, Heard
 from bae.lm.local_engine import (
     Loading,
+    begin_as_child,
     end_without_cleaning_up,
     is_running,
     leave_alone,
@@ -50,6 +53,7 @@ class LocalModel:
         self._threads: list[threading.Thread] = []
         self._known: set[str] = set()
         self._server: Any = None
+        self._broken: Callable[[str], str] = str
         self._closed = False
         self._stopping = False
 
@@ -120,6 +124,7 @@ class LocalModel:
             if self._closed:
                 raise BaeLMError(
                     f"{call.who} was closed while it was asked",
+                    sent=False,
                     fix="close a backend when its last call is done",
                 )
             self._waiting.add(call)
@@ -151,7 +156,7 @@ class LocalModel:
         heard = None
         if failure is None:
             try:
-                heard = call.run(server, self._known)
+                heard = call.run(server, self._known, self._broken)
             except BaseException as error:
                 failure = error
         with self._lock:
@@ -166,7 +171,9 @@ class LocalModel:
     def _loaded(self) -> Any:
         with self._loading:
             if self._server is None:
-                self._server = load(self.loading)
+                server = load(self.loading)
+                self._broken = breaking(self.loading.path)
+                self._server = server
             return self._server
 
     def _empty_line(self, ends: int) -> None:
@@ -210,6 +217,7 @@ def _begin_as_child() -> None:
     """A forked child has none of the threads, and loads models of its own."""
     global _registry, _inherited
     _registry = threading.Lock()
+    begin_as_child()
     for model in _models.values():
         model.abandon()
     _models.clear()

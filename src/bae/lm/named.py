@@ -158,7 +158,16 @@ def _meant(name: str) -> list[str]:
     return []
 
 
-_PROVIDERS = ("google", "groq:", "mistral:", "cohere:", "bedrock:", "azure:", "openrouter:", "ollama:")
+_PROVIDERS = (
+    "google",
+    "groq:",
+    "mistral:",
+    "cohere:",
+    "bedrock:",
+    "azure:",
+    "openrouter:",
+    "ollama:",
+)
 """How names of other providers begin, as PydanticAI has them."""
 
 

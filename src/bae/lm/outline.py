@@ -4,20 +4,29 @@ the schema, but does not tell it what the fields are for; `local.py` puts this i
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from bae.lm.schema_parts import Schema, as_schema, definitions_of, kind_of, name_in, reachable
+from bae.lm.schema_parts import (
+    Schema,
+    as_schema,
+    definitions_of,
+    kind_of,
+    name_in,
+    reachable,
+    referred_to,
+)
 
 
 def outline(schema: Mapping[str, Any]) -> str:
     """The form of an answer: `{"top": string (a specific garment), "size": "S" | "M"}`, one field
-    to a line. Types that stand in themselves are named, and follow after it."""
+    to a line. Types that stand in themselves, and long ones that stand in several places, are
+    named, and follow after it. Of very many values only the first are shown."""
     telling = _Telling(schema)
     fields = telling.fields(definitions_of(schema)[""])
     lines = ["{", ",\n".join(f"  {field}" for field in fields), "}"] if fields else ["{}"]
-    for name in telling.recursive:
-        lines.append(f"{telling.called(name)}: {telling.type_of(telling.definitions[name])}")
+    lines += [f"{telling.called(name)}: {told}" for name, told in telling.named().items()]
     return "\n".join(lines)
 
 
@@ -25,7 +34,27 @@ class _Telling:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.definitions = definitions_of(schema)
         below = reachable(self.definitions)
-        self.recursive = [name for name in below if name and name in below[name]]
+        self.recursive = {name for name in below if name and name in below[name]}
+        reached = {"", *below[""]} & self.definitions.keys()
+        uses = Counter(name for each in reached for name in referred_to(self.definitions[each]))
+        self.shared = {name for name, times in uses.items() if times > 1}
+        self.known: dict[str, str] = {}
+        self.used: dict[str, None] = {}
+
+    def named(self) -> dict[str, str]:
+        """The types that were called by their names so far, and in those, and what they are."""
+        found: dict[str, str] = {}
+        while ahead := [name for name in self.used if name not in found]:
+            for name in ahead:
+                found[name] = self.definition(name)
+        return found
+
+    def definition(self, name: str) -> str:
+        if name not in self.known:
+            schema = self.definitions[name]
+            recursive = name in self.recursive
+            self.known[name] = self.type_of(schema) if recursive else self.told(schema)
+        return self.known[name]
 
     def fields(self, schema: Schema) -> list[str]:
         if "$ref" in schema:
@@ -49,9 +78,15 @@ class _Telling:
     def type_of(self, schema: Schema) -> str:
         if "$ref" in schema:
             name = name_in(schema["$ref"])
-            if name not in self.definitions or not name or name in self.recursive:
+            if not name or name not in self.definitions:
                 return self.called(name) if name in self.definitions else "any"
-            return self.told(self.definitions[name])
+            by_name = name in self.recursive
+            if not by_name and name in self.shared:
+                by_name = len(self.definition(name)) > _SHORT
+            if not by_name:
+                return self.definition(name)
+            self.used[name] = None
+            return self.called(name)
         for key in ("anyOf", "oneOf", "allOf"):
             if key in schema:
                 between = " & " if key == "allOf" else " | "
@@ -59,7 +94,7 @@ class _Telling:
                 return between.join(dict.fromkeys(told))
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if values is not None:
-            return " | ".join(json.dumps(each, ensure_ascii=False) for each in values)
+            return _listed(values)
         kind = kind_of(schema)
         match kind:
             case list():
@@ -92,6 +127,18 @@ class _Telling:
         return f"{{{self.told(keys)}: {self.told(values)}, ...}}"
 
 
+def _listed(values: list[Any]) -> str:
+    """The values that a field can have, as many as there is room for."""
+    told: list[str] = []
+    length = 0
+    for each in values:
+        told.append(json.dumps(each, ensure_ascii=False))
+        length += len(told[-1])
+        if length > _MOST_LISTED and len(told) < len(values):
+            return " | ".join([*told, f"... ({len(values)} values)"])
+    return " | ".join(told)
+
+
 def _notes(schema: Schema) -> list[str]:
     """The bounds of a value, in words."""
     sizes = [
@@ -116,3 +163,10 @@ def _between(least: float | None, most: float | None, unit: str) -> str:
     if most is not None:
         return f"at most {most}{unit}"
     return f"at least {least}{unit}" if least is not None else ""
+
+
+_SHORT: Final = 80
+"""Characters of a type that is said again wherever it stands."""
+
+_MOST_LISTED: Final = 1000
+"""Characters of the values that a field can have, which a grammar knows all of."""

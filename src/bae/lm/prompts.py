@@ -148,6 +148,7 @@ def _seen(cls: type[Node], node: Node, names: frozenset[str]) -> Any:
         raise BaeLMError(
             f"{place} cannot be shown to the LM as JSON",
             code="bae-lm-prompt",
+            sent=False,
             cause=error,
             fix=fix,
         ) from error
@@ -173,6 +174,7 @@ def _jsonable(values: Mapping[str, Any], what: str) -> dict[str, Any]:
         raise BaeLMError(
             f"{what} cannot be shown to the LM as JSON",
             code="bae-lm-prompt",
+            sent=False,
             cause=error,
             fix="give it values that JSON can say",
         ) from error

@@ -72,8 +72,9 @@ class PydanticAIBackend(Backend):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The model settings, how the schema is sent, and to where."""
-        said = to_jsonable_python(self.model_settings, fallback=repr)
+        """The model settings but for those on time, how the schema is sent, and to where."""
+        given = {n: v for n, v in self.model_settings.items() if n not in _NO_MATTER}
+        said = to_jsonable_python(given)
         return {"model_settings": said, "output": self.output, "base_url": self._base_url}
 
     def least_cost(self, usage: Usage) -> float | None:
@@ -225,5 +226,8 @@ async def _close(model: Model) -> None:
     async with model:
         pass  # leaving it closes the client that its provider has made, and none of the user's
 
+
+_NO_MATTER = frozenset({"timeout", "request_timeout", "max_retries"})
+"""Model settings that change nothing about an answer."""
 
 _TOOL = "Give your answer, the whole of it, to this tool."

@@ -37,6 +37,7 @@ def error_for(who: str, error: Exception, timeout: float) -> Exception:
             return BaeLMError(
                 f"{who} could not be asked: {error.message}",
                 code="bae-lm-request-refused",
+                sent=False,
                 cause=error,
                 fix="check output=… and model_settings=…, and what the model can do",
             )

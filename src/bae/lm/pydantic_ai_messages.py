@@ -57,6 +57,7 @@ def answer_of(response: ModelResponse, who: str) -> Answer:
                 f"{who} ended its answer with an error",
                 code="bae-lm-unavailable",
                 retryable=True,
+                usage=usage,
                 fix="ask again later; bae.lm.Retry(…) does so by itself",
             )
         case _:

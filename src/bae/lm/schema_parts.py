@@ -29,7 +29,7 @@ def name_in(reference: str) -> str:
 
 def reachable(definitions: Mapping[str, Schema]) -> dict[str, set[str]]:
     """For each definition, the names of those that a value of it can have inside."""
-    direct = {name: set(_referred_to(schema)) for name, schema in definitions.items()}
+    direct = {name: set(referred_to(schema)) for name, schema in definitions.items()}
     found: dict[str, set[str]] = {}
     for name in definitions:
         reached: set[str] = set()
@@ -41,6 +41,22 @@ def reachable(definitions: Mapping[str, Schema]) -> dict[str, set[str]]:
                 ahead += direct.get(each, ())
         found[name] = reached
     return found
+
+
+def referred_to(schema: Any) -> Iterable[str]:
+    """The names that a schema refers to, each as often as it does."""
+    if isinstance(schema, dict):
+        for key, each in cast(dict[str, Any], schema).items():
+            if key == "$ref" and isinstance(each, str):
+                yield name_in(each)
+            elif key in _MAPS and isinstance(each, dict):  # names in here are no words of a schema
+                for inner in cast(dict[str, Any], each).values():
+                    yield from referred_to(inner)
+            elif key not in _DATA:
+                yield from referred_to(each)
+    elif isinstance(schema, list):
+        for each in cast(list[Any], schema):
+            yield from referred_to(each)
 
 
 def kind_of(schema: Schema) -> str | list[str] | None:
@@ -71,22 +87,12 @@ def constrains(schema: Schema) -> bool:
     return any(key in _CONSTRAINING for key in schema)
 
 
-def _referred_to(schema: Any) -> Iterable[str]:
-    if isinstance(schema, dict):
-        for key, each in cast(dict[str, Any], schema).items():
-            if key == "$ref" and isinstance(each, str):
-                yield name_in(each)
-            elif key not in ("const", "enum", "default", "examples"):
-                yield from _referred_to(each)
-    elif isinstance(schema, list):
-        for each in cast(list[Any], schema):
-            yield from _referred_to(each)
-
-
 def _common(one: list[Any], other: list[Any]) -> list[Any]:
     return [each for each in one if each in other]
 
 
+_DATA: Final = ("const", "enum", "default", "examples")
+_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions")
 _WORDS: Final = {
     "object": ("properties", "additionalProperties", "patternProperties", "propertyNames"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),

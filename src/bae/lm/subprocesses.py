@@ -30,12 +30,22 @@ class Ended:
     err: bytes
 
 
-class TooMuchOutput(Exception):
-    """A program printed more than it may, on the pipe with this name."""
+class TookTooLong(TimeoutError):
+    """A program did not come to its end in time; `err` is the end of what it printed on stderr."""
 
-    def __init__(self, pipe: str) -> None:
+    def __init__(self, err: bytes) -> None:
+        super().__init__()
+        self.err = err
+
+
+class TooMuchOutput(Exception):
+    """A program printed more than it may, on the pipe with this name; `err` is the end of what it
+    printed on stderr."""
+
+    def __init__(self, pipe: str, err: bytes) -> None:
         super().__init__(pipe)
         self.pipe = pipe
+        self.err = err
 
 
 async def run(
@@ -53,7 +63,7 @@ async def run(
     It leads a process group of its own. When the call ends, however it does, so has the group:
     after a timeout, a cancellation or more than `limit` bytes of output it is asked to end, and
     killed where it has not within `grace` seconds. What leaves the group, as a daemon does, is not
-    followed. Raises OSError where the program cannot be started.
+    followed. Raises OSError where the program cannot be started, `TookTooLong` and `TooMuchOutput`.
     """
     loop = asyncio.get_running_loop()
     child = _Child(loop, limit)
@@ -74,6 +84,7 @@ async def run(
     if interrupted is not None and starting.exception() is not None:
         raise interrupted
     starting.result()
+    late: TimeoutError | None = None
     try:
         if interrupted is not None:
             raise interrupted
@@ -82,8 +93,12 @@ async def run(
             await child.over
         if child.exited.done():
             await asyncio.wait([child.closed], timeout=grace)  # for what is still in the pipes
+    except TimeoutError as error:
+        late = error
     finally:
         await child.end(grace)
+    if late is not None:
+        raise TookTooLong(child.err) from late
     return child.ended()
 
 
@@ -95,7 +110,7 @@ class _Child(asyncio.SubprocessProtocol):
         self._out = bytearray()
         self._err = bytearray()
         self._err_size = 0
-        self._too_much: TooMuchOutput | None = None
+        self._too_much: str | None = None
         self._transport: asyncio.SubprocessTransport | None = None
         self.over: asyncio.Future[None] = loop.create_future()
         """Done when there is nothing more to wait for: it exited, or printed too much."""
@@ -113,10 +128,15 @@ class _Child(asyncio.SubprocessProtocol):
     def ended(self) -> Ended:
         """What came of it, once it is at its end."""
         if self._too_much is not None:
-            raise self._too_much
+            raise TooMuchOutput(self._too_much, self.err)
         status = self._running.get_returncode()
         assert status is not None
-        return Ended(status, bytes(self._out), bytes(self._err[-KEPT:]))
+        return Ended(status, bytes(self._out), self.err)
+
+    @property
+    def err(self) -> bytes:
+        """The end of what it printed on stderr so far."""
+        return bytes(self._err[-KEPT:])
 
     async def end(self, grace: float) -> None:
         """Leave nothing of it. A cancellation meanwhile is raised when that is done."""
@@ -150,9 +170,9 @@ class _Child(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """It printed something."""
-        if self._too_much is not None:
-            return
         if fd == 1:
+            if self._too_much is not None:
+                return
             self._out += data
             size = len(self._out)
         else:
@@ -160,8 +180,8 @@ class _Child(asyncio.SubprocessProtocol):
             self._err_size = size = self._err_size + len(data)
             if len(self._err) > 2 * KEPT:
                 del self._err[:-KEPT]
-        if size > self._limit:
-            self._too_much = TooMuchOutput("stdout" if fd == 1 else "stderr")
+        if size > self._limit and self._too_much is None:
+            self._too_much = "stdout" if fd == 1 else "stderr"
             self._out.clear()
             _finish(self.over)
 

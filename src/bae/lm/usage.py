@@ -61,13 +61,15 @@ Verdict = Literal["valid", "invalid", "unparsable", "empty", "cut-off", "refused
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One answer of a model, what was found wrong with it, and what it used."""
+    """One answer of a model, what was found wrong with it, what it used, and what was asked: the
+    text of the prompt, without the schema."""
 
     number: int
     answer: str
     verdict: Verdict
     errors: tuple[str, ...] = ()
     usage: Usage = Usage()
+    asked: str = ""
 
 
 @dataclass(frozen=True, slots=True)

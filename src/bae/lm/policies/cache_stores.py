@@ -192,6 +192,7 @@ class SQLiteCache:
         return BaeLMError(
             f"the cache {self.path} cannot be used",
             code="bae-lm-cache-unreadable",
+            sent=False,
             cause=error,
             fix="another process has been writing to it for too long: raise timeout=…"
             if busy

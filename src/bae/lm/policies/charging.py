@@ -1,44 +1,33 @@
-"""Charging requests to the budgets around them. The budgets in force are known to the context, so
-that what a run does in subgraphs, maps and pinned LMs is counted; a request is charged where it is
-sent, inside all policies, so that retries count and answers from a cache do not. The accounts are
-in `budget.py`."""
+"""Sending a request to a model: the one place where requests are counted. They are charged to the
+budgets around them, inside all policies, so that retries count and answers from a cache do not;
+and one that fails is reported. What an answer used, `asking.py` reports, which judges it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from threading import Lock
+from functools import cache
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from bae.lm.usage import Usage, report
+from bae.exceptions import BaeLMError, BudgetError
+from bae.lm.policies.holds import Hold, around, current
+from bae.lm.usage import Usage, collected, report
 
 if TYPE_CHECKING:
     from bae.lm.backend import Answer, Backend, Prompt
+    from bae.lm.foreign import Foreign
     from bae.lm.policies.budget import Budget
+    from bae.lm.policies.policy import Policy
     from bae.lm.protocol import LM
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scope:
-    """A budget that was entered, the scope around it, and all the budgets in force in it."""
-
-    budget: Budget
-    outer: Scope | None
-    budgets: tuple[Budget, ...]
-
-
-current: ContextVar[Scope | None] = ContextVar("bae_budget_scope", default=None)
-
-
 def in_force() -> tuple[Budget, ...]:
     """The budgets that a request made here is charged to, the outermost first."""
-    entered = current.get()
-    return () if entered is None else entered.budgets
+    scope = current.get()
+    return () if scope is None else scope.budgets
 
 
 def counted(lm: LM) -> LM:
@@ -46,9 +35,10 @@ def counted(lm: LM) -> LM:
     one, so that it is charged too."""
     if current.get() is None:
         return lm
-    from bae.lm.policies.policy import as_backend
+    from bae.lm.backend import Backend
+    from bae.lm.foreign import Foreign
 
-    return as_backend(lm)
+    return lm if isinstance(lm, Backend) else Foreign(lm)
 
 
 async def charged(backend: Backend, prompt: Prompt) -> Answer:
@@ -57,34 +47,46 @@ async def charged(backend: Backend, prompt: Prompt) -> Answer:
     Each is checked before the request is sent. A policy sends none itself: what is inside it does,
     and is charged then.
     """
-    entered = current.get()
-    if entered is None:
-        return await backend.answer(prompt)
-    from bae.lm.foreign import Foreign
-    from bae.lm.policies.policy import Policy
-
-    if isinstance(backend, Policy):
-        return await backend.answer(prompt)
-    outer = _around.get()
-    if outer is not None:
-        outer.give_back()
-    hold = Hold(entered.budgets, backend, prompt)
+    kinds = _kinds()
+    if isinstance(backend, kinds.policy):
+        return _checked(backend, await backend.answer(prompt))
+    foreign = isinstance(backend, kinds.foreign)
+    scope, hold = current.get(), None
+    if scope is not None:
+        asked_under = around.get()
+        if asked_under is not None:
+            asked_under.give_back()
+        hold = Hold(scope, backend, prompt)
     # An LM that is no backend may ask backends in its turn, and these are charged themselves.
-    token = _around.set(hold if isinstance(backend, Foreign) else None)
-    sent = perf_counter()
-    used = Usage(calls=1)
+    token = around.set(hold if foreign else None)
+    reported: list[Usage] = []
+    since = perf_counter()
     try:
-        answer = await backend.answer(prompt)
-        used = answer.usage
+        if foreign:
+            with collected() as reported:
+                answer = _checked(backend, await backend.answer(prompt))
+        else:
+            answer = _checked(backend, await backend.answer(prompt))
+    except BaseException as error:
+        used = Usage.total(reported) if reported else _used_in_vain(backend, error)
+        if used is not None:
+            used = _signed(used, backend, since)
+            report(used)
+        if hold is not None:
+            if used is None:
+                hold.give_back()
+            else:
+                hold.settle(hold.at_least(used))
+        raise
     finally:
-        _around.reset(token)
-        hold.settle(replace(used, seconds=perf_counter() - sent))
-    if used.cost is None:
-        for budget in entered.budgets:
+        around.reset(token)
+    used = _signed(Usage.total(reported) if reported else answer.usage, backend, since)
+    if hold is not None and hold.settle(used) and used.cost is None:
+        for budget in hold.budgets:
             if budget.cost is not None:
                 report(used)
                 raise budget.cost_unknown(backend.model)
-    return answer
+    return kinds.answer(answer.text, used, answer.stop, answer.value)
 
 
 async def in_time(ask: Callable[[], Awaitable[T]]) -> T:
@@ -109,50 +111,62 @@ async def in_time(ask: Callable[[], Awaitable[T]]) -> T:
         raise short.spent("seconds", cause=error) from error
 
 
-class Hold:
-    """What one request takes of its budgets while it is under way."""
-
-    __slots__ = ("budgets", "cost", "open", "tokens")
-
-    def __init__(self, budgets: tuple[Budget, ...], backend: Backend, prompt: Prompt) -> None:
-        self.budgets = budgets
-        self.tokens = 0
-        self.cost = 0.0
-        if any(budget.tokens is not None or budget.cost is not None for budget in budgets):
-            from bae.lm.policies.estimate import estimated_tokens
-
-            self.tokens = estimated_tokens(prompt)
-        for budget in budgets:
-            if budget.cost is not None:
-                least = backend.least_cost(Usage(1, self.tokens, 1))
-                if least is None:
-                    raise budget.cost_unknown(backend.model)
-                self.cost = least
-        with LOCK:
-            # All or none: a request that one of them refuses takes nothing of the others.
-            for budget in budgets:
-                budget.check(self)
-            for budget in budgets:
-                budget.take(self)
-        self.open = True
-
-    def give_back(self) -> None:
-        """Take nothing after all: what was held for is charged by itself."""
-        self._close(None)
-
-    def settle(self, used: Usage) -> None:
-        """The request is over, and this is what it used."""
-        self._close(used)
-
-    def _close(self, used: Usage | None) -> None:
-        with LOCK:
-            if self.open:
-                self.open = False
-                for budget in self.budgets:
-                    budget.put_back(self, used)
+def _checked(backend: Backend, answer: object) -> Answer:
+    if isinstance(answer, _kinds().answer):
+        return answer
+    name = type(backend).__name__
+    raise BaeLMError(
+        f"{name}.answer returned {repr(answer)[:200]}, which is no Answer",
+        code="bae-lm-answer-type",
+        fix=f"have {name}.answer return an Answer: return Answer(text, Usage(calls=1, …))",
+    )
 
 
-LOCK = Lock()
-"""Held for a moment while budgets are read and written, by any thread and for all budgets."""
+def _used_in_vain(backend: Backend, error: BaseException) -> Usage | None:
+    """What a request that failed used, as far as anybody knows; None where none was sent."""
+    if isinstance(error, BudgetError):
+        return None
+    free = backend.free
+    if isinstance(error, BaeLMError):
+        if not error.sent:
+            return None
+        if error.usage is not None:
+            return error.usage
+        free = free or error.status in _NOTHING_DONE
+    return Usage(calls=1, cost=0.0 if free else None)
 
-_around: ContextVar[Hold | None] = ContextVar("bae_budget_around", default=None)
+
+def _signed(used: Usage, backend: Backend, since: float) -> Usage:
+    models = used.models or ((backend.model,) if backend.model else ())
+    # In full, as `replace` takes three times as long, and this is done for every request.
+    return Usage(
+        used.calls,
+        used.input_tokens,
+        used.output_tokens,
+        used.cached_tokens,
+        used.cost,
+        used.attempts,
+        perf_counter() - since,
+        models,
+    )
+
+
+class _Kinds(NamedTuple):
+    answer: type[Answer]
+    foreign: type[Foreign]
+    policy: type[Policy]
+
+
+@cache
+def _kinds() -> _Kinds:
+    # Imported late, as these import this; and not for every request.
+    from bae.lm.backend import Answer
+    from bae.lm.foreign import Foreign
+    from bae.lm.policies.policy import Policy
+
+    return _Kinds(Answer, Foreign, Policy)
+
+
+_NOTHING_DONE = frozenset({*range(400, 500), 500, 503, 529} - {408})
+"""HTTP statuses that providers send without having asked a model, or without charging for it. The
+other ones of 500 and above may come from between: the model may have answered."""

@@ -1,17 +1,22 @@
 """What every policy is: a backend around a backend. The asking layer stands on the outermost, so a
-wrapped LM has all the methods of an LM, and policies nest in any order."""
+wrapped LM has all the methods of an LM, and policies nest in any order. An LM that is no backend
+is asked through `foreign.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bae.lm.backend import Answer, Backend, Prompt
+from bae.lm.foreign import Foreign, decided, made
 from bae.lm.policies.charging import charged
 
 if TYPE_CHECKING:
     from bae.lm.protocol import LM
     from bae.lm.usage import Usage
+    from bae.node import Node
+
+N = TypeVar("N", bound="Node")
 
 
 class Policy(Backend):
@@ -34,6 +39,18 @@ class Policy(Backend):
         """Ask what is inside, once. A request to a model is charged to the budgets around it."""
         return await charged(self.inner, prompt)
 
+    async def make(self, node: Node, target: type[N]) -> N:
+        """Build a `target` from what `node` holds."""
+        if isinstance(innermost(self), Foreign):
+            return await made(self, node, target)
+        return await super().make(node, target)
+
+    async def decide(self, node: Node) -> Node | None:
+        """Choose among the successors of `node` and build the chosen one; None to end the run."""
+        if isinstance(innermost(self), Foreign):
+            return await decided(self, node)
+        return await super().decide(node)
+
     # Plain attributes in `Backend`, and here read from what is inside, whenever they are asked for.
 
     @property
@@ -55,6 +72,16 @@ class Policy(Backend):
     def retries(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
         """How many more times the asking layer sends a request that failed."""
         return self.inner.retries
+
+    @property
+    def first_wait(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
+        """Seconds until the asking layer first sends a request that failed again."""
+        return self.inner.first_wait
+
+    @property
+    def free(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
+        """Whether requests cost nothing."""
+        return self.inner.free
 
     @property
     def one_call(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
@@ -84,11 +111,23 @@ class Policy(Backend):
 
 def as_backend(lm: LM | str) -> Backend:
     """The LM itself where it is a backend, the one a name stands for, and any other through its
-    four methods."""
-    from bae.lm.foreign import Foreign
-
+    four methods. So is a backend that overrides these: it would be asked past them otherwise."""
     if isinstance(lm, str):
         from bae.lm.named import resolve
 
         lm = resolve(lm)
-    return lm if isinstance(lm, Backend) else Foreign(lm)
+    return lm if isinstance(lm, Backend) and _asks_as_others_do(type(lm)) else Foreign(lm)
+
+
+def innermost(backend: Backend) -> Backend:
+    """What is asked in the end, inside all policies."""
+    while isinstance(backend, Policy):
+        backend = backend.inner
+    return backend
+
+
+def _asks_as_others_do(cls: type[Backend]) -> bool:
+    return all(
+        getattr(cls, name) in [getattr(known, name) for known in (Backend, Policy, Foreign)]
+        for name in ("make", "decide", "choose_type", "fill")
+    )

@@ -17,6 +17,7 @@ from bae.lm.policies.estimate import estimated_tokens
 from bae.lm.policies.policy import Policy
 from bae.lm.policies.slots import Slots
 from bae.lm.policies.window import Sent, Window
+from bae.lm.usage import Usage, metered
 
 if TYPE_CHECKING:
     from bae.lm.protocol import LM
@@ -42,8 +43,8 @@ class RateLimit(Policy):
 
     How many tokens a request comes to is estimated from its prompt before it is sent, and put
     right by what the answer says it used, so the first answers may go past a limit on tokens by
-    what the model says. Those who wait do so in the order they came. A request that could not be
-    sent within `longest_wait` seconds fails at once with the code `bae-lm-rate-wait`.
+    what the model says. Those who wait do so in the order they came. A request that cannot be sent
+    within `longest_wait` seconds fails as soon as that is sure, with the code `bae-lm-rate-wait`.
 
     The limit is that of the object, whatever runs, event loops and threads it is used in: share
     one to share the limit. `clock` and `sleep` are for tests.
@@ -79,7 +80,8 @@ class RateLimit(Policy):
         self._window = Window(requests, tokens, per)
         self._lock = Lock()
         self._first = Slots(1)  # only the first in the queue looks at the window
-        self._queue: dict[object, int] = {}
+        self._waiting = 0
+        self._waiting_tokens = 0
         self._sent = 0
         self._waited = 0.0
 
@@ -87,12 +89,18 @@ class RateLimit(Policy):
         """Wait until the request fits, then ask what is inside."""
         size = estimated_tokens(prompt) if self.tokens is not None else 0
         sent = await self._admitted(size)
-        answer = await self.ask(prompt)
-        used = answer.usage
-        with self._lock:
-            # Nothing was sent for an answer from a cache. Some LMs do not say how many tokens.
-            tokens = used.tokens or sent.tokens if used.calls else 0
-            self._window.correct(sent, used.calls, tokens)
+        used = Usage()
+        reported: list[Usage] = []
+        try:
+            with metered() as reported:  # requests that failed
+                answer = await self.ask(prompt)
+            used = answer.usage
+        finally:
+            used = Usage.total([*reported, used])
+            with self._lock:
+                # Nothing was sent for an answer from a cache. Some LMs do not say how many tokens.
+                tokens = used.tokens or sent.tokens if used.calls else 0
+                self._window.correct(sent, used.calls, tokens)
         return answer
 
     def statistics(self) -> RateStatistics:
@@ -100,16 +108,20 @@ class RateLimit(Policy):
         with self._lock:
             window = self._window
             window.forget(self._clock())
-            waiting = len(self._queue)
-            return RateStatistics(window.requests, window.tokens, waiting, self._sent, self._waited)
+            return RateStatistics(
+                window.requests, window.tokens, self._waiting, self._sent, self._waited
+            )
 
     async def _admitted(self, size: int) -> Sent:
         came = self._clock()
-        place = object()
+        # One that is larger than the limit takes a whole span.
+        tokens = size if self.tokens is None else min(size, self.tokens)
         with self._lock:
             if self.longest_wait is not None:
-                self._refuse(self._window.wait_behind(came, [*self._queue.values()], size))
-            self._queue[place] = size
+                waiting, theirs = self._waiting, self._waiting_tokens
+                self._refuse(self._window.least_wait(came, waiting + 1, theirs + tokens))
+            self._waiting += 1
+            self._waiting_tokens += tokens
         try:
             async with self._first:
                 while True:
@@ -125,7 +137,8 @@ class RateLimit(Policy):
                     await self._sleep(max(wait, SHORTEST_WAIT))
         finally:
             with self._lock:
-                del self._queue[place]
+                self._waiting -= 1
+                self._waiting_tokens -= tokens
 
     def _refuse(self, wait: float) -> None:
         if self.longest_wait is None or wait <= self.longest_wait:
@@ -136,6 +149,7 @@ class RateLimit(Policy):
             f"{self.model or 'the LM'}: {allowed} are allowed in {self.per:g} s, and this request"
             f" would wait {wait:.1f} s, which is longer than {self.longest_wait:g} s",
             code="bae-lm-rate-wait",
+            sent=False,
             fix="ask for less at once, raise longest_wait=…, or raise the limits if the provider "
             "allows more",
         )

@@ -6,14 +6,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, TypeVar
 
-from bae.exceptions import BaeError, BaeLMError, BudgetError, describe
+from bae.exceptions import BaeLMError, describe
 from bae.lm.backend import Answer, Prompt
 from bae.lm.policies.policy import Policy
-from bae.lm.usage import Usage, report
+from bae.lm.usage import Restart, tell
 
 if TYPE_CHECKING:
     from bae.lm.protocol import LM
@@ -27,8 +26,8 @@ class Retry(Policy):
 
     The waits are `first` seconds, then `factor` times longer each, up to `longest`; each is
     shortened at random by up to the share `jitter`. A provider that asks for a longer wait gets
-    it, unless that is more than `longest`: then the error is raised at once. What is raised in the
-    end is the last error, with a note on how often it was tried.
+    it, lengthened by as much, unless it asks for more than `longest`: then the error is raised at
+    once. What is raised in the end is the last error, with a note on how often it was tried.
     """
 
     def __init__(
@@ -67,33 +66,16 @@ class Retry(Policy):
         return 0
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask what is inside until it answers. The failures are in the usage of the answer."""
-        sent = 0
-
-        def failed(error: BaseException) -> None:
-            nonlocal sent
-            sent += was_sent(error)
-
-        try:
-            answer = await retrying(
-                lambda: self.ask(prompt),
-                self.times,
-                first=self.first,
-                longest=self.longest,
-                factor=self.factor,
-                jitter=self.jitter,
-                sleep=self._sleep,
-                on_failure=failed,
-            )
-        except BaseException as error:
-            # Whoever asked counts the last failure; nobody but this knows of the others.
-            others = sent - (isinstance(error, Exception) and was_sent(error))
-            if others:
-                report(Usage(calls=others))
-            raise
-        if sent:
-            answer = replace(answer, usage=answer.usage + Usage(calls=sent))
-        return answer
+        """Ask what is inside until it answers."""
+        return await retrying(
+            lambda: self.ask(prompt),
+            self.times,
+            first=self.first,
+            longest=self.longest,
+            factor=self.factor,
+            jitter=self.jitter,
+            sleep=self._sleep,
+        )
 
 
 async def retrying(
@@ -105,15 +87,14 @@ async def retrying(
     factor: float = 2.0,
     jitter: float = 0.5,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    on_failure: Callable[[BaseException], None] | None = None,
 ) -> T:
     """Call `ask` until it succeeds, at most `retries` times more than once.
 
     The waits are `first`, then `factor` times longer each, up to `longest`, and each is shortened
     at random by up to the share `jitter`, so that many who failed at once do not come back at
-    once. A provider that asks for a longer wait gets it; one that asks for more than `longest` is
-    not asked again. `on_failure` is called with every failure, the last one too. The last error is
-    raised as it is, with a note on what was tried.
+    once. A provider that asks for a longer wait gets it, and up to as much more; one that asks for
+    more than `longest` is not asked again. Whoever watches is told of every new try. The last
+    error is raised as it is, with a note on what was tried.
     """
     waited = 0.0
     delay = min(first, longest)
@@ -122,13 +103,13 @@ async def retrying(
         try:
             return await ask()
         except Exception as error:
-            if on_failure is not None:
-                on_failure(error)
             again = worth_retrying(error)
             asked = getattr(error, "retry_after", None) or 0.0
             if again and tries <= retries and asked <= longest:
-                pause = max(asked, delay * (1.0 - jitter * random.random()))
+                spread = delay * jitter * random.random()
+                pause = max(delay - spread, asked + spread if asked else 0.0)
                 before = error
+                tell(Restart(error, pause))
             else:
                 if before is not None:
                     error.add_note(
@@ -152,14 +133,3 @@ def worth_retrying(error: BaseException) -> bool:
     if isinstance(error, BaeLMError):
         return error.retryable
     return isinstance(error, ConnectionError | TimeoutError)
-
-
-def was_sent(error: BaseException) -> bool:
-    """Whether a request that failed with this was sent, and so is to be counted."""
-    if isinstance(error, BudgetError):
-        return error.cause is not None  # it was cut off; all others are refused before
-    return not (isinstance(error, BaeError) and error.code in UNSENT)
-
-
-UNSENT = frozenset({"bae-lm-cache-unreadable", "bae-lm-prompt", "bae-lm-rate-wait"})
-"""Codes of failures before anything was sent."""

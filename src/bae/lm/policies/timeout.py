@@ -4,8 +4,8 @@ request again."""
 from __future__ import annotations
 
 import asyncio
-from math import isfinite
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, cast
 
 from bae.lm.backend import Answer, Prompt
 from bae.lm.http_errors import timeout_error
@@ -25,8 +25,8 @@ class Timeout(Policy):
 
     def __init__(self, lm: LM | str, seconds: float) -> None:
         super().__init__(lm)
-        if not isfinite(seconds) or seconds <= 0:
-            raise ValueError(f"Timeout(seconds={seconds!r}): give more than 0")
+        if not isinstance(cast(object, seconds), int | float) or not 0 < seconds < inf:
+            raise ValueError(f"Timeout(seconds={seconds!r}): give a number above 0")
         self.seconds = seconds
 
     async def answer(self, prompt: Prompt) -> Answer:

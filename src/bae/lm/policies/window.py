@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
+from operator import attrgetter
 
 
 class Sent:
@@ -64,17 +65,31 @@ class Window:
             self.tokens += tokens - sent.tokens
         sent.requests, sent.tokens = requests, tokens
 
-    def wait_behind(self, now: float, queue: Sequence[int], tokens: int) -> float:
-        """Seconds until a request fits that has others before it, of so many tokens each."""
+    def least_wait(self, now: float, requests: int, tokens: int) -> float:
+        """Seconds until so many requests, with so many tokens in all, can have been sent, the last
+        of them too. With limits on tokens it may take longer: what does not fit into the rest of
+        a span waits for the next."""
         self.forget(now)
-        later = Window(*self.limits, self.per)
-        later.requests, later.tokens = self.requests, self.tokens
-        later._sent.extend(Sent(s.at, s.tokens, s.requests) for s in self._sent)
+        most_requests, most_tokens = self.limits
+        wait = 0.0
+        if most_requests is not None:
+            wait = self._until(now, most_requests, self.requests, requests, _requests)
+        if most_tokens is not None:
+            wait = max(wait, self._until(now, most_tokens, self.tokens, tokens, _tokens))
+        return wait
+
+    def _until(
+        self, now: float, most: int, there: int, added: int, size: Callable[[Sent], int]
+    ) -> float:
+        # So much goes through in every span, and the rest when enough of what is there is old.
+        spans = max(0, added - 1) // most
         at = now
-        for size in queue:
-            at += later.wait(at, size)
-            later.add(at, size)
-        return at + later.wait(at, tokens) - now
+        for old in self._sent:
+            if there + added - spans * most <= most:
+                break
+            there -= size(old)
+            at = old.at + self.per
+        return at - now + spans * self.per
 
     def forget(self, now: float) -> None:
         """Let go of what is too long ago to matter."""
@@ -83,3 +98,7 @@ class Window:
             self.requests -= old.requests
             self.tokens -= old.tokens
             old.counted = False
+
+
+_requests: Callable[[Sent], int] = attrgetter("requests")
+_tokens: Callable[[Sent], int] = attrgetter("tokens")
