@@ -97,8 +97,11 @@ async def pydantic_ai(url: str) -> AsyncIterator[dict[str, Call]]:
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
+    clients: list[AsyncOpenAI] = []
+
     def model() -> OpenAIChatModel:
         client = AsyncOpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
+        clients.append(client)
         return OpenAIChatModel("gpt-5-mini", provider=OpenAIProvider(openai_client=client))
 
     agent = Agent(model(), output_type=NativeOutput(Plain), instructions=SYSTEM)
@@ -108,6 +111,8 @@ async def pydantic_ai(url: str) -> AsyncIterator[dict[str, Call]]:
 
     lm = PydanticAIBackend(model())
     yield {"by hand": by_hand, "bae": lambda: lm.make(DAY, Outfit)}
+    for each in clients:
+        await each.close()
 
 
 @asynccontextmanager

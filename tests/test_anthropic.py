@@ -394,6 +394,14 @@ def test_keys_are_not_in_the_settings() -> None:
     found = AnthropicBackend(api_key="s3cret", headers=headers).settings
     assert "s3cret" not in json.dumps(found)
     assert found["headers"] == {"authorization": None, "cookie": None, "x-api-key": None}
+    extra = {
+        "mcp_servers": [{"url": "https://me:s3cret@tools.test", "authorization_token": "s3cret"}],
+        "thinking": {"type": "enabled", "budget_tokens": 2000},
+    }
+    found = AnthropicBackend(api_key="k", extra=extra, base_url="https://me:s3cret@x.test").settings
+    assert "s3cret" not in json.dumps(found)
+    assert found["extra"]["thinking"] == extra["thinking"]
+    assert found["base_url"].startswith("https://x.test")
 
 
 async def test_without_a_key_the_error_names_the_variable_to_set(
@@ -403,8 +411,16 @@ async def test_without_a_key_the_error_names_the_variable_to_set(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     named = pytest.raises(BaeLMError, match="ANTHROPIC_API_KEY")
+    with named as raised:
+        AnthropicBackend()
+    assert not raised.value.sent
+    for options in ({"headers": {"Authorization": "Bearer mine"}}, {"api_key": "mine"}):
+        AnthropicBackend(**options)
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "mine")
+    backend = AnthropicBackend()
+    monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN")  # it was there when it was made, and is gone
     with Budget(calls=5) as budget, metered() as reported, named as raised:
-        await AnthropicBackend().fill(Outfit, {}, "Outfit")
+        await backend.fill(Outfit, {}, "Outfit")
     assert raised.value.code == "bae-lm-unauthorised"
     assert not raised.value.retryable
     assert reported == []  # nothing was sent

@@ -85,6 +85,21 @@ class Dog(BaseModel):
     tricks: list[str]
 
 
+class Setting(BaseModel):
+    name: str
+    default: Setting | None = None
+
+
+class Rule(BaseModel):
+    text: str
+    examples: list[Rule] = []
+
+
+class Range(BaseModel):
+    const: Range | None = None
+    enum: dict[str, Range] = {}
+
+
 class Node(BaseModel):
     """Needs another one of itself."""
 
@@ -399,6 +414,28 @@ def test_dicts_with_known_keys_are_objects_with_those():
     assert found["required"] == []
 
 
+def test_a_dict_with_fewer_keys_than_it_needs_has_no_value():
+    few = Annotated[dict[Size, int], Field(min_length=3)]
+    with pytest.raises(BaeLMError, match="no value for value"):
+        value_of(few)
+    both = value_of(Annotated[dict[Size, int], Field(min_length=2)])
+    assert both["required"] == ["S", "L"]
+
+
+def test_a_key_of_no_characters_is_the_only_one():
+    empty = Annotated[str, StringConstraints(max_length=0)]
+    assert list(value_of(dict[empty, int])["properties"]) == [""]
+    assert value_of(Annotated[dict[empty, int], Field(min_length=1)])["required"] == [""]
+    with pytest.raises(BaeLMError, match="no value for value"):
+        value_of(Annotated[dict[empty, int], Field(min_length=2)])
+
+
+def test_where_no_key_fits_a_dict_is_empty():
+    none = {"type": "object", "propertyNames": {"minLength": 3, "maxLength": 2}}
+    schema = {"type": "object", "properties": {"a": none}, "required": ["a"]}
+    assert bounded(schema)["properties"]["a"]["properties"] == {}
+
+
 def test_what_allows_anything_allows_plain_values():
     kinds = [each["type"] for each in value_of(Any)["anyOf"]]
     assert kinds == ["string", "number", "boolean", "null"]
@@ -444,6 +481,22 @@ def test_a_pattern_is_kept_with_a_bound_on_its_length(pattern: str):
     assert pattern_of(pattern, patterns="ours") is None
 
 
+@pytest.mark.parametrize(
+    ("pattern", "longest"),
+    [("^[0-9a-f]{256}$", 256), ("^a{150}b{90,}$", 240), ("^[a-z]{5,300}$", LONGEST_TEXT)],
+)
+def test_a_text_is_as_long_as_its_pattern_needs_it_to_be(pattern: str, longest: int):
+    text = Annotated[str, StringConstraints(pattern=pattern)]
+    assert value_of(text) == {"type": "string", "pattern": pattern, "maxLength": longest}
+    shorter = Annotated[str, StringConstraints(pattern=pattern, max_length=100)]
+    assert value_of(shorter)["maxLength"] == 100
+
+
+def test_a_pattern_that_python_cannot_read_gets_the_usual_length():
+    text = Annotated[str, StringConstraints(pattern=r"^\p{Lu}{300}$")]
+    assert value_of(text)["maxLength"] == LONGEST_TEXT
+
+
 @pytest.mark.parametrize("pattern", [r"\bword", r"^(?=a)b", r"(a)\1", r"a\Z", "(?<!a)b", "a++"])
 def test_a_pattern_beyond_grammars_is_left_to_validation(pattern: str):
     assert pattern_of(pattern) is None
@@ -484,6 +537,13 @@ def test_at_the_bottom_a_list_of_itself_is_empty():
 def test_types_that_stand_in_each_other_are_counted_together():
     shallow, deep = (longest_answer(bounded(schema_of(Ping), deepest=n)) for n in (1, 4))
     assert shallow < deep < 10**6
+
+
+@pytest.mark.parametrize("annotation", [Setting, Rule, Range])
+def test_fields_with_names_that_are_words_of_schemas_are_fields(annotation: Any):
+    made = bounded(annotation.model_json_schema(), deepest=2)
+    assert longest_answer(made) > shortest_answer(made) > 0
+    assert f"{annotation.__name__}: " in outline(annotation.model_json_schema())
 
 
 def test_a_type_that_always_needs_itself_has_no_answer():
@@ -530,6 +590,7 @@ def test_a_reference_to_nothing_is_named():
         (Literal["a", "bc"], '{"value": "a"}', '{"value": "bc"}'),
         (Annotated[str, Field(max_length=3)], '{"value": ""}', '{"value": "abc"}'),
         (Annotated[int, Field(ge=-10, le=9)], '{"value": 1}', '{"value": -10}'),
+        (Annotated[int, Field(ge=10**400, lt=10**401)], '{"value": 1}', f'{{"value": {10**400}}}'),
         (tuple[bool, bool], '{"value": [true, true]}', '{"value": [false, false]}'),
         (dict[Size, None], '{"value": {}}', '{"value": {"S": null, "L": null}}'),
     ],
@@ -539,44 +600,3 @@ def test_an_answer_is_as_long_as_it_is_written(annotation: Any, shortest: str, l
     schema = bounded(schema_of(annotation))
     assert shortest_answer(schema) == len(shortest)
     assert longest_answer(schema) == len(longest)
-
-
-# --- outlines ---------------------------------------------------------------------------------
-
-
-def test_an_outline_says_types_bounds_and_what_fields_are_for():
-    class Order(BaseModel):
-        garment: str = Field(max_length=20, description="a specific\n  garment")
-        size: Size
-        count: int = Field(ge=1, le=123456789)
-        share: float = Field(gt=0, lt=1)
-        day: date
-        tags: list[str] = Field(default=[], min_length=1, max_length=3)
-        spot: tuple[int, bool]
-        prices: dict[Size, int | None]
-        pet: Annotated[Cat | Dog, Field(discriminator="kind")]
-        tree: Tree
-
-    assert outline(Order.model_json_schema()) == "\n".join(
-        [
-            "{",
-            '  "garment": string (at most 20 characters; a specific garment),',
-            '  "size": "S" | "L",',
-            '  "count": integer (1 to 123456789),',
-            '  "share": number (above 0; below 1),',
-            '  "day": date,',
-            '  "tags"?: [string, ...] (1 to 3 items),',
-            '  "spot": [integer, true | false],',
-            '  "prices": {"S" | "L": integer | null, ...},',
-            '  "pet": {"kind": "cat", "lives": integer} | '
-            '{"kind": "dog", "tricks": [string, ...]},',
-            '  "tree": Tree',
-            "}",
-            'Tree: {"leaf": {"name": string, "size": integer (at least 1)}, '
-            '"children"?: [Tree, ...], "twin"?: Tree | null}',
-        ]
-    )
-
-
-def test_an_outline_of_nothing_is_an_empty_object():
-    assert outline({"type": "object", "properties": {}}) == "{}"

@@ -600,6 +600,31 @@ def test_what_is_no_lm_is_refused_when_it_is_made(arguments: dict[str, Any], sai
         DSPyBackend(**arguments)
 
 
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_a_time_that_is_none_is_refused(timeout: float) -> None:
+    with pytest.raises(ValueError, match=r"DSPyBackend\(timeout="):
+        DSPyBackend("openai/gpt-4o-mini", timeout=timeout)
+
+
+def test_secrets_are_not_in_the_settings() -> None:
+    secrets = {
+        "api_base": "https://me:hidden@gateway.test/v1",
+        "api_key": "hidden",
+        "aws_secret_access_key": "hidden",
+        "aws_session_token": "hidden",
+        "client_secret": "hidden",
+        "default_headers": {"Authorization": "hidden", "x-team": "blue"},
+        "vertex_credentials": {"private": "hidden"},
+    }
+    given = {"max_tokens": 500, "temperature": 0.5, "aws_region_name": "eu", **secrets}
+    settings = DSPyBackend("openai/gpt-4o-mini", **given).settings
+    assert "hidden" not in json.dumps(settings)
+    assert settings["api_base"] == "https://gateway.test/v1"
+    assert settings["default_headers"] == {"x-team": "blue"}
+    assert (settings["max_tokens"], settings["temperature"]) == (500, 0.5)
+    assert settings["aws_region_name"] == "eu"
+
+
 class Wordy:
     """An engine without a channel for schemas."""
 

@@ -13,13 +13,16 @@ from bae import BaeLMError, Node
 from bae.lm import metered
 from bae.lm.extras import is_there
 from bae.lm.prompts import fill_prompt
-from bae.testing import Cut, Malformed, Provider, Refusal, Status
-from bounded import BOUND
+from bae.testing import Cut, Malformed, Overlong, Provider, Refusal, Status
+from bounded import BOUND, some_turns
 
 pytest.importorskip("dspy")
 if not is_there("litellm"):  # importing it here would have it fetch its list of prices
     pytest.skip("could not find 'litellm'", allow_module_level=True)
 
+import dspy
+
+from bae.lm.dspy_adapter import JSONSchemaAdapter
 from bae.lm.dspy_backend import DSPyBackend
 
 
@@ -130,3 +133,117 @@ def test_what_litellm_leaves_open_is_closed_when_the_loop_ends() -> None:
             provider.disconnected()
         gc.collect()  # what was left open would warn here
     assert provider.received == 2
+
+
+async def test_a_backend_that_is_dropped_leaves_the_connections_of_others_open(
+    provider: Provider,
+) -> None:
+    kept, dropped = ask(provider, retries=0), ask(provider, retries=0)
+    await dropped.answer(PROMPT)
+    with provider.held():
+        asked = asyncio.create_task(kept.answer(PROMPT))
+        await provider.arrived(1, timeout=BOUND)
+        del dropped
+        gc.collect()
+        await some_turns()
+    assert (await asked).text
+
+
+# --- settings that only LiteLLM knows ---------------------------------------------------------
+
+
+def ask_with(provider: Provider, **options: Any) -> DSPyBackend:
+    return ask(provider, engine="auto", retries=0, **options)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"aws_region_name": "eu-west-1", "aws_secret_access_key": "hidden"},
+        {"default_headers": {"x-team": "blue"}},
+        {"drop_params": True},
+        {"extra_body": {"repetition_penalty": 1.1}},
+        {"repetition_penalty": 1.1},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+async def test_an_lm_can_have_any_setting_that_dspy_takes(
+    provider: Provider, setting: dict[str, Any]
+) -> None:
+    with metered() as reported:
+        async with ask_with(provider, **setting) as backend:
+            made = await backend.fill(AskBack, {}, "AskBack", Waking(message="up"))
+    (request,) = provider.requests
+    assert made.question
+    assert request.schema == PROMPT.schema
+    assert [each["content"] for each in request.body["messages"]] == [PROMPT.system, PROMPT.text]
+    assert request.body.get("repetition_penalty") == (1.1 if "1.1" in str(setting) else None)
+    assert "hidden" not in str(request.body)
+    (usage,) = reported
+    assert (usage.calls, usage.models) == (1, ("gpt-4o-mini",))
+    assert usage.input_tokens > usage.output_tokens > 0
+    assert usage.cost is not None
+
+
+async def test_why_such_an_answer_ended_is_told(provider: Provider) -> None:
+    provider.script(Overlong(), Refusal("I will not."))
+    async with ask_with(provider, drop_params=True) as backend:
+        assert (await backend.answer(PROMPT)).stop == "cut-off"
+        refused = await backend.answer(PROMPT)
+    assert (refused.stop, refused.text) == ("refused", "I will not.")
+
+
+async def test_a_wrong_answer_is_asked_for_again_with_such_settings_too(provider: Provider) -> None:
+    provider.script({"question": 3}, {"question": "why?"})
+    async with ask_with(provider, drop_params=True) as backend:
+        assert await backend.fill(AskBack, {}, "AskBack") == AskBack(question="why?")
+    assert len(provider.requests) == 2
+
+
+async def test_such_an_answer_from_dspys_cache_is_no_call(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = type(dspy.cache)(enable_disk_cache=False, enable_memory_cache=True, disk_cache_dir=None)
+    monkeypatch.setattr(dspy, "cache", cache)
+    async with ask_with(provider, drop_params=True, cache=True) as backend:
+        first = await backend.answer(PROMPT)
+        second = await backend.answer(PROMPT)
+    assert len(provider.requests) == 1
+    assert second.text == first.text
+    assert (first.usage.calls, second.usage.calls, second.usage.cost) == (1, 0, 0.0)
+
+
+def of_ones_own(provider: Any, **options: Any) -> Any:
+    url = f"{provider.url}/v1"
+    given = {"api_base": url, "api_key": "k", "cache": False, "num_retries": 0, **options}
+    return dspy.LM("openai/gpt-4o-mini", drop_params=True, **given)
+
+
+async def test_an_lm_with_such_settings_keeps_its_history_and_one_made_here_none(
+    provider: Provider,
+) -> None:
+    lm = of_ones_own(provider)
+    await DSPyBackend(lm).fill(AskBack, {}, "AskBack")
+    (entry,) = lm.history
+    assert entry["usage"]["prompt_tokens"] > 0
+    async with ask_with(provider, drop_params=True) as backend:
+        await backend.fill(AskBack, {}, "AskBack")
+        assert backend.lm.history == []
+
+
+def test_a_program_of_dspys_own_asks_with_such_settings_and_as_often_as_it_wants() -> None:
+    with Provider.in_thread() as provider:
+        provider.script({"answer": "one"}, {"answer": "two"})
+        with dspy.context(lm=of_ones_own(provider), adapter=JSONSchemaAdapter()):
+            found = dspy.Predict("question -> answer", n=2)(question="how many?")
+        assert found.completions.answer == ["one", "two"]
+        assert all(request.body.get("n") in (None, 1) for request in provider.requests)
+
+
+async def test_a_setting_that_the_engine_refuses_is_named(provider: Provider) -> None:
+    async with ask(provider, engine="lm15", retries=0, drop_params=True) as backend:
+        with pytest.raises(BaeLMError, match="'drop_params'") as raised:
+            await backend.answer(PROMPT)
+    assert raised.value.code == "bae-lm-request-refused"
+    assert "leave out the setting" in (raised.value.fix or "")
+    assert provider.requests == []

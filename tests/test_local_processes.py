@@ -64,6 +64,32 @@ def test_a_process_that_filled_a_node_ends_silently():
     assert ended("print(type(asyncio.run(fill(Short))).__name__)") == "Short\n"
 
 
+def test_a_model_can_have_more_slots_than_a_batch_has_tokens():
+    code = """
+        lm = LocalBackend(slots=65, context=128)
+        print(type(asyncio.run(fill(Short))).__name__)
+    """
+    assert ended(code) == "Short\n"
+
+
+def test_threads_that_load_the_engine_at_once_get_it_whole_and_leave_the_environment():
+    code = """
+        import bae.lm.local_engine as engine
+        barrier, seen = threading.Barrier(8), []
+        def load():
+            barrier.wait()
+            engine.grammar_of({"type": "object"})
+            seen.append("OMP_WAIT_POLICY" in os.environ)
+        threads = [threading.Thread(target=load) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(seen)
+    """
+    assert ended(code) == f"{[False] * 8}\n"
+
+
 def test_one_backend_serves_one_loop_after_another_and_several_threads():
     code = """
         for _ in range(2):

@@ -167,9 +167,40 @@ def test_without_a_key_the_error_names_the_variable_to_set(
 ) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(BaeLMError, match="OPENAI_API_KEY") as raised:
+    with pytest.raises(BaeLMError) as raised:
         PydanticAIBackend("openai:gpt-5-mini")
     assert raised.value.code == "bae-lm-unauthorised"
+    assert raised.value.fix == "set the environment variable OPENAI_API_KEY"
+    assert str(raised.value).count("to use the OpenAI provider") == 1
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_a_client_is_no_model_and_the_error_says_where_it_goes(kind: str) -> None:
+    sdk = pytest.importorskip(kind)
+    client = {"openai": "AsyncOpenAI", "anthropic": "AsyncAnthropic"}[kind]
+    with pytest.raises(TypeError, match=rf"\({client}\): .*{kind}_client=client") as raised:
+        PydanticAIBackend(getattr(sdk, client)(api_key="hidden"))
+    assert "hidden" not in str(raised.value)
+    with pytest.raises(TypeError, match="give the name of a model"):
+        PydanticAIBackend(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_secrets_are_not_in_the_settings() -> None:
+    settings = {
+        "max_tokens": 77,
+        "extra_headers": {"Authorization": "hidden", "x-team": "blue"},
+        "extra_body": {"client_secret": "hidden", "callback": "https://me:hidden@here.test"},
+    }
+    service = OpenAIProvider(base_url="https://me:hidden@gateway.test/v1", api_key="hidden")
+    model = OpenAIChatModel("gpt-4o-mini", provider=service)
+    found = PydanticAIBackend(model, model_settings=settings).settings
+    assert "hidden" not in json.dumps(found)
+    assert found["base_url"] == "https://gateway.test/v1/"
+    assert found["model_settings"] == {
+        "max_tokens": 77,
+        "extra_headers": {"x-team": "blue"},
+        "extra_body": {"callback": "https://here.test"},
+    }
 
 
 def test_a_provider_whose_package_is_missing_is_told_with_what_to_install(

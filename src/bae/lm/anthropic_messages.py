@@ -10,6 +10,7 @@ from typing import Any
 
 from bae.lm.backend import UNPARSED, Answer
 from bae.lm.prices import cost_of
+from bae.lm.secrecy import is_secret
 from bae.lm.usage import Usage, tell
 
 
@@ -111,7 +112,4 @@ def headers_without_secrets(given: Mapping[str, str]) -> dict[str, str | None]:
         if colon:
             sent[name.strip().lower()] = value.strip()
     sent |= {name.lower(): value for name, value in given.items()}
-    return {n: None if any(p in n for p in _SECRET) else sent[n] for n in sorted(sent)}
-
-
-_SECRET = ("auth", "cookie", "key", "secret", "token")
+    return {n: None if is_secret(n, sent[n]) else sent[n] for n in sorted(sent)}

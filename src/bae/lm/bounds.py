@@ -6,13 +6,13 @@ can get, and `local.py` uses both."""
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from bae.exceptions import BaeLMError
 from bae.lm.formats import FORMS
 from bae.lm.number_bounds import bounded_integer, bounded_number
+from bae.lm.patterns import can_be_held, is_finite, shortest_match
 from bae.lm.schema_parts import (
     Schema,
     as_schema,
@@ -198,7 +198,7 @@ class _Bounding:
 
     def holds(self, schema: Schema) -> bool:
         """Whether the answer can be held to the pattern of a text or a key."""
-        return self.patterns == "all" and _BEYOND.search(schema["pattern"]) is None
+        return self.patterns == "all" and can_be_held(schema["pattern"])
 
     def text(self, schema: Schema) -> Schema | None:
         least = int(schema.get("minLength", 0))
@@ -274,8 +274,10 @@ class _Bounding:
         if value is None or most == 0:
             return nothing
         names = [keys["const"]] if "const" in keys else keys.get("enum")
+        if keys.get("maxLength") == 0 and not keys.get("minLength"):
+            names = [""]
         if names is not None:
-            texts = [name for name in names if isinstance(name, str)]
+            texts = list(dict.fromkeys(name for name in names if isinstance(name, str)))
             if least > len(texts):
                 return None
             return _closed(dict.fromkeys(texts, value), texts[:least])
@@ -290,9 +292,8 @@ class _Bounding:
         }
 
     def key(self, schema: Schema) -> str | None:
-        """The pattern of a key; there is no other way to bound one. A key of no characters at all
-        is none that a dict could have several of, and is left out."""
-        if "pattern" in schema and self.holds(schema) and _is_finite(schema["pattern"]):
+        """The pattern of a key. There is no other way to bound one."""
+        if "pattern" in schema and self.holds(schema) and is_finite(schema["pattern"]):
             return schema["pattern"]
         form = FORMS.get(schema.get("format", ""))
         if form is not None and form.longest is not None:
@@ -312,20 +313,6 @@ def _closed(properties: Schema, required: list[str]) -> Schema:
         "additionalProperties": False,
     }
 
-
-def _is_finite(pattern: str) -> bool:
-    """Whether texts that fit a pattern cannot go on for ever."""
-    bare = re.sub(r"\[\^?\]?[^\]]*\]", "a", re.sub(r"\\.", "a", pattern))
-    whole = bare.startswith("^") and bare.endswith("$")
-    return whole and re.search(r"[*+]|\{\d*,\}", bare) is None
-
-
-_BEYOND: Final = re.compile(
-    r"\(\?(=|!|<=|<!|>|\(|P=|P>|R|&)"  # looking around, atomic groups, conditions, references
-    r"|\\[bBAZzGK1-9]|\\k"  # edges of words and texts, references back
-    r"|[*+?}]\+"  # possessive repeats
-)
-"""What is in patterns that no grammar engine follows."""
 
 _PLAIN: Final = ("string", "number", "boolean", "null")
 _ROOM_FOR_A_FORM: Final = 40

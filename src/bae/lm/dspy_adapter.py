@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from bae.exceptions import faults
+from bae.lm.dspy_messages import by_messages
 from bae.lm.dspy_package import load_dspy
 from bae.lm.dspy_schemas import channel
 from bae.lm.prompts import SYSTEM
@@ -50,9 +51,9 @@ class JSONSchemaAdapter(_dspy.Adapter):
         answers: list[dict[str, Any]] = []
         for each in self._requests(lm, lm_kwargs, signature, demos, inputs):
             try:
-                response = lm(each.request, **each.control)
+                response = each.ask(lm)
             except _dspy.LMUnsupportedFeatureError:
-                response = lm(each.in_words(), **each.control)
+                response = each.in_words().ask(lm)
             answers.append(self._read(signature, response))
         return answers
 
@@ -69,9 +70,9 @@ class JSONSchemaAdapter(_dspy.Adapter):
         answers: list[dict[str, Any]] = []
         for each in self._requests(lm, lm_kwargs, signature, demos, inputs):
             try:
-                response = await lm.acall(each.request, **each.control)
+                response = await each.aask(lm)
             except _dspy.LMUnsupportedFeatureError:
-                response = await lm.acall(each.in_words(), **each.control)
+                response = await each.in_words().aask(lm)
             answers.append(self._read(signature, response))
         return answers
 
@@ -170,7 +171,8 @@ class JSONSchemaAdapter(_dspy.Adapter):
         given = {**lm.kwargs, **lm_kwargs}
         control = {k: given[k] for k in ("cache", "rollout_id") if given.get(k) is not None}
         body = {**options_of(given), "model": lm.model, "messages": messages}
-        asked = _Asked(body, self.schema(signature), given.get("prompt_cache"), control)
+        own = {k: v for k, v in lm_kwargs.items() if k not in ("n", "num_generations")}
+        asked = _Asked(body, self.schema(signature), given.get("prompt_cache"), control, own)
         for number in range(given.get("n") or given.get("num_generations") or 1):
             # A further answer to the same question is to be another one.
             yield asked if not number else replace(asked, control={**control, "cache": False})
@@ -209,27 +211,53 @@ def refusal_of(response: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A question to a model, by the channel for its schema or in words."""
+    """A question to a model, by the channel for its schema or in words. `own` is what it is asked
+    with, where the settings of the LM itself are not enough."""
 
     body: Mapping[str, Any]
     schema: Mapping[str, Any]
     prompt_cache: Any
     control: Mapping[str, Any]
+    own: Mapping[str, Any]
+    by_channel: bool = True
 
-    @property
-    def request(self) -> Any:
-        return self._made({**self.body, **channel(self.body["model"], self.schema)})
+    def ask(self, lm: Any) -> Any:
+        request = self._request()
+        if request is not None:
+            return lm(request, **self.control)
+        with by_messages(lm, self.body["messages"]) as asked:
+            asked.lm(messages=asked.messages, **self._by_messages())
+        return asked.response
 
-    def in_words(self) -> Any:
+    async def aask(self, lm: Any) -> Any:
+        request = self._request()
+        if request is not None:
+            return await lm.acall(request, **self.control)
+        with by_messages(lm, self.body["messages"]) as asked:
+            await asked.lm.acall(messages=asked.messages, **self._by_messages())
+        return asked.response
+
+    def in_words(self) -> _Asked:
         system, *rest = self.body["messages"]
         told = f"{system['content']}\n\nThe schema: {_json(self.schema)}"
-        return self._made({**self.body, "messages": [{**system, "content": told}, *rest]})
+        body = {**self.body, "messages": [{**system, "content": told}, *rest]}
+        return replace(self, body=body, by_channel=False)
 
-    def _made(self, body: Mapping[str, Any]) -> Any:
-        request = _dspy.lm15.request_from_openai_chat(body)
+    def _request(self) -> Any:
+        """None where something that the LM is set to has no place in a request."""
+        try:
+            request = _dspy.lm15.request_from_openai_chat({**self.body, **self._channel()})
+        except _dspy.lm15.UnsupportedFeatureError:
+            return None
         if self.prompt_cache is None:
             return request
         return replace(request, config=replace(request.config, cache=self.prompt_cache))
+
+    def _by_messages(self) -> dict[str, Any]:
+        return {**self.own, **self.control, **self._channel()}
+
+    def _channel(self) -> dict[str, Any]:
+        return channel(self.body["model"], self.schema) if self.by_channel else {}
 
 
 # Signatures are made anew by whoever changes them, and old ones are not asked by again.

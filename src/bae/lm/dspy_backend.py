@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import to_jsonable_python
@@ -15,10 +17,11 @@ from pydantic_core import to_jsonable_python
 from bae.exceptions import BaeLMError
 from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
 from bae.lm.clients import PerLoop
-from bae.lm.dspy_package import close_litellm, load_dspy
+from bae.lm.dspy_package import LITELLM, load_dspy
 from bae.lm.http_errors import timeout_error
 from bae.lm.prompts import names_of
 from bae.lm.schemas import once
+from bae.lm.secrecy import without_secrets
 from bae.lm.signatures import (
     choice_signature,
     narrowed,
@@ -61,6 +64,10 @@ class DSPyBackend(Backend):
         **options: Any,
     ) -> None:
         dspy = load_dspy(type(self).__name__)
+        if not timeout > 0:
+            raise ValueError(
+                f"{type(self).__name__}(timeout={timeout!r}): give a number of seconds"
+            )
         made = isinstance(lm, str)
         if made:
             given = {"cache": False, "num_retries": 0, "timeout": timeout, **options}
@@ -85,7 +92,7 @@ class DSPyBackend(Backend):
         self._lm: Any = lm
         self._made = made
         self._prepared: set[int] = set()
-        self._loops = PerLoop[None](lambda: None, self._leave)
+        self._loops = PerLoop[None](lambda: None, partial(_leave, lm if made else None))
 
     @property
     def lm(self) -> Any:
@@ -102,16 +109,15 @@ class DSPyBackend(Backend):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the LM is set to, but for its keys."""
+        """What the LM is set to, but for its keys and other secrets."""
         from bae.lm.dspy_adapter import options_of
 
         lm = self._found_lm()
         if lm is None:
             return {}
         where = {name: lm.kwargs.get(name) for name in ("api_base", "base_url")}
-        return to_jsonable_python(
-            {"model_type": lm.model_type, **where, **options_of(lm.kwargs)}, fallback=str
-        )
+        shown = without_secrets({**where, **options_of(lm.kwargs)})
+        return to_jsonable_python({"model_type": lm.model_type, **shown}, fallback=str)
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs at least, by the list of prices."""
@@ -140,6 +146,7 @@ class DSPyBackend(Backend):
         question = OneQuestion(prompt)
         used: dict[str, dict[str, Any]] = {}
         value: Any = UNPARSED
+        await LITELLM.get()
         await self._loops.get()
         try:
             async with asyncio.timeout(self.timeout):
@@ -196,10 +203,11 @@ class DSPyBackend(Backend):
             await asyncio.to_thread(_look_up, lm)
             self._prepared.add(id(lm))
 
-    async def _leave(self, _: None) -> None:
-        """Close what the running loop, which ends, leaves open."""
-        await self.aclose()
-        await close_litellm()
+
+async def _leave(lm: Any, _: None) -> None:
+    """Close what an LM that was made here holds open in the running loop."""
+    if lm is not None:
+        await lm.aclose()
 
 
 def _said(response: Any) -> tuple[str, Literal["end", "cut-off", "refused"]]:
@@ -233,9 +241,14 @@ def _usage(responses: list[Any], used: Mapping[str, Mapping[str, Any]]) -> Usage
 
 
 def _look_up(lm: Any) -> None:
+    from bae.lm.dspy_adapter import options_of
+    from bae.lm.dspy_messages import can_be_carried
     from bae.lm.prices import rates_of
 
     rates_of(lm.model)
+    if not can_be_carried(options_of(lm.kwargs)):
+        with suppress(ImportError):
+            import_module("litellm")
     with suppress(Exception):  # the request itself shows what is wrong
         lm.supports_response_schema  # noqa: B018  dspy asks LiteLLM, where it is to ask through it
 

@@ -45,6 +45,22 @@ def error_for(who: str, error: Exception) -> BaeLMError:
             return _answered(who, error, 404)
         case dspy.LMInvalidRequestError():
             return _answered(who, error, 400)
+        case dspy.LMUnsupportedFeatureError():
+            return BaeLMError(
+                f"{who} cannot be asked as it is set: {error.message.partition(_ADVICE)[0]}",
+                code="bae-lm-request-refused",
+                sent=False,
+                cause=error,
+                fix="leave out the setting that it names, or give the LM another engine",
+            )
+        case ImportError():
+            return BaeLMError(
+                f"{who} needs a package that is not installed: {error}",
+                code="bae-lm-extra-missing",
+                sent=False,
+                cause=error,
+                fix=f"pip install {error.name or 'litellm'}",
+            )
         case dspy.LMTransportError():
             return connection_error(who, error)
         case dspy.LMProviderError() if error.status is None or error.status < 400:
@@ -70,7 +86,7 @@ def _answered(who: str, error: Any, status: int) -> BaeLMError:
     return status_error(
         who,
         error.status or status,
-        error.message.partition("\n\n")[0],  # what follows is advice, and not on bae
+        error.message.partition(_ADVICE)[0],
         headers=headers,
         cause=error,
     )
@@ -105,3 +121,7 @@ def _causes(error: Exception) -> Iterator[BaseException]:
     while cause is not None:
         yield cause
         cause = cause.__cause__ or cause.__context__
+
+
+_ADVICE = "\n\n"
+"""What follows in a message of DSPy's is advice, and not on bae."""

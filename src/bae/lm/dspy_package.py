@@ -11,6 +11,7 @@ from contextlib import suppress
 from inspect import isawaitable
 from typing import Any
 
+from bae.lm.clients import PerLoop
 from bae.lm.extras import need
 
 
@@ -22,7 +23,7 @@ def load_dspy(by: str) -> Any:
     return need("dspy", extra="dspy", by=by)
 
 
-async def close_litellm() -> None:
+async def _close_litellm(_: None) -> None:
     """Close the connections that LiteLLM, where it was used, holds in the running loop.
 
     It keeps its clients for the whole process, by the loop they belong to, and has no way of its
@@ -41,3 +42,8 @@ async def close_litellm() -> None:
             closing = close() if close is not None else None
             if isawaitable(closing):
                 await closing
+
+
+LITELLM = PerLoop[None](lambda: None, _close_litellm)
+"""What LiteLLM holds open in a loop. All of a loop's backends share it, so it is closed when the
+loop ends, and not when one of them does: `get` it before LiteLLM may be used."""

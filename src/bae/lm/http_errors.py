@@ -23,8 +23,8 @@ def status_error(
 ) -> BaeLMError:
     """The error for an answer with a status of 400 or more.
 
-    `who` is the backend with its model, `said` what the provider said, which is shortened, `headers`
-    those of the answer, looked up in lower case, and `besides` ends the message as it is.
+    `who` is the backend with its model, `said` what the provider said, which is shortened,
+    `headers` those of the answer, looked up in lower case, and `besides` ends the message as it is.
     """
     found = headers or {}
     wait = retry_after(found)

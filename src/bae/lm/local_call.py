@@ -66,8 +66,13 @@ class Call:
         a word, so a new one is tried: for one token, which has to open an object although the
         model is told to avoid that."""
         tried: _Listening | None = None
+        refused: Exception | None = None
         for schema in self.schemas:
-            grammar = grammar_of(schema)
+            try:
+                grammar = grammar_of(schema)
+            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+                refused = error
+                continue
             if grammar in known:
                 return grammar, tried
             request = {**self.request, "grammar": grammar, "max_tokens": 1, "logit_bias": _AVOIDED}
@@ -83,7 +88,9 @@ class Call:
         raise BaeLMError(
             f"{self.who} cannot be held to the schema: the grammar made from it was not taken",
             code="bae-lm-schema-refused",
-            fix="make the node smaller, or its patterns simpler",
+            cause=refused,
+            fix="make the node smaller, or its patterns simpler, and its numbers no longer than 18 "
+            "digits",
         )
 
     def _listen(

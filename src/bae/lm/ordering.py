@@ -64,9 +64,17 @@ def _fields(
 
 def _said_by_hand(cls: type[BaseModel]) -> frozenset[str]:
     """The fields with a serializer of their own, which has put things in the order it wants."""
+    known = cast(frozenset[str] | None, cls.__dict__.get(_BY_HAND))
+    if known is not None:
+        return known
     named = (s.info.fields for s in cls.__pydantic_decorators__.field_serializers.values())
     found = {name for names in named for name in names}
     for name, field in cls.__pydantic_fields__.items():
         if any(isinstance(each, PlainSerializer | WrapSerializer) for each in field.metadata):
             found.add(name)
-    return frozenset(cls.__pydantic_fields__ if "*" in found else found)
+    known = frozenset(cls.__pydantic_fields__ if "*" in found else found)
+    type.__setattr__(cls, _BY_HAND, known)
+    return known
+
+
+_BY_HAND = "__bae_said_by_hand__"

