@@ -578,3 +578,9 @@ async def _streaming(*events: dict[str, Any]) -> AsyncIterator[str]:
     async with server:
         host, port = server.sockets[0].getsockname()[:2]
         yield f"http://{host}:{port}"
+
+
+@pytest.mark.parametrize("name", ["timeout", "idle_timeout", "connect_timeout", "max_tokens"])
+def test_a_bound_that_makes_no_sense_is_refused(name):
+    with pytest.raises(ValueError, match=f"AnthropicBackend\\({name}=0\\)"):
+        AnthropicBackend(api_key="x", **{name: 0})

@@ -404,3 +404,8 @@ async def test_nothing_of_a_question_runs_in_a_thread() -> None:
     assert isinstance(result.trace[-1], Outfit)
     assert ran == [threading.get_ident()]
     assert threading.active_count() == before
+
+
+def test_a_time_that_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match=r"PydanticAIBackend\(timeout=-1\)"):
+        PydanticAIBackend("openai:gpt-5-mini", timeout=-1)

@@ -23,6 +23,7 @@ from bae import (
     Usage,
 )
 from bae.journal import FillEnded, MemoryJournal, Record, StepStarted
+from bae.lm import Budget, Budgeted, Cached, Retry, Timeout, resolve
 from bae.stream import RunStream
 from bae.testing import ScriptedLM
 
@@ -244,3 +245,15 @@ class Sources(Node):
     from_node: Annotated[str, Recall(A)]
 
     async def __call__(self) -> None: ...
+
+
+def models_by_name_and_policies_are_lms(start: A, lm: LM) -> None:
+    assert_type(one.run(start, lm="local"), GraphResult[B])
+    policies = Cached(Retry(Timeout(Budgeted("local", Budget(calls=3)), seconds=3)))
+    assert_type(one.run(start, lm=policies), GraphResult[B])
+    accepted: LM = policies
+    Retry(lm)
+    NodeConfig(lm="claude-cli:sonnet")
+    NodeConfig(lm=accepted)
+    assert_type(resolve("local"), LM)
+    assert_type(Budget(calls=3).usage, Usage)

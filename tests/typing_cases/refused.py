@@ -39,7 +39,7 @@ graph.run(B)  # refused
 graph.run(B(n=1))  # refused
 graph.stream(Other())  # refused
 graph.run("a start")  # refused
-graph.run(start, lm="not an LM")  # refused
+graph.run(start, lm=5)  # refused
 graph.run(start, max_iters="many")  # refused
 graph.run(start).result.missing  # refused
 graph.run(start, answer=lambda gate: True)  # refused
@@ -60,7 +60,7 @@ Map(len)  # refused
 Map(len, over=3)  # refused
 Recall(NotANode)  # refused
 Gate()  # refused
-NodeConfig(lm="not an LM")  # refused
+NodeConfig(lm=5)  # refused
 
 
 class Returns(Node):

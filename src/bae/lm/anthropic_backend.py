@@ -71,6 +71,14 @@ class AnthropicBackend(Backend):
         one_call: bool = True,
     ) -> None:
         super().__init__(attempts=attempts, retries=retries, one_call=one_call)
+        for name, value in (
+            ("timeout", timeout),
+            ("idle_timeout", idle_timeout),
+            ("connect_timeout", connect_timeout),
+            ("max_tokens", max_tokens),
+        ):
+            if not value > 0:
+                raise ValueError(f"AnthropicBackend({name}={value!r}): give a number above 0")
         # All that is needed is imported here, where waiting for it does no harm.
         for module in ("anthropic", "anthropic.resources.messages", "httpx2"):
             need(module, extra="anthropic", by="AnthropicBackend")

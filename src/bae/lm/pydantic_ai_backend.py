@@ -58,6 +58,8 @@ class PydanticAIBackend(Backend):
         one_call: bool = True,
     ) -> None:
         super().__init__(attempts=attempts, retries=retries, one_call=one_call)
+        if not timeout > 0:
+            raise ValueError(f"PydanticAIBackend(timeout={timeout!r}): give a number of seconds")
         need("pydantic_ai", extra="pydantic-ai", by="PydanticAIBackend")
         models: Any = import_module("pydantic_ai.models")
         if not isinstance(model, (str, models.Model)):
