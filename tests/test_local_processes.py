@@ -165,3 +165,19 @@ def test_a_child_that_is_forked_before_the_model_is_loaded_uses_and_unloads_it()
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
     assert ended(code) == "child False\n7\n"
+
+
+def test_a_system_without_the_library_for_threads_is_told_how_to_get_it(tmp_path):
+    missing = "libgomp.so.1: cannot open shared object file: No such file or directory"
+    (tmp_path / "xllamacpp.py").write_text(f"raise ImportError({missing!r})")
+    printed = ended(
+        f"""
+        sys.path.insert(0, {str(tmp_path)!r})
+        try:
+            asyncio.run(lm.load())
+        except Exception as error:
+            print(error.code, error.fix)
+        """
+    )
+    assert printed.startswith("bae-lm-extra-missing")
+    assert "apt-get install libgomp1" in printed

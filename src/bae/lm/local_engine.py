@@ -163,12 +163,15 @@ def _imported() -> Any:
     try:
         return import_module(ENGINE)
     except ImportError as error:
+        fix = f"install it again: {INSTALL}"
+        if "libgomp" in str(error):  # part of the system, and not of every small one
+            fix = "install GNU's OpenMP library; on Debian and Ubuntu: apt-get install libgomp1"
         raise BaeLMError(
             f"the package {ENGINE} cannot be imported",
             code="bae-lm-extra-missing",
             sent=False,
             cause=error,
-            fix=f"install it again: {INSTALL}",
+            fix=fix,
         ) from error
     finally:
         if before is None:
