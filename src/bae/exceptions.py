@@ -233,6 +233,10 @@ class BudgetError(LimitError):
         super().__init__(message, limit=limit, bound=bound, used=used, cause=cause, fix=fix)
         self.code = code or self.default_code
         self.scope = scope
+        if usage is None:
+            from bae.lm.usage import Usage
+
+            usage = Usage()
         self.usage = usage
         self.budget = budget
 

@@ -260,6 +260,11 @@ class Budget:
 
     def cost_unknown(self, model: str) -> BudgetError:
         """The error for a limit on cost where nobody knows what a request costs."""
+        from bae.lm.extras import is_there
+
+        fix = "limit calls or tokens instead"
+        if not is_there("genai_prices"):
+            fix = f"install the price list with pip install 'bae-graphs[prices]', or {fix}"
         return BudgetError(
             f"{self.scope}: the cost is limited to ${self.cost or 0.0:.4f}, and nobody knows what"
             f" {model or 'the model'} costs",
@@ -270,8 +275,7 @@ class Budget:
             scope=self.scope,
             usage=self._used,
             budget=self,
-            fix="install the price list with pip install 'bae-graphs[prices]', or limit calls or "
-            "tokens instead; a backend of your own says it in least_cost and in Usage(cost=…)",
+            fix=f"{fix}; a backend of your own says it in least_cost and in Usage(cost=…)",
         )
 
     def _own(self, error: BaseException | None) -> BudgetError | None:
