@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import to_json
 
-from bae.exceptions import BaeLMError, BudgetError
+from bae.exceptions import BaeLMError, BudgetError, describe
 from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
 from bae.lm.foreign import Foreign, keeps
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Of the keys and of what is kept under them: answers of another version are not found."""
+
+_log = logging.getLogger("bae.lm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +124,10 @@ class Cached(Policy):
                     self._unstored += 1
                 else:
                     await self.store.put(key, text)
-            except Exception:
+            except Exception as error:
                 # It is paid for: better an answer that is not kept than none.
                 self._unstored += 1
+                _log.warning("an answer could not be kept by %r: %s", self.store, describe(error))
             except BaseException:
                 report(answer.usage)  # nobody waits for it any more
                 raise
