@@ -1,0 +1,485 @@
+"""The requests behind an answer: what fails and is sent again, what is counted, what is told while
+it lasts, and what a cancellation leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import weakref
+from typing import Annotated, Any
+
+import pytest
+
+from asked_nodes import GOOD, Ask, Found, Left, attempts_of, failure, priced
+from bae import (
+    LM,
+    BaeLMError,
+    Dep,
+    FillError,
+    Graph,
+    Map,
+    Node,
+    Usage,
+)
+from bae.journal import (
+    AnswerJudged,
+    FillEnded,
+    FillStarted,
+    LMUsed,
+    RunEnded,
+    TextArrived,
+)
+from bae.lm import Answer, Attempt, Backend, Policy, Prompt, metered, report, tell
+from bounded import BOUND, run
+from toy_backend import ToyBackend, route
+
+# Requests that fail
+
+
+async def test_a_request_that_may_be_sent_again_is_and_is_counted():
+    lm = ToyBackend(failure(retryable=True), failure(retryable=True, retry_after=0), GOOD)
+    result = await run(Ask(), lm)
+
+    assert result.trace[-1] == Found(**GOOD)
+    assert (result.usage.calls, result.usage.attempts) == (3, 1)
+    assert attempts_of(result) == [(1, "valid", ())]
+    assert lm.prompts[0] == lm.prompts[2]
+    assert lm.rejected == []
+
+
+@pytest.mark.parametrize("error", [ConnectionError("cut"), TimeoutError("late")], ids=str)
+async def test_a_connection_that_breaks_is_tried_again(error: Exception):
+    assert (await run(Ask(), ToyBackend(error, GOOD))).usage.calls == 2
+
+
+async def test_a_request_that_fails_for_good_is_not_sent_again():
+    error = failure(retryable=False, status=401)
+    lm = ToyBackend(error)
+    with pytest.raises(BaeLMError) as caught:
+        await run(Ask(), lm)
+
+    assert caught.value is error
+    assert lm.calls == 1
+    assert error.journal is not None
+    assert error.journal.usage().calls == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "cost"),
+    [
+        (failure(status=429), 0.0),
+        (failure(status=400), 0.0),
+        (failure(status=529), 0.0),
+        (failure(status=408), None),
+        (failure(status=504), None),
+        (failure(status=502), None),
+        (failure(code="bae-lm-timeout"), None),
+        (TimeoutError("late"), None),
+        (ConnectionResetError("cut"), None),
+        (KeyError("choices"), None),
+    ],
+    ids=repr,
+)
+async def test_a_request_that_failed_cost_nothing_only_where_that_is_sure(
+    error: Exception, cost: float | None
+):
+    with metered() as used, pytest.raises(type(error)):
+        await ToyBackend(error, retries=0).make(Ask(), Found)
+
+    (one,) = used
+    assert one == Usage(calls=1, cost=cost, seconds=one.seconds, models=("toy",))
+
+
+async def test_a_model_that_is_free_is_so_when_it_fails():
+    class Own(ToyBackend):
+        free = True
+
+    with metered() as used, pytest.raises(TimeoutError):
+        await Own(TimeoutError(), retries=0).make(Ask(), Found)
+    assert Usage.total(used).cost == 0.0
+
+
+async def test_what_a_failed_request_is_known_to_have_used_is_counted():
+    known = Usage(calls=1, input_tokens=80, output_tokens=3, cost=0.25, models=("m",))
+    with metered() as used:
+        await ToyBackend(failure(retryable=True, usage=known), priced(GOOD)).make(Ask(), Found)
+
+    total = Usage.total(used)
+    assert (total.calls, total.input_tokens, total.cost) == (2, 180, 0.75)
+
+
+async def test_what_was_never_sent_is_no_call():
+    with metered() as used, pytest.raises(BaeLMError):
+        await ToyBackend(failure(sent=False)).make(Ask(), Found)
+    assert used == []
+
+
+async def test_a_request_that_is_cancelled_was_sent_and_nobody_knows_what_it_cost():
+    asked = asyncio.Event()
+
+    class Slow(ToyBackend):
+        async def answer(self, prompt: Prompt) -> Answer:
+            asked.set()
+            return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    with metered() as used:
+        making = asyncio.create_task(Slow().make(Ask(), Found))
+    async with asyncio.timeout(BOUND):
+        await asked.wait()
+        making.cancel()
+        await asyncio.wait([making])
+    (one,) = used
+    assert one == Usage(calls=1, cost=None, seconds=one.seconds, models=("toy",))
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+async def test_retries_says_how_many_more_requests_there_may_be(retries: int):
+    lm = ToyBackend(lambda prompt: failure(retryable=True), retries=retries)
+    with pytest.raises(BaeLMError) as caught:
+        await run(Ask(), lm)
+
+    assert lm.calls == retries + 1
+    assert caught.value.journal is not None
+    used = caught.value.journal.usage()
+    assert used == Usage(calls=retries + 1, cost=None, seconds=used.seconds, models=("toy",))
+    assert [record.by for record in caught.value.journal.of(LMUsed)] == ["filling Found"]
+
+
+async def test_each_question_has_retries_of_its_own():
+    down = failure(retryable=True)
+    lm = ToyBackend(down, down, {**GOOD, "score": 99}, down, down, {"score": 7})
+    result = await run(Ask(), lm)
+
+    assert (result.usage.calls, result.usage.attempts) == (6, 2)
+
+
+async def test_any_other_exception_is_the_backends_fault_with_the_cause():
+    cause = KeyError("choices")
+    with pytest.raises(BaeLMError) as caught:
+        await run(Ask(), ToyBackend(cause))
+
+    assert caught.value.code == "bae-lm-failed"
+    assert caught.value.cause is cause
+    assert "ToyBackend raised KeyError while filling Found" in caught.value.message
+
+
+@pytest.mark.parametrize("returned", [None, json.dumps(GOOD), {"note": "x"}], ids=repr)
+@pytest.mark.parametrize("around", [False, True], ids=["backend", "policy"])
+async def test_a_backend_that_returns_no_answer_is_told_what_to_return(returned: Any, around: bool):
+    class Mute(Policy if around else Backend):  # type: ignore[misc]
+        async def answer(self, prompt: Prompt) -> Any:
+            return returned
+
+    with pytest.raises(BaeLMError, match=r"Mute\.answer returned") as caught:
+        await run(Ask(), Mute(ToyBackend()) if around else Mute())
+    assert caught.value.code == "bae-lm-answer-type"
+    assert "return an Answer" in str(caught.value)
+
+
+async def test_a_backend_may_do_without_the_constructor_of_backends():
+    class Own(Backend):
+        def __init__(self, url: str) -> None:
+            self.url = url
+
+        async def answer(self, prompt: Prompt) -> Answer:
+            return Answer(json.dumps(GOOD))
+
+    lm = Own("http://here")
+    assert (await run(Ask(), lm)).trace[-1] == Found(**GOOD)
+    assert (lm.attempts, lm.retries, lm.one_call) == (2, 2, True)
+
+
+def test_a_backend_without_the_one_method_cannot_be_made():
+    class Nothing(Backend): ...
+
+    with pytest.raises(TypeError, match="answer"):
+        Nothing()  # type: ignore[abstract]
+
+
+# What it used
+
+
+async def test_what_a_fill_used_is_in_its_record_and_in_the_sum():
+    lm = ToyBackend(priced({**GOOD, "score": 99}), priced({"score": 7}))
+    result = await run(Ask(), lm)
+
+    (ended,) = result.journal.of(FillEnded)
+    assert ended.usage == Usage(2, 200, 40, 60, 1.0, 2, ended.usage.seconds, ("m",))
+    assert 0 < ended.usage.seconds <= ended.seconds
+    assert result.usage == ended.usage
+    assert result.usage.tokens == 240
+    each = [record.attempt.usage for record in result.journal.of(AnswerJudged)]
+    assert Usage.total(each) == ended.usage
+
+
+async def test_a_cost_that_is_unknown_once_is_unknown_in_the_sum():
+    lm = ToyBackend(priced({**GOOD, "score": 99}), priced({"score": 7}, cost=None))
+    result = await run(Ask(), lm)
+
+    assert result.usage.cost is None
+    assert result.usage.input_tokens == 200
+
+
+async def test_the_backends_model_is_named_where_the_answer_names_none():
+    assert (await run(Ask(), ToyBackend(GOOD))).usage.models == ("toy",)
+
+    class Nameless(ToyBackend):
+        model = ""
+
+    assert (await run(Ask(), Nameless(GOOD))).usage.models == ()
+
+
+async def test_every_model_that_answered_is_named_once():
+    wrong = {**GOOD, "score": 99}
+    lm = ToyBackend(
+        priced(wrong, model="one"),
+        priced({"score": 99}, model="two"),
+        priced({"score": 7}, model="one"),
+    )
+    assert (await run(Ask(), lm)).usage.models == ("one", "two")
+
+
+async def test_seconds_are_the_time_spent_waiting():
+    class Slow(ToyBackend):
+        async def answer(self, prompt: Prompt) -> Answer:
+            await asyncio.sleep(0.02)
+            return await super().answer(prompt)
+
+    result = await run(Ask(), Slow({}, GOOD))
+
+    assert 0.04 <= result.usage.seconds < BOUND
+
+
+async def test_what_was_used_before_a_failure_is_in_the_journal():
+    lm = ToyBackend(priced({}), priced({}), priced({}))
+    with pytest.raises(FillError) as caught:
+        await run(Ask(), lm)
+
+    assert caught.value.journal is not None
+    (used,) = caught.value.journal.of(LMUsed)
+    assert used.by == "filling Found"
+    assert (used.usage.calls, used.usage.cost, used.usage.attempts) == (3, 1.5, 3)
+    assert caught.value.journal.usage() == used.usage
+
+
+async def test_usage_is_summed_over_choices_fills_graphs_inside_maps_and_written_bodies():
+    class Word(Node):
+        word: str
+
+        async def __call__(self) -> Length: ...
+
+    class Same(Node):
+        async def __call__(self) -> Length: ...
+
+    class Length(Node):
+        length: int
+
+        async def __call__(self) -> None: ...
+
+    async def ask_too(lm: LM) -> str:
+        made = await lm.make(Left(), Note)
+        return made.text
+
+    class Note(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Begin(Node):
+        async def __call__(self, lm: LM) -> Gather:
+            await lm.make(self, Note)
+            return Gather(words=["a", "b", "c"])
+
+    class Gather(Node):
+        words: list[str]
+        inside: Annotated[Length, Dep(Graph(start=Same))]
+        asked: Annotated[str, Dep(ask_too)]
+        lengths: Annotated[list[Length], Map(Graph(start=Word), over="words")]
+
+        async def __call__(self) -> Note | None: ...
+
+    def answer(prompt: Prompt) -> Any:
+        target = prompt.question.target
+        if target is Length:
+            return priced({"length": 1})
+        return priced({"text": "t"} if target is Note else route("Note", text="t"))
+
+    lm = ToyBackend(answer)
+    result = await run(Begin(), lm)
+
+    # a body, a graph inside, a dependency, three items, and a choice that is filled at once
+    assert lm.calls == 1 + 1 + 1 + 3 + 1
+    assert result.usage == Usage(7, 700, 140, 210, 3.5, 7, result.usage.seconds, ("m",))
+    by = [record.by for record in result.journal.of(LMUsed)]
+    assert sorted(name.rpartition(".")[2] for name in by) == ["__call__", "ask_too"]
+    paths = {record.path for record in result.journal.of(FillEnded)}
+    assert len(paths) == 5
+    judged = result.journal.of(AnswerJudged)
+    assert len(judged) == 7
+    assert {record.path for record in judged} == paths
+
+
+async def test_outside_a_run_usage_is_metered_by_whoever_wants_it():
+    with metered() as used:
+        await ToyBackend(priced({}), priced(GOOD)).fill(Found, {}, "Found")
+
+    assert [each.calls for each in used] == [1, 1]
+    assert Usage.total(used).cost == 1.0
+
+
+# What is told while it lasts
+
+
+class Streams(ToyBackend):
+    """Tells its text piece by piece, and waits in between."""
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        answer = await super().answer(prompt)
+        half = len(answer.text) // 2
+        for piece in (answer.text[:half], answer.text[half:]):
+            tell(piece)
+            await asyncio.sleep(0)
+        return answer
+
+
+async def test_pieces_that_are_told_appear_in_the_stream_before_the_answer_is_judged():
+    graph = Graph(start=Ask)
+    kinds: list[Any] = []
+    pieces = ""
+    async with asyncio.timeout(BOUND), graph.stream(Ask(), Streams({}, GOOD)) as records:
+        async for record in records:
+            kinds.append(type(record))
+            if isinstance(record, TextArrived):
+                pieces += record.text
+                assert record.by == "filling Found"
+
+    middle = kinds[kinds.index(FillStarted) : kinds.index(FillEnded) + 1]
+    assert middle == [
+        FillStarted,
+        *(TextArrived, TextArrived, AnswerJudged),
+        *(TextArrived, TextArrived, AnswerJudged),
+        FillEnded,
+    ]
+    assert pieces == "{}" + json.dumps(GOOD)
+
+
+async def test_pieces_can_be_read_while_the_rest_is_still_to_come():
+    come = asyncio.Event()
+
+    class Half(ToyBackend):
+        async def answer(self, prompt: Prompt) -> Answer:
+            tell("first")
+            await come.wait()
+            return await super().answer(prompt)
+
+    async with asyncio.timeout(BOUND), Graph(start=Ask).stream(Ask(), Half(GOOD)) as records:
+        async for record in records:
+            if isinstance(record, TextArrived):
+                come.set()
+    assert records.result.trace[-1] == Found(**GOOD)
+
+
+async def test_pieces_of_a_written_body_and_of_a_graph_inside_say_where_they_belong():
+    class Word(Node):
+        async def __call__(self) -> Found: ...
+
+    class Begin(Node):
+        async def __call__(self, lm: LM) -> Uses:
+            await lm.make(self, Found)
+            return Uses()
+
+    class Uses(Node):
+        found: Annotated[Found, Dep(Graph(start=Word))]
+
+        async def __call__(self) -> None: ...
+
+    result = await run(Begin(), Streams(lambda prompt: GOOD))
+
+    places = {(record.path, record.by) for record in result.journal.of(TextArrived)}
+    assert places == {("", "Begin.__call__"), ("1:Uses.found", "filling Found")}
+
+
+async def test_telling_and_reporting_outside_a_run_do_nothing():
+    tell("text")
+    tell(Attempt(1, "", "valid"))
+    report(Usage(calls=1))
+
+
+# Cancellation
+
+
+async def test_a_cancelled_fill_is_cancelled_and_leaves_nothing():
+    asked = asyncio.Event()
+    ended: list[str] = []
+
+    class Waits(ToyBackend):
+        async def answer(self, prompt: Prompt) -> Answer:
+            asked.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("closed")
+            raise AssertionError
+
+    before = asyncio.all_tasks()
+    lm = Waits()
+    task = asyncio.create_task(run(Ask(), lm))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert ended == ["closed"]
+    assert asyncio.all_tasks() == before
+    assert lm.rejected == []
+
+
+async def test_a_run_cancelled_while_waiting_to_send_again_ends_at_once():
+    sent = asyncio.Event()
+
+    class Down(ToyBackend):
+        first_wait = 1000.0
+
+        async def answer(self, prompt: Prompt) -> Answer:
+            sent.set()
+            raise failure(retryable=True)
+
+    graph = Graph(start=Ask)
+    stream = graph.stream(Ask(), Down())
+    async with asyncio.timeout(BOUND), stream as records:
+        async for _ in records:
+            if sent.is_set():
+                break
+        else:
+            raise AssertionError
+        # Leaving the block cancels the run, which waits.
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_cancellation_is_told_as_one_in_the_journal():
+    class Cancels(ToyBackend):
+        async def answer(self, prompt: Prompt) -> Answer:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+            raise AssertionError
+
+    outcomes: list[Any] = []
+    with pytest.raises(asyncio.CancelledError):
+        async with Graph(start=Ask).stream(Ask(), Cancels()) as records:
+            async for record in records:
+                outcomes.append(record)
+    assert [record.outcome for record in outcomes if isinstance(record, RunEnded)] == ["cancelled"]
+
+
+async def test_a_backend_is_let_go_of_when_nobody_holds_it():
+    lm = ToyBackend(GOOD)
+    gone = weakref.ref(lm)
+    result = await run(Ask(), lm)
+    del lm
+    gc.collect()
+
+    assert gone() is None
+    assert result.trace
