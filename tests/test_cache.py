@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, SecretStr
 
 from bae import BaeLMError, Graph, GraphResult, Node, Usage
 from bae.exceptions import BudgetError
-from bae.journal import MemoryJournal, RunEnded, TextArrived
+from bae.journal import RunJournal, RunEnded, TextArrived
 from bae.lm import (
     Answer,
     Backend,
@@ -477,7 +477,7 @@ class Streaming(Held):
         return answer
 
 
-def text_in(journal: MemoryJournal) -> str:
+def text_in(journal: RunJournal) -> str:
     return "".join(record.text for record in journal.of(TextArrived))
 
 

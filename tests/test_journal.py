@@ -20,7 +20,7 @@ from bae.journal import (
     GateOpened,
     ItemEnded,
     LMUsed,
-    MemoryJournal,
+    RunJournal,
     Recalled,
     Record,
     RunEnded,
@@ -44,12 +44,12 @@ def steps(count: int) -> list[Record]:
     return [StepStarted(float(n), "", n, Noted(n=n)) for n in range(count)]
 
 
-def journal_of(*records: Record) -> MemoryJournal:
-    return MemoryJournal([*records])
+def journal_of(*records: Record) -> RunJournal:
+    return RunJournal([*records])
 
 
 def test_a_new_journal_is_empty():
-    journal = MemoryJournal()
+    journal = RunJournal()
 
     assert len(journal) == 0
     assert list(journal) == []
@@ -144,7 +144,7 @@ def test_nested_collects_the_nodes_of_graphs_inside_by_place():
 
 
 def test_the_repr_says_how_much_there_is():
-    assert repr(journal_of(*steps(3))) == "<MemoryJournal of 3 records>"
+    assert repr(journal_of(*steps(3))) == "<RunJournal of 3 records>"
 
 
 def test_a_journal_survives_pickling():

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 
 from bae import LM, BaeError, Dep, Gate, GateError, Graph, Map, Node, NodeError, OpenGate, Usage
-from bae.journal import LMUsed, MemoryJournal, RunEnded, RunStarted, StepStarted
+from bae.journal import LMUsed, RunJournal, RunEnded, RunStarted, StepStarted
 from bae.lm import report
 from bae.testing import ScriptedLM
 
@@ -90,7 +90,7 @@ async def test_the_journal_tells_the_run_from_start_to_end():
     start = Start()
     result = await Graph(start=Start, name="a name").arun(start, script())
 
-    assert isinstance(result.journal, MemoryJournal)
+    assert isinstance(result.journal, RunJournal)
     first, last = result.journal[0], result.journal[-1]
     assert isinstance(first, RunStarted)
     assert (first.graph, first.node, first.path) == ("a name", start, "")

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
         FillError,
         GateError,
         HintError,
+        JournalError,
         LimitError,
         NodeError,
         ProofError,
         RecallError,
+        ReplayError,
         RouteError,
     )
     from bae.graph import Graph
@@ -41,6 +43,7 @@ __all__ = [
     "Graph",
     "GraphResult",
     "HintError",
+    "JournalError",
     "LimitError",
     "Map",
     "Node",
@@ -51,6 +54,7 @@ __all__ = [
     "ProofError",
     "Recall",
     "RecallError",
+    "ReplayError",
     "RouteError",
     "Usage",
     "__version__",

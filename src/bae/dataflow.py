@@ -5,40 +5,51 @@ that nobody waits for any more is cancelled and awaited. `resolver.py` says what
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Literal
 
 from bae.calls import CallPlan, Input
+from bae.exceptions import JournalError
 from bae.invoke import invoke
 from bae.journal.records import LMUsed, SourceEnded, SourceStarted
 from bae.lm.usage import Usage, collected
-from bae.run import Run, Waiting
+from bae.run import NOTHING, Run, Waiting
 from bae.tasks import Closer, cancellations, gone
 
 if TYPE_CHECKING:
+    from bae.lm import LM
     from bae.node import Node
 
 Work = Callable[["Flight"], Coroutine[Any, Any, Any]]
 
 
 class Place:
-    """Whose value it is: the field of a node, in a run, at a step."""
+    """Whose value it is: the field of a node, in a run, at a step; `route` leads on to a parameter
+    of the function behind the field, as `(place)`, or of one further down."""
 
-    __slots__ = ("field", "node_type", "run", "step")
+    __slots__ = ("field", "node_type", "route", "run", "step")
 
     def __init__(self, run: Run, node_type: type[Node], field: str) -> None:
         self.run = run
         self.node_type = node_type
         self.field = field
         self.step = run.step
+        self.route = ""
+
+    def below(self, parameter: str) -> Place:
+        """The place of a parameter of the function whose value this is the place of."""
+        place = Place(self.run, self.node_type, self.field)
+        place.step = self.step
+        place.route = f"{self.route}({parameter})"
+        return place
 
     @property
     def path(self) -> str:
         """The place as records and nested runs name it."""
         before = f"{self.run.path}/" if self.run.path else ""
-        return f"{before}{self.step}:{self.node_type.__name__}.{self.field}"
+        return f"{before}{self.step}:{self.node_type.__name__}.{self.field}{self.route}"
 
 
 class Flight:
@@ -141,7 +152,9 @@ class _Ask:
 
     def _note(self, flight: Flight) -> None:
         hard = flight.error is not None and not isinstance(flight.error, Waiting)
-        if hard and flight not in self.tolerant and self.failed is None:
+        # What a journal cannot take is no failure of the source: its default does not stand.
+        counts = flight not in self.tolerant or isinstance(flight.error, JournalError)
+        if hard and counts and self.failed is None:
             self.failed = flight
 
 
@@ -154,6 +167,7 @@ class Dataflow:
         self._closers: list[tuple[str, Closer]] = []
         self._opened: list[Hashable] = []
         self._given = frozenset(self.cache)
+        self._told: set[Hashable] = set()
 
     def dep(self, wanted: Input, place: Place) -> Flight:
         """The flight of a dependency: one that is there already, or a new one.
@@ -165,12 +179,14 @@ class Dataflow:
         key = call.key if marker.cache or call.key in self._given else None
         if key is not None:
             if key in self.cache:
+                if place.run.keeper is not None and key in self._given:
+                    self._tell_given(place, call, self.cache[key])
                 return landed(place, self.cache[key])
             flight = self._flights.get(key)
             if flight is not None:
                 flight.interest += 1
                 return flight
-        inputs = [(name, self.dep(below, place)) for name, below in call.inputs]
+        inputs = [(name, self.dep(below, place.below(name))) for name, below in call.inputs]
 
         async def work(flight: Flight) -> Any:
             if call.graph is not None:
@@ -179,7 +195,7 @@ class Dataflow:
                 return await run_inside(call, marker, flight.place.path, flight.place.run)
             arguments = flight.arguments()
             for name in call.lm_parameters:
-                arguments[name] = flight.place.run.lm
+                arguments[name] = lm_of(flight)
             return await invoke(call, marker, arguments, self)
 
         return self.enter(Flight(place, call.name, "dep", work, inputs, call, key))
@@ -242,6 +258,11 @@ class Dataflow:
             return [flight.task]
         return self._release_inputs(flight)
 
+    def known(self, values: Mapping[Hashable, Any]) -> None:
+        """Take in what dependencies came to before; what the caller has given stands."""
+        for key, value in values.items():
+            self.cache.setdefault(key, value)
+
     def forget_failures(self) -> None:
         """Have dependencies that failed called again by the next who asks."""
         for key in [key for key, flight in self._flights.items() if flight.done]:
@@ -272,6 +293,13 @@ class Dataflow:
             raise asyncio.CancelledError from raised
         return raised
 
+    def _tell_given(self, place: Place, call: CallPlan, value: Any) -> None:
+        if call.key not in self._told:
+            self._told.add(call.key)
+            run, where = place.run, (place.node_type, place.field, "dep", call.name)
+            ended = SourceEnded(time(), run.path, place.step, *where, 0.0, value, None, place.route)
+            run.emit(ended)
+
     def _take_off(self, flight: Flight) -> None:
         # Not by the loop's task factory, which may be an eager one: a flight that ends before
         # those who ask for it are all there would be let go of, and flown again for the next.
@@ -283,7 +311,12 @@ class Dataflow:
         place, run = flight.place, flight.place.run
         started = perf_counter()
         where = (place.node_type, place.field, flight.source, flight.by)
-        run.emit(SourceStarted(time(), run.path, place.step, *where))
+        if run.keeper is not None:
+            known = run.keeper.source(place)
+            if known is not NOTHING:
+                self._end(flight, known)
+                return
+        run.emit(SourceStarted(time(), run.path, place.step, *where, place.route))
         value: Any = None
         failure: BaseException | None = None
         try:
@@ -302,7 +335,13 @@ class Dataflow:
         except Exception as error:
             failure = error
         seconds = perf_counter() - started
-        run.emit(SourceEnded(time(), run.path, place.step, *where, seconds, value, failure))
+        ended = SourceEnded(
+            time(), run.path, place.step, *where, seconds, value, failure, place.route
+        )
+        if failure is None:
+            await run.keep(ended)
+        else:
+            run.emit(ended)
         self._end(flight, value, failure)
 
     def _landed(self, flight: Flight, task: asyncio.Task[None]) -> None:
@@ -347,6 +386,16 @@ class Dataflow:
             if not below.done:
                 cancelled.extend(self.release(below))
         return cancelled
+
+
+def lm_of(flight: Flight) -> LM | None:
+    """The LM that a dependency which asks for one gets."""
+    run = flight.place.run
+    if run.keeper is None:
+        return run.lm
+    place = flight.place
+    by = f"{place.node_type.__name__}.{place.field}{place.route}"
+    return run.keeper.lm(run, place.step, by, lambda: run.lm)
 
 
 def landed(place: Place, value: Any, given: bool = False) -> Flight:

@@ -64,16 +64,21 @@ def _start(
         del values[name]
     if len(missing) < len(absent):
         values = {name: values[name] for name in node.__pydantic_fields__ if name in values}
+    hold(node, values, extra, given.difference(missing))
+    return True
+
+
+def hold(node: Node, values: dict[str, Any], extra: dict[str, Any] | None, given: set[str]) -> None:
+    """Have a new node hold values that are valid already, and nothing else."""
     _put(node, "__dict__", values)
     _put(node, "__pydantic_extra__", extra)
-    _put(node, "__pydantic_fields_set__", given.difference(missing))
+    _put(node, "__pydantic_fields_set__", given)
     _put(node, "__pydantic_private__", None)
     if node.__private_attributes__:
         # Only pydantic itself knows how its versions make these; loaded by those who have some.
         from pydantic._internal._model_construction import init_private_attributes
 
         init_private_attributes(node, None)
-    return True
 
 
 def from_answer(cls: type[N], data: dict[str, Any], said: frozenset[str]) -> N:

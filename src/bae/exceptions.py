@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from pydantic_core import ValidationError
 
-    from bae.journal import MemoryJournal
+    from bae.journal import RunJournal
     from bae.lm.policies.budget import Budget
     from bae.lm.usage import Attempt, Usage
     from bae.markers import OpenGate
@@ -43,7 +43,7 @@ class BaeError(Exception):
         self.path = path
         self.fix = fix
         self.trace: list[Node] = []
-        self.journal: MemoryJournal | None = None
+        self.journal: RunJournal | None = None
         self.run_id: str | None = None
         if cause is not None:
             self.__cause__ = cause
@@ -306,6 +306,52 @@ class FillError(BaeError):
         self.validation_errors = list(validation_errors)
         self.attempts = attempts
         self.tried = tuple(tried)
+
+
+class JournalError(BaeError):
+    """A journal could not be read or written, or has not, or may not have, what was asked for.
+
+    Nothing that was acknowledged is lost: `.run_id` names the run, where there is one, and
+    `graph.resume` goes on with it once the cause is mended.
+    """
+
+    default_code = "bae-journal-failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_id: str | None = None,
+        cause: BaseException | None = None,
+        code: str | None = None,
+        path: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause, code=code, path=path, fix=fix)
+        self.run_id = run_id
+
+
+class ReplayError(JournalError):
+    """A replayed run does, or asks for, something else than was recorded; `.diff` says what."""
+
+    default_code = "bae-replay-diverged"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        diff: str = "",
+        run_id: str | None = None,
+        cause: BaseException | None = None,
+        code: str | None = None,
+        path: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, run_id=run_id, cause=cause, code=code, path=path, fix=fix)
+        self.diff = diff
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n{self.diff}" if self.diff else super().__str__()
 
 
 def describe(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from time import time
 from typing import Any
 
 from bae.calls import CallPlan
-from bae.dataflow import Dataflow, Flight
+from bae.dataflow import Dataflow, Flight, lm_of
 from bae.draft import validated
 from bae.invoke import invoke
 from bae.journal.records import ItemEnded
@@ -27,7 +27,8 @@ async def fan_out(flight: Flight, call: CallPlan, marker: Map, flow: Dataflow) -
     items: Collection[Any] = tuple(over)
     place, run = flight.place, flight.place.run
     for name in call.lm_parameters:
-        shared[name] = run.lm
+        shared[name] = lm_of(flight)
+    done = {} if run.keeper is None else run.keeper.items(place)
     results: list[Any] = [None] * len(items)
     gates: list[OpenGate] = []
     numbered = enumerate(items)
@@ -45,6 +46,9 @@ async def fan_out(flight: Flight, call: CallPlan, marker: Map, flow: Dataflow) -
 
     async def worker() -> None:
         for index, item in numbered:
+            if index in done:
+                results[index] = done[index]
+                continue
             try:
                 results[index] = value = await one(index, item)
             except Waiting as waiting:
@@ -54,7 +58,7 @@ async def fan_out(flight: Flight, call: CallPlan, marker: Map, flow: Dataflow) -
                 if flight.item is None:
                     flight.item = index
                 raise
-            run.emit(
+            await run.keep(
                 ItemEnded(time(), run.path, place.step, place.node_type, place.field, index, value)
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from inspect import isawaitable
@@ -17,7 +18,7 @@ from bae.exceptions import BaeError, GateError, faults
 from bae.journal.records import GateOpened
 from bae.markers import Gate, OpenGate
 from bae.plan import FieldPlan, NodePlan
-from bae.run import Waiting
+from bae.run import NOTHING, Answer, Waiting
 
 ATTEMPTS = 3
 """How often a gate is asked when the answers do not fit."""
@@ -28,17 +29,42 @@ async def ask_gate(
 ) -> Any:
     """Ask a person, again when the answer does not fit the field; without anybody to ask, say what
     the run waits for."""
-    run = flight.place.run
+    run, step = flight.place.run, flight.place.step
     opened = OpenGate(
-        gate.question, plan.node, field.name, field.annotation, dict(known), path=run.path
+        gate.question, plan.node, field.name, field.annotation, dict(known), None, run.path, step
     )
-    run.emit(GateOpened(time(), run.path, flight.place.step, opened))
+    since = None
+    if run.keeper is not None:
+        answered = run.keeper.answered(opened, plan)
+        if answered is not NOTHING:
+            return answered
+        since = run.keeper.opened(opened)
+    now = time()
+    if gate.timeout is not None:
+        opened = replace(opened, deadline=(since or now) + gate.timeout)
+    if since is None:
+        run.emit(GateOpened(now, run.path, step, opened))
+    if opened.deadline is not None and opened.deadline <= time():
+        return _default(opened, field, gate)
     if run.answer is None:
         raise Waiting([opened])
+    if opened.deadline is None:
+        return await _ask(run.answer, opened, plan, field)
+    bound = asyncio.timeout(opened.deadline - time())
+    try:
+        async with bound:
+            return await _ask(run.answer, opened, plan, field)
+    except TimeoutError:
+        if not bound.expired():
+            raise
+    return _default(opened, field, gate)
+
+
+async def _ask(answer_with: Answer, opened: OpenGate, plan: NodePlan, field: FieldPlan) -> Any:
     last: ValidationError | None = None
     for _ in range(ATTEMPTS):
         try:
-            answering = run.answer(opened)
+            answering = answer_with(opened)
             if not isawaitable(answering):
                 raise _sync_answer(opened)
             answer = await answering
@@ -46,7 +72,7 @@ async def ask_gate(
             raise
         except Exception as error:
             raise GateError(
-                f"{opened.place}: answering {gate.question!r} raised {type(error).__name__}",
+                f"{opened.place}: answering {opened.question!r} raised {type(error).__name__}",
                 gates=[opened],
                 node_type=plan.node,
                 field_name=field.name,
@@ -60,7 +86,7 @@ async def ask_gate(
             opened = replace(opened, problem="; ".join(faults(error)))
             last = error
     raise GateError(
-        f"{opened.place}: {ATTEMPTS} answers to {gate.question!r} were not "
+        f"{opened.place}: {ATTEMPTS} answers to {opened.question!r} were not "
         f"{type_name(field.annotation)}: {opened.problem}",
         gates=[opened],
         node_type=plan.node,
@@ -68,6 +94,20 @@ async def ask_gate(
         code="bae-gate-invalid",
         cause=last,
         fix=f"answer with a {type_name(field.annotation)}",
+    )
+
+
+def _default(opened: OpenGate, field: FieldPlan, gate: Gate) -> Any:
+    """What stands when nobody has answered in time."""
+    if not field.required:
+        return field.info.get_default(call_default_factory=True, validated_data={})
+    raise GateError(
+        f"{opened.place}: nobody answered {opened.question!r} within {gate.timeout:g} s",
+        gates=[opened],
+        node_type=opened.node_type,
+        field_name=opened.field_name,
+        code="bae-gate-timeout",
+        fix="give the field a default, which stands then, or the gate more time",
     )
 
 

@@ -3,7 +3,7 @@ once and run as often as wanted. `runner.py` does the running, `proof.py` the pr
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -13,6 +13,8 @@ from bae.node import Node
 from bae.plan import NodePlan, plan_of
 
 if TYPE_CHECKING:
+    from bae.journal import Journal
+    from bae.journal.recovering import Recovered
     from bae.lm import LM
     from bae.problem import Problem
     from bae.result import GraphResult
@@ -165,20 +167,28 @@ class Graph(Generic[S, T]):
         """The node classes a run may end at."""
         return tuple(cls for cls, plan in self.plans.items() if plan.may_end)
 
-    def validate(self) -> list[Problem]:
+    def validate(self, *, journal: bool = False) -> list[Problem]:
         """Everything that is known to go wrong before it does, errors first; empty when nothing.
 
         Print the list, or look at `.severity`, `.code`, `.place`, `.message` and `.fix` of each. A
-        run refuses to start while there are errors.
+        run refuses to start while there are errors. With `journal` it has also what a run with a
+        journal makes of the graph: errors for fields that no journal can hold, and notes on values
+        that are made anew when a run is resumed, or are secrets.
         """
-        if self._problems is not None:
-            return list(self._problems)
-        from bae.proof import prove
+        problems = self._problems
+        if problems is None:
+            from bae.proof import prove
 
-        problems = prove(self)
-        if not any(problem.code == HintError.default_code for problem in problems):
-            self._problems = problems
-        return list(problems)
+            problems = prove(self)
+            if not any(problem.code == HintError.default_code for problem in problems):
+                self._problems = problems
+        if not journal or any(plan.unresolved for plan in self.plans.values()):
+            return list(problems)
+        from bae.journal.keepable import notes, unkeepable
+
+        errors = [problem for problem in problems if problem.severity == "error"]
+        others = [problem for problem in problems if problem.severity != "error"]
+        return [*errors, *unkeepable(self), *others, *notes(self)]
 
     def prove(self) -> None:
         """Raise `ProofError` with all errors that `validate` finds; warnings pass."""
@@ -210,6 +220,8 @@ class Graph(Generic[S, T]):
         prefetch: bool = True,
         answer: Answer | None = None,
         dep_cache: dict[Any, Any] | None = None,
+        journal: Journal | None = None,
+        run_id: str | None = None,
     ) -> GraphResult[T]:
         """`arun` for sync callers. Inside a running event loop use `await graph.arun(…)`."""
         import asyncio
@@ -225,7 +237,16 @@ class Graph(Generic[S, T]):
                 fix="write `await graph.arun(…)` there",
             )
         return asyncio.run(
-            self.arun(start, lm, max_iters, prefetch=prefetch, answer=answer, dep_cache=dep_cache)
+            self.arun(
+                start,
+                lm,
+                max_iters,
+                prefetch=prefetch,
+                answer=answer,
+                dep_cache=dep_cache,
+                journal=journal,
+                run_id=run_id,
+            )
         )
 
     def arun(
@@ -237,6 +258,8 @@ class Graph(Generic[S, T]):
         prefetch: bool = True,
         answer: Answer | None = None,
         dep_cache: dict[Any, Any] | None = None,
+        journal: Journal | None = None,
+        run_id: str | None = None,
     ) -> Coroutine[Any, Any, GraphResult[T]]:
         """Run the graph from `start` to its end.
 
@@ -250,6 +273,10 @@ class Graph(Generic[S, T]):
           and the result's `.waiting` says what for.
         - `dep_cache` holds values by dependency function. Those given are used instead of calling
           the function, which is how tests replace one; those made are added.
+        - `journal` is where the run is written down as it goes, so that `resume` can go on with it
+          after whatever stops it: a `SQLiteJournal`, say.
+        - `run_id` is what the run is called; without one it gets a random id. A journal has every
+          id once.
 
         Raises a `BaeError` that carries the trace. Cancelling it cancels everything under it, and
         nothing is left when it returns.
@@ -257,8 +284,134 @@ class Graph(Generic[S, T]):
         from bae.run import Run
         from bae.runner import run_graph
 
-        run = Run(lm, max_iters, prefetch, answer, dep_cache)
-        return run_graph(self, start, run)
+        run = Run(lm, max_iters, prefetch, answer, dep_cache, run_id=run_id)
+        if journal is None:
+            return run_graph(self, start, run)
+        from bae.journal.resuming import begin
+
+        return begin(self, start, run, journal)
+
+    async def resume(
+        self,
+        run_id: str,
+        lm: LM | str | None = None,
+        max_iters: int | None = None,
+        *,
+        journal: Journal,
+        prefetch: bool = True,
+        answer: Answer | None = None,
+        dep_cache: dict[Any, Any] | None = None,
+        given: Mapping[str, Any] | None = None,
+    ) -> GraphResult[T]:
+        """Go on with a run of a journal where it was: after a crash, a cancellation, a failure, or
+        at a gate that has been answered.
+
+        What is recorded is not done again: dependencies, fills, choices, items of maps, answers at
+        gates, bodies that returned and graphs inside. What was under way is. A run that has ended
+        is handed back as it ended. The parameters are those of `arun`; `max_iters` counts the nodes
+        from the start of the run and is the one it was begun with unless given, and budgets in
+        force are charged what it has spent. `given` has
+        the secrets that the journal does not keep, as `{"Login.token": SecretStr(…)}`.
+
+        Somebody else who has the run at this moment keeps it: then this raises `JournalError`
+        (`bae-run-owned`), as it does where the classes have changed so that the run cannot go on
+        (`bae-run-changed`).
+        """
+        from bae.journal.resuming import Options, resume
+
+        options = Options(lm, max_iters, prefetch, answer, dep_cache)
+        return await resume(self, run_id, options, journal, given)
+
+    async def recover(
+        self,
+        lm: LM | str | None = None,
+        *,
+        journal: Journal,
+        limit: int = 10,
+        prefetch: bool = True,
+        answer: Answer | None = None,
+        dep_cache: dict[Any, Any] | None = None,
+        given: Mapping[str, Any] | None = None,
+    ) -> list[Recovered[T]]:
+        """Resume every run of this graph that was interrupted and is nobody's, and every parked one
+        that can go on: a gate of it was answered, or is out of time.
+
+        Call it when a program starts, and now and then. At most `limit` runs go on at once. Each is
+        handed back with its result or its error; runs that somebody else takes first are left out.
+        Runs that failed or were cancelled are not taken up: `resume` does that.
+        """
+        from bae.journal.recovering import recover
+        from bae.journal.resuming import Options
+
+        options = Options(lm, None, prefetch, answer, dep_cache)
+        return await recover(self, options, journal, limit, given)
+
+    async def answer(
+        self,
+        run_id: str,
+        field: str,
+        value: Any,
+        lm: LM | str | None = None,
+        max_iters: int | None = None,
+        *,
+        journal: Journal,
+        prefetch: bool = True,
+        answer: Answer | None = None,
+        dep_cache: dict[Any, Any] | None = None,
+        given: Mapping[str, Any] | None = None,
+        go_on: bool = True,
+    ) -> GraphResult[T]:
+        """Answer a gate that a run waits for, and go on with the run from there.
+
+        `field` names the gate: as `Refund.approved`, by the field alone, or by its address where
+        several are open (`result.waiting` and `journal.runs()` have these). The value is checked
+        against the field's type first; the first answer stands, and a second one is refused. With
+        `go_on=False` the answer is only stored, for whoever resumes the run. The other parameters
+        are those of `resume`.
+        """
+        from bae.journal.resuming import Options
+        from bae.journal.resuming import answer as answer_gate
+
+        options = Options(lm, max_iters, prefetch, answer, dep_cache)
+        return await answer_gate(self, run_id, field, value, options, journal, given, go_on)
+
+    async def fork(
+        self,
+        run_id: str,
+        /,
+        *,
+        at: int,
+        journal: Journal,
+        new_id: str | None = None,
+        **changed: Any,
+    ) -> str:
+        """Make a new run that is the same as another up to its step `at`, and answer its id.
+
+        The node at that step is taken with the `changed` fields, and `resume` with the new id goes
+        on from it. Nothing before it is done again, and the other run stays as it is.
+        """
+        from bae.journal.resuming import fork
+
+        return await fork(self, run_id, at, journal, new_id, changed)
+
+    async def replay(
+        self,
+        run_id: str,
+        *,
+        journal: Journal,
+        dep_cache: dict[Any, Any] | None = None,
+        given: Mapping[str, Any] | None = None,
+    ) -> GraphResult[T]:
+        """Run a recorded run again with every value that was recorded, and nothing called outside:
+        no LM, no dependency, nobody at a gate. Your written bodies are called.
+
+        Where a node, a choice or a prompt is now another than it was, `ReplayError` says what was
+        asked and what was recorded. `dep_cache` has stand-ins for what no journal holds, such as
+        clients, and `given` the secrets.
+        """
+        from bae.journal.replay import replay
+
+        return await replay(self, run_id, journal, dep_cache, given)
 
     def stream(
         self,
@@ -269,6 +422,8 @@ class Graph(Generic[S, T]):
         prefetch: bool = True,
         answer: Answer | None = None,
         dep_cache: dict[Any, Any] | None = None,
+        journal: Journal | None = None,
+        run_id: str | None = None,
     ) -> RunStream[T]:
         """Run the graph and hand out its records as they are written:
 
@@ -292,6 +447,8 @@ class Graph(Generic[S, T]):
             prefetch=prefetch,
             answer=answer,
             dep_cache=dep_cache,
+            journal=journal,
+            run_id=run_id,
         )
 
     def _known(self) -> _Shape:

@@ -12,7 +12,7 @@ from types import CoroutineType
 from typing import Any, Final, Protocol, cast
 
 from bae.calls import CallPlan
-from bae.exceptions import CallTimeout
+from bae.exceptions import CallTimeout, JournalError
 from bae.markers import Dep, Map
 from bae.run import Waiting
 from bae.tasks import Closer, opened_in_task
@@ -46,7 +46,7 @@ async def bounded(call: CallPlan, marker: Dep | Map, once: Callable[[], Awaitabl
         try:
             async with bound:
                 return await once()
-        except Waiting:
+        except (Waiting, JournalError):
             raise
         except Exception as error:
             failure = error

@@ -126,10 +126,21 @@ class Gate:
     """The field's value is a person's answer to `question`.
 
     Give `arun(…, answer=…)` an async callable that takes the `OpenGate` and returns the answer;
-    without one the run stops at the gate and its result says what it waits for.
+    without one the run stops at the gate and its result says what it waits for. A run with a
+    journal is parked there, and `graph.answer` lets it go on.
+
+    `timeout` is how many seconds there are to answer, counted from when the run reached the gate,
+    however often it was interrupted since. After that the field's default stands; a field without
+    one fails the run.
     """
 
     question: str
+    timeout: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        given = cast(object, self.timeout)
+        if given is not None and not (isinstance(given, int | float) and given > 0):
+            raise ValueError(f"Gate(timeout={given!r}): give seconds above 0, or None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +148,8 @@ class OpenGate:
     """A gate a run has reached: what is asked, for which field, of what type.
 
     `context` holds the node's values known so far; `problem` says what was wrong with the answer
-    before, when it is asked again.
+    before, when it is asked again. `deadline` is the time, in seconds since 1970, after which the
+    field's default stands.
     """
 
     question: str
@@ -147,6 +159,15 @@ class OpenGate:
     context: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     problem: str | None = None
     path: str = ""
+    step: int = 0
+    deadline: float | None = None
+
+    @property
+    def address(self) -> str:
+        """The gate among all of a run's, as `2:Refund.approved`: step 2, the field of `Refund`. In
+        a graph inside the run, its path comes first."""
+        before = f"{self.path}/" if self.path else ""
+        return f"{before}{self.step}:{self.place}"
 
     @property
     def place(self) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Severity = Literal["error", "warning"]
+Severity = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,8 @@ class Problem:
     """What `Graph.validate()` returns, one for each problem.
 
     `code` never changes and is explained in `docs/errors.md`; `place` is the node, field or edge;
-    `fix` says what to write instead. An error keeps a run from starting, a warning does not.
+    `fix` says what to write instead. An error keeps a run from starting, a warning does not; a
+    note says what a journal makes of a value.
     """
 
     severity: Severity

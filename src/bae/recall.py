@@ -8,6 +8,7 @@ from typing import Any
 
 from bae.assignable import assignable, could_hold, type_name, union_members
 from bae.exceptions import RecallError
+from bae.journal.records import Origin
 from bae.markers import Recall
 from bae.node import Node
 from bae.plan import FieldPlan, plan_of, recall_members
@@ -25,9 +26,9 @@ def recall_from_trace(trace: Iterable[Node], wanted: Any) -> Any:
     members = recall_members(wanted)
     nodes = list(trace)
     for node in reversed(nodes):
-        found, value = _held(node, holders(type(node), members), members)
-        if found:
-            return value
+        held = _held(node, holders(type(node), members), members)
+        if held is not None:
+            return held[1]
     raise RecallError(
         f"no {type_name(wanted)} in the trace",
         path=" -> ".join(type(node).__name__ for node in nodes) or "the trace is empty",
@@ -35,13 +36,13 @@ def recall_from_trace(trace: Iterable[Node], wanted: Any) -> Any:
     )
 
 
-def recall_field(field: FieldPlan, run: Run) -> tuple[bool, Any]:
-    """Whether a Recall field finds its value in the trace of a run, or of one around it, and the
-    value."""
+def recall_field(field: FieldPlan, run: Run) -> tuple[Origin, Any] | None:
+    """Where a Recall field finds its value in the trace of a run, or of one around it, and the
+    value; None where it does not."""
     members = field.members
     around: Run | None = run
     while around is not None:
-        newest, answer = -1, (False, None)
+        newest, answer = -1, ("", None)
         # By class, so that a long loop is not walked through again at every step.
         for node_type, places in around.places().items():
             held_by = holders_for(field, node_type)
@@ -51,13 +52,13 @@ def recall_field(field: FieldPlan, run: Run) -> tuple[bool, Any]:
                 if place < newest:
                     break
                 held = _held(around.trace[place], held_by, members)
-                if held[0]:
+                if held is not None:
                     newest, answer = place, held
                     break
         if newest >= 0:
-            return answer
+            return Origin(around.path, newest, answer[0]), answer[1]
         around = around.outer
-    return False, None
+    return None
 
 
 def holders_for(field: FieldPlan, node_type: type[Node]) -> Holders:
@@ -92,18 +93,19 @@ def holders(node_type: type[Node], members: tuple[Any, ...], name: str = "") -> 
     return tuple(sorted(found, key=lambda holder: holder[0] != name))
 
 
-def _held(node: Node, held_by: Holders, members: tuple[Any, ...]) -> tuple[bool, Any]:
+def _held(node: Node, held_by: Holders, members: tuple[Any, ...]) -> tuple[str, Any] | None:
+    """The field of a node that holds what is looked for, and its value."""
     for name, sure in held_by:
         if not name:
-            return True, node
+            return "", node
         if name in node.__dict__:
             value = node.__dict__[name]
             if sure or any(
                 could_hold(value, member) and not _only_promoted(type(value), member)
                 for member in members
             ):
-                return True, value
-    return False, None
+                return name, value
+    return None
 
 
 def _fits(part: Any, members: tuple[Any, ...]) -> bool:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 from bae.assignable import type_name
 from bae.calls import CallPlan, Input, every_call, plan_call
 from bae.dataflow import Dataflow, Flight, Place, landed
-from bae.exceptions import BaeError, CallTimeout, DepError, GateError, RecallError, describe
+from bae.exceptions import (
+    BaeError,
+    CallTimeout,
+    DepError,
+    GateError,
+    JournalError,
+    RecallError,
+    describe,
+)
 from bae.fanout import fan_out
 from bae.gates import ask_gate
 from bae.hints import HintError
@@ -170,7 +178,8 @@ async def resolve(
         needed = {f.name: flights[f.name] for f in fields if f.required and f.name in flights}
         failed = await flow.gather(wanted, frozenset(wanted).difference(needed.values()))
         if failed is not None:
-            field = next(name for name, flight in needed.items() if flight is failed)
+            asked = [*needed.items(), *flights.items()]
+            field = next(name for name, flight in asked if flight is failed)
             raise _failed(plan, field, failed)
         for name, flight in flights.items():
             if flight.error is None:
@@ -268,7 +277,8 @@ def _start(
             if not over.done:
                 over.interest += 1
             call = cast(CallPlan, field.call)
-            inputs = [("", over), *((n, flow.dep(below, place)) for n, below in call.inputs)]
+            below_it = ((n, flow.dep(below, place.below(n))) for n, below in call.inputs)
+            inputs = [("", over), *below_it]
             work = partial(fan_out, call=call, marker=mapping, flow=flow)
             flight = flow.enter(Flight(place, call.name, "map", work, inputs, call))
         case Gate() as gate:
@@ -281,10 +291,11 @@ def _start(
 
 
 def _recall(run: Run, plan: NodePlan, field: FieldPlan, values: dict[str, Any]) -> None:
-    found, value = recall_field(field, run)
-    if found:
+    found = recall_field(field, run)
+    if found is not None:
+        origin, value = found
         values[field.name] = value
-        run.emit(Recalled(time(), run.path, run.step, plan.node, field.name, value))
+        run.emit(Recalled(time(), run.path, run.step, plan.node, field.name, value, origin))
     elif field.required:
         wanted = type_name(field.annotation)
         raise RecallError(
@@ -298,7 +309,7 @@ def _recall(run: Run, plan: NodePlan, field: FieldPlan, values: dict[str, Any]) 
 
 def _failed(plan: NodePlan, name: str, flight: Flight) -> BaeError:
     error = cast(BaseException, flight.error)
-    if isinstance(error, GateError | HintError):
+    if isinstance(error, GateError | HintError | JournalError):
         return error
     below = flight
     while below.via is not None:

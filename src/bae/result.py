@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from bae.exceptions import GateError
 
 if TYPE_CHECKING:
-    from bae.journal.memory import MemoryJournal
+    from bae.journal.of_run import RunJournal
     from bae.lm.usage import Usage
     from bae.markers import OpenGate
     from bae.node import Node
@@ -30,7 +30,7 @@ class GraphResult(Generic[T]):
     def __init__(
         self,
         trace: list[Node],
-        journal: MemoryJournal,
+        journal: RunJournal,
         run_id: str,
         node: Node | None = None,
         waiting: tuple[OpenGate, ...] = (),

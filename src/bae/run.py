@@ -8,13 +8,15 @@ from os import urandom
 from time import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from bae.journal.memory import Log, MemoryJournal
+from bae.journal.of_run import Log, RunJournal
 from bae.journal.records import AnswerJudged, AnswerRestarted, TextArrived
 from bae.lm.policies.charging import counted
 from bae.lm.usage import Attempt, Restart
+from bae.observers import in_force, observed
 
 if TYPE_CHECKING:
     from bae.dataflow import Dataflow, Flight
+    from bae.journal.keeper import Keeper
     from bae.journal.records import Record
     from bae.lm import LM
     from bae.lm.usage import Event
@@ -39,6 +41,16 @@ class Waiting(Exception):
 NONE: Final[frozenset[str]] = frozenset()
 
 
+class Nothing:
+    """What is said of a place of which nothing is recorded, as None may be a value, or the end."""
+
+    def __repr__(self) -> str:
+        return "<nothing recorded>"
+
+
+NOTHING: Final = Nothing()
+
+
 class Run:
     """One run: what it was given, how far it is, and where it writes.
 
@@ -54,6 +66,7 @@ class Run:
         "flow",
         "given_up",
         "indexed",
+        "keeper",
         "lm",
         "log",
         "max_iters",
@@ -78,6 +91,7 @@ class Run:
         trace: list[Node] | None = None,
         path: str = "",
         outer: Run | None = None,
+        run_id: str | None = None,
     ) -> None:
         self.lm: LM | None = cast("LM | None", lm)  # a name is made an LM before the first step
         self.max_iters = max_iters
@@ -89,12 +103,17 @@ class Run:
         self.trace: list[Node] = [] if trace is None else trace
         self.path = path
         self.outer = outer
-        self.run_id = urandom(12).hex() if outer is None else outer.run_id
+        self.keeper: Keeper | None = None if outer is None else outer.keeper
+        if run_id is None:
+            run_id = urandom(12).hex() if outer is None else outer.run_id
+        self.run_id = run_id
         self.step = 0
         self.ahead: list[Flight] | None = None
         self.given_up = NONE
         self.indexed: dict[type[Node], list[int]] | None = None
         self.by_name: dict[str, LM] | None = None
+        if outer is None and (observers := in_force()):
+            self.log = observed(self.log, self.trace, self.run_id, observers)
 
     def inside(self, path: str) -> Run:
         """The run of a graph inside this one: a trace of its own, everything else shared."""
@@ -135,21 +154,31 @@ class Run:
             case str():
                 self.log.append(TextArrived(*place, event))
             case Attempt():
-                self.log.append(AnswerJudged(*place, event))
+                self.emit(AnswerJudged(*place, event))
             case Restart():
-                self.log.append(AnswerRestarted(*place, event.error, event.wait))
+                self.emit(AnswerRestarted(*place, event.error, event.wait))
 
     def emit(self, record: Record) -> None:
         """Write a record down."""
-        self.log.append(record)
+        if self.keeper is None:
+            self.log.append(record)
+        else:
+            self.keeper.note(self, record)
+
+    async def keep(self, *records: Record) -> None:
+        """Write down what has been done; where the run has a journal, wait until it is there."""
+        if self.keeper is None:
+            self.log.extend(records)
+        else:
+            await self.keeper.keep(self, *records)
 
     @property
-    def journal(self) -> MemoryJournal:
+    def journal(self) -> RunJournal:
         """What has been written so far, by the whole run this is part of."""
         run = self
         while run.outer is not None:
             run = run.outer
-        return MemoryJournal(run.log, run.trace)
+        return RunJournal(run.log, run.trace)
 
     def places(self) -> dict[type[Node], list[int]]:
         """Where in the trace the nodes of each class stand; brought up to date when asked."""

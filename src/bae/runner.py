@@ -51,11 +51,12 @@ from bae.node import Node
 from bae.plan import NodePlan
 from bae.resolver import resolve, start_early
 from bae.result import GraphResult
-from bae.run import NONE, Run, Waiting
+from bae.run import NONE, NOTHING, Run, Waiting
 from bae.tasks import gone
 
 if TYPE_CHECKING:
     from bae.graph import Graph
+    from bae.journal.keeper import Keeper
     from bae.lm import LM
 
 T = TypeVar("T", bound=Node)
@@ -79,14 +80,26 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     """
     if run.outer is None:
         _check_start(graph, start, run)
-    run.emit(RunStarted(time(), run.path, 0, run.run_id, graph.name, start))
+    failure: BaseException | None = None
     try:
+        if run.keeper is None:
+            run.emit(RunStarted(time(), run.path, 0, run.run_id, graph.name, start, run.max_iters))
+        else:
+            await run.keeper.begin(run, graph, start)
         await _follow(run, graph.plans, start)
     except BaseException as caught:
-        return _over(run, caught if run.flow is None else await _close(run, caught))
-    if run.flow is None:
-        return _over(run, None)
-    return _over(run, await _close(run, None))
+        failure = caught
+    if run.flow is not None:
+        failure = await _close(run, failure)
+    ended = _ending(run, failure)
+    if run.keeper is None:
+        run.log.append(ended)
+    else:
+        failure = await _kept(run, run.keeper, ended, failure)
+    try:
+        return _over(run, failure)
+    finally:
+        del failure, ended  # the traceback holds this frame; without this both are kept alive
 
 
 async def run_inside(
@@ -104,8 +117,11 @@ async def run_inside(
     async def once() -> Node:
         nonlocal tries
         tries += 1
-        if tries > 1 and outer.flow is not None:
-            outer.flow.forget_failures()
+        if tries > 1:
+            if outer.flow is not None:
+                outer.flow.forget_failures()
+            if outer.keeper is not None:
+                outer.keeper.forget(path)
         result = await run_graph(graph, _first_node(call, item), outer.inside(path))
         if result.waiting:
             raise Waiting(result.waiting)
@@ -123,18 +139,42 @@ def _first_node(call: CallPlan, item: tuple[Any, ...]) -> Node:
     return start(**{call.free[0][0]: item[0]})
 
 
-def _over(run: Run, failure: BaseException | None) -> GraphResult[Any]:
-    """Say in the journal how a run came out, and hand that out: a result or an exception."""
+def _ending(run: Run, failure: BaseException | None) -> RunEnded:
+    """The record of how a run came out."""
+    place = time(), run.path, run.step
     if failure is None:
-        run.emit(RunEnded(time(), run.path, run.step, "ended", run.trace[-1]))
+        return RunEnded(*place, "ended", run.trace[-1])
+    if isinstance(failure, Waiting):
+        return RunEnded(*place, "waiting", None, None, failure.gates)
+    outcome = "cancelled" if isinstance(failure, asyncio.CancelledError) else "failed"
+    return RunEnded(*place, outcome, None, failure)
+
+
+async def _kept(
+    run: Run, keeper: Keeper, ended: RunEnded, failure: BaseException | None
+) -> BaseException | None:
+    """Store how a run came out; answers what it is to fail with then."""
+    try:
+        await keeper.over(run, ended)
+    except asyncio.CancelledError as cancelled:
+        return cancelled
+    except BaeError as error:
+        if failure is None or isinstance(failure, Waiting):
+            return error
+        if error is not failure:
+            failure.add_note(f"and this could not be stored: {error.message}")
+    return failure
+
+
+def _over(run: Run, failure: BaseException | None) -> GraphResult[Any]:
+    """Hand out how a run came out: a result or an exception."""
+    if failure is None:
         return GraphResult(list(run.trace), run.journal, run.run_id)
     if isinstance(failure, Waiting):
-        node = run.trace[-1] if failure.node is None else failure.node
-        gates = failure.gates
-        run.emit(RunEnded(time(), run.path, run.step, "waiting", None, None, gates))
-        return GraphResult(list(run.trace), run.journal, run.run_id, node, gates)
-    outcome = "cancelled" if isinstance(failure, asyncio.CancelledError) else "failed"
-    run.emit(RunEnded(time(), run.path, run.step, outcome, None, failure))
+        node = failure.node
+        if node is None and run.trace:
+            node = run.trace[-1]
+        return GraphResult(list(run.trace), run.journal, run.run_id, node, failure.gates)
     if isinstance(failure, BaeError):
         failure.trace = failure.trace or list(run.trace)
         failure.journal, failure.run_id = run.journal, run.run_id
@@ -172,8 +212,11 @@ async def _let_go(run: Run, flow: Dataflow) -> None:
 
 
 async def _follow(run: Run, plans: Plans, node: Node) -> None:
-    trace, log, path, limit = run.trace, run.log, run.path, run.max_iters
+    trace, log, path, limit, keeper = run.trace, run.log, run.path, run.max_iters, run.keeper
     step = 0
+    fresh = False
+    if keeper is not None:
+        node = keeper.first(path, node)
     since = now = time()
     following: Node | None
     while True:
@@ -182,14 +225,20 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
             node = await _make_whole(run, plans, plan, node)
         trace.append(node)
         now = time()
-        log.append(StepStarted(now, path, step, node) if path else now)
+        if keeper is None:
+            log.append(StepStarted(now, path, step, node) if path else now)
+        else:
+            await keeper.step(run, step, node, plan, fresh)
         if not step & 15 and not 0 <= now - since < LONGEST_HOLD:
             # Bodies that await nothing would keep everybody else, and a cancellation, waiting.
             await asyncio.sleep(0)
             since = time()
         step += 1
         run.step = step
-        if plan.written:
+        fresh = False
+        if keeper is not None and (found := keeper.after(run, step, plan)) is not NOTHING:
+            following = found
+        elif plan.written:
             try:
                 if plan.lm_parameter is None:
                     following = await node()
@@ -203,6 +252,8 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
                 following is not None or not plan.may_end
             ):
                 raise undeclared(plan, following)
+            if keeper is not None and following is not None:
+                fresh = await keeper.returned(run, step, following, plans[type(following)])
         elif plan.successors:
             following = await _go_on(run, plans, plan, node)
         else:
@@ -245,9 +296,13 @@ async def _make_whole(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Nod
 
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
     by = f"{plan.name}.__call__"
+    if run.keeper is None:
+        lm = run.lm_for(plan)
+    else:
+        lm = run.keeper.lm(run, run.step, by, lambda: run.lm_for(plan))
     with collected(partial(run.watch, by)) as used:
         try:
-            return await node(**{parameter: run.lm_for(plan)})
+            return await node(**{parameter: lm})
         finally:
             _note_usage(run, by, Usage.total(used))
 
@@ -269,6 +324,10 @@ async def _choose(
     run: Run, plans: Plans, plan: NodePlan, node: Node
 ) -> tuple[type[Node] | type[None], Node | None]:
     """Where to go on, and the node itself where the LM has filled it in the same call."""
+    if run.keeper is not None:
+        known = run.keeper.chosen(run, plan)
+        if known is not None:
+            return known, None
     lm = cast("LM", run.lm_for(plan))
     run.emit(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = f"choosing where to go on from {plan.name}"
@@ -289,14 +348,17 @@ async def _choose(
         _note_usage(run, doing, used)
         raise chosen_outside(plan, chosen)
     if filled is None:
-        run.emit(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used))
+        await run.keep(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used))
         return chosen, None
     if type(filled) is not chosen:
         _note_usage(run, doing, used)
         raise filled_other(plans[cast("type[Node]", chosen)], filled)
-    run.emit(ChoiceMade(time(), run.path, run.step, node, chosen, 0.0, Usage()))
-    run.emit(FillStarted(time(), run.path, run.step, type(filled), {}))
-    run.emit(FillEnded(time(), run.path, run.step, filled, seconds, used))
+    place = time(), run.path, run.step
+    await run.keep(
+        ChoiceMade(*place, node, chosen, 0.0, Usage()),
+        FillStarted(*place, type(filled), {}),
+        FillEnded(*place, filled, seconds, used),
+    )
     return chosen, filled
 
 
@@ -310,7 +372,10 @@ def _route_of(lm: LM) -> Routes | None:
 
 
 async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
-    lm = run.lm_for(plan)
+    if run.keeper is not None:
+        known = run.keeper.filled(run, plan)
+        if known is not None:
+            return known
     resolved: dict[str, Any] = {}
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {})
@@ -320,13 +385,18 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
             validated(plan.node, resolved)  # the model is not asked in vain
         except Exception as error:
             raise invalid(plan, error) from error
+    if run.keeper is not None:
+        known = run.keeper.replayed(run, plan, resolved, source)
+        if known is not None:
+            return known
+    lm = run.lm_for(plan)
     sure = len(plan.offered) == 1 and plan.successors and run.step + 1 != run.max_iters
     if run.prefetch and run.flow is not None and sure:
         start_early(run, plans[plan.successors[0]])
     run.emit(FillStarted(time(), run.path, run.step, plan.node, resolved))
     if lm is None:  # and there is nothing to ask it for: see `Graph.needs_lm`
         node = made_of(plan.node, resolved)
-        run.emit(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
+        await run.keep(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
         return node
     doing = f"filling {plan.name}"
     node, seconds, used = await _answer(
@@ -335,7 +405,7 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
     if type(node) is not plan.node:
         _note_usage(run, doing, used)
         raise filled_other(plan, node)
-    run.emit(FillEnded(time(), run.path, run.step, node, seconds, used))
+    await run.keep(FillEnded(time(), run.path, run.step, node, seconds, used))
     return node
 
 
@@ -387,3 +457,5 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
         run.lm = counted(run.lm)
     if graph.has_sources:
         run.flow = Dataflow(run.dep_cache)
+        if run.keeper is not None:
+            run.flow.known(run.keeper.past.deps)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from bae.exceptions import BaeError
 from bae.journal.records import Record
 from bae.node import Node
+from bae.observers import LoudLog
 from bae.result import GraphResult
 from bae.run import Run
 from bae.runner import run_graph
@@ -18,6 +19,7 @@ from bae.tasks import gone
 
 if TYPE_CHECKING:
     from bae.graph import Graph
+    from bae.journal import Journal
 
 T = TypeVar("T", bound=Node, covariant=True)
 
@@ -64,25 +66,19 @@ class RunStream(Generic[T], AsyncIterator[Record]):
         await self.aclose()
 
 
-class _LoudLog(list[Record | float]):
-    """A log that says when something is written."""
-
-    def __init__(self, news: asyncio.Event) -> None:
-        super().__init__()
-        self._news = news
-
-    def append(self, entry: Record | float) -> None:
-        super().append(entry)
-        self._news.set()
-
-
 async def _follow(
     graph: Graph[Any, T], start: Node, options: dict[str, Any], results: list[GraphResult[T]]
 ) -> AsyncGenerator[Record, None]:
     news = asyncio.Event()
-    run = Run(**options, log=_LoudLog(news))
+    store: Journal | None = options.pop("journal")
+    run = Run(**options, log=LoudLog(news.set))
     journal = run.journal
-    task = asyncio.create_task(run_graph(graph, start, run))
+    if store is None:
+        task = asyncio.create_task(run_graph(graph, start, run))
+    else:
+        from bae.journal.resuming import begin
+
+        task = asyncio.create_task(begin(graph, start, run, store))
     task.add_done_callback(lambda _: news.set())
     position = 0
     try:

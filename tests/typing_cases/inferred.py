@@ -22,7 +22,7 @@ from bae import (
     Recall,
     Usage,
 )
-from bae.journal import FillEnded, MemoryJournal, Record, StepStarted
+from bae.journal import FillEnded, RunJournal, Record, StepStarted
 from bae.lm import Budget, Budgeted, Cached, Retry, Timeout, resolve
 from bae.stream import RunStream
 from bae.testing import ScriptedLM
@@ -158,7 +158,7 @@ def the_rest_of_a_result(result: GraphResult[B]) -> None:
     assert_type(result.waiting, tuple[OpenGate, ...])
     assert_type(result.usage, Usage)
     assert_type(result.run_id, str)
-    assert_type(result.journal, MemoryJournal)
+    assert_type(result.journal, RunJournal)
     assert_type(result.journal[0], Record)
     assert_type(result.journal.of(FillEnded), list[FillEnded])
 

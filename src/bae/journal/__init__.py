@@ -1,6 +1,8 @@
-"""The journal: the append-only list of typed records that a run is."""
+"""The journal: the append-only list of typed records that a run is, and the stores that keep it."""
 
-from bae.journal.memory import MemoryJournal
+from typing import TYPE_CHECKING, Any
+
+from bae.journal.of_run import RunJournal
 from bae.journal.records import (
     AnswerJudged,
     AnswerRestarted,
@@ -10,10 +12,15 @@ from bae.journal.records import (
     FillStarted,
     GateOpened,
     ItemEnded,
+    LMAnswered,
     LMUsed,
+    Origin,
     Recalled,
     Record,
+    Returned,
     RunEnded,
+    RunForked,
+    RunResumed,
     RunStarted,
     SourceEnded,
     SourceStarted,
@@ -21,23 +28,75 @@ from bae.journal.records import (
     TextArrived,
 )
 
+if TYPE_CHECKING:
+    from bae.journal.comparing import Change
+    from bae.journal.deployment import BrokenRun, check
+    from bae.journal.memory import MemoryJournal
+    from bae.journal.recovering import Recovered
+    from bae.journal.sqlite import SQLiteJournal
+    from bae.journal.store import Claim, Journal, Line, ParkedGate, RunInfo, StoredRun
+    from bae.journal.provenance import Provenance
+
 __all__ = [
     "AnswerJudged",
     "AnswerRestarted",
+    "BrokenRun",
+    "Change",
     "ChoiceMade",
     "ChoiceStarted",
+    "Claim",
     "FillEnded",
     "FillStarted",
     "GateOpened",
     "ItemEnded",
+    "Journal",
+    "LMAnswered",
     "LMUsed",
+    "Line",
     "MemoryJournal",
+    "Origin",
+    "ParkedGate",
+    "Provenance",
     "Recalled",
     "Record",
+    "Recovered",
+    "Returned",
     "RunEnded",
+    "RunForked",
+    "RunInfo",
+    "RunJournal",
+    "RunResumed",
     "RunStarted",
+    "SQLiteJournal",
     "SourceEnded",
     "SourceStarted",
     "StepStarted",
+    "StoredRun",
     "TextArrived",
+    "check",
 ]
+
+# The stores are imported when they are first asked for: a run without one needs none of this.
+_MODULES = {
+    "BrokenRun": "deployment",
+    "Change": "comparing",
+    "check": "deployment",
+    "MemoryJournal": "memory",
+    "Provenance": "provenance",
+    "Recovered": "recovering",
+    "SQLiteJournal": "sqlite",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'bae.journal' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"bae.journal.{_MODULES.get(name, 'store')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

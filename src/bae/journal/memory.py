@@ -1,78 +1,334 @@
-"""The journal of a run that lives as long as its result: an append-only list of records."""
+"""`MemoryJournal`: many runs kept in memory, for tests and for runs that need survive nothing. It
+is the same `Journal` as one in a file: what can be done with a run there can be done here, as long
+as the object lives."""
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+import os
+import threading
+from collections.abc import Awaitable, Generator, Sequence
+from dataclasses import dataclass, field
+from secrets import token_hex
+from time import time
 
-from bae.journal.records import Record, StepStarted
-from bae.lm.usage import Usage
-
-if typing.TYPE_CHECKING:
-    from bae.node import Node
-
-R = TypeVar("R", bound=Record)
-
-
-Log = list[Record | float]
-"""The raw list a run appends to. A number stands for a step of the run itself: the time at which
-the next node of the trace began. Most records are steps, and a number is all they need."""
+from bae.exceptions import JournalError
+from bae.journal.store import (
+    Claim,
+    Journal,
+    Line,
+    ParkedGate,
+    RunInfo,
+    Status,
+    StoredRun,
+)
 
 
-class MemoryJournal(Sequence[Record]):
-    """What happened in one run, in order. Iterate it, index it, or pick records by type."""
+class MemoryJournal(Journal):
+    """Runs in memory: `journal = MemoryJournal()`, then `await graph.arun(start, journal=journal)`.
 
-    __slots__ = ("_log", "_read", "_steps", "_trace")
+    Several event loops and threads may use it at once. A run that is under way has an owner as long
+    as this object lives; `close` gives them all up.
+    """
 
-    def __init__(self, log: Log | None = None, trace: list[Node] | None = None) -> None:
-        self._log: Log = [] if log is None else log
-        self._trace: list[Node] = [] if trace is None else trace
-        self._read = 0
-        self._steps = 0
-
-    @typing.overload
-    def __getitem__(self, index: int) -> Record: ...
-    @typing.overload
-    def __getitem__(self, index: slice) -> list[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | list[Record]:
-        return self._records()[index]
-
-    def __len__(self) -> int:
-        return len(self._log)
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self._records())
-
-    def _records(self) -> list[Record]:
-        """The log with the records of steps put in for their times, as far as it goes now."""
-        log = self._log
-        for index in range(self._read, len(log)):
-            entry = log[index]
-            if isinstance(entry, float):
-                log[index] = StepStarted(entry, "", self._steps, self._trace[self._steps])
-                self._steps += 1
-            elif isinstance(entry, StepStarted) and not entry.path:
-                self._steps += 1
-        self._read = len(log)
-        return typing.cast(list[Record], log)
-
-    def of(self, kind: type[R]) -> list[R]:
-        """The records of one type, in order."""
-        return [record for record in self._records() if isinstance(record, kind)]
-
-    def usage(self) -> Usage:
-        """What all LM calls of the run used, those of graphs and maps inside it too."""
-        parts = (getattr(record, "usage", None) for record in self._records())
-        return Usage.total(part for part in parts if isinstance(part, Usage))
-
-    def nested(self) -> dict[str, list[Node]]:
-        """The nodes of every graph that ran inside this run, by its place."""
-        found: dict[str, list[Node]] = {}
-        for record in self._records():
-            if record.path and isinstance(record, StepStarted):
-                found.setdefault(record.path, []).append(record.node)
-        return found
+    def __init__(self, *, secrets: bool = False, prompts: bool = True) -> None:
+        self.secrets = secrets
+        self.prompts = prompts
+        self._owner = f"memory:{os.getpid()}:{token_hex(4)}"
+        self._lock = threading.Lock()
+        self._runs: dict[str, _Run] = {}
+        self._closed = False
 
     def __repr__(self) -> str:
-        return f"<MemoryJournal of {len(self)} records>"
+        return f"<MemoryJournal of {len(self._runs)} runs>"
+
+    async def create(
+        self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
+    ) -> Claim:
+        """Store a new run with its first lines, and claim it."""
+        _check_numbers(lines, 0)
+        with self._lock:
+            self._refuse_closed(run_id)
+            self._refuse_existing(run_id)
+            started = lines[0].at if lines else time()
+            run = _Run(run_id, graph, started, shape, shape_hash, list(lines))
+            self._runs[run_id] = run
+            return self._claimed(run)
+
+    def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
+        """Store lines, at once."""
+        try:
+            with self._lock:
+                self._held(claim).add(lines)
+        except (JournalError, ValueError) as error:
+            return _Failed(error)
+        return _DONE
+
+    def note(self, claim: Claim, line: Line) -> None:
+        """Store a line, at once."""
+        try:
+            with self._lock:
+                self._held(claim).add((line,))
+        except (JournalError, ValueError):
+            pass  # the next line that is waited for fails in the same way
+
+    async def release(
+        self,
+        claim: Claim,
+        status: Status,
+        lines: Sequence[Line],
+        waiting: Sequence[ParkedGate] = (),
+        error: str = "",
+    ) -> None:
+        """Store the last lines of a run and how it came out, and give up the claim."""
+        with self._lock:
+            run = self._held(claim)
+            run.claim = None
+            run.add(lines)
+            run.status = status
+            run.waiting = tuple(waiting)
+            run.error = error
+
+    async def claim(self, run_id: str) -> Claim:
+        """Claim a run that nobody has."""
+        with self._lock:
+            self._refuse_closed(run_id)
+            run = self._found(run_id)
+            if run.claim is not None:
+                raise JournalError(
+                    f"run {run_id!r} has an owner, {run.claim.owner}, which is at work on it",
+                    code="bae-run-owned",
+                    run_id=run_id,
+                    fix="leave the run to its owner, or wait until it has ended",
+                )
+            run.status, run.waiting, run.error = "running", (), ""
+            return self._claimed(run)
+
+    async def read(self, run_id: str) -> StoredRun:
+        """All there is of a run."""
+        with self._lock:
+            self._refuse_closed(run_id)
+            run = self._found(run_id)
+            return StoredRun(run.info(), run.shape, tuple(run.lines), dict(run.answers))
+
+    async def runs(
+        self,
+        *,
+        status: Status | None = None,
+        graph: str | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[RunInfo]:
+        """The newest runs, the newest first; `before` goes on after the run of that id."""
+        if limit < 0:
+            raise ValueError(f"runs(limit={limit}): give 0 or more")
+        with self._lock:
+            self._refuse_closed()
+            newest = list(reversed(self._runs.values()))
+            if before is not None:
+                newest = newest[newest.index(self._found(before)) + 1 :]
+            wanted = [
+                run for run in newest if status in (None, run.status) and graph in (None, run.graph)
+            ]
+            return [run.info() for run in wanted[:limit]]
+
+    async def answer(self, run_id: str, gate: str, value: str) -> bool:
+        """Store the answer to a gate, as JSON; False where there is one already."""
+        with self._lock:
+            self._refuse_closed(run_id)
+            run = self._found(run_id)
+            if gate in run.answers:
+                return False
+            run.answers[gate] = value
+            return True
+
+    async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
+        """A new run that shares the lines of `run_id` below `upto`."""
+        with self._lock:
+            self._refuse_closed(run_id)
+            parent = self._found(run_id)
+            self._refuse_existing(new_id)
+            if not 0 <= upto <= len(parent.lines):
+                there = len(parent.lines)
+                raise ValueError(f"run {run_id!r} has {there} lines, it cannot be forked at {upto}")
+            _check_numbers(lines, upto)
+            self._runs[new_id] = _Run(
+                new_id,
+                parent.graph,
+                lines[0].at if lines else time(),
+                parent.shape,
+                parent.shape_hash,
+                [*parent.lines[:upto], *lines],
+                answers=dict(parent.answers),
+                parent=run_id,
+                shared=upto,
+            )
+
+    async def replace(self, run_id: str, lines: Sequence[Line], forget: Sequence[str] = ()) -> None:
+        """Put other lines in the place of those with the same numbers."""
+        with self._lock:
+            self._refuse_closed(run_id)
+            run = self._found(run_id)
+            for line in lines:
+                if not 0 <= line.n < len(run.lines):
+                    raise ValueError(f"run {run_id!r} has no line {line.n} to replace")
+            for line in lines:
+                for one in self._sharing(run, line.n):
+                    one.lines[line.n] = line
+            for gate in forget:
+                run.answers.pop(gate, None)
+
+    async def delete(self, run_ids: Sequence[str]) -> int:
+        """Delete runs and answer how many. One whose lines another run shares stays, and so does
+        one that somebody is at work on."""
+        with self._lock:
+            self._refuse_closed()
+            count = 0
+            wanted = set(run_ids)
+            for run in reversed(list(self._runs.values())):  # forks before what they share with
+                shared = any(one.parent == run.run_id for one in self._runs.values())
+                if run.run_id in wanted and run.claim is None and not shared:
+                    del self._runs[run.run_id]
+                    count += 1
+            return count
+
+    async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
+        """The ids of the runs that were last written before the time `than`, by status."""
+        with self._lock:
+            self._refuse_closed()
+            found = [run.info() for run in self._runs.values() if run.status in statuses]
+            return [info.run_id for info in found if info.updated < than]
+
+    async def close(self) -> None:
+        """Give up the runs that are under way. Nothing can be done with the journal afterwards."""
+        with self._lock:
+            self._closed = True
+            for run in self._runs.values():
+                run.claim = None
+
+    def _claimed(self, run: _Run) -> Claim:
+        run.claim = Claim(run.run_id, self._owner)
+        return run.claim
+
+    def _held(self, claim: Claim) -> _Run:
+        """The run of a claim that is good."""
+        self._refuse_closed(claim.run_id)
+        run = self._runs.get(claim.run_id)
+        if run is None or run.claim is not claim:
+            raise JournalError(
+                f"run {claim.run_id!r} is written no more under that claim: it was given up",
+                code="bae-run-taken",
+                run_id=claim.run_id,
+                fix="claim it again to go on with it: graph.resume(run_id, …)",
+            )
+        return run
+
+    def _found(self, run_id: str) -> _Run:
+        run = self._runs.get(run_id)
+        if run is None:
+            raise JournalError(
+                f"this journal has no run {run_id!r}",
+                code="bae-run-unknown",
+                run_id=run_id,
+                fix="look at `await journal.runs()`: it may be in another journal, or was deleted",
+            )
+        return run
+
+    def _sharing(self, run: _Run, n: int) -> list[_Run]:
+        """The runs that have the same line `n` as a run, itself included."""
+        home = run
+        while home.parent is not None and n < home.shared:
+            home = self._runs[home.parent]
+        found = [home]
+        for one in self._runs.values():  # a fork comes after what it was forked from
+            parent = None if one.parent is None else self._runs[one.parent]
+            if parent in found and n < one.shared:
+                found.append(one)
+        return found
+
+    def _refuse_existing(self, run_id: str) -> None:
+        if run_id in self._runs:
+            raise JournalError(
+                f"there is a run {run_id!r} already",
+                code="bae-run-exists",
+                run_id=run_id,
+                fix="give the new run another id, or go on with that one: graph.resume(run_id, …)",
+            )
+
+    def _refuse_closed(self, run_id: str | None = None) -> None:
+        if self._closed:
+            raise JournalError(
+                "the journal in memory is closed",
+                code="bae-journal-closed",
+                run_id=run_id,
+                fix="close it when its last run has ended",
+            )
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    run_id: str
+    graph: str
+    started: float
+    shape: str
+    shape_hash: str
+    lines: list[Line]
+    """All of them, those included that it shares with its parent."""
+    answers: dict[str, str] = field(default_factory=dict[str, str])
+    parent: str | None = None
+    shared: int = 0
+    claim: Claim | None = None
+    status: Status = "running"
+    waiting: tuple[ParkedGate, ...] = ()
+    error: str = ""
+
+    def add(self, lines: Sequence[Line]) -> None:
+        _check_numbers(lines, len(self.lines))
+        self.lines.extend(lines)
+
+    def info(self) -> RunInfo:
+        return RunInfo(
+            run_id=self.run_id,
+            graph=self.graph,
+            status=self.status,
+            started=self.started,
+            updated=self.lines[-1].at if len(self.lines) > self.shared else self.started,
+            shape=self.shape_hash,
+            owner=None if self.claim is None else self.claim.owner,
+            lease_until=None if self.claim is None else time() + _LEASE,
+            waiting=self.waiting,
+            error=self.error,
+            parent=self.parent,
+        )
+
+
+class _Done(Awaitable[None]):
+    """What is stored already."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+class _Failed(Awaitable[None]):
+    """What could not be stored."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __await__(self) -> Generator[None, None, None]:
+        raise self._error
+        yield
+
+
+_DONE = _Done()
+_LEASE = 30.0
+
+
+def _check_numbers(lines: Sequence[Line], first: int) -> None:
+    for n, line in enumerate(lines, first):
+        if line.n != n:
+            raise ValueError(f"there is a line {line.n} where {n} is due")

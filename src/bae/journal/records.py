@@ -4,7 +4,7 @@ displays, results and usage read these; nothing else keeps a second account."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bae.lm.usage import Attempt, Usage
 
@@ -34,6 +34,7 @@ class RunStarted(Record):
     run_id: str
     graph: str
     node: Node
+    max_iters: int = 10
 
 
 @dataclass(slots=True)
@@ -44,6 +45,33 @@ class StepStarted(Record):
 
 
 @dataclass(slots=True)
+class Returned(Record):
+    """The written body of the node at `step` has returned `node`, which is not whole yet or is one
+    node too many. Only runs with a journal write it: elsewhere the next step says it."""
+
+    node: Node
+
+
+@dataclass(slots=True)
+class RunResumed(Record):
+    """A run that was interrupted goes on, under `owner`; `changes` says what is different about
+    its classes since."""
+
+    owner: str
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class RunForked(Record):
+    """From here on the run is one of its own: it shares what was written before with the run
+    `parent`, and goes on at `node`, with `changed` fields that are others than there."""
+
+    parent: str
+    node: Node
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
 class SourceStarted(Record):
     """Work on a value for a field begins: `by` names the function, graph or question."""
 
@@ -51,6 +79,9 @@ class SourceStarted(Record):
     field: str
     source: Literal["dep", "map", "gate"]
     by: str
+    route: str = ""
+    """Whose value it is where it is not the field's own: that of a parameter of the function behind
+    the field, as `(place)`, or of one further down, as `(place)(client)`."""
 
 
 @dataclass(slots=True)
@@ -64,6 +95,7 @@ class SourceEnded(Record):
     seconds: float
     value: Any = None
     error: BaseException | None = None
+    route: str = ""
 
 
 @dataclass(slots=True)
@@ -76,13 +108,23 @@ class ItemEnded(Record):
     value: Any
 
 
+class Origin(NamedTuple):
+    """Where in the trace a recalled value stands."""
+
+    path: str
+    step: int
+    field: str
+
+
 @dataclass(slots=True)
 class Recalled(Record):
-    """A value was found in the trace."""
+    """A value was found in the trace: in the field `origin.field` of the node at `origin.step` of
+    the run, or the graph inside it, at `origin.path`; an empty field is the node itself."""
 
     node_type: type[Node]
     field: str
     value: Any
+    origin: Origin
 
 
 @dataclass(slots=True)
@@ -151,6 +193,22 @@ class AnswerRestarted(Record):
     by: str
     error: BaseException
     wait: float
+
+
+@dataclass(slots=True)
+class LMAnswered(Record):
+    """An LM that a written body or a dependency asks by itself, as `by` says, has answered.
+
+    `method` is the method of the LM that was called, `asked` a hash of what it was asked, and
+    `target` the name of what it was to build, empty for a choice. `value` is the node, the class or
+    the None it returned. Only runs with a journal write it.
+    """
+
+    by: str
+    method: Literal["make", "decide", "choose_type", "fill"]
+    asked: str
+    target: str
+    value: Node | type[Node] | type[None] | None
 
 
 @dataclass(slots=True)

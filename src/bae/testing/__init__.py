@@ -1,5 +1,6 @@
-"""For tests, shipped: `ScriptedLM` answers a graph's questions without a model; `Provider` is a
-model provider on loopback for tests of real clients, with the faults that real providers have."""
+"""For tests, shipped: `ScriptedLM` answers a graph's questions without a model; `replaying` runs
+what was recorded once more; `Provider` is a model provider on loopback for tests of real clients,
+with the faults that real providers have."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bae.testing.scripted import Answerer, Asked, Scripted, ScriptedLM, ScriptError
 
 if TYPE_CHECKING:
+    from bae.testing.cassette import Recorded, replaying
     from bae.testing.faults import (
         Cut,
         Empty,
@@ -35,6 +37,7 @@ __all__ = [
     "Overlong",
     "Provider",
     "Received",
+    "Recorded",
     "Refusal",
     "ScriptError",
     "Scripted",
@@ -43,6 +46,7 @@ __all__ = [
     "Status",
     "ThreadedProvider",
     "WrongSchema",
+    "replaying",
     "sample",
     "tokens_in",
 ]
@@ -51,7 +55,9 @@ __all__ = [
 _MODULES = {
     "Provider": "provider",
     "Received": "received",
+    "Recorded": "cassette",
     "ThreadedProvider": "threaded",
+    "replaying": "cassette",
     "sample": "samples",
     "tokens_in": "tokens",
 }

@@ -87,6 +87,7 @@ class Budget:
         self._clock = clock
         self._before = elapsed
         self._since: float | None = None
+        self._runs: set[str] = set()
 
     @property
     def usage(self) -> Usage:
@@ -183,6 +184,13 @@ class Budget:
         """Start the clock, once."""
         if self._since is None:
             self._since = self._clock()
+
+    def carry(self, run_id: str, used: Usage, seconds: float) -> None:
+        """Charge what a run of a journal has spent before it came under this budget, once."""
+        if run_id not in self._runs:
+            self._runs.add(run_id)
+            self._used += used
+            self._before += seconds
 
     # For `holds.py`, which calls the next three with its lock held.
 

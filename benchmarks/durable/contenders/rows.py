@@ -1,0 +1,35 @@
+"""The rows that keeping a run by hand takes: those of bae's journal, in plain tables. One for each
+step, with the node as JSON, and one for the run, which is updated at its end.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+SCHEMA = """
+pragma journal_mode = wal;
+pragma synchronous = full;
+create table runs (
+    id integer primary key, run_id text unique, graph text, status text, started real, updated real
+);
+create table lines (
+    run integer, n integer, kind text, at real, path text, step integer, data text,
+    primary key (run, n)
+) without rowid;
+"""
+ADD_RUN = "insert into runs values (?, ?, ?, ?, ?, ?)"
+END_RUN = "update runs set status = 'ended', updated = ? where id = ?"
+ADD_LINE = "insert into lines values (?, ?, ?, ?, ?, ?, ?)"
+
+
+def connected(folder: Path) -> sqlite3.Connection:
+    """A new file with the tables, where every statement is a transaction unless one is begun."""
+    connection = sqlite3.connect(folder / "store.db", isolation_level=None, check_same_thread=False)
+    connection.executescript(SCHEMA)
+    return connection
+
+
+def node_data(kind: str, fields: str) -> str:
+    """What a line says about a node, given its fields as JSON."""
+    return f'{{"node":{{"type":"{kind}","fields":{fields}}}}}'

@@ -1,0 +1,45 @@
+"""The disk that stores are made on: its file system, and what it takes to have a write safe there.
+On one that is kept in memory nothing survives a power cut, and nothing here means anything.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from pathlib import Path
+
+IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+
+
+def file_system(folder: Path) -> str:
+    """Its kind, as the system calls it; `unknown` where it does not tell."""
+    mounts = Path("/proc/self/mounts")
+    if not mounts.exists():
+        return "unknown"
+    place = str(folder.resolve())
+    found = ("", "unknown")
+    for line in mounts.read_text().splitlines():
+        _, at, kind, *_ = line.split()
+        under = at if at.endswith("/") else f"{at}/"
+        if (place + "/").startswith(under) and len(at) >= len(found[0]):
+            found = (at, kind)
+    return found[1]
+
+
+def seconds_to_be_safe(folder: Path, times: int = 200) -> float:
+    """What it takes to write a page at the end of a file and have it on the disk, the median."""
+    file = folder / "page"
+    took: list[float] = []
+    page = os.urandom(4096)
+    opened = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    try:
+        for _ in range(times):
+            start = time.perf_counter()
+            os.write(opened, page)
+            os.fsync(opened)
+            took.append(time.perf_counter() - start)
+    finally:
+        os.close(opened)
+        file.unlink()
+    return statistics.median(took)

@@ -1,0 +1,158 @@
+"""What must be looked at in a value before JSON can be trusted with it: an object of a subclass, of
+which only what its declared class has would come back; anything at all where the type says `Any`; a
+zone that JSON cannot name. Most types need no look. `values.py` asks for one check per type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from bae.core_schemas import Schema
+from bae.journal.sameness import is_plain
+
+Check = Callable[[Any], bool]
+
+
+def check_for(schema: Any) -> Check | None:
+    """What tells whether a value of the schema reads back as it is; None where all do."""
+    return _Checks().of(schema)
+
+
+class _Checks:
+    def __init__(self) -> None:
+        self._defined: dict[str, Any] = {}
+        self._made: dict[str, Check | None] = {}
+
+    def of(self, schema: Any) -> Check | None:
+        if isinstance(schema, tuple):
+            schema = cast(Any, schema[0])
+        found = cast(Schema, schema)
+        match found["type"]:
+            case "any":
+                return is_plain
+            case "datetime" | "time":
+                return _has_plain_zone
+            case "definitions":
+                self._defined |= {d["ref"]: d for d in found["definitions"]}
+                return self.of(found["schema"])
+            case "definition-ref":
+                return self._referred(found["schema_ref"])
+            case "nullable":
+                return _if_any(self.of(found["schema"]))
+            case "default" | "function-after" | "function-before" | "function-wrap":
+                return self.of(found["schema"])
+            case "list" | "set" | "frozenset":
+                return _each(self.of(found.get("items_schema") or {"type": "any"}))
+            case "dict":
+                inner = _each(self.of(found.get("values_schema") or {"type": "any"}))
+                return None if inner is None else lambda value: inner(value.values())
+            case "tuple":
+                return self._tuple(found)
+            case "union":
+                return self._union(found["choices"])
+            case "tagged-union":
+                return self._union([c for c in found["choices"].values() if isinstance(c, dict)])
+            case "model":
+                return self._model(found)
+            case "dataclass":
+                return self._dataclass(found)
+            case _:
+                return None
+
+    def _referred(self, ref: str) -> Check:
+        if ref not in self._made:
+            self._made[ref] = None
+            self._made[ref] = self.of(self._defined[ref])
+
+        def check(value: Any) -> bool:
+            made = self._made[ref]
+            return made is None or made(value)
+
+        return check
+
+    def _tuple(self, schema: Schema) -> Check | None:
+        checks = [self.of(each) for each in schema["items_schema"]]
+        index: int | None = schema.get("variadic_item_index")
+        if not any(checks):
+            return None
+        if index is not None and len(checks) == 1:
+            return _each(checks[0])
+
+        def check(value: Any) -> bool:
+            middle = len(value) - len(checks) + 1
+            all_checks = checks
+            if index is not None:
+                all_checks = [*checks[:index], *[checks[index]] * middle, *checks[index + 1 :]]
+            pairs = zip(all_checks, value, strict=False)
+            return all(each is None or each(item) for each, item in pairs)
+
+        return check
+
+    def _union(self, choices: list[Any]) -> Check | None:
+        checks = [self.of(each) for each in choices]
+        if not any(checks):
+            return None
+        certain = [each for each in checks if each is not None]
+        rest = len(certain) < len(checks)
+
+        def check(value: Any) -> bool:
+            plain = type(value).__module__ == "builtins"
+            return (rest and plain) or any(_passes(each, value) for each in certain)
+
+        return check
+
+    def _model(self, schema: Schema) -> Check:
+        cls: type = schema["cls"]
+        inner: Any = schema["schema"]
+        while inner["type"] in ("function-after", "function-before", "function-wrap"):
+            inner = inner["schema"]
+        if inner["type"] != "model-fields":  # a root model
+            root = self.of(inner)
+            return lambda value: type(value) is cls and (root is None or root(value.root))
+        names = list(inner["fields"])
+        checks = [(n, c) for n, f in inner["fields"].items() if (c := self.of(f["schema"]))]
+
+        def check(value: Any) -> bool:
+            if type(value) is not cls or len(value.__dict__) < len(names):
+                return False
+            held = value.__dict__
+            extra = value.__pydantic_extra__
+            return (
+                all(name in held for name in names)
+                and all(each(held[name]) for name, each in checks)
+                and (not extra or is_plain(extra))
+            )
+
+        return check
+
+    def _dataclass(self, schema: Schema) -> Check:
+        cls: type = schema["cls"]
+        args: Any = schema["schema"]
+        while args["type"] != "dataclass-args":
+            args = args["schema"]
+        checks = [(f["name"], c) for f in args["fields"] if (c := self.of(f["schema"]))]
+        return lambda value: (
+            type(value) is cls and all(each(getattr(value, name)) for name, each in checks)
+        )
+
+
+def _passes(check: Check, value: Any) -> bool:
+    try:
+        return check(value)
+    except (AttributeError, TypeError):
+        return False  # a value of another choice
+
+
+def _if_any(check: Check | None) -> Check | None:
+    return None if check is None else lambda value: value is None or check(value)
+
+
+def _each(check: Check | None) -> Check | None:
+    return None if check is None else lambda value: all(map(check, value))
+
+
+def _has_plain_zone(value: Any) -> bool:
+    if value.tzinfo is None:
+        return True
+    offset = value.utcoffset()
+    return offset is not None and not offset.microseconds and not offset.seconds % 60

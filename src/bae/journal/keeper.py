@@ -1,0 +1,281 @@
+"""A run's side of its journal: it numbers the records, hands them to the store, and knows what was
+recorded before. The runner and the dataflow ask it before they do anything, and wait for it before
+anybody uses what was done. Runs without a journal have none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from threading import Lock
+from time import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bae.exceptions import JournalError, describe
+from bae.journal.recording import Recording
+from bae.journal.records import (
+    LMAnswered,
+    Record,
+    Returned,
+    RunEnded,
+    RunStarted,
+    StepStarted,
+    TextArrived,
+)
+from bae.journal.store import Claim, Journal, Line, ParkedGate
+from bae.journal.values import read_field
+from bae.run import NOTHING
+
+if TYPE_CHECKING:
+    from bae.dataflow import Place
+    from bae.graph import Graph
+    from bae.journal.encoding import Encoder
+    from bae.lm.backend import Prompt
+    from bae.lm.protocol import LM
+    from bae.markers import OpenGate
+    from bae.node import Node
+    from bae.plan import NodePlan
+    from bae.run import Run
+
+T = TypeVar("T")
+
+
+class Keeper:
+    """What the run of a journal, and the graphs inside it, write through and look back with."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        encoder: Encoder,
+        past: Recording | None = None,
+        claim: Claim | None = None,
+        lines: int = 0,
+    ) -> None:
+        self.journal = journal
+        self.past = Recording() if past is None else past
+        self._encoder = encoder
+        self._claim = claim
+        self._n = lines
+        self._broken: JournalError | None = None
+        # An LM may tell of an answer from a thread of its own.
+        self._order = Lock()
+
+    def going_on(self, past: Recording, claim: Claim) -> Keeper:
+        """The keeper of the same run once it goes on after a stop, in the same process."""
+        return Keeper(self.journal, self._encoder, past, claim, self._n)
+
+    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
+        """Store a run that begins; one that is resumed is stored already."""
+        started = RunStarted(time(), run.path, 0, run.run_id, graph.name, start, run.max_iters)
+        if run.path:
+            if run.path not in self.past.started:
+                self.past.started[run.path] = start
+                self.note(run, started)
+            return
+        if self._claim is not None:
+            return
+        from bae.journal.shapes import shape_of
+
+        run.log.append(started)
+        shape = shape_of(graph)
+        line = Line(0, "RunStarted", started.at, "", 0, self._encoder.encode(started))
+        self._n = 1
+        create = self.journal.create(run.run_id, graph.name, shape.json, shape.hash, [line])
+        await to_the_end(create, self._take)
+
+    def first(self, path: str, start: Node) -> Node:
+        """The first node of a run: as far as it got before, or as it was given."""
+        return self.past.nodes.get((path, 0), start)
+
+    async def step(self, run: Run, step: int, node: Node, plan: NodePlan, fresh: bool) -> None:
+        """Say that a node is whole. Where it is `fresh`, what a body has just returned, this is
+        what keeps it."""
+        spot = run.path, step
+        if spot in self.past.nodes:
+            return
+        started = StepStarted(time(), run.path, step, node)
+        run.log.append(started)
+        if not fresh:
+            self._put(started, "{}")
+        elif plan.written or plan.successors:
+            await self._append([started])
+        else:  # it is the last one, and nothing happens before the end is kept
+            self._put(started, self._encoder.encode(started))
+
+    def after(self, run: Run, step: int, plan: NodePlan) -> Any:
+        """What followed the node before `step` the last time, or `NOTHING`."""
+        return self.past.after(run.path, step)
+
+    async def returned(self, run: Run, step: int, node: Node | None, plan: NodePlan | None) -> bool:
+        """Keep what a body has returned; answers whether that is left to `step`, as it is where
+        the node is whole."""
+        if node is None or plan is None:
+            return False
+        whole = not plan.sourced or all(f.name in node.__dict__ for f in plan.sourced)
+        if whole and step != run.max_iters:
+            return True
+        await self.keep(run, Returned(time(), run.path, step, node))
+        return False
+
+    def chosen(self, run: Run, plan: NodePlan) -> type[Node] | type[None] | None:
+        """Where the LM chose to go on the last time; None where it is not recorded."""
+        return self.past.chosen.get((run.path, run.step))
+
+    def replayed(
+        self, run: Run, plan: NodePlan, resolved: Mapping[str, Any], source: Node
+    ) -> Node | None:
+        """What the LM filled with the same context, in a run that is replayed; None elsewhere."""
+        return None
+
+    def filled(self, run: Run, plan: NodePlan) -> Node | None:
+        """What the LM filled the last time; None where it is not recorded."""
+        node = self.past.filled.get((run.path, run.step))
+        if node is not None:
+            run.given_up = frozenset(
+                field.name
+                for field in plan.context
+                if (run.path, run.step, plan.node, field.name, "") in self.past.failed
+            )
+        return node
+
+    def source(self, place: Place) -> Any:
+        """The value that a source came to the last time, or `NOTHING`."""
+        spot = place.run.path, place.step, place.node_type, place.field, place.route
+        return self.past.sources.get(spot, NOTHING)
+
+    def items(self, place: Place) -> dict[int, Any]:
+        """What the items of a map came to the last time, those that are done."""
+        spot = place.run.path, place.step, place.node_type, place.field, place.route
+        return self.past.items.get(spot, {})
+
+    def answered(self, gate: OpenGate, plan: NodePlan) -> Any:
+        """What a person has answered meanwhile, or `NOTHING`."""
+        answer = self.past.answers.get(gate.address)
+        if answer is None:
+            return NOTHING
+        return read_field(plan.node, gate.field_name, answer)
+
+    def opened(self, gate: OpenGate) -> float | None:
+        """When a gate was reached first; None where it is reached now."""
+        return self.past.opened.get(gate.address)
+
+    def asked(
+        self,
+        run: Run,
+        step: int,
+        by: str,
+        method: str,
+        asked: str,
+        target: str,
+        prompt: Prompt,
+    ) -> LMAnswered | None:
+        """What an LM has answered to the same question from the same place before, each answer
+        once; None where it has not."""
+        answers = self.past.asked.get((run.path, step, by), [])
+        for index, answer in enumerate(answers):
+            if (answer.method, answer.asked, answer.target) == (method, asked, target):
+                return answers.pop(index)
+        return None
+
+    def lm(self, run: Run, step: int, by: str, lm: Callable[[], LM | None]) -> LM | None:
+        """The LM as a body or a dependency gets it: one whose answers are kept."""
+        from bae.journal.asked import Asked
+
+        return None if lm() is None else Asked(self, run, step, by, lm)
+
+    def forget(self, path: str) -> None:
+        """A graph inside the run is begun anew."""
+        self.past.forget(path)
+
+    def note(self, run: Run, record: Record) -> None:
+        """Write a record down, to be stored with the next one that is waited for."""
+        run.log.append(record)
+        if not isinstance(record, TextArrived):
+            self._put(record, self._encoder.encode(record))
+
+    async def keep(self, run: Run, *records: Record) -> None:
+        """Write records down, and wait until they are stored."""
+        run.log.extend(records)
+        await self._append(records)
+
+    async def over(self, run: Run, ended: RunEnded) -> None:
+        """Store how the run came out and let go of it. A cancellation meanwhile waits for that."""
+        run.log.append(ended)
+        if run.path or self._claim is None:
+            self._put(ended, self._encoder.encode(ended))
+            return
+        waiting = [
+            ParkedGate(gate.address, gate.place, gate.question, gate.deadline)
+            for gate in ended.gates
+        ]
+        said = describe(ended.error) if ended.error is not None else ""
+        claim, self._claim = self._claim, None
+        # After lines that could not be stored there would be a gap.
+        lines = [] if self._broken is not None else self._numbered([ended])
+        await to_the_end(self.journal.release(claim, ended.outcome, lines, waiting, said))
+
+    def _take(self, claim: Claim) -> None:
+        self._claim = claim
+
+    def _numbered(self, records: Sequence[Record]) -> list[Line]:
+        lines: list[Line] = []
+        for record in records:
+            data = self._encoder.encode(record)
+            kind = type(record).__name__
+            lines.append(Line(self._n, kind, record.at, record.path, record.step, data))
+            self._n += 1
+        return lines
+
+    def _put(self, record: Record, data: str) -> None:
+        if self._claim is None or self._broken is not None:
+            return
+        kind = type(record).__name__
+        with self._order:
+            line = Line(self._n, kind, record.at, record.path, record.step, data)
+            self._n += 1
+            self.journal.note(self._claim, line)
+
+    async def _append(self, records: Sequence[Record]) -> None:
+        if self._broken is not None:
+            raise self._broken
+        if self._claim is None:
+            return
+        with self._order:
+            before = self._n
+            try:
+                lines = self._numbered(records)
+            except BaseException:
+                self._n = before  # nothing of it is stored
+                raise
+            stored = self.journal.append(self._claim, lines)
+        try:
+            await stored
+        except JournalError as error:
+            self._broken = error
+            raise
+
+
+async def to_the_end(work: Awaitable[T], then: Callable[[T], None] | None = None) -> T:
+    """Wait for something however often this is cancelled meanwhile, and be cancelled only when it
+    is done and `then` has been told what it came to."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while True:
+        try:
+            await asyncio.shield(task)
+            break
+        except asyncio.CancelledError as error:
+            if task.done():
+                if task.cancelled():
+                    raise
+                cancelled = error
+                break
+            cancelled = error
+        except BaseException:
+            break  # of the work: raised below, where nobody has cancelled
+    if cancelled is None or task.exception() is None:
+        value = task.result()
+        if then is not None:
+            then(value)
+        if cancelled is None:
+            return value
+    raise cancelled

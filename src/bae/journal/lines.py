@@ -1,0 +1,211 @@
+"""Runs as JSON lines, out of a journal and into one, a run at a time. Such a file can be kept,
+sent, put under version control and replayed in tests. `run_lines.py` knows how a run looks in it,
+`store.py` has the methods that users call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import time
+from typing import IO, Any, Final, Literal, cast
+
+from bae.exceptions import JournalError, describe
+from bae.journal.run_lines import read_runs, write_run
+from bae.journal.store import Journal, Status, StoredRun
+from bae.threads import in_thread_to_the_end
+
+PathOrFile = str | os.PathLike[str] | IO[str] | IO[bytes]
+Existing = Literal["refuse", "keep", "replace"]
+
+_PAGE: Final = 200
+"""How many runs are listed at once."""
+
+
+async def export(
+    journal: Journal,
+    to: PathOrFile,
+    run_ids: Sequence[str] | None = None,
+    *,
+    status: Status | None = None,
+    graph: str | None = None,
+) -> int:
+    """Write runs of a journal to a file as JSON lines, and answer how many; see
+    `Journal.export`."""
+    if isinstance(run_ids, str):
+        raise TypeError(f"export(…, {run_ids!r}): give the ids of runs as a list")
+    if hasattr(to, "write"):
+        return await _write_runs(journal, cast(IO[Any], to), run_ids, status, graph)
+    target = Path(cast("str | os.PathLike[str]", to))
+    beside = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
+    opened: list[IO[bytes]] = []
+    try:
+        with _said(target, "written"):
+            await in_thread_to_the_end(beside.open, "xb", then=opened.append)
+            count = await _write_runs(journal, opened[0], run_ids, status, graph)
+            await in_thread_to_the_end(_finish, opened[0], beside, target)
+    finally:
+        for file in opened:
+            with suppress(OSError):  # a full disk refuses once more what was not written yet
+                file.close()
+        with suppress(OSError):
+            beside.unlink()
+    return count
+
+
+async def load(journal: Journal, source: PathOrFile, *, existing: Existing = "refuse") -> list[str]:
+    """Put the runs of a file of JSON lines into a journal, and answer their ids; see
+    `Journal.load`."""
+    loaded: list[str] = []
+    if hasattr(source, "read"):
+        file = cast(IO[Any], source)
+        await _load_all(journal, read_runs(file, _name_of(file)), existing, loaded)
+        return loaded
+    path = Path(cast("str | os.PathLike[str]", source))
+    opened: list[IO[bytes]] = []
+    try:
+        with _said(path, "read"):
+            await in_thread_to_the_end(path.open, "rb", then=opened.append)
+            await _load_all(journal, read_runs(opened[0], str(path)), existing, loaded)
+    finally:
+        for file in opened:
+            file.close()
+    return loaded
+
+
+async def put(journal: Journal, run: StoredRun) -> None:
+    """Store a run that was read elsewhere, with how it came out: all of it or nothing."""
+    info = run.info
+    claim = await journal.create(info.run_id, info.graph, run.shape, info.shape, run.lines)
+    try:
+        for gate, answer in run.answers.items():
+            await journal.answer(info.run_id, gate, answer)
+        await journal.release(claim, info.status, (), info.waiting, info.error)
+    except BaseException:
+        with suppress(JournalError):
+            await journal.release(claim, "cancelled", ())
+        await journal.delete([info.run_id])
+        raise
+
+
+async def _write_runs(
+    journal: Journal,
+    file: IO[Any],
+    run_ids: Sequence[str] | None,
+    status: Status | None,
+    graph: str | None,
+) -> int:
+    text = hasattr(file, "encoding")  # as files of text have, and files of bytes have not
+
+    def write(run: StoredRun) -> None:
+        for line in write_run(run):
+            file.write(line.decode() if text else line)
+
+    count = 0
+    listed = run_ids is None
+    chosen = await _oldest_first(journal, status, graph) if run_ids is None else run_ids
+    for run_id in dict.fromkeys(chosen):
+        try:
+            run = await journal.read(run_id)
+        except JournalError as error:
+            if listed and error.code == "bae-run-unknown":
+                continue  # it was deleted meanwhile
+            raise
+        # Written to its end, as the file is closed by whoever cancels this.
+        await in_thread_to_the_end(write, run)
+        count += 1
+    return count
+
+
+async def _oldest_first(journal: Journal, status: Status | None, graph: str | None) -> list[str]:
+    """The ids of runs in the order in which they are to be loaded again."""
+    found: list[str] = []
+    before: str | None = None
+    while True:
+        page = await journal.runs(status=status, graph=graph, limit=_PAGE, before=before)
+        found += [info.run_id for info in page]
+        if len(page) < _PAGE:
+            return found[::-1]
+        before = page[-1].run_id
+
+
+async def _load_all(
+    journal: Journal, runs: Iterator[StoredRun], existing: Existing, loaded: list[str]
+) -> None:
+    if existing not in ("refuse", "keep", "replace"):
+        raise ValueError(f'load(existing={existing!r}): give "refuse", "keep" or "replace"')
+
+    def following() -> StoredRun | None:
+        return next(runs, None)
+
+    try:
+        while (run := await in_thread_to_the_end(following)) is not None:
+            if await _load_one(journal, run, existing):
+                loaded.append(run.info.run_id)
+    except JournalError as error:
+        if loaded:
+            error.add_note(f"loaded before that: {', '.join(loaded)}")
+        raise
+
+
+async def _load_one(journal: Journal, run: StoredRun, existing: Existing) -> bool:
+    run_id = run.info.run_id
+    there = None
+    if existing != "refuse":
+        try:
+            there = await journal.read(run_id)
+        except JournalError as error:
+            if error.code != "bae-run-unknown":
+                raise
+    if there is None:
+        await journal.put(run)
+        return True
+    if existing == "keep":
+        return False
+    if there.info.owner is not None and (there.info.lease_until or 0.0) > time():
+        raise JournalError(
+            f"the run {run_id} is under way, owned by {there.info.owner}, and was not replaced",
+            run_id=run_id,
+            code="bae-run-owned",
+            fix="wait for its end, or load the file into another journal",
+        )
+    if not await journal.delete([run_id]):
+        raise JournalError(
+            f"the run {run_id} was not replaced: other runs share its lines",
+            run_id=run_id,
+            code="bae-run-exists",
+            fix="delete the runs that were forked from it first, or load into another journal",
+        )
+    try:
+        await journal.put(run)
+    except BaseException:
+        await journal.put(there)  # rather the old one than none
+        raise
+    return True
+
+
+@contextmanager
+def _said(path: Path, what: str) -> Generator[None]:
+    """What the file system refuses, said as an error of the journal."""
+    try:
+        yield
+    except OSError as error:
+        raise JournalError(
+            f"{path} could not be {what}: {error.strerror or describe(error)}",
+            code="bae-journal-failed",
+            cause=error,
+            fix="check the path, who may use it, and the space that is left",
+        ) from error
+
+
+def _finish(file: IO[bytes], written: Path, target: Path) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+    file.close()
+    written.replace(target)
+
+
+def _name_of(file: object) -> str:
+    name = getattr(file, "name", None)
+    return name if isinstance(name, str) else "the file"

@@ -1,0 +1,183 @@
+"""`Provenance`, what there is to know about where one value of a run came from. `why.py` makes it
+from the lines of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from bae.lm.usage import Usage
+
+ValueSource = Literal["caller", "lm", "dep", "map", "recall", "gate", "body", "default", "fork"]
+"""Where a value can come from."""
+
+Kept = Literal["value", "live", "withheld", "missing"]
+"""What became of a value: the journal has it, none can hold it, it is a secret that was not stored,
+or there is none because its source failed."""
+
+_NOTHING_USED: Final = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedAnswer:
+    """One answer of a model and what was found wrong with it. `prompt` is a hash of what it was
+    asked; `asked` and `answer` are the texts, where the journal keeps prompts."""
+
+    number: int
+    verdict: str
+    errors: tuple[str, ...] = ()
+    prompt: str = ""
+    at: float = 0.0
+    usage: Usage = _NOTHING_USED
+    asked: str | None = None
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where the value of a field came from; print it, or read:
+
+    - `place`: the field, as `2:Outfit.mood`, after the `path` of the graph where it is one inside
+      the run; `step`, `node` and `field` are its parts. An empty field is the node as a whole.
+    - `source`: "caller", "lm", "dep", "map", "recall", "gate", "body" (what the node before
+      returned), "default" or "fork" (changed in `graph.fork`).
+    - `by`: the function, graph, model, question or body that it came from.
+    - `value` as JSON where `kept` is "value"; else `kept` says why it is not there.
+    - `at`: when it was there; `seconds`: how long it took; `usage`, `cost` and `models`: what the
+      LM calls behind it used and who answered, those of a graph inside included.
+    - `attempts`: the LM's answers with their verdicts; `prompts`: hashes of what it was asked.
+    - `inputs`: the same for the parameters of a function, and for what a map goes over.
+    - `items`: the same for each item of a map; None where one is not done.
+    - `origin`: the same for what a Recall found.
+    - `inside`: the path of the graph that made it, for places such as `2:Report.x/1:Summary.text`.
+    - `error`: why the source failed; `note`: what else there is to say.
+
+    `dataclasses.asdict` makes JSON of it.
+    """
+
+    run_id: str
+    place: str
+    path: str
+    step: int
+    node: str
+    field: str
+    source: ValueSource
+    by: str = ""
+    at: float = 0.0
+    kept: Kept = "value"
+    value: Any = None
+    seconds: float | None = None
+    usage: Usage = _NOTHING_USED
+    models: tuple[str, ...] = ()
+    prompts: tuple[str, ...] = ()
+    attempts: tuple[JudgedAnswer, ...] = ()
+    inputs: dict[str, Provenance] = dataclasses.field(default_factory=dict[str, "Provenance"])
+    items: tuple[Provenance | None, ...] = ()
+    origin: Provenance | None = None
+    inside: str = ""
+    error: str = ""
+    note: str = ""
+
+    @property
+    def cost(self) -> float | None:
+        """What the LM calls behind the value cost; None where it is not known."""
+        return self.usage.cost
+
+    def __str__(self) -> str:
+        shown = _shown(self)
+        first = self.place if shown is None else f"{self.place} = {shown}"
+        return "\n".join([first, *_lines(self, "  ", _DEEPEST)])
+
+
+_DEEPEST: Final = 6
+"""How far down inputs and origins are printed."""
+_ITEMS: Final = 3
+"""How many items of a map are printed."""
+_WIDTH: Final = 72
+
+
+def _lines(of: Provenance, indent: str, deeper: int) -> Iterator[str]:
+    facts = ", ".join([_made(of), *_facts(of)])
+    yield f"{indent}{facts}"
+    if of.error:
+        yield f"{indent}  failed: {of.error}"
+    if of.note:
+        yield f"{indent}  {of.note}"
+    if len(of.attempts) > 1 or any(each.errors for each in of.attempts):
+        for each in of.attempts:
+            errors = f": {_cut('; '.join(each.errors))}" if each.errors else ""
+            yield f"{indent}  answer {each.number} was {each.verdict}{errors}"
+    if of.inside:
+        yield f"{indent}  look inside with {of.inside}/…"
+    if deeper == 0:
+        return
+    if of.origin is not None:
+        yield from _lines(of.origin, f"{indent}  ", deeper - 1)
+    for name, each in of.inputs.items():
+        shown = _shown(each)
+        yield f"{indent}  {name}" if shown is None else f"{indent}  {name} = {shown}"
+        yield from _lines(each, f"{indent}    ", deeper - 1)
+    for index, item in enumerate(of.items[:_ITEMS]):
+        shown = "is not done" if item is None else f"= {_shown(item) or item.kept}"
+        yield f"{indent}  [{index}] {shown}"
+    if len(of.items) > _ITEMS:
+        yield f"{indent}  … and {len(of.items) - _ITEMS} more"
+
+
+def _made(of: Provenance) -> str:
+    match of.source:
+        case "caller":
+            return f"given by {of.by}" if of.by else "given by the caller"
+        case "lm":
+            return f"filled by {', '.join(of.models) or 'the LM'}"
+        case "dep":
+            return f"from the graph {of.by}" if of.inside else f"from {of.by}()"
+        case "map":
+            over = f"for each of {len(of.items)} items" if of.items else "for one item"
+            return f"from {of.by} {over}"
+        case "recall":
+            return f"recalled from {of.by}" if of.by else "recalled"
+        case "gate":
+            return f"answered by a person who was asked {of.by!r}"
+        case "body":
+            return f"returned by {of.by}"
+        case "default":
+            return "its default stands"
+        case "fork":
+            return f"changed when the run was forked from {of.by}"
+
+
+def _facts(of: Provenance) -> Iterator[str]:
+    if of.seconds:
+        yield f"in {of.seconds:.3g} s"
+    if of.attempts:
+        yield "1 answer" if len(of.attempts) == 1 else f"{len(of.attempts)} answers"
+    if of.usage.tokens:
+        yield f"{of.usage.tokens} tokens"
+    if of.usage.cost:
+        yield f"${of.usage.cost:.4g}"
+    if of.prompts:
+        yield f"prompt {of.prompts[-1]}"
+    if of.at:
+        yield datetime.fromtimestamp(of.at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _shown(of: Provenance) -> str | None:
+    match of.kept:
+        case "value":
+            return _cut(json.dumps(of.value, ensure_ascii=False))
+        case "live":
+            return "(a live value, which no journal holds)"
+        case "withheld":
+            return "(withheld)"
+        case "missing":
+            return None
+
+
+def _cut(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _WIDTH else f"{flat[: _WIDTH - 1]}…"

@@ -1,0 +1,327 @@
+"""The nodes of a run put together again from what is recorded: drafts, the values of their sources,
+recalled ones and those that are shared by the whole run, completed as the run did it. `decoding.py`
+reads the lines and asks for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from bae.calls import CallPlan, every_call
+from bae.exceptions import JournalError
+from bae.journal.nodes import call_at, kept_node, unreadable
+from bae.journal.values import LIVE, WITHHELD, Unkept
+from bae.markers import Dep, Gate, Map, OpenGate
+from bae.node import Node
+from bae.plan import FieldPlan, plan_of
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal.records import Origin
+
+
+class Refused(Exception):
+    """Raised where what is recorded does not fit the graph; the text says what and why."""
+
+
+_SEGMENT: Final = re.compile(r"(\d+):(.+)\.(\w+?)((?:\(\w+\))*)(?:\[\d+\])?")
+"""A step, a class, a field, the route to a parameter behind it; the item of a map may follow."""
+
+
+def graph_at(graph: Graph[Any, Any], path: str) -> Graph[Any, Any]:
+    """The graph that runs at a path of another, which is that one itself where the path is empty.
+    Raises `JournalError` (`bae-journal-unreadable`) where there is none."""
+    try:
+        return _graph_at(graph, path)
+    except Refused as error:
+        raise JournalError(
+            str(error),
+            code="bae-journal-unreadable",
+            fix="go on with the classes that the run was begun with",
+        ) from error
+
+
+def _graph_at(graph: Graph[Any, Any], path: str) -> Graph[Any, Any]:
+    for segment in path.split("/") if path else ():
+        found = _SEGMENT.fullmatch(segment)
+        if found is None:
+            raise Refused(f"{path!r} is no place in a run")
+        cls = next((c for c in graph.plans if c.__name__ == found[2]), None)
+        field = plan_of(cls).fields.get(found[3]) if cls is not None else None
+        call = _call(field, found[4]) if field is not None else None
+        if call is None or call.graph is None:
+            raise Refused(f"the graph {graph.name} runs no graph for {segment}")
+        graph = call.graph
+    return graph
+
+
+def _call(field: FieldPlan, route: str) -> CallPlan | None:
+    try:
+        return call_at(field, route)
+    except KeyError:
+        return None
+
+
+class Inside:
+    """What is known of the run, or of one graph inside it: where it stands, and what its sources
+    came to, by step."""
+
+    def __init__(self, graph: Graph[Any, Any], path: str) -> None:
+        self.graph = graph
+        self.path = path
+        self.classes = {cls.__name__: cls for cls in reversed(graph.plans)}
+        self.trace: dict[int, Node] = {}
+        self.drafts: dict[int, Node] = {}
+        self.sources: dict[tuple[int, type[Node], str, str], Any] = {}
+        self.failures: set[tuple[int, type[Node], str, str]] = set()
+        self.items: dict[tuple[int, type[Node], str], dict[int, Any]] = {}
+        self.recalls: dict[tuple[int, type[Node], str], Any] = {}
+
+    def cls(self, name: str) -> type[Node]:
+        """The node class of a name."""
+        found = self.classes.get(name)
+        if found is None:
+            known = ", ".join(cls.__name__ for cls in self.graph.plans)
+            raise Refused(f"the graph {self.graph.name} has no node {name}; it has {known}")
+        return found
+
+    def offered(self, name: str | None) -> type[Node] | type[None]:
+        """A class that could be chosen; None is the end of the run."""
+        return NoneType if name is None else self.cls(name)
+
+    def standing(self, step: int, name: str) -> Node:
+        """The node that led to `step`."""
+        node = self.trace.get(step - 1)
+        if node is None or type(node) is not self.cls(name):
+            raise Refused(f"the run does not stand at {name} before step {step}")
+        return node
+
+    def last(self) -> Node | None:
+        """The node of the newest step."""
+        return self.trace[max(self.trace)] if self.trace else None
+
+    def cut(self, step: int) -> None:
+        """Forget what is from `step` on."""
+        for table in (self.trace, self.drafts):
+            for later in [each for each in table if each >= step]:
+                del table[later]
+
+    def listed(self, step: int, cls: type[Node], field: str) -> Any:
+        """What the items of a map came to, in order."""
+        items = self.items.get((step, cls, field), {})
+        if sorted(items) != list(range(len(items))):
+            raise Refused(f"items of {cls.__name__}.{field} are missing")
+        values = [items[index] for index in range(len(items))]
+        return next((each for each in values if isinstance(each, Unkept)), values)
+
+
+class Rebuilt:
+    """A run as far as its lines were read."""
+
+    def __init__(self, graph: Graph[Any, Any]) -> None:
+        self.outermost = Inside(graph, "")
+        self._insides: dict[str, Inside] = {"": self.outermost}
+        self._shared: dict[Hashable, Any] = {}
+        self._failed: set[Hashable] = set()
+        self._gates: dict[str, OpenGate] = {}
+
+    def at(self, path: str) -> Inside:
+        """What is known at a path."""
+        found = self._insides.get(path)
+        if found is None:
+            found = self._insides[path] = Inside(_graph_at(self.outermost.graph, path), path)
+        return found
+
+    def class_at(self, path: str, name: object) -> type[Node] | None:
+        """The class of a name in the graph at a path; None where either is not there."""
+        try:
+            return self.at(path).classes.get(str(name))
+        except Refused:
+            return None
+
+    def begin(self, path: str) -> Inside:
+        """A graph begins at a path, anew where it has run before."""
+        under = f"{path}/"
+        for each in [p for p in self._insides if p == path or (path and p.startswith(under))]:
+            del self._insides[each]
+        found = self.at(path) if path else Inside(self.outermost.graph, "")
+        if not path:
+            self.outermost = self._insides[""] = found
+        return found
+
+    def check_field(self, cls: type[Node], field: str, route: str) -> None:
+        """Refuse a field, or a parameter behind it, that the class does not have."""
+        plan = plan_of(cls).fields.get(field)
+        if plan is None:
+            raise Refused(f"{cls.__name__} has no field {field}")
+        try:
+            call_at(plan, route)
+        except KeyError:
+            raise Refused(f"nothing behind {cls.__name__}.{field} takes {route}") from None
+
+    def value(self, cls: type[Node], field: str, route: str, data: Any) -> Any:
+        """The value of a source, from its JSON."""
+        kept = kept_node(cls)
+        if kept.plan.fields[field].kind == "gate":
+            return kept.load_answer(field, data)
+        source = kept.call(field, route)
+        if source.verdict == "live":  # whatever it was when it was written
+            return LIVE
+        try:
+            return source.load(data)
+        except JournalError:
+            raise
+        except Exception as error:
+            raise unreadable(f"{cls.__name__}.{field}{route}", error) from error
+
+    def found(
+        self, here: Inside, step: int, cls: type[Node], field: str, route: str, value: Any
+    ) -> None:
+        """A source came to a value."""
+        here.sources[step, cls, field, route] = value
+        here.failures.discard((step, cls, field, route))
+        call = call_at(plan_of(cls).fields[field], route)
+        if call is not None and not self._is_map(cls, field, route):
+            self._shared[call.key] = value
+            self._failed.discard(call.key)
+
+    def failed(self, here: Inside, step: int, cls: type[Node], field: str, route: str) -> None:
+        """A source failed."""
+        here.failures.add((step, cls, field, route))
+        call = call_at(plan_of(cls).fields[field], route)
+        if call is not None and not self._is_map(cls, field, route):
+            self._failed.add(call.key)
+
+    def _is_map(self, cls: type[Node], field: str, route: str) -> bool:
+        return not route and isinstance(plan_of(cls).fields[field].marker, Map)
+
+    def recalled(self, origin: Origin) -> Any:
+        """The value that a recall found: where that was not kept, this is not either."""
+        node = self.at(origin.path).trace.get(origin.step)
+        if node is None:
+            raise Refused(f"nothing is recorded of step {origin.step} at {origin.path!r}")
+        if not origin.field:
+            return node
+        hidden = origin.field in kept_node(type(node)).secret
+        return node.__dict__.get(origin.field, WITHHELD if hidden else LIVE)
+
+    def context(self, here: Inside, step: int, cls: type[Node]) -> dict[str, Any]:
+        """The values that were there before the LM was asked to fill a node."""
+        values: dict[str, Any] = {}
+        for field in plan_of(cls).context:
+            value = self._of(here, step, cls, field)
+            if not isinstance(value, Unkept | _Absent):
+                values[field.name] = value
+        return values
+
+    def filled(self, here: Inside, step: int, node: Node) -> Node:
+        """What the LM filled, with the values of its context."""
+        cls = type(node)
+        values = self.context(here, step, cls)
+        given = {n: v for n, v in values.items() if n not in node.__dict__}
+        lacks = [
+            field.name
+            for field in plan_of(cls).sourced
+            if field.name not in given and field.name not in node.__dict__
+        ]
+        return self._joined(node, given, whole=bool(given) and not lacks)
+
+    def whole(self, here: Inside, step: int) -> Node:
+        """The node at a step, from its draft and what its sources came to. It stays a draft where
+        something must be made anew."""
+        draft = here.drafts.get(step)
+        if draft is None:
+            raise Refused(f"nothing is recorded of the node at step {step}")
+        cls = type(draft)
+        absent = [f for f in plan_of(cls).sourced if f.name not in draft.__dict__]
+        if not absent:
+            return draft
+        values: dict[str, Any] = {}
+        lacks = False
+        for field in absent:
+            value = self._of(here, step, cls, field)
+            if isinstance(value, Unkept):
+                lacks = True
+            elif not isinstance(value, _Absent):
+                values[field.name] = value
+        return self._joined(draft, values, whole=not lacks)
+
+    def _joined(self, draft: Node, values: dict[str, Any], whole: bool) -> Node:
+        cls = type(draft)
+        try:
+            missing = [f.name for f in plan_of(cls).plain if f.name not in draft.__dict__]
+            return kept_node(cls).joined(draft, values, whole and not missing)
+        except JournalError:
+            raise
+        except Exception as error:
+            raise unreadable(cls.__name__, error) from error
+
+    def _of(self, here: Inside, step: int, cls: type[Node], field: FieldPlan) -> Any:
+        """What the source of a field came to; `_ABSENT` where it came to nothing, so that the
+        field's default stands."""
+        if field.kind == "recall":
+            return here.recalls.get(
+                (step, cls, field.name), _ABSENT if not field.required else LIVE
+            )
+        found = here.sources.get((step, cls, field.name, ""), _ABSENT)
+        if found is _ABSENT and isinstance(field.marker, Dep):
+            found = self._shared.get(cast(CallPlan, field.call).key, _ABSENT)
+        if found is not _ABSENT:
+            return found
+        return _ABSENT if not field.required and self._has_failed(here, step, cls, field) else LIVE
+
+    def _has_failed(self, here: Inside, step: int, cls: type[Node], field: FieldPlan) -> bool:
+        """Whether the source of a field, or what it waited for, has failed."""
+        if any(f[:3] == (step, cls, field.name) for f in here.failures):
+            return True
+        if isinstance(field.marker, Map):
+            over = plan_of(cls).fields[field.marker.over]
+            if over.kind != "plain" and self._has_failed(here, step, cls, over):
+                return True
+        return any(call.key in self._failed for call in every_call(field.call))
+
+    def gate(
+        self,
+        here: Inside,
+        step: int,
+        cls: type[Node],
+        field: str,
+        question: str,
+        deadline: float | None,
+    ) -> OpenGate:
+        """A gate that was reached, with what was known of its node then."""
+        draft = here.drafts.get(step)
+        known = dict(draft.__dict__) if draft is not None and type(draft) is cls else {}
+        for each in plan_of(cls).sourced:
+            value = here.recalls.get((step, cls, each.name), LIVE)
+            if not isinstance(value, Unkept):
+                known[each.name] = value
+        annotation = plan_of(cls).fields[field].annotation
+        gate = OpenGate(question, cls, field, annotation, known, None, here.path, step, deadline)
+        self._gates[gate.address] = gate
+        return gate
+
+    def gate_at(self, address: str) -> OpenGate:
+        """The gate of an address."""
+        found = self._gates.get(address)
+        if found is not None:
+            return found
+        path, _, last = address.rpartition("/")
+        named = _SEGMENT.fullmatch(last)
+        if named is None:
+            raise Refused(f"{address!r} is no gate of a run")
+        here = self.at(path)
+        cls = here.cls(named[2])
+        marker = plan_of(cls).fields[named[3]].marker if named[3] in plan_of(cls).fields else None
+        if not isinstance(marker, Gate):
+            raise Refused(f"{cls.__name__}.{named[3]} is no gate")
+        return self.gate(here, int(named[1]), cls, named[3], marker.question, None)
+
+
+class _Absent:
+    pass
+
+
+_ABSENT: Final = _Absent()

@@ -1,0 +1,94 @@
+"""All runs of a graph that are nobody's and can go on: interrupted ones, and parked ones whose gates
+were answered or are out of time. `Graph.recover` is the way in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from time import time
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from bae.exceptions import BaeError, JournalError
+from bae.journal.resuming import Options, resume
+from bae.journal.store import Journal, RunInfo, Status
+from bae.node import Node
+from bae.result import GraphResult
+from bae.tasks import all_or_first_error
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+
+T = TypeVar("T", bound=Node, covariant=True)
+
+PAGE = 200
+"""How many runs are listed at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered(Generic[T]):
+    """What became of one run: its `result`, or the `error` it failed with."""
+
+    run_id: str
+    result: GraphResult[T] | None = None
+    error: BaeError | None = None
+
+
+async def recover(
+    graph: Graph[Any, T],
+    options: Options,
+    journal: Journal,
+    limit: int,
+    given: Mapping[str, Any] | None,
+) -> list[Recovered[T]]:
+    """Resume what can go on, so many at once; those that somebody else takes first are left out."""
+    if limit < 1:
+        raise ValueError(f"limit={limit}: give a number of runs, 1 or more")
+    ids = [info.run_id async for info in _stranded(graph, journal)]
+    found: dict[str, Recovered[T]] = {}
+    left = iter(ids)
+
+    async def worker() -> None:
+        for run_id in left:
+            try:
+                result = await resume(graph, run_id, options, journal, given)
+                found[run_id] = Recovered(run_id, result)
+            except BaeError as error:
+                if isinstance(error, JournalError) and error.code in _TAKEN:
+                    continue
+                found[run_id] = Recovered(run_id, error=error)
+
+    await all_or_first_error(worker for _ in range(min(limit, len(ids))))
+    return [found[run_id] for run_id in ids if run_id in found]
+
+
+async def _stranded(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator[RunInfo]:
+    """The runs of a graph that nobody has and that can go on, the newest first."""
+    async for info in _pages(graph, journal, "running"):
+        if info.is_interrupted(time()):
+            yield info
+    async for info in _pages(graph, journal, "waiting"):
+        now = time()
+        if any(gate.deadline is not None and gate.deadline <= now for gate in info.waiting):
+            yield info
+            continue
+        answers = (await journal.read(info.run_id)).answers
+        if any(gate.gate in answers for gate in info.waiting):
+            yield info
+
+
+async def _pages(
+    graph: Graph[Any, Any], journal: Journal, status: Status
+) -> AsyncIterator[RunInfo]:
+    before: str | None = None
+    while True:
+        page = await journal.runs(status=status, graph=graph.name, limit=PAGE, before=before)
+        for info in page:
+            yield info
+        if len(page) < PAGE:
+            return
+        before = page[-1].run_id
+        await asyncio.sleep(0)
+
+
+_TAKEN = ("bae-run-owned", "bae-run-taken")

@@ -1,0 +1,267 @@
+"""A recorded run again, with every recorded value and nothing called outside: what a resumed run
+does, except that written bodies and graphs inside are run anew and compared with the recording.
+`differences.py` words what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+
+from bae.exceptions import ReplayError
+from bae.journal.asked import Asked
+from bae.journal.decoding import decode
+from bae.journal.differences import (
+    beyond,
+    ended_early,
+    not_offered,
+    other_node,
+    other_prompt,
+    unasked,
+    unkept,
+)
+from bae.journal.encoding import Encoder
+from bae.journal.keeper import Keeper
+from bae.journal.recording import Place as Spot
+from bae.journal.recording import Recording, call_at
+from bae.journal.records import (
+    AnswerJudged,
+    Record,
+    RunEnded,
+    RunStarted,
+    SourceEnded,
+    StepStarted,
+)
+from bae.lm.prompts import choice_prompt, fill_prompt, names_of
+from bae.lm.schemas import asked_fields
+from bae.node import Node
+from bae.result import GraphResult
+from bae.run import NOTHING, Run
+from bae.runner import run_graph
+
+if TYPE_CHECKING:
+    from bae.dataflow import Place
+    from bae.graph import Graph
+    from bae.journal.records import LMAnswered
+    from bae.journal.store import Journal
+    from bae.lm.backend import Prompt
+    from bae.lm.protocol import LM
+    from bae.plan import NodePlan
+
+T = TypeVar("T", bound=Node)
+
+
+async def replay(
+    graph: Graph[Any, T],
+    run_id: str,
+    journal: Journal,
+    dep_cache: dict[Any, Any] | None,
+    given: Mapping[str, Any] | None,
+) -> GraphResult[T]:
+    """Run a recorded run again."""
+    graph.prove()
+    stored = await journal.read(run_id)
+    records = decode(graph, stored.lines, given=given)
+    run = Run(cast("LM", _NoLM()), 0, False, None, dep_cache, run_id=run_id)
+    run.log = []  # of its own: observers have been told of all this when it happened
+    encoder = Encoder(graph, secrets=True, prompts=False)
+    run.keeper = keeper = Replayer(journal, encoder, records, run_id)
+    start = keeper.past.started.get("")
+    if start is None:
+        raise beyond(run_id, "the start of the run", "")
+    return await run_graph(graph, start, run)
+
+
+class Replayer(Keeper):
+    """The keeper of a run that is replayed: it keeps nothing, gives every recorded value, and
+    raises `ReplayError` where something is not as it was."""
+
+    def __init__(
+        self, journal: Journal, encoder: Encoder, records: list[Record], run_id: str
+    ) -> None:
+        super().__init__(journal, encoder, Recording(records))
+        self._run_id = run_id
+        self._failures: dict[Spot, BaseException] = {}
+        self._prompts: dict[tuple[str, int, str], str] = {}
+        for record in records:
+            if isinstance(record, AnswerJudged) and record.attempt.asked:
+                spot = record.path, record.step, record.by
+                self._prompts.setdefault(spot, record.attempt.asked)
+            elif isinstance(record, SourceEnded):
+                self._take_source(record)
+        ended = [r for r in records if isinstance(r, RunEnded) and not r.path]
+        self._end = ended[-1] if ended else None
+
+    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
+        """Say that a run begins."""
+        run.log.append(RunStarted(0.0, run.path, 0, run.run_id, graph.name, start))
+
+    def first(self, path: str, start: Node) -> Node:
+        """The first node of a run, as it was given."""
+        return start
+
+    async def step(self, run: Run, step: int, node: Node, plan: NodePlan, fresh: bool) -> None:
+        """Compare a node with the one that was there."""
+        recorded = self.past.nodes.get((run.path, step))
+        if recorded is None:
+            if self.past.ended.get((run.path, step)) == "ended":
+                raise ended_early(self._run_id, run, step, node)
+            raise beyond(self._run_id, f"{plan.name}, step {step}", self._how_it_ended())
+        # Not by the text alone: a set is written in another order each time.
+        same = type(recorded) is type(node) and (
+            recorded == node or self._said(recorded) == self._said(node)
+        )
+        if not same:
+            raise other_node(
+                self._run_id, run, step, self._said(recorded), self._said(node), recorded, node
+            )
+        run.log.append(StepStarted(0.0, run.path, step, node))
+
+    def after(self, run: Run, step: int, plan: NodePlan) -> Any:
+        """Nothing: bodies are called, and what the LM did is asked for by `chosen` and `filled`."""
+        return NOTHING
+
+    async def returned(self, run: Run, step: int, node: Node | None, plan: NodePlan | None) -> bool:
+        """Nothing: `step` compares it."""
+        return True
+
+    def chosen(self, run: Run, plan: NodePlan) -> type[Node] | type[None] | None:
+        """Where the LM chose to go on, if that is still offered."""
+        spot = run.path, run.step
+        if spot not in self.past.chosen:
+            self._nothing_more(f"the choice after {plan.name}")
+        chosen = self.past.chosen[spot]
+        if chosen not in plan.offered:
+            raise not_offered(self._run_id, run, plan, chosen)
+        source = run.trace[-1]
+        names = names_of(plan.offered)
+        by = f"choosing where to go on from {plan.name}"
+        variants = [
+            choice_prompt(names, at_once, source, None) for at_once in ((), plan.successors)
+        ]
+        self._compare(run, by, [prompt.text for prompt in variants])
+        return chosen
+
+    def filled(self, run: Run, plan: NodePlan) -> Node | None:
+        """Nothing: its context is looked up first."""
+        return None
+
+    def replayed(
+        self, run: Run, plan: NodePlan, resolved: Mapping[str, Any], source: Node
+    ) -> Node | None:
+        """What the LM filled, if it would still be asked the same."""
+        node = self.past.filled.get((run.path, run.step))
+        if node is None:
+            self._nothing_more(f"the fill of {plan.name}")
+        if type(node) is not plan.node:
+            raise other_node(
+                self._run_id, run, run.step, self._said(node), f"{plan.name}(…)", node, plan.node
+            )
+        prompt = fill_prompt(plan.node, asked_fields(plan.node), resolved, plan.name, source)
+        self._compare(run, f"filling {plan.name}", [prompt.text])
+        return node
+
+    def source(self, place: Place) -> Any:
+        """The value that a source came to."""
+        call, _ = call_at(place.node_type, place.field, place.route)
+        if call is not None and call.graph is not None:
+            return NOTHING  # it is run again, or each of its items is
+        known = super().source(place)
+        if known is not NOTHING:
+            return known
+        spot = place.run.path, place.step, place.node_type, place.field, place.route
+        if spot in self._failures:
+            if getattr(self._failures[spot], "type_name", "") == "Waiting":
+                return NOTHING  # and so it waits again
+            raise self._failures[spot]
+        raise unkept(self._run_id, place, call, self._how_it_ended())
+
+    def items(self, place: Place) -> dict[int, Any]:
+        """What the items of a map came to; none where graphs are run for them again."""
+        call, _ = call_at(place.node_type, place.field, place.route)
+        return {} if call is None or call.graph is not None else super().items(place)
+
+    def asked(
+        self,
+        run: Run,
+        step: int,
+        by: str,
+        method: str,
+        asked: str,
+        target: str,
+        prompt: Prompt,
+    ) -> LMAnswered | None:
+        """What an LM has answered in a body."""
+        known = super().asked(run, step, by, method, asked, target, prompt)
+        if known is not None:
+            return known
+        left = self.past.asked.get((run.path, step, by), [])
+        raise unasked(
+            self._run_id, by, method, target, prompt, left, self._prompts.get((run.path, step, by))
+        )
+
+    def lm(self, run: Run, step: int, by: str, lm: Callable[[], LM | None]) -> LM | None:
+        """An LM that answers from the recording."""
+        return Asked(self, run, step, by, lambda: cast("LM", _NoLM()))
+
+    def note(self, run: Run, record: Record) -> None:
+        """Write a record down."""
+        run.log.append(record)
+
+    async def keep(self, run: Run, *records: Record) -> None:
+        """Write records down."""
+        run.log.extend(records)
+
+    async def over(self, run: Run, ended: RunEnded) -> None:
+        """Say how the run came out; it is not to end before the recording does."""
+        run.log.append(ended)
+        following = self.past.nodes.get((run.path, run.step))
+        if ended.outcome == "ended" and following is not None:
+            raise ended_early(self._run_id, run, run.step, following, recorded=True)
+
+    def _compare(self, run: Run, by: str, texts: list[str]) -> None:
+        recorded = self._prompts.get((run.path, run.step, by))
+        if recorded is not None and recorded not in texts:
+            raise other_prompt(self._run_id, run, by, recorded, texts[0])
+
+    def _nothing_more(self, what: str) -> NoReturn:
+        raise beyond(self._run_id, what, self._how_it_ended())
+
+    def _how_it_ended(self) -> str:
+        if self._end is None or self._end.outcome == "ended":
+            return ""
+        error = f": {self._end.error}" if self._end.error is not None else ""
+        return f"{self._end.outcome}{error}"
+
+    def _said(self, node: Node) -> str:
+        return self._encoder.node(node)
+
+    def _take_source(self, record: SourceEnded) -> None:
+        if record.error is not None:
+            spot = record.path, record.step, record.node_type, record.field, record.route
+            self._failures[spot] = record.error
+        # A graph inside is run again, so what it came to is not given.
+        call, cached = call_at(record.node_type, record.field, record.route)
+        if call is not None and call.graph is not None and cached:
+            self.past.deps.pop(call.key, None)
+
+
+class _NoLM:
+    """Stands where a run has its LM: a replay asks none."""
+
+    async def make(self, *_: Any) -> Any:
+        self._refuse()
+
+    async def decide(self, *_: Any) -> Any:
+        self._refuse()
+
+    async def choose_type(self, *_: Any) -> Any:
+        self._refuse()
+
+    async def fill(self, *_: Any, **__: Any) -> Any:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ReplayError(
+            "an LM would be asked, and a replay asks none",
+            fix="ask the LM that bae hands to the body or the dependency: its answers are recorded",
+        )

@@ -1,0 +1,207 @@
+"""Recorded runs as tests: `replaying(file)` opens what a run was written to, and runs it again with
+every value that was recorded and nothing called. `graph.replay` does it, for any journal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from bae.exceptions import BaeError, JournalError
+from bae.journal.recorded import RecordedRuns, is_sqlite
+from bae.node import Node
+from bae.threads import in_thread_to_the_end
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal.store import Journal, RunInfo
+    from bae.result import GraphResult
+
+T = TypeVar("T", bound=Node)
+V = TypeVar("V")
+
+
+def replaying(file: str | os.PathLike[str]) -> Recorded:
+    """The runs of a file, to be replayed in a test:
+
+    ```python
+    def test_the_outfit_run_still_goes_the_same_way():
+        with replaying("tests/runs/outfit.jsonl") as recorded:
+            result = recorded.run(graph)
+        assert result.result.top == "a thick jumper"
+    ```
+
+    The file is one that `Journal.export` has written, or that of a `SQLiteJournal`; it is never
+    changed. No LM, no dependency and nobody at a gate is asked; your written bodies are called.
+    Where the graph goes another way than it did, or asks an LM something else, `run` raises
+    `ReplayError`, which says what is different. In async tests, `await recorded.arun(graph)`.
+    """
+    return Recorded(file)
+
+
+class Recorded:
+    """What `replaying` gives: the runs of a file. Use it in a `with` or an `async with`."""
+
+    def __init__(self, file: str | os.PathLike[str]) -> None:
+        self._path = Path(file)
+        self._read: RecordedRuns | None = None
+        self._folder: TemporaryDirectory[str] | None = None
+
+    @property
+    def runs(self) -> list[RunInfo]:
+        """What runs there are, the newest first: `.run_id`, `.graph`, `.status` and so on."""
+        self._open()
+        if self._read is not None:
+            return self._read.infos
+        return _in_a_thread(self._listed())
+
+    def run(
+        self,
+        graph: Graph[Any, T],
+        run_id: str | None = None,
+        *,
+        dep_cache: dict[Any, Any] | None = None,
+        given: Mapping[str, Any] | None = None,
+    ) -> GraphResult[T]:
+        """Replay a run, and answer with its result as `graph.run` does.
+
+        Without a `run_id` it is the one run in the file, or the one of this graph. `dep_cache` has
+        stand-ins for what no journal holds, such as clients, and `given` has its secrets, as
+        `{"Login.token": SecretStr("…")}`.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise BaeError(
+                "recorded.run() was called inside a running event loop, which it would block",
+                code="bae-run-in-loop",
+                fix="write `await recorded.arun(…)` there",
+            )
+        return asyncio.run(self.arun(graph, run_id, dep_cache=dep_cache, given=given))
+
+    async def arun(
+        self,
+        graph: Graph[Any, T],
+        run_id: str | None = None,
+        *,
+        dep_cache: dict[Any, Any] | None = None,
+        given: Mapping[str, Any] | None = None,
+    ) -> GraphResult[T]:
+        """`run` for async tests."""
+        await in_thread_to_the_end(self._open)
+        async with self._journal() as journal:
+            if run_id is None:
+                run_id = await self._only(journal, graph)
+            return await graph.replay(run_id, journal=journal, dep_cache=dep_cache, given=given)
+
+    def close(self) -> None:
+        """Let go of the file; leaving the `with` does."""
+        self._read = None
+        if self._folder is not None:
+            folder, self._folder = self._folder, None
+            folder.cleanup()
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await in_thread_to_the_end(self._open)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await in_thread_to_the_end(self.close)
+
+    def _open(self) -> None:
+        if self._read is not None or self._folder is not None:
+            return
+        if not is_sqlite(self._path):
+            self._read = RecordedRuns.of(self._path)
+            return
+        folder = TemporaryDirectory(prefix="bae-replaying-", ignore_cleanup_errors=True)
+        try:
+            _copy(self._path, Path(folder.name, _COPY))
+        except BaseException:
+            folder.cleanup()
+            raise
+        self._folder = folder
+
+    def _journal(self) -> Journal:
+        if self._read is not None:
+            return self._read
+        if self._folder is None:
+            raise RuntimeError("the recorded runs are closed: replay them inside the `with`")
+        from bae.journal.sqlite import SQLiteJournal
+
+        return SQLiteJournal(Path(self._folder.name, _COPY))
+
+    async def _listed(self) -> list[RunInfo]:
+        async with self._journal() as journal:
+            return await journal.runs(limit=_MANY)
+
+    async def _only(self, journal: Journal, graph: Graph[Any, Any]) -> str:
+        runs = await journal.runs(limit=_MANY)
+        if len(runs) > 1:
+            runs = [info for info in runs if info.graph == graph.name]
+        if len(runs) == 1:
+            return runs[0].run_id
+        if runs:
+            listed = ", ".join(info.run_id for info in runs[:10])
+            what = f"{self._path} has {len(runs)} runs of {graph.name}"
+            fix = f"say which: recorded.run(graph, run_id); there are {listed}"
+        else:
+            what = f"{self._path} has no run of {graph.name}"
+            fix = "give the graph that was recorded, or a run's id; recorded.runs lists them"
+        raise JournalError(what, code="bae-run-unknown", fix=fix)
+
+
+_COPY: Final = "journal.db"
+_MANY: Final = 10_000
+
+
+def _copy(path: Path, to: Path) -> None:
+    """Copy a journal as it is at this moment, without a trace beside it."""
+    # A file that nobody has open has no log beside it, and reading it must not make one.
+    live = path.with_name(f"{path.name}-wal").exists()
+    mode = "mode=ro" if live else "immutable=1"
+    try:
+        with (
+            closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as source,
+            closing(sqlite3.connect(to)) as target,
+        ):
+            source.backup(target)
+    except sqlite3.Error as error:
+        raise JournalError(
+            f"{path} could not be read as a journal",
+            code="bae-journal-damaged",
+            cause=error,
+            fix="give the file of a SQLiteJournal, or one that Journal.export has written",
+        ) from error
+
+
+def _in_a_thread(work: Coroutine[Any, Any, V]) -> V:
+    """What sync code gets from async code, also where an event loop is running."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()

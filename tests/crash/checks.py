@@ -1,0 +1,218 @@
+"""One run through all the processes that it takes until it has ended, and what must hold after each
+of them: nothing that was acknowledged is lost or done again, and what was under way once more at
+most."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+from typing import Any, TypeVar
+
+from bae.journal import RunInfo, SQLiteJournal
+from bae.journal.decoding import decode
+from crash import newsroom
+from crash.child import Action, Job, Outcome, Report, Task
+from crash.effects import Happened
+from crash.forks import Forks
+from crash.killing import Kill
+
+T = TypeVar("T")
+
+LEASE = 0.2
+"""Seconds after which the run of a process that was killed can be taken over."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The run as it is when nobody kills it: how it ends, the effects it has, and what each of the
+    two processes that it takes writes to the journal."""
+
+    outcome: Outcome
+    effects: Counter[str]
+    writes: tuple[list[str], list[str]]
+    seconds: tuple[float, float]
+    parked: Path
+    """A folder with the run as it is parked, to go on from."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A run as its journal has it at one time."""
+
+    info: RunInfo | None
+    unanswered: int
+    lines: int
+    done: Counter[str]
+
+    @property
+    def next(self) -> Action:
+        """What is to be done with the run so that it goes on."""
+        if self.info is None:
+            return "begin"
+        return "answer" if self.unanswered else "resume"
+
+
+NOTHING = Standing(None, 0, 0, Counter())
+
+
+class Story:
+    """One run, `run_id`, in a journal of its own or one that others share, and everything that
+    processes did with it."""
+
+    def __init__(self, forks: Forks, folder: Path, run_id: str = "run", of: Path | None = None):
+        self.forks = forks
+        self.run_id = run_id
+        self.journal = (folder if of is None else of) / "runs.db"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.effects = folder / f"{run_id}.effects"
+        self.process = 0
+        self.outcome: Outcome | None = None
+        """How the run ended, from the process that saw it end."""
+        self.reports: list[Report | None] = []
+        self.standing = NOTHING
+
+    async def parked_as(self, reference: Reference) -> None:
+        """Begin with the run as it is at its gate."""
+        for file in reference.parked.iterdir():
+            shutil.copy(file, self.journal.parent)
+        self.process = 1
+        self.standing = await self.look()
+
+    async def to_the_end(
+        self, expected: Counter[str], kills: Sequence[Kill | float | None] = ()
+    ) -> Outcome:
+        """Have processes go on with the run, one after another, until it has ended. `kills` says of
+        each when it is killed: around a write, after so many seconds, or not at all."""
+        left = iter(kills)
+        most = self.process + len(kills) + 4
+        while self.outcome is None:
+            assert self.process < most, f"{self.process} processes, and no end"
+            await self.one_process(next(left, None), expected)
+        assert self.standing.done == expected, _difference(self.standing.done, expected)
+        return self.outcome
+
+    async def one_process(
+        self, kill: Kill | float | None = None, expected: Counter[str] | None = None
+    ) -> None:
+        """Have one process go on with the run, and check what it did."""
+        await self.lease_over()
+        job = self.job(kill if isinstance(kill, Kill) else None)
+        report = await self.forks.run(job, kill if isinstance(kill, float) else None)
+        await self.check(report, expected)
+
+    def job(self, kill: Kill | None = None) -> Job:
+        """What the next process does."""
+        return Job(str(self.journal), [self.task()], LEASE, kill)
+
+    def task(self) -> Task:
+        """What the next process does with the run."""
+        return Task(self.run_id, self.standing.next, str(self.effects), self.process)
+
+    async def check(self, report: Report | None, expected: Counter[str] | None = None) -> None:
+        """What must hold after each process, killed or not."""
+        before, after = self.standing, await self.look()
+        happened = Happened(self.effects)
+        begun = happened.by(self.process)
+        once = Counter({name: n for name, n in begun.items() if name not in newsroom.REMADE})
+        remade = begun - once
+        if expected is not None:
+            too_often = once - (expected - before.done)
+            assert not too_often, f"done before, and begun again: {too_often}"
+            assert not after.done - expected, f"recorded too often: {after.done - expected}"
+        assert all(n == 1 for n in remade.values()), f"made anew more than once: {remade}"
+        lost = before.done - after.done
+        assert not lost, f"acknowledged, and lost: {lost}"
+        assert happened.kept < after.lines, f"line {happened.kept} was acknowledged, and is lost"
+        invented = after.done - happened.ended
+        assert not invented, f"recorded, and never done: {invented}"
+        self.reports.append(report)
+        self.process += 1
+        self.standing = after
+        if report is not None:
+            outcome = report.outcomes[self.run_id]
+            assert not outcome.raised, outcome.raised
+            if not outcome.waiting:
+                self.outcome = outcome
+
+    async def look(self) -> Standing:
+        """Open the journal, list its runs and read every one of them."""
+        mine = NOTHING
+        async with SQLiteJournal(self.journal) as journal:
+            for info in await journal.runs(limit=100):
+                stored = await journal.read(info.run_id)
+                assert [line.n for line in stored.lines] == list(range(len(stored.lines)))
+                records = decode(newsroom.graph, stored.lines)
+                if info.run_id == self.run_id:
+                    done = newsroom.acknowledged(records)
+                    unanswered = sum(g.gate not in stored.answers for g in stored.info.waiting)
+                    mine = Standing(stored.info, unanswered, len(stored.lines), done)
+        return mine
+
+    async def lease_over(self) -> None:
+        """Wait until the owner of the run, if it has one, counts as gone."""
+        until = None if self.standing.info is None else self.standing.info.lease_until
+        if until is not None:
+            await asyncio.sleep(max(0.0, until - time()) + 0.001)
+
+
+async def uninterrupted(forks: Forks, folder: Path) -> Reference:
+    """Run the graph once with nobody killing it: to its gate, and to its end."""
+    story = Story(forks, folder / "reference")
+    await story.one_process()
+    assert story.outcome is None
+    parked = shutil.copytree(story.journal.parent, folder / "parked")
+    await story.one_process()
+    first, second = story.reports
+    assert first is not None
+    assert second is not None
+    assert story.outcome is not None
+    happened = Happened(story.effects)
+    begun = happened.by(0) + happened.by(1)
+    effects = Counter({name: n for name, n in begun.items() if name not in newsroom.REMADE})
+    assert story.standing.done == effects, _difference(story.standing.done, effects)
+    return Reference(
+        story.outcome,
+        effects,
+        (first.writes, second.writes),
+        (first.seconds, second.seconds),
+        parked,
+    )
+
+
+async def all_of(stories: Iterable[Coroutine[Any, Any, T]], at_once: int = 12) -> list[T]:
+    """All of several stories, some of them at the same time: most of one is waiting for leases."""
+    limit = asyncio.Semaphore(at_once)
+
+    async def one(story: Coroutine[Any, Any, T]) -> T:
+        async with limit:
+            return await story
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(story)) for story in stories]
+    return [task.result() for task in tasks]
+
+
+def one_of_each(writes: Sequence[str]) -> Iterator[Kill]:
+    """Kills around the first write of each kind: before and after those that are waited for, and
+    before those that are not."""
+    for kind, number in {kind: n for n, kind in reversed([*enumerate(writes)])}.items():
+        yield Kill(number, "before")
+        if not kind.startswith("note"):
+            yield Kill(number, "after")
+
+
+def is_sound(journal: Path) -> bool:
+    """Whether SQLite finds nothing wrong with a file."""
+    with closing(sqlite3.connect(journal)) as connection:
+        return connection.execute("pragma integrity_check").fetchall() == [("ok",)]
+
+
+def _difference(one: Counter[str], other: Counter[str]) -> str:
+    return f"too many: {one - other}; missing: {other - one}"

@@ -1,0 +1,127 @@
+"""What a forked process does: begin runs, resume them, or answer at their gate, all at once, and
+report how they came out, if it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any, Literal
+
+from bae import LM, BaeError, GraphResult
+from bae.journal import Journal
+from crash import held, newsroom
+from crash.effects import HERE, Effects
+from crash.killing import Kill, KillingJournal
+
+Action = Literal["begin", "resume", "answer"]
+
+
+@dataclass
+class Task:
+    """One run, and what is to be done with it; `effects` is the file that effects are written to,
+    `process` the number of this process among those of the run."""
+
+    run_id: str
+    action: Action
+    effects: str
+    process: int = 0
+    held: str = ""
+    """The pipe that a run of the graph `held` waits at; empty for the graph `newsroom`."""
+
+
+@dataclass
+class Job:
+    """What one process does. With `at_once` it waits until it is told to begin."""
+
+    journal: str
+    tasks: list[Task]
+    lease: float
+    kill: tuple[int, str] | None = None
+    at_once: bool = False
+
+
+@dataclass
+class Outcome:
+    """How a run came out: its trace, or what was raised."""
+
+    trace: list[Any] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    usage: list[int] = field(default_factory=list, compare=False)
+    code: str = ""
+    raised: str = ""
+
+
+@dataclass
+class Report:
+    """What a process says when it is through: how its runs came out, what it wrote to the journal,
+    and how long that took."""
+
+    outcomes: dict[str, Outcome]
+    writes: list[str]
+    seconds: float
+
+    @classmethod
+    def of(cls, said: dict[str, Any]) -> Report:
+        outcomes = {run_id: Outcome(**outcome) for run_id, outcome in said["outcomes"].items()}
+        return cls(outcomes, said["writes"], said["seconds"])
+
+
+def job_of(said: dict[str, Any]) -> Job:
+    """A job as it comes out of JSON."""
+    return Job(**{**said, "tasks": [Task(**task) for task in said["tasks"]]})
+
+
+def do(job: Job) -> dict[str, Any]:
+    """Do a job, in a process of its own."""
+    return asdict(asyncio.run(_do(job)))
+
+
+async def _do(job: Job) -> Report:
+    kill = None if job.kill is None else Kill(*job.kill)  # type: ignore[arg-type]
+    started = perf_counter()
+    async with KillingJournal(job.journal, kill, lease=job.lease) as journal:
+        outcomes = await asyncio.gather(*(_carry_out(task, journal) for task in job.tasks))
+        ids = [task.run_id for task in job.tasks]
+        return Report(
+            dict(zip(ids, outcomes, strict=True)), journal.writes, perf_counter() - started
+        )
+
+
+async def _carry_out(task: Task, journal: Journal) -> Outcome:
+    HERE.set(Effects(task.effects, task.process))
+    try:
+        result = await asyncio.create_task(_action(task, journal))
+    except Exception as error:
+        code = error.code if isinstance(error, BaeError) else ""
+        return Outcome(code=code, raised="".join(traceback.format_exception(error)))
+    trace = [
+        [type(node).__name__, node.model_dump(mode="json", exclude={"wire"})]
+        for node in result.trace
+    ]
+    waiting = [gate.address for gate in result.waiting]
+    used = result.usage
+    return Outcome(trace, waiting, [used.calls, used.input_tokens, used.output_tokens])
+
+
+async def _action(task: Task, journal: Journal) -> GraphResult[Any]:
+    graph, start, lm = newsroom.graph, newsroom.START, newsroom.Oracle()
+    options: dict[str, Any] = {"max_iters": newsroom.MAX_ITERS, "journal": journal}
+    if task.held:
+        held.PIPE.set(task.held)
+        graph, start, lm = held.graph, held.Held(), None
+    if task.action == "begin":
+        return await graph.arun(start, lm, run_id=task.run_id, **options)
+    if task.action == "resume":
+        return await graph.resume(task.run_id, lm, **options)
+    return await answer_all(task.run_id, lm, options)
+
+
+async def answer_all(run_id: str, lm: LM, options: dict[str, Any]) -> GraphResult[Any]:
+    """Answer every gate that a run waits for; it goes on with the last one."""
+    stored = await options["journal"].read(run_id)
+    *gates, last = (each.gate for each in stored.info.waiting if each.gate not in stored.answers)
+    for gate in gates:
+        await newsroom.graph.answer(run_id, gate, True, lm, go_on=False, **options)
+    return await newsroom.graph.answer(run_id, last, True, lm, **options)

@@ -1,0 +1,109 @@
+"""A journal that kills its own process, with no chance to say goodbye, when it comes to a given
+write. Every call that changes the file is one write, counted from 0 in each process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from bae.journal import Claim, Line, ParkedGate, SQLiteJournal
+from bae.journal.store import Status
+from crash.effects import HERE
+
+Moment = Literal["before", "handed", "after"]
+"""Before the store has the write, while it has it, or when it has said that it is stored."""
+
+
+class Kill(NamedTuple):
+    """When a process is to be killed: around its write number `write`."""
+
+    write: int
+    moment: Moment
+
+
+class KillingJournal(SQLiteJournal):
+    """A `SQLiteJournal` that is told when to die. `writes` lists what it was asked to write."""
+
+    def __init__(self, path: str | Path, kill: Kill | None, **options: Any) -> None:
+        super().__init__(path, **options)
+        self._kill = kill
+        self.writes: list[str] = []
+
+    def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
+        number = self._reached("append", lines)
+        stored = super().append(claim, lines)
+        self._die(number, "handed")
+        return self._told(number, stored, lines)
+
+    async def _told(self, number: int, stored: Awaitable[None], lines: Sequence[Line]) -> None:
+        await stored
+        _say_kept(lines)
+        self._die(number, "after")
+
+    def note(self, claim: Claim, line: Line) -> None:
+        number = self._reached("note", [line])
+        super().note(claim, line)
+        self._die(number, "handed")
+        self._die(number, "after")
+
+    async def create(
+        self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
+    ) -> Claim:
+        number = self._reached("create", lines)
+        claim = await super().create(run_id, graph, shape, shape_hash, lines)
+        _say_kept(lines)
+        self._die(number, "after")
+        return claim
+
+    async def release(
+        self,
+        claim: Claim,
+        status: Status,
+        lines: Sequence[Line],
+        waiting: Sequence[ParkedGate] = (),
+        error: str = "",
+    ) -> None:
+        number = self._reached("release", lines)
+        await super().release(claim, status, lines, waiting, error)
+        _say_kept(lines)
+        self._die(number, "after")
+
+    async def claim(self, run_id: str) -> Claim:
+        number = self._reached("claim", ())
+        claim = await super().claim(run_id)
+        self._die(number, "after")
+        return claim
+
+    async def answer(self, run_id: str, gate: str, value: str) -> bool:
+        number = self._reached("answer", ())
+        first = await super().answer(run_id, gate, value)
+        self._die(number, "after")
+        return first
+
+    def _reached(self, what: str, lines: Sequence[Line]) -> int:
+        number = len(self.writes)
+        self.writes.append(" ".join([what, *map(_name, lines)]))
+        self._die(number, "before")
+        return number
+
+    def _die(self, number: int, moment: Moment) -> None:
+        if self._kill == (number, moment):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _name(line: Line) -> str:
+    """What a line is about, without the numbers: those of one kind have one name."""
+    said = json.loads(line.data)
+    about = [said.get(key) for key in ("node", "field", "route", "by", "target")]
+    names = [each["type"] if isinstance(each, dict) else str(each) for each in about if each]
+    return re.sub(r"\d+", "", " ".join([line.kind, line.path, *names]))
+
+
+def _say_kept(lines: Sequence[Line]) -> None:
+    for line in lines:
+        HERE.get().say("kept", str(line.n))

@@ -1,0 +1,190 @@
+"""A process that runs a graph may be killed at any instant: the run goes on in another one and ends
+as it would have, what was finished is not done again, and the journal is readable throughout."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from time import time
+from typing import TextIO
+
+import pytest
+
+from bae.journal import SQLiteJournal
+from bounded import BOUND
+from crash import held
+from crash.checks import Reference, Story, all_of, is_sound, one_of_each, uninterrupted
+from crash.child import Job, Task
+from crash.effects import Happened
+from crash.forks import Forks
+from crash.killing import Kill
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills processes that it forks")
+
+
+@pytest.fixture
+async def forks() -> AsyncIterator[Forks]:
+    async with Forks() as forks:
+        yield forks
+
+
+@pytest.fixture
+async def reference(forks: Forks, tmp_path: Path) -> Reference:
+    return await uninterrupted(forks, tmp_path)
+
+
+async def test_a_run_killed_around_any_kind_of_write_ends_as_if_nothing_had_happened(
+    forks: Forks, reference: Reference, tmp_path: Path
+):
+    async def killed(process: int, kill: Kill) -> None:
+        story = Story(forks, tmp_path / f"{process}-{kill.write}-{kill.moment}")
+        if process:
+            await story.parked_as(reference)
+        assert await story.to_the_end(reference.effects, [kill]) == reference.outcome
+
+    await all_of(
+        killed(process, kill)
+        for process, writes in enumerate(reference.writes)
+        for kill in one_of_each(writes)
+    )
+    assert forks.kills > 100
+
+
+async def test_a_run_that_is_killed_over_and_over_ends_too(
+    forks: Forks, reference: Reference, tmp_path: Path
+):
+    async def killed(every: int) -> None:
+        story = Story(forks, tmp_path / f"every-{every}")
+        kills = [Kill(every, "after" if n % 2 else "before") for n in range(12)]
+        assert await story.to_the_end(reference.effects, kills) == reference.outcome
+
+    await all_of(killed(every) for every in (9, 25, 60))
+
+
+async def test_a_run_killed_at_a_random_instant_ends_as_if_nothing_had_happened(
+    forks: Forks, reference: Reference, tmp_path: Path
+):
+    instants = Random("crash")
+
+    async def killed(number: int) -> None:
+        story = Story(forks, tmp_path / f"random-{number}")
+        kills = [seconds * instants.random() for seconds in reference.seconds]
+        assert await story.to_the_end(reference.effects, kills) == reference.outcome
+
+    await all_of(killed(number) for number in range(8))
+
+
+async def test_runs_of_one_file_survive_when_processes_around_them_are_killed(
+    forks: Forks, reference: Reference, tmp_path: Path
+):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    stories = [Story(forks, tmp_path / name, name, shared) for name in "abcd"]
+
+    async def alone(story: Story, *kills: Kill | None) -> None:
+        assert await story.to_the_end(reference.effects, kills) == reference.outcome
+
+    async def together(first: Story, second: Story) -> None:
+        both = replace(first.job(Kill(200, "handed")), tasks=[first.task(), second.task()])
+        report = await forks.run(both)
+        assert report is None
+        await first.check(report, reference.effects)
+        await second.check(report, reference.effects)
+        await asyncio.gather(alone(first, Kill(30, "after")), alone(second))
+
+    a, b, c, d = stories
+    kills = Kill(60, "before"), Kill(20, "after"), None, Kill(7, "handed")
+    await asyncio.gather(together(a, b), alone(c, *kills), alone(d))
+    async with SQLiteJournal(a.journal) as journal:
+        assert [info.status for info in await journal.runs()] == ["ended"] * 4
+    assert is_sound(a.journal)
+
+
+@pytest.fixture
+def pipes(tmp_path: Path) -> list[Path]:
+    made = [tmp_path / f"pipe-{number}" for number in range(2)]
+    for pipe in made:
+        os.mkfifo(pipe)
+    return made
+
+
+async def test_one_of_several_processes_takes_over_the_run_of_a_dead_one(
+    forks: Forks, pipes: list[Path], tmp_path: Path
+):
+    first, second = pipes
+    journal, effects = tmp_path / "runs.db", tmp_path / "effects"
+    dying = forks.start(Job(str(journal), [Task("run", "begin", str(effects), 0, str(first))], 0.1))
+    with await at_the_pipe(first):
+        dying.send(signal.SIGKILL)
+        assert await dying.report() is None
+    await given_up(journal)
+
+    tasks = [Task("run", "resume", str(effects), number, str(second)) for number in range(1, 6)]
+    rivals = [forks.start(Job(str(journal), [task], 60.0, at_once=True)) for task in tasks]
+    for rival in rivals:
+        await rival.begun
+    for rival in rivals:
+        rival.go()
+    reports = asyncio.as_completed([rival.report() for rival in rivals])
+    lost = [await next(reports) for _ in rivals[1:]]
+    assert [told.outcomes["run"].code for told in lost] == ["bae-run-owned"] * 4
+    with await at_the_pipe(second) as pipe:
+        pipe.write("at last")
+    (won,) = [await report for report in reports]
+    assert won.outcomes["run"].trace == [["Held", {"said": "at last"}]]
+    begun = [count["wait_at_pipe"] for count in Happened(effects).begun.values()]
+    assert begun == [1, 1]
+
+
+async def test_a_process_that_was_stopped_is_told_that_its_run_was_taken_over(
+    forks: Forks, pipes: list[Path], tmp_path: Path
+):
+    first, second = pipes
+    journal, effects = tmp_path / "runs.db", tmp_path / "effects"
+    asleep = forks.start(
+        Job(str(journal), [Task("run", "begin", str(effects), 0, str(first))], 0.1)
+    )
+    with await at_the_pipe(first) as pipe:
+        asleep.send(signal.SIGSTOP)
+        await given_up(journal)
+        other = forks.start(
+            Job(str(journal), [Task("run", "resume", str(effects), 1, str(second))], 60.0)
+        )
+        with await at_the_pipe(second) as other_pipe:
+            other_pipe.write("the other")
+        pipe.write("the first")
+        asleep.send(signal.SIGCONT)
+    ended, told = await other.report(), await asleep.report()
+    print(ended, told)
+    assert ended.outcomes["run"].trace == [["Held", {"said": "the other"}]]
+    assert told.outcomes["run"].code == "bae-run-taken"
+    async with SQLiteJournal(journal) as opened:
+        result = await held.graph.resume("run", journal=opened)
+    assert result.result == held.Held(said="the other")
+
+
+async def at_the_pipe(pipe: Path) -> TextIO:
+    """The end of a pipe to write to, as soon as somebody waits at the other."""
+    opening = asyncio.ensure_future(asyncio.to_thread(pipe.open, "w"))
+    try:
+        async with asyncio.timeout(BOUND):
+            return await asyncio.shield(opening)
+    except BaseException:
+        with pipe.open("rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)):
+            (await opening).close()  # or the thread would wait there for ever
+        raise
+
+
+async def given_up(path: Path) -> None:
+    """Wait until the owner of the run counts as gone."""
+    async with SQLiteJournal(path) as journal, asyncio.timeout(BOUND):
+        while True:
+            (info,) = await journal.runs()
+            if info.lease_until is None or info.lease_until < time():
+                return
+            await asyncio.sleep(info.lease_until - time() + 0.001)

@@ -1,0 +1,127 @@
+"""A forked run shares what was before a step with another, and goes its own way from there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+
+from bae import Dep, Graph, JournalError, Node, Recall
+from bae.journal import Journal, MemoryJournal, RunForked, SQLiteJournal
+from bae.testing import ScriptedLM
+from kept_runs import World
+
+WORLD = World()
+
+
+@pytest.fixture(autouse=True)
+def world() -> World:
+    WORLD.__init__()
+    return WORLD
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Journal]:
+    made = MemoryJournal() if request.param == "memory" else SQLiteJournal(tmp_path / "runs.db")
+    async with made:
+        yield made
+
+
+async def get_place() -> str:
+    WORLD.do("place")
+    return "Bern"
+
+
+class Ask(Node):
+    message: str
+
+    async def __call__(self) -> Mood: ...
+
+
+class Mood(Node):
+    place: Annotated[str, Dep(get_place)]
+    mood: str
+
+    async def __call__(self) -> Outfit:
+        WORLD.do("mood")
+        return Outfit(top=f"for {self.mood} in {self.place}")
+
+
+class Outfit(Node):
+    top: str
+    message: Annotated[str, Recall(Ask)]
+
+    async def __call__(self) -> None:
+        WORLD.do("outfit")
+
+
+graph = Graph(start=Ask, end=Outfit)
+
+
+async def recorded(journal: Journal) -> None:
+    await graph.arun(
+        Ask(message="up"), ScriptedLM([{"mood": "glad"}]), journal=journal, run_id="one"
+    )
+    WORLD.done.clear()
+
+
+async def test_a_fork_goes_on_from_the_changed_node(journal: Journal):
+    await recorded(journal)
+    new = await graph.fork("one", at=1, journal=journal, mood="glum")
+    result = await graph.resume(new, ScriptedLM([]), journal=journal)
+    assert result.result == Outfit(top="for glum in Bern", message="up")
+    assert result.trace[:2] == [Ask(message="up"), Mood(place="Bern", mood="glum")]
+    assert WORLD.done == {"mood": 1, "outfit": 1}
+    assert [(r.parent, r.changed) for r in result.journal.of(RunForked)] == [("one", ("mood",))]
+
+
+async def test_the_other_run_stays_as_it_is(journal: Journal):
+    await recorded(journal)
+    before = await journal.read("one")
+    new = await graph.fork("one", at=1, journal=journal, mood="glum")
+    await graph.resume(new, ScriptedLM([]), journal=journal)
+    assert await journal.read("one") == before
+    info = next(info for info in await journal.runs() if info.run_id == new)
+    assert info.parent == "one"
+
+
+async def test_a_fork_at_the_start_asks_the_lm_anew(journal: Journal):
+    await recorded(journal)
+    new = await graph.fork("one", at=0, journal=journal, new_id="two", message="down")
+    assert new == "two"
+    result = await graph.resume("two", ScriptedLM([{"mood": "sad"}]), journal=journal)
+    assert result.result == Outfit(top="for sad in Bern", message="down")
+
+
+async def test_a_fork_of_a_fork_shares_with_both(journal: Journal):
+    await recorded(journal)
+    two = await graph.fork("one", at=1, journal=journal, mood="glum")
+    await graph.resume(two, ScriptedLM([]), journal=journal)
+    three = await graph.fork(two, at=2, journal=journal, top="a hat")
+    result = await graph.resume(three, ScriptedLM([]), journal=journal)
+    assert result.trace[1:] == [Mood(place="Bern", mood="glum"), Outfit(top="a hat", message="up")]
+
+
+async def test_a_fork_without_changes_does_the_step_again(journal: Journal):
+    await recorded(journal)
+    new = await graph.fork("one", at=2, journal=journal)
+    await graph.resume(new, ScriptedLM([]), journal=journal)
+    assert WORLD.done == {"outfit": 1}
+
+
+async def test_a_step_that_is_not_there_is_told(journal: Journal):
+    await recorded(journal)
+    with pytest.raises(JournalError) as caught:
+        await graph.fork("one", at=7, journal=journal)
+    assert caught.value.code == "bae-fork-step"
+
+
+@pytest.mark.parametrize("change", [{"colour": "red"}, {"mood": 3}])
+async def test_a_change_that_the_node_refuses_is_told(journal: Journal, change: dict[str, object]):
+    await recorded(journal)
+    with pytest.raises(JournalError) as caught:
+        await graph.fork("one", at=1, journal=journal, **change)
+    assert caught.value.code == "bae-fork-field"
+    assert len(await journal.runs()) == 1

@@ -1,0 +1,545 @@
+"""Changed classes and the runs that began before: which runs go on, which are refused and why, and
+what `bae.journal.check` says of a whole journal before the classes are deployed."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae import Graph
+from bae.exceptions import JournalError
+from bae.journal import Change, Journal, MemoryJournal, RunInfo, SQLiteJournal, StoredRun, check
+from bae.journal.changes import breaking, changes_for, refuse_changes
+from bae.journal.shapes import shape_of
+from bae.testing import ScriptedLM
+
+HEAD = """
+from __future__ import annotations
+from enum import Enum
+from typing import Annotated, Any, Literal
+from pydantic import AfterValidator, BaseModel, Field, SecretStr, field_validator, model_validator
+from bae import Dep, Gate, Graph, Map, Node, Recall
+called = []
+
+def no(value):
+    raise ValueError("no")
+"""
+
+CODE = """
+class Mood(str, Enum):
+    low = "low"
+    high = "high"
+
+class Weather(BaseModel):
+    degrees: float
+
+async def get_city() -> str:
+    called.append("get_city")
+    return "Oslo"
+
+async def get_weather(city: Annotated[str, Dep(get_city)]) -> Weather:
+    called.append("get_weather")
+    return Weather(degrees=3)
+
+async def shout(word: str) -> str:
+    called.append("shout")
+    return word.upper()
+
+class Summary(Node):
+    text: str
+    async def __call__(self) -> Done: ...
+
+class Done(Node):
+    short: str
+    async def __call__(self) -> None: ...
+
+class Start(Node):
+    message: str
+    async def __call__(self) -> Day: ...
+
+class Day(Node):
+    weather: Annotated[Weather, Dep(get_weather)]
+    mood: Mood
+    words: list[str]
+    tags: list[str]
+    loud: Annotated[list[str], Map(shout, over="words")]
+    summaries: Annotated[list[Done], Map(Summary, over="words")]
+    async def __call__(self) -> Outfit | AskBack: ...
+
+class AskBack(Node):
+    question: str
+    async def __call__(self) -> Start: ...
+
+class Outfit(Node):
+    mood: Annotated[Mood, Recall()]
+    place: Annotated[str, Dep(get_city)]
+    fine: Annotated[bool, Gate("Fine?")]
+    top: str
+    async def __call__(self) -> None: ...
+"""
+
+
+def graph(code: str = CODE, start: str = "Start", name: str | None = None) -> Graph[Any, Any]:
+    names: dict[str, Any] = {"__name__": "somewhere"}
+    exec(HEAD + textwrap.dedent(code), names)
+    return Graph(start=names[start], name=name)
+
+
+def edited(*changes: tuple[str, str], code: str = CODE) -> Graph[Any, Any]:
+    for old, new in changes:
+        assert old in code
+        code = code.replace(old, new)
+    return graph(code)
+
+
+def lm() -> ScriptedLM:
+    return ScriptedLM(
+        {
+            "Day": lambda _: {"mood": "low", "words": ["a", "b"], "tags": ["t"]},
+            "Done": lambda _: {"short": "x"},
+            "Outfit": lambda asked: {"top": "a hat", **({"size": 3} if _asks_size(asked) else {})},
+        },
+        choices=["Outfit"],
+    )
+
+
+def _asks_size(asked: Any) -> bool:
+    return "size" in asked.target.model_fields
+
+
+@pytest.fixture
+async def journal() -> AsyncIterator[Journal]:
+    async with MemoryJournal() as journal:
+        yield journal
+
+
+async def parked(journal: Journal, run_id: str = "r1", day: Graph[Any, Any] | None = None) -> None:
+    """A run that has come as far as the gate of `Outfit`."""
+    day = day or graph()
+    result = await day.arun(day.start(message="up"), lm(), journal=journal, run_id=run_id)
+    assert [gate.place for gate in result.waiting] == ["Outfit.fine"]
+
+
+async def until(journal: Journal, kind: str, step: int, run_id: str = "r1") -> StoredRun:
+    """A run that was interrupted right after a line, as a journal has it then."""
+    stored = await journal.read(run_id)
+    last = next(
+        n for n, e in enumerate(stored.lines) if (e.kind, e.step, e.path) == (kind, step, "")
+    )
+    info = RunInfo(run_id, "Start", "running", 0.0, 0.0, stored.info.shape)
+    return StoredRun(info, stored.shape, stored.lines[: last + 1], {})
+
+
+async def goes_on(new: Graph[Any, Any], journal: Journal) -> list[str]:
+    """Resume a parked run under other classes, to its end; answers the changes that it was told."""
+    assert await check(new, journal) == []
+    result = await new.answer("r1", "Outfit.fine", True, lm=lm(), journal=journal)
+    assert type(result.result).__name__ == "Outfit"
+    assert result.result.top == "a hat"
+    resumed = [e for e in (await journal.read("r1")).lines if e.kind == "RunResumed"]
+    return json.loads(resumed[-1].data)["changes"]
+
+
+async def refused(new: Graph[Any, Any], journal: Journal) -> dict[str, Change]:
+    """What keeps a parked run from going on under other classes."""
+    (broken,) = await check(new, journal)
+    with pytest.raises(JournalError) as raised:
+        await new.resume("r1", lm(), journal=journal)
+    assert raised.value.code == "bae-run-changed"
+    assert raised.value.run_id == "r1"
+    for change in broken.changes:
+        assert change.breaks
+        assert str(change) in raised.value.message
+        assert str(change) in str(broken)
+        assert change.fix in (raised.value.fix or "")
+    assert (await journal.read("r1")).info.status == "waiting"
+    return {change.place: change for change in broken.changes}
+
+
+async def test_the_same_classes_have_not_changed(journal: Journal):
+    await parked(journal)
+
+    assert refuse_changes(await journal.read("r1"), graph()) == []
+    assert await goes_on(graph(), journal) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("    mood: Mood\n", "    mood: Mood\n    size: int = 3\n", "Day.size"),
+        ("    mood: Mood\n", "    mood: Mood\n    c: Annotated[str, Dep(get_city)]\n", "Day.c"),
+        ("    top: str\n", "    top: str\n    size: int\n", "Outfit.size"),
+        ("    top: str\n", "    top: str\n    c: Annotated[str, Dep(get_city)]\n", "Outfit.c"),
+        ("    question: str\n", "    question: str\n    why: str\n", "AskBack.why"),
+        ("    question: str\n", "    question: int\n", "AskBack.question"),
+        ("    degrees: float\n", "    degrees: float | str\n", "Day.weather.degrees"),
+        ("    degrees: float\n", "    degrees: float\n    wind: int = 0\n", "Day.weather.wind"),
+        ("    tags: list[str]\n", "    tags: list[str | int]\n", "Day.tags[]"),
+        ("    tags: list[str]\n", "    tags: tuple[str, ...]\n", "Day.tags"),
+        ("    tags: list[str]\n", "    tags: Annotated[list[str], Dep(list)]\n", "Day.tags"),
+        ('    high = "high"\n', '    high = "high"\n    odd = "odd"\n', "Day.mood"),
+        ('    high = "high"\n', "", "Day.mood"),
+        ("get_weather", "ask_weather", "Day.weather"),
+        (
+            "async def __call__(self) -> Day: ...",
+            "async def __call__(self) -> Day:\n        1 / 0",
+            "Start",
+        ),
+        ("class AskBack(Node):", "class Asked(Node):", ""),
+        ("    message: str\n", "", "Start.message"),
+        ('    loud: Annotated[list[str], Map(shout, over="words")]\n', "", "Day.loud"),
+        ('    summaries: Annotated[list[Done], Map(Summary, over="words")]\n', "", "Day.summaries"),
+        ("city: Annotated[str, Dep(get_city)]", "", "Day.weather(city)"),
+    ],
+)
+async def test_a_run_goes_on_under_classes_that_still_read_what_it_has_stored(
+    journal: Journal, old: str, new: str, place: str
+):
+    await parked(journal)
+    changes = [(old, new)]
+    if "AskBack(Node)" in old:
+        changes.append(("Outfit | AskBack", "Outfit | Asked"))
+
+    told = await goes_on(edited(*changes), journal)
+
+    assert told
+    assert any(each.startswith(place) for each in told), told
+
+
+async def test_a_run_that_goes_on_does_nothing_again(journal: Journal):
+    await parked(journal)
+    new = edited(("    mood: Mood\n", "    mood: Mood\n    size: int = 3\n"))
+
+    await goes_on(new, journal)
+
+    assert new.start.__call__.__globals__["called"] == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("    mood: Mood\n", "    mood: Mood\n    size: int\n", "Day.size"),
+        ("    message: str\n", "    message: str\n    size: int\n", "Start.size"),
+        ("    short: str\n", "    short: str\n    size: int\n", "Done.size"),
+        ("    degrees: float\n", "    degrees: list[float]\n", "Day.weather.degrees"),
+        ("    degrees: float\n", "    degrees: float\n    wind: int\n", "Day.weather.wind"),
+        ("    tags: list[str]\n", "    tags: list[int]\n", "Day.tags[]"),
+        ('    low = "low"\n', "", "Day.mood"),
+        (
+            "    message: str\n",
+            "    message: Annotated[str, Field(min_length=9)]\n",
+            "Start.message",
+        ),
+        ("Day", "Evening", "Day"),
+        ("Done", "Finished", "Done"),
+        (
+            "loud: Annotated[list[str], Map(shout",
+            "loud: Annotated[list[int], Map(len",
+            "Day.loud[]",
+        ),
+    ],
+)
+async def test_a_run_is_refused_under_classes_that_cannot_read_what_it_has_stored(
+    journal: Journal, old: str, new: str, place: str
+):
+    await parked(journal)
+
+    found = await refused(edited((old, new)), journal)
+
+    assert list(found) == [place]
+    assert found[place].fix
+
+
+async def test_all_that_is_in_the_way_is_named_at_once(journal: Journal):
+    await parked(journal)
+    new = edited(
+        ("    mood: Mood\n", "    mood: Mood\n    size: int\n"),
+        ("    tags: list[str]\n", "    tags: list[int]\n"),
+        ("    short: str\n", "    short: int\n"),
+        ("    question: str\n", "    question: int\n"),
+    )
+
+    assert set(await refused(new, journal)) == {"Day.size", "Day.tags[]", "Done.short"}
+
+
+async def test_the_old_classes_still_read_a_run_that_the_new_ones_do_not(journal: Journal):
+    await parked(journal)
+    await refused(edited(("    mood: Mood\n", "    mood: Mood\n    size: int\n")), journal)
+
+    assert await goes_on(graph(), journal) == []
+
+
+async def test_a_validator_that_reads_the_old_form_lets_a_run_go_on(journal: Journal):
+    await parked(journal)
+    new = edited(
+        (
+            "    tags: list[str]\n",
+            "    tags: list[int]\n"
+            "    @field_validator('tags', mode='before')\n"
+            "    def _old(cls, value):\n"
+            "        return [len(each) if isinstance(each, str) else each for each in value]\n",
+        ),
+    )
+
+    assert any(each.startswith("Day.tags[]") for each in await goes_on(new, journal))
+
+
+@pytest.mark.parametrize("said", ["raise ValueError('not today')", "return self"])
+async def test_a_new_validator_counts_only_if_it_refuses_what_was_stored(
+    journal: Journal, said: str
+):
+    await parked(journal)
+    new = edited(
+        (
+            "    words: list[str]\n",
+            f"    words: list[str]\n    @model_validator(mode='after')\n"
+            f"    def _judge(self):\n        {said}\n",
+        )
+    )
+
+    if said == "return self":
+        assert await goes_on(new, journal) == [
+            "Day is validated by _judge now: nothing that the run has stored is refused"
+        ]
+    else:
+        assert [str(change) for change in (await refused(new, journal)).values()] == [
+            "Day is validated by _judge now: what was stored may be refused"
+        ]
+
+
+async def test_a_validator_of_a_field_or_of_a_type_inside_it_counts_as_well(journal: Journal):
+    await parked(journal)
+    field = edited(
+        ("    tags: list[str]\n", "    tags: Annotated[list[str], AfterValidator(no)]\n")
+    )
+    inside = edited(
+        (
+            "    degrees: float\n",
+            "    degrees: float\n"
+            "    @field_validator('degrees')\n"
+            "    def _warm(cls, value):\n"
+            "        raise ValueError('no')\n",
+        )
+    )
+
+    assert {c.place for c in changes_for(await journal.read("r1"), field)} == {"Day.tags"}
+    found = changes_for(await journal.read("r1"), inside)
+    assert [(c.place, c.what) for c in found] == [("Day.weather", "is validated by _warm now")]
+
+
+async def test_a_class_that_takes_no_other_fields_refuses_one_that_is_gone(journal: Journal):
+    await parked(journal)
+    new = edited(("    tags: list[str]\n", "    model_config = {'extra': 'forbid'}\n"))
+
+    assert list(await refused(new, journal)) == ["Day.tags"]
+
+
+async def test_a_choice_that_is_made_and_not_gone_keeps_its_route(journal: Journal):
+    await parked(journal)
+    new = edited(("Outfit | AskBack", "AskBack | Day"), ("-> Start: ...", "-> Start | Outfit: ..."))
+
+    found = await refused(new, journal)
+
+    assert list(found) == ["Day -> Outfit"]
+    assert found["Day -> Outfit"].kind == "route-gone"
+
+
+async def test_a_route_that_was_gone_long_ago_or_never_is_no_matter(journal: Journal):
+    await parked(journal)
+    gone = edited(("-> Day: ...", "-> AskBack: ..."), ("-> Start: ...", "-> Start | Day: ..."))
+
+    assert any(each.startswith("Start -> Day") for each in await goes_on(gone, journal))
+
+
+async def test_what_a_run_has_not_met_yet_does_not_break_it(journal: Journal):
+    await parked(journal)
+    new = edited(
+        ("    mood: Mood\n", "    mood: Mood\n    size: int\n"),
+        ("    degrees: float\n", "    degrees: list[float]\n"),
+    )
+
+    early = await until(journal, "StepStarted", 0)
+    assert breaking(early, new) == []
+    assert {c.place for c in changes_for(early, new)} == {"Day.size", "Day.weather.degrees"}
+    assert all("nothing that the run has stored" in c.means for c in changes_for(early, new))
+    weather = await until(journal, "FillStarted", 1)
+    assert [c.place for c in breaking(weather, new)] == ["Day.weather.degrees"]
+    filled = await until(journal, "FillEnded", 1)
+    assert {c.place for c in breaking(filled, new)} == {"Day.size", "Day.weather.degrees"}
+
+
+async def test_an_answer_that_was_given_to_a_gate_is_read_before_the_run_goes_on(journal: Journal):
+    await parked(journal)
+    await graph().answer("r1", "Outfit.fine", True, lm=lm(), journal=journal, go_on=False)
+    new = edited(("Annotated[bool, Gate", "Annotated[Literal['yes', 'no'], Gate"))
+
+    assert list(await refused(new, journal)) == ["Outfit.fine"]
+
+
+async def test_a_gate_that_nobody_answered_may_ask_for_something_else(journal: Journal):
+    await parked(journal)
+    new = edited(("Annotated[bool, Gate", "Annotated[Literal['yes', 'no'], Gate"))
+
+    result = await new.answer("r1", "Outfit.fine", "yes", lm=lm(), journal=journal)
+
+    assert result.result.fine == "yes"
+
+
+async def test_a_gate_that_is_gone_is_not_waited_for(journal: Journal):
+    await parked(journal)
+    new = edited(('    fine: Annotated[bool, Gate("Fine?")]\n', ""))
+
+    assert await check(new, journal) == []
+    result = await new.resume("r1", lm(), journal=journal)
+
+    assert result.result.top == "a hat"
+
+
+async def test_secrets_that_the_journal_lacks_are_no_change_of_classes(journal: Journal):
+    code = CODE.replace("    message: str\n", "    message: str\n    token: SecretStr\n")
+    old = graph(code)
+    start = old.start(message="up", token="hidden")
+    await old.arun(start, lm(), journal=journal, run_id="r1")
+
+    new = edited(("    mood: Mood\n", "    mood: Mood\n    size: int\n"), code=code)
+    (broken,) = await check(new, journal)
+
+    assert [change.place for change in broken.changes] == ["Day.size"]
+    assert await check(edited(("    top: str\n", "    top: str = ''\n"), code=code), journal) == []
+
+
+async def test_a_run_without_a_shape_is_judged_by_what_can_be_read(journal: Journal):
+    await parked(journal)
+    stored = await journal.read("r1")
+    bare = StoredRun(stored.info, "", stored.lines, {})
+
+    assert changes_for(bare, edited(("    top: str\n", "    top: str = ''\n"))) == []
+    (found,) = changes_for(bare, edited(("    mood: Mood\n", "    mood: Mood\n    size: int\n")))
+    assert found.breaks
+    assert "size" in found.what
+
+
+# A whole journal.
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Journal]:
+    made = MemoryJournal() if request.param == "memory" else SQLiteJournal(tmp_path / "runs.db")
+    async with made as journal:
+        yield journal
+
+
+BREAKS = ("    mood: Mood\n", "    mood: Mood\n    size: int\n")
+
+
+async def test_only_unfinished_runs_of_the_graph_are_listed(store: Journal):
+    await parked(store, "waiting")
+    await parked(store, "ended")
+    await graph().answer("ended", "Outfit.fine", True, lm=lm(), journal=store)
+    await parked(store, "other", graph(name="other"))
+
+    assert [run.run_id for run in await check(edited(BREAKS), store)] == ["waiting"]
+    assert await check(graph(), store) == []
+
+
+async def test_a_run_that_failed_or_was_interrupted_is_listed(store: Journal):
+    day = graph()
+    failing = ScriptedLM(
+        {"Day": lambda _: {"mood": "low", "words": [], "tags": []}}, choices=["Outfit"]
+    )
+    result = await day.arun(day.start(message="up"), failing, journal=store, run_id="r1")
+    assert result.waiting
+    with pytest.raises(Exception, match="Outfit"):
+        await day.answer("r1", "Outfit.fine", True, lm=failing, journal=store)
+    assert (await store.read("r1")).info.status == "failed"
+
+    (broken,) = await check(edited(BREAKS), store)
+
+    assert broken.run_id == "r1"
+    assert "r1 (Start, failed since 20" in str(broken)
+    assert "fix: give Day.size a default, or a source" in str(broken)
+
+
+async def test_a_renamed_graph_is_found_under_its_old_name(store: Journal):
+    await parked(store, "r1", graph(name="before"))
+    new = graph(CODE.replace(*BREAKS), name="after")
+
+    assert await check(new, store) == []
+    assert [run.run_id for run in await check(new, store, was="before")] == ["r1"]
+    assert [run.run_id for run in await check(new, store, was=["x", "before"])] == ["r1"]
+    assert await check(graph(name="after"), store, was="before") == []
+
+
+async def test_a_renamed_start_class_breaks_the_runs_of_the_old_one(store: Journal):
+    await parked(store)
+    new = graph(CODE.replace("Start", "Begin"), "Begin")
+
+    (broken,) = await check(new, store, was="Start")
+
+    assert [change.place for change in broken.changes] == ["Start"]
+
+
+async def test_more_runs_than_a_page_are_all_looked_at(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("bae.journal.deployment.PAGE", 3)
+    day = graph()
+    for n in range(7):
+        await parked(journal, f"r{n}", day)
+
+    assert len(await check(edited(BREAKS), journal)) == 7
+
+
+async def test_runs_of_the_same_classes_are_not_read(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+):
+    day = graph()
+    for n in range(3):
+        await parked(journal, f"r{n}", day)
+    read: list[str] = []
+    original = journal.read
+
+    async def counted(run_id: str) -> StoredRun:
+        read.append(run_id)
+        return await original(run_id)
+
+    monkeypatch.setattr(journal, "read", counted)
+
+    assert await check(graph(), journal) == []
+    assert read == []
+    # Nothing in this change can break a run: to know that, one of them is enough.
+    assert await check(edited(("    top: str\n", "    top: str = ''\n")), journal) == []
+    assert len(read) == 1
+
+
+async def test_a_check_changes_nothing(store: Journal):
+    await parked(store)
+    before = await store.read("r1")
+
+    await check(edited(BREAKS), store)
+
+    assert await store.read("r1") == before
+
+
+async def test_a_run_whose_lines_are_damaged_is_listed_as_such(journal: Journal):
+    await parked(journal)
+    stored = await journal.read("r1")
+    await journal.replace("r1", [stored.lines[8]._replace(data="{}")])
+
+    (broken,) = await check(edited(BREAKS), journal)
+
+    assert broken.changes[0].place == "the run"
+    assert "line 8" in broken.changes[0].what
+
+
+async def test_the_shape_of_a_run_is_stored_with_it(store: Journal):
+    await parked(store)
+    stored = await store.read("r1")
+
+    assert stored.shape == shape_of(graph()).json
+    assert stored.info.shape == shape_of(graph()).hash

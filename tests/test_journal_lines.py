@@ -1,0 +1,587 @@
+"""Runs as JSON lines: what is exported is loaded as it was, between all stores; what is damaged is
+refused with the file and the line, and nothing of that run is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bae.exceptions import JournalError
+from bae.journal import (
+    Journal,
+    Line,
+    MemoryJournal,
+    ParkedGate,
+    RunInfo,
+    SQLiteJournal,
+    StoredRun,
+)
+from bae.journal.recorded import RecordedRuns
+from bae.journal.run_lines import VERSION, read_runs, write_run
+
+STORES = ["memory", "sqlite"]
+
+
+@asynccontextmanager
+async def opened(kind: str, folder: Path, name: str = "runs.db") -> AsyncIterator[Journal]:
+    async with MemoryJournal() if kind == "memory" else SQLiteJournal(folder / name) as journal:
+        yield journal
+
+
+def lines_of(run_id: str, count: int = 4) -> list[Line]:
+    data = {"run_id": run_id, "graph": "G", "node": {"type": "A", "fields": {"text": "é \u2028"}}}
+    first = Line(0, "RunStarted", 1000.0, "", 0, json.dumps(data, ensure_ascii=False))
+    rest = [
+        Line(n, "StepStarted", 1000.5 + n, "0:A.x" if n % 2 else "", n, json.dumps({"at": n}))
+        for n in range(1, count)
+    ]
+    return [first, *rest]
+
+
+async def put(journal: Journal, run_id: str, status: Any = "ended", graph: str = "G") -> None:
+    lines = lines_of(run_id)
+    claim = await journal.create(run_id, graph, '{"format":1,"graphs":[]}', "hash", lines[:1])
+    await journal.append(claim, lines[1:3])
+    gates = [ParkedGate("2:A.x", "A.x", "why?", 2000.0)] if status == "waiting" else []
+    error = "ValueError: no" if status == "failed" else ""
+    await journal.release(claim, status, lines[3:], gates, error)
+
+
+def same(one: StoredRun, other: StoredRun) -> None:
+    """That two stores hold the same, whenever they were written."""
+    forgotten = {"started": 0.0, "updated": 0.0}
+    assert replace(one.info, **forgotten) == replace(other.info, **forgotten)
+    assert json.loads(one.shape) == json.loads(other.shape)
+    assert {g: json.loads(a) for g, a in one.answers.items()} == {
+        g: json.loads(a) for g, a in other.answers.items()
+    }
+    assert [line._replace(data="") for line in one.lines] == [
+        line._replace(data="") for line in other.lines
+    ]
+    assert [json.loads(line.data) for line in one.lines] == [
+        json.loads(line.data) for line in other.lines
+    ]
+
+
+# --- out and in ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", STORES)
+@pytest.mark.parametrize("second", STORES)
+async def test_what_is_exported_from_one_store_is_loaded_into_another_as_it_was(
+    first, second, tmp_path
+):
+    path = tmp_path / "runs.jsonl"
+    statuses = ["ended", "waiting", "failed", "cancelled", "running"]
+    async with opened(first, tmp_path) as journal:
+        for status in statuses:
+            await put(journal, f"run-{status}", status)
+        await journal.answer("run-waiting", "2:A.x", '{"said":"because"}')
+        assert await journal.export(path) == 5
+        stored = {s: await journal.read(f"run-{s}") for s in statuses}
+    async with opened(second, tmp_path, "other.db") as journal:
+        loaded = await journal.load(path)
+        assert sorted(loaded) == sorted(f"run-{s}" for s in statuses)
+        for status in statuses:
+            same(await journal.read(f"run-{status}"), stored[status])
+        # And it can be claimed, so that it can be gone on with.
+        claim = await journal.claim("run-running")
+        await journal.release(claim, "cancelled", [])
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_runs_are_chosen_by_id_status_or_graph(kind, tmp_path):
+    async with opened(kind, tmp_path) as journal:
+        await put(journal, "a", "ended", "G")
+        await put(journal, "b", "failed", "G")
+        await put(journal, "c", "ended", "H")
+        for wanted, options in [
+            (["b"], {"run_ids": ["b", "b"]}),
+            (["c", "a"], {"run_ids": ["c", "a"]}),
+            ([], {"run_ids": []}),
+            (["a", "c"], {"status": "ended"}),
+            (["a", "b"], {"graph": "G"}),
+            (["a"], {"graph": "G", "status": "ended"}),
+        ]:
+            file = io.BytesIO()
+            assert await journal.export(file, **options) == len(wanted)
+            file.seek(0)
+            found = [run.info.run_id for run in read_runs(file, "x")]
+            assert sorted(found) == sorted(wanted)
+        with pytest.raises(JournalError) as raised:
+            await journal.export(io.BytesIO(), ["nobody"])
+        assert raised.value.code == "bae-run-unknown"
+        with pytest.raises(TypeError, match="as a list"):
+            await journal.export(io.BytesIO(), "abc")
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_more_runs_than_are_listed_at_once_are_all_exported(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("bae.journal.lines._PAGE", 3)
+    async with opened(kind, tmp_path) as journal:
+        for n in range(10):
+            await put(journal, f"run-{n}")
+        file = io.StringIO()
+        assert await journal.export(file) == 10
+        file.seek(0)
+        assert len({run.info.run_id for run in read_runs(file, "x")}) == 10
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_runs_are_loaded_in_the_order_they_had(kind, tmp_path):
+    async with opened(kind, tmp_path) as journal:
+        for run_id in "cab":
+            await put(journal, run_id)
+        await journal.export(tmp_path / "runs.jsonl")
+        before = await journal.runs()
+    async with opened(kind, tmp_path, "other.db") as journal:
+        await journal.load(tmp_path / "runs.jsonl")
+        assert [info.run_id for info in await journal.runs()] == list("bac")
+        assert [info.started for info in await journal.runs()] == [i.started for i in before]
+        assert [info.updated for info in await journal.runs()] == [i.updated for i in before]
+
+
+async def test_a_run_that_is_deleted_while_runs_are_exported_is_passed_over():
+    class Pruned(MemoryJournal):
+        async def read(self, run_id: str) -> StoredRun:
+            await self.delete(["b"])
+            return await super().read(run_id)
+
+    journal = Pruned()
+    await put(journal, "a")
+    await put(journal, "b")
+    assert await journal.export(io.BytesIO()) == 1
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_store_that_has_no_way_of_its_own_to_put_a_run_does_it_in_steps(kind, tmp_path):
+    first = MemoryJournal()
+    await put(first, "a", "waiting")
+    await first.answer("a", "2:A.x", '"because"')
+    run = await first.read("a")
+    async with opened(kind, tmp_path) as journal:
+        await Journal.put(journal, run)
+        same(await journal.read("a"), run)
+        with pytest.raises(JournalError) as raised:
+            await Journal.put(journal, run)
+        assert raised.value.code == "bae-run-exists"
+
+
+async def test_a_run_that_cannot_be_stored_to_its_end_is_not_there():
+    class Full(MemoryJournal):
+        async def answer(self, run_id: str, gate: str, value: str) -> bool:
+            raise JournalError("the disk is full", code="bae-journal-full")
+
+    first = MemoryJournal()
+    await put(first, "a", "waiting")
+    await first.answer("a", "2:A.x", '"because"')
+    journal = Full()
+    with pytest.raises(JournalError, match="the disk is full"):
+        await journal.put(await first.read("a"))
+    assert await journal.runs() == []
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_forked_run_is_exported_whole(kind, tmp_path):
+    async with opened(kind, tmp_path) as journal:
+        await put(journal, "parent")
+        data = '{"parent":"parent","node":{"type":"A","fields":{}},"changed":[]}'
+        await journal.fork("parent", "child", 2, [Line(2, "RunForked", 5.0, "", 1, data)])
+        await journal.export(tmp_path / "child.jsonl", ["child"])
+    async with opened(kind, tmp_path, "other.db") as journal:
+        assert await journal.load(tmp_path / "child.jsonl") == ["child"]
+        child = await journal.read("child")
+        assert [line.kind for line in child.lines] == ["RunStarted", "StepStarted", "RunForked"]
+
+
+async def test_files_of_text_and_of_bytes_are_written_and_read(tmp_path):
+    journal = MemoryJournal()
+    await put(journal, "a")
+    texts: list[str] = []
+    for file in (io.BytesIO(), io.StringIO()):
+        await journal.export(file)
+        written = file.getvalue()
+        texts.append(written.decode() if isinstance(written, bytes) else written)
+        file.seek(0)
+        assert await MemoryJournal().load(file) == ["a"]
+    assert texts[0] == texts[1]
+    assert all(json.loads(line) for line in texts[0].split("\n")[:-1])
+
+
+async def test_a_file_of_another_systems_making_is_read(tmp_path):
+    journal = MemoryJournal()
+    await put(journal, "a")
+    await journal.export(tmp_path / "a.jsonl")
+    text = (tmp_path / "a.jsonl").read_bytes()
+    changed = b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n\r\n").rstrip()
+    (tmp_path / "b.jsonl").write_bytes(changed)
+    assert await MemoryJournal().load(tmp_path / "b.jsonl") == ["a"]
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@st.composite
+def stored_runs(draw: st.DrawFn) -> StoredRun:
+    count = draw(st.integers(1, 4))
+    lines = tuple(
+        Line(
+            n,
+            draw(st.sampled_from(["RunStarted", "StepStarted", "SourceEnded"])),
+            draw(st.floats(0, 2e9)),
+            draw(TEXT),
+            draw(st.integers(0, 100)),
+            json.dumps(draw(st.dictionaries(TEXT, JSON, max_size=3)), ensure_ascii=False),
+        )
+        for n in range(count)
+    )
+    gates = draw(st.lists(st.builds(ParkedGate, TEXT, TEXT, TEXT, st.none() | st.floats(0, 9))))
+    info = RunInfo(
+        draw(TEXT.filter(bool)),
+        draw(TEXT),
+        draw(st.sampled_from(["running", "waiting", "ended", "failed", "cancelled"])),
+        draw(st.floats(0, 2e9)),
+        draw(st.floats(0, 2e9)),
+        draw(TEXT),
+        waiting=tuple(gates),
+        error=draw(TEXT),
+        parent=draw(st.none() | TEXT),
+    )
+    shape = draw(TEXT | st.dictionaries(TEXT, JSON, max_size=3).map(json.dumps))
+    answers = {gate: json.dumps(draw(JSON)) for gate in draw(st.lists(TEXT, max_size=3))}
+    return StoredRun(info, shape, lines, answers)
+
+
+def parsed(run: StoredRun) -> Any:
+    try:
+        shape = json.loads(run.shape)
+    except ValueError:
+        shape = run.shape
+    lines = [(*line[:-1], json.loads(line.data)) for line in run.lines]
+    return run.info, shape, lines, {gate: json.loads(a) for gate, a in run.answers.items()}
+
+
+@given(st.lists(stored_runs(), max_size=3, unique_by=lambda run: run.info.run_id))
+def test_every_run_reads_back_as_it_was_written(runs):
+    written = b"".join(line for run in runs for line in write_run(run))
+    read = list(read_runs(io.BytesIO(written), "x"))
+    assert [parsed(run) for run in read] == [parsed(run) for run in runs]
+    # And what was read is written once more to the letter.
+    assert b"".join(line for run in read for line in write_run(run)) == written
+
+
+@given(stored_runs(), st.data())
+def test_a_file_that_is_cut_off_anywhere_is_refused(run, data):
+    written = b"".join(write_run(run))
+    cut = data.draw(st.integers(1, len(written) - 2))
+    with pytest.raises(JournalError, match=r"^\[bae-journal-damaged\] x, line \d+: "):
+        list(read_runs(io.BytesIO(written[:cut]), "x"))
+
+
+@given(stored_runs(), st.data())
+def test_no_garbage_in_a_file_is_anything_but_an_error_or_another_valid_run(run, data):
+    written = bytearray(b"".join(write_run(run)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(written) - 1))
+        written[place] = data.draw(st.integers(0, 255))
+    with suppress(JournalError):  # and nothing else
+        for read in read_runs(io.BytesIO(bytes(written)), "x"):
+            assert [line.n for line in read.lines] == list(range(len(read.lines)))
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+async def exported(*run_ids: str) -> list[str]:
+    journal = MemoryJournal()
+    for run_id in run_ids:
+        await put(journal, run_id)
+    file = io.StringIO()
+    await journal.export(file, run_ids)
+    return [f"{line}\n" for line in file.getvalue().split("\n")[:-1]]
+
+
+def other(line: str, **changed: Any) -> str:
+    return json.dumps({**json.loads(line), **changed}) + "\n"
+
+
+def without(line: str, key: str) -> str:
+    return json.dumps({k: v for k, v in json.loads(line).items() if k != key}) + "\n"
+
+
+DAMAGES = {
+    "no JSON": (7, lambda ls: [*ls[:6], "{garbage\n", *ls[7:]], "bae-journal-damaged", "no JSON"),
+    "no object": (7, lambda ls: [*ls[:6], "[1]\n", *ls[7:]], "bae-journal-damaged", "no JSON obj"),
+    "cut off": (10, lambda ls: [*ls[:9], ls[9][:-9]], "bae-journal-damaged", "cut off"),
+    "lines missing at the end": (9, lambda ls: ls[:9], "bae-journal-damaged", "ends after 3 of"),
+    "a line left out": (8, lambda ls: [*ls[:7], *ls[8:]], "bae-journal-damaged", "and 1 is next"),
+    "lines twice": (9, lambda ls: [*ls[:8], *ls[7:]], "bae-journal-damaged", "and 2 is next"),
+    "a header cut out": (6, lambda ls: [*ls[:5], *ls[6:]], "bae-journal-damaged", "a run begins"),
+    "no header": (
+        6,
+        lambda ls: [*ls[:5], '{"kind":"x"}\n', *ls[6:]],
+        "bae-journal-damaged",
+        "a run begins with",
+    ),
+    "a newer version": (
+        6,
+        lambda ls: [*ls[:5], other(ls[5], version=VERSION + 1), *ls[6:]],
+        "bae-journal-version",
+        f"form {VERSION + 1}",
+    ),
+    "a version that is none": (
+        6,
+        lambda ls: [*ls[:5], other(ls[5], version="1"), *ls[6:]],
+        "bae-journal-damaged",
+        "a run begins with",
+    ),
+    "an unknown status": (
+        6,
+        lambda ls: [*ls[:5], other(ls[5], status="over"), *ls[6:]],
+        "bae-journal-damaged",
+        "status: Input should be",
+    ),
+    "a header without a graph": (
+        6,
+        lambda ls: [*ls[:5], without(ls[5], "graph"), *ls[6:]],
+        "bae-journal-damaged",
+        "graph: Field required",
+    ),
+    "a record without data": (
+        8,
+        lambda ls: [*ls[:7], without(ls[7], "data"), *ls[8:]],
+        "bae-journal-damaged",
+        "data: Field required",
+    ),
+    "a time that is text": (
+        8,
+        lambda ls: [*ls[:7], other(ls[7], at="now"), *ls[8:]],
+        "bae-journal-damaged",
+        "at: Input should be a valid number",
+    ),
+    "a run twice": (
+        6,
+        lambda ls: [*ls[:5], other(ls[0]), *ls[1:5]],
+        "bae-run-exists",
+        "a second time",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", STORES)
+async def test_what_is_damaged_is_said_with_the_file_and_the_line_and_nothing_of_it_is_stored(
+    damage, kind, tmp_path
+):
+    number, break_it, code, said = DAMAGES[damage]
+    path = tmp_path / "broken.jsonl"
+    path.write_text("".join(break_it(await exported("first", "second"))), encoding="utf-8")
+    async with opened(kind, tmp_path) as journal:
+        with pytest.raises(JournalError) as raised:
+            await journal.load(path)
+        assert raised.value.code == code
+        assert f"broken.jsonl, line {number}: " in raised.value.message
+        assert said in raised.value.message
+        assert raised.value.fix
+        # The run before it is loaded, and the error says so; of this one nothing is.
+        assert raised.value.__notes__ == ["loaded before that: first"]
+        assert [info.run_id for info in await journal.runs()] == ["first"]
+
+
+async def test_a_file_that_is_something_else_is_refused(tmp_path):
+    for content in (b"hello\n", b'{"a": 1}\n', b"\xff\xfe\x00", b"[]", b"null"):
+        path = tmp_path / "other"
+        path.write_bytes(content)
+        with pytest.raises(JournalError) as raised:
+            await MemoryJournal().load(path)
+        assert raised.value.code == "bae-journal-damaged"
+        assert "line 1" in raised.value.message
+    path.write_bytes(b"")
+    assert await MemoryJournal().load(path) == []
+
+
+async def test_a_path_that_cannot_be_used_is_an_error_of_the_journal(tmp_path):
+    journal = MemoryJournal()
+    await put(journal, "a")
+    for use in (
+        journal.load(tmp_path / "nothing.jsonl"),
+        journal.load(tmp_path),
+        journal.export(tmp_path / "no" / "folder.jsonl"),
+        journal.export(tmp_path),
+    ):
+        with pytest.raises(JournalError) as raised:
+            await use
+        assert raised.value.code == "bae-journal-failed"
+        assert str(tmp_path) in raised.value.message
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- what is there already -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_run_that_is_there_already_is_not_overwritten(kind, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(await exported("a", "b")), encoding="utf-8")
+    async with opened(kind, tmp_path) as journal:
+        await put(journal, "b", "failed")
+        with pytest.raises(JournalError) as raised:
+            await journal.load(path)
+        assert raised.value.code == "bae-run-exists"
+        assert (await journal.read("b")).info.status == "failed"
+        assert (await journal.read("a")).info.status == "ended"
+        assert await journal.load(path, existing="keep") == []
+        assert (await journal.read("b")).info.status == "failed"
+        assert await journal.load(path, existing="replace") == ["a", "b"]
+        assert (await journal.read("b")).info.status == "ended"
+        with pytest.raises(ValueError, match="existing"):
+            await journal.load(path, existing="whatever")
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_run_that_is_under_way_or_shares_its_lines_is_not_replaced(kind, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(await exported("a")), encoding="utf-8")
+    async with opened(kind, tmp_path) as journal:
+        claim = await journal.create("a", "G", "{}", "hash", lines_of("a"))
+        with pytest.raises(JournalError) as raised:
+            await journal.load(path, existing="replace")
+        assert raised.value.code == "bae-run-owned"
+        await journal.release(claim, "failed", [])
+        data = '{"parent":"a","node":{"type":"A","fields":{}},"changed":[]}'
+        await journal.fork("a", "child", 2, [Line(2, "RunForked", 5.0, "", 1, data)])
+        with pytest.raises(JournalError) as raised:
+            await journal.load(path, existing="replace")
+        assert raised.value.code == "bae-run-exists"
+        assert (await journal.read("a")).info.status == "failed"
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+async def test_a_file_is_replaced_only_when_everything_is_written(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    path.write_text("as it was")
+    journal = MemoryJournal()
+    await put(journal, "a")
+    with pytest.raises(JournalError):
+        await journal.export(path, ["a", "nobody"])
+    assert path.read_text() == "as it was"
+    assert list(tmp_path.iterdir()) == [path]
+    await journal.export(path, ["a"])
+    assert path.read_text().startswith('{"bae":"run"')
+    assert list(tmp_path.iterdir()) == [path]
+
+
+async def test_a_damaged_line_of_a_store_is_not_exported():
+    good = lines_of("a")
+    info = RunInfo("a", "G", "ended", 1.0, 2.0, "hash")
+    stored = StoredRun(info, "{}", (good[0], good[1]._replace(data="{tor")), {})
+    with pytest.raises(JournalError) as raised:
+        await RecordedRuns([stored]).export(io.BytesIO())
+    assert raised.value.code == "bae-journal-damaged"
+    assert "line 1 of the run a" in raised.value.message
+
+
+class Slow(MemoryJournal):
+    """A journal whose second run is never read to its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = asyncio.Event()
+
+    async def read(self, run_id: str) -> StoredRun:
+        if run_id == "b":
+            self.reading.set()
+            await asyncio.Event().wait()
+        return await super().read(run_id)
+
+
+async def test_a_cancelled_export_leaves_no_file(tmp_path):
+    journal = Slow()
+    await put(journal, "a")
+    await put(journal, "b")
+    task = asyncio.ensure_future(journal.export(tmp_path / "runs.jsonl", ["a", "b"]))
+    await journal.reading.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert os.listdir(tmp_path) == []
+
+
+async def test_many_runs_are_exported_and_loaded_with_one_of_them_in_memory_at_a_time(tmp_path):
+    """By the journal itself: each run is read when the one before it is written."""
+    order: list[str] = []
+
+    class Watched(MemoryJournal):
+        async def read(self, run_id: str) -> StoredRun:
+            order.append(f"read {run_id}")
+            return await super().read(run_id)
+
+    class Writing(io.BytesIO):
+        def write(self, data: Any) -> int:
+            entry = json.loads(data)
+            if "bae" in entry:
+                order.append(f"write {entry['run_id']}")
+            return super().write(data)
+
+    journal = Watched()
+    for run_id in "abc":
+        await put(journal, run_id)
+    await journal.export(Writing(), list("abc"))
+    assert order == ["read a", "write a", "read b", "write b", "read c", "write c"]
+
+
+# --- recorded runs -------------------------------------------------------------------------------
+
+
+async def test_recorded_runs_are_read_and_listed_and_nothing_else(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    path.write_text("".join(await exported("a", "b", "c")), encoding="utf-8")
+    recorded = RecordedRuns.of(path)
+    assert (await recorded.read("b")).info.run_id == "b"
+    runs = await recorded.runs()
+    assert sorted(info.run_id for info in runs) == ["a", "b", "c"]
+    assert await recorded.runs(limit=2) == runs[:2]
+    assert await recorded.runs(before=runs[0].run_id) == runs[1:]
+    assert await recorded.runs(status="failed") == []
+    assert await recorded.runs(graph="H") == []
+    assert sorted(await recorded.older(time.time() + 1, ["ended"])) == ["a", "b", "c"]
+    with pytest.raises(JournalError) as raised:
+        await recorded.read("nobody")
+    assert raised.value.code == "bae-run-unknown"
+    for use in (
+        recorded.create("x", "G", "{}", "h", []),
+        recorded.claim("a"),
+        recorded.answer("a", "g", "1"),
+        recorded.delete(["a"]),
+        recorded.replace("a", []),
+        recorded.fork("a", "b", 1, []),
+        recorded.put(await recorded.read("a")),
+    ):
+        with pytest.raises(JournalError) as raised:
+            await use
+        assert raised.value.code == "bae-journal-readonly"
+    with pytest.raises(JournalError, match="could not be read"):
+        RecordedRuns.of(tmp_path / "nothing")

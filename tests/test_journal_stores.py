@@ -1,0 +1,494 @@
+"""What every journal promises, whatever it keeps its runs in."""
+
+import asyncio
+from dataclasses import replace as with_other
+from functools import partial
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bae import JournalError
+from bae.journal import MemoryJournal, ParkedGate, SQLiteJournal
+from journal_parts import SHAPE, begun, ended, ids, line, lines, numbers
+
+GATE = ParkedGate("2:Refund.approved", "Refund.approved", "May I?", 2000.0)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def journal(request, tmp_path):
+    made = MemoryJournal() if request.param == "memory" else SQLiteJournal(tmp_path / "runs.db")
+    async with made:
+        yield made
+
+
+def refused(code):
+    class Expected:
+        def __enter__(self):
+            self.raises = pytest.raises(JournalError)
+            self.info = self.raises.__enter__()
+            return self.info
+
+        def __exit__(self, *args):
+            out = self.raises.__exit__(*args)
+            assert self.info.value.code == code
+            assert self.info.value.fix
+            return out
+
+    return Expected()
+
+
+async def test_a_run_is_read_back_as_it_was_written(journal):
+    first = line(0, '{"run": "ä \\u2028 \U0001f600"}', kind="RunStarted", at=12.5)
+    claim = await journal.create("run", "Trip", SHAPE, "hash", [first])
+    more = [line(1, '{"deep": [1, {"a": null}]}', path="2:Report.x[3]", step=7, kind="FillEnded")]
+    await journal.append(claim, more)
+    stored = await journal.read("run")
+    assert stored.lines == (first, *more)
+    assert (stored.shape, stored.answers) == (SHAPE, {})
+    info = stored.info
+    assert (info.run_id, info.graph, info.status, info.shape) == ("run", "Trip", "running", "hash")
+    assert (info.started, info.updated) == (12.5, more[-1].at)
+    assert info.owner == claim.owner
+    assert info.lease_until is not None
+    assert not info.is_interrupted(0.0)
+
+
+async def test_lines_are_taken_in_at_the_call_and_in_order(journal):
+    claim = await begun(journal)
+    waiting = [journal.append(claim, [line(n)]) for n in range(1, 40)]
+    await waiting[-1]
+    assert await numbers(journal) == list(range(40))
+    for each in waiting[:-1]:
+        await each
+
+
+async def test_noted_lines_go_with_the_next_that_is_awaited(journal):
+    claim = await begun(journal)
+    journal.note(claim, line(1))
+    journal.note(claim, line(2))
+    await journal.append(claim, [line(3)])
+    assert await numbers(journal) == [0, 1, 2, 3]
+
+
+async def test_a_noted_line_can_be_read_by_the_same_journal_at_once(journal):
+    claim = await begun(journal)
+    journal.note(claim, line(1))
+    assert await numbers(journal) == [0, 1]
+
+
+async def test_a_line_out_of_order_is_refused_and_leaves_no_gap(journal):
+    claim = await begun(journal)
+    for wrong in ([line(2)], [line(0)], [line(1), line(3)]):
+        with pytest.raises(ValueError, match="is due"):
+            await journal.append(claim, wrong)
+    await journal.append(claim, [line(1)])
+    assert await numbers(journal) == [0, 1]
+    with pytest.raises(ValueError, match="1"):
+        await journal.create("other", "Trip", SHAPE, "hash", [line(1)])
+    assert await ids(journal) == ["run"]
+
+
+async def test_an_append_that_nobody_awaits_and_that_fails_is_no_warning(journal):
+    claim = await begun(journal)
+    journal.append(claim, [line(7)])
+    await journal.append(claim, [line(1)])
+    assert await numbers(journal) == [0, 1]
+
+
+async def test_a_run_id_is_given_once(journal):
+    await begun(journal, count=2)
+    with refused("bae-run-exists") as error:
+        await begun(journal, count=1)
+    assert error.value.run_id == "run"
+    assert await numbers(journal) == [0, 1]
+
+
+async def test_a_run_that_is_not_there_is_unknown(journal):
+    for asked in (
+        journal.read("none"),
+        journal.claim("none"),
+        journal.answer("none", "gate", "1"),
+        journal.fork("none", "new", 0, []),
+        journal.replace("none", []),
+        journal.runs(before="none"),
+    ):
+        with refused("bae-run-unknown"):
+            await asked
+
+
+async def test_a_run_has_one_owner(journal):
+    claim = await begun(journal)
+    with refused("bae-run-owned") as error:
+        await journal.claim("run")
+    assert claim.owner in str(error.value)
+    await journal.append(claim, [line(1)])
+
+
+async def test_of_two_who_claim_a_run_at_once_one_wins(journal):
+    await ended(journal)
+    results = await asyncio.gather(
+        *(journal.claim("run") for _ in range(5)), return_exceptions=True
+    )
+    won = [one for one in results if not isinstance(one, Exception)]
+    lost = [one for one in results if isinstance(one, JournalError)]
+    assert len(won) == 1
+    assert [one.code for one in lost] == ["bae-run-owned"] * 4
+    await journal.append(won[0], [line(1)])
+
+
+async def test_a_released_run_says_how_it_came_out_and_can_be_claimed(journal):
+    claim = await begun(journal)
+    journal.note(claim, line(1))
+    await journal.release(claim, "waiting", [line(2)], [GATE], "one line")
+    info = (await journal.read("run")).info
+    assert (info.status, info.waiting, info.error) == ("waiting", (GATE,), "one line")
+    assert (info.owner, info.lease_until) == (None, None)
+    assert await numbers(journal) == [0, 1, 2]
+    again = await journal.claim("run")
+    info = (await journal.read("run")).info
+    assert (info.status, info.waiting, info.error) == ("running", (), "")
+    await journal.append(again, [line(3)])
+    assert await numbers(journal) == [0, 1, 2, 3]
+
+
+async def test_a_claim_that_was_given_up_is_good_for_nothing(journal):
+    claim = await begun(journal)
+    await journal.release(claim, "ended", [])
+    journal.note(claim, line(1))
+    with refused("bae-run-taken"):
+        await journal.append(claim, [line(1)])
+    with refused("bae-run-taken"):
+        await journal.release(claim, "failed", [line(1)])
+    new = await journal.claim("run")
+    with refused("bae-run-taken"):
+        await journal.append(claim, [line(1)])
+    await journal.append(new, [line(1)])
+    assert await numbers(journal) == [0, 1]
+
+
+async def test_a_claim_of_another_journal_is_refused(journal, tmp_path):
+    for other in (MemoryJournal(), SQLiteJournal(tmp_path / "other.db")):
+        async with other:
+            claim = await begun(other)
+            with pytest.raises(JournalError):
+                await journal.append(claim, [line(1)])
+            journal.note(claim, line(1))
+            with pytest.raises(JournalError):
+                await journal.release(claim, "ended", [])
+            assert await numbers(other) == [0]
+    assert await ids(journal) == []
+
+
+async def test_the_newest_runs_are_listed_first_page_by_page(journal):
+    for number in range(7):
+        await ended(journal, f"r{number}", graph="AB"[number % 2], at=float(number))
+    held = await begun(journal, "last", graph="A")
+    await journal.release(await begun(journal, "parked", graph="B"), "waiting", [], [GATE])
+    names = ["parked", "last", *(f"r{n}" for n in reversed(range(7)))]
+    assert await ids(journal) == names
+    assert await ids(journal, limit=3) == names[:3]
+    assert await ids(journal, limit=3, before="r6") == ["r5", "r4", "r3"]
+    assert await ids(journal, limit=0) == []
+    assert await ids(journal, status="ended", limit=2) == ["r6", "r5"]
+    assert await ids(journal, status="running") == ["last"]
+    assert await ids(journal, graph="A") == ["last", "r6", "r4", "r2", "r0"]
+    assert await ids(journal, graph="A", limit=2, before="r4") == ["r2", "r0"]
+    assert await ids(journal, graph="B", status="waiting") == ["parked"]
+    assert await ids(journal, graph="B", status="ended", before="r5") == ["r3", "r1"]
+    assert await ids(journal, graph="C") == []
+    assert (await journal.runs(status="waiting"))[0].waiting == (GATE,)
+    with pytest.raises(ValueError, match="limit"):
+        await journal.runs(limit=-1)
+    await journal.release(held, "ended", [])
+
+
+async def test_one_answer_to_a_gate_wins(journal):
+    await ended(journal, status="waiting")
+    results = await asyncio.gather(*(journal.answer("run", "g", str(n)) for n in range(5)))
+    assert sorted(results) == [False, False, False, False, True]
+    assert await journal.answer("run", "other", '"x"') is True
+    stored = await journal.read("run")
+    assert stored.answers == {"g": str(results.index(True)), "other": '"x"'}
+
+
+async def test_a_fork_shares_what_came_before_and_goes_on_by_itself(journal):
+    claim = await begun(journal, count=5)
+    await journal.answer("run", "g", "1")
+    forked = line(3, '{"parent": "run"}', kind="RunForked", at=5000.0)
+    await journal.fork("run", "new", 3, [forked])
+    await journal.append(claim, [line(5)])
+    await journal.answer("run", "later", "2")
+    new = await journal.read("new")
+    assert new.lines == (*lines(0, 3), forked)
+    assert (new.answers, new.shape) == ({"g": "1"}, SHAPE)
+    info = new.info
+    assert (info.graph, info.status, info.parent, info.owner) == ("Trip", "running", "run", None)
+    assert (info.started, info.updated) == (forked.at, forked.at)
+    assert info.is_interrupted(0.0)
+    mine = await journal.claim("new")
+    await journal.append(mine, [line(4)])
+    assert await numbers(journal, "new") == [0, 1, 2, 3, 4]
+    assert await numbers(journal) == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_fork_can_be_forked_before_and_after_where_it_began(journal):
+    await ended(journal, "a", 5, data='{"of": "a"}')
+    await journal.fork("a", "b", 3, lines(3, 6, data='{"of": "b"}'))
+    await journal.fork("b", "c", 5, lines(5, 6, data='{"of": "c"}'))
+    await journal.fork("c", "d", 2, lines(2, 3, data='{"of": "d"}'))
+    await journal.fork("d", "e", 0, [])
+    await journal.fork("c", "f", 6, [])
+
+    async def text(run_id):
+        return "".join(each.data[8] for each in (await journal.read(run_id)).lines)
+
+    assert [await text(each) for each in "abcdef"] == [
+        "aaaaa",
+        "aaabbb",
+        "aaabbc",
+        "aad",
+        "",
+        "aaabbc",
+    ]
+    claim = await journal.claim("f")
+    await journal.append(claim, [line(6)])
+    assert await numbers(journal, "f") == list(range(7))
+
+
+async def test_a_fork_that_makes_no_sense_changes_nothing(journal):
+    await ended(journal, count=3)
+    await ended(journal, "other")
+    with refused("bae-run-exists"):
+        await journal.fork("run", "other", 1, [])
+    for upto, own in ((4, []), (-1, []), (2, [line(3)]), (2, [line(1)])):
+        with pytest.raises(ValueError):
+            await journal.fork("run", "new", upto, own)
+    assert await ids(journal) == ["other", "run"]
+
+
+async def test_replaced_lines_are_others_wherever_they_are_shared(journal):
+    await ended(journal, "a", 5)
+    await journal.fork("a", "b", 3, lines(3, 5))
+    await journal.fork("b", "c", 4, [])
+    await journal.answer("b", "g", "1")
+    await journal.answer("b", "h", "2")
+    new = [line(1, '{"new": 1}'), line(3, '{"new": 3}', kind="Other", at=7.0)]
+    await journal.replace("c", new, ["g"])
+    for run_id, changed in (("a", [1]), ("b", [1, 3]), ("c", [1, 3])):
+        stored = await journal.read(run_id)
+        assert [each.n for each in stored.lines if "new" in each.data] == changed
+    assert (await journal.read("b")).lines[3] == new[1]
+    assert (await journal.read("b")).answers == {"g": "1", "h": "2"}
+    await journal.replace("b", [], ["g", "none"])
+    assert (await journal.read("b")).answers == {"h": "2"}
+
+
+async def test_replacing_a_line_that_is_not_there_changes_nothing(journal):
+    await ended(journal, count=2)
+    for wrong in (2, -1):
+        with pytest.raises(ValueError, match="no line"):
+            await journal.replace("run", [line(1, '{"new": 1}'), line(wrong)])
+    assert (await journal.read("run")).lines == tuple(lines(0, 2))
+
+
+async def test_a_run_whose_lines_are_shared_is_deleted_with_or_after_its_forks(journal):
+    for name in ("a", "z"):
+        await ended(journal, name, 3)
+    await journal.fork("a", "b", 2, [])
+    await journal.fork("b", "c", 1, [])
+    assert await journal.delete(["a", "b"]) == 0
+    assert await journal.delete(["none", "c"]) == 1
+    assert await journal.delete(["a"]) == 0
+    assert await journal.delete(["a", "b", "a"]) == 2
+    assert await ids(journal) == ["z"]
+    assert await numbers(journal, "z") == [0, 1, 2]
+
+
+async def test_a_deleted_run_is_gone_with_its_answers_and_its_id_is_free(journal):
+    await ended(journal, count=3)
+    await journal.answer("run", "g", "1")
+    assert await journal.delete(["run"]) == 1
+    with refused("bae-run-unknown"):
+        await journal.read("run")
+    await ended(journal, count=1, data='{"new": 1}')
+    stored = await journal.read("run")
+    assert (stored.lines, stored.answers) == ((line(0, '{"new": 1}'),), {})
+
+
+async def test_a_run_that_somebody_is_at_work_on_is_not_deleted(journal):
+    claim = await begun(journal)
+    assert await journal.delete(["run"]) == 0
+    await journal.append(claim, [line(1)])
+    await journal.release(claim, "ended", [])
+    assert await journal.delete(["run"]) == 1
+
+
+async def test_runs_are_pruned_by_age_and_status(journal):
+    now = 4e9  # after everything here was written, but for what is written now
+    await ended(journal, "old", at=10.0)
+    await ended(journal, "failed", at=20.0, status="failed")
+    await ended(journal, "parked", at=10.0, status="waiting")
+    await ended(journal, "new", at=now)
+    claim = await begun(journal, "late", at=10.0)
+    await journal.release(claim, "ended", [line(1, at=now)])
+    assert sorted(await journal.older(15.0, ["ended", "waiting"])) == ["old", "parked"]
+    assert await journal.older(10.0, ["ended"]) == []
+    assert await journal.prune(older_than=3600) == 2
+    assert await ids(journal) == ["late", "new", "parked"]
+    assert await journal.prune(older_than=3600, statuses=["waiting"]) == 1
+
+
+async def test_many_runs_write_at_once_and_none_gets_the_lines_of_another(journal):
+    async def one(name):
+        claim = await begun(journal, name, 0)
+        for n in range(12):
+            if n % 3:
+                journal.note(claim, line(n, f'{{"of": "{name}"}}'))
+            else:
+                await journal.append(claim, [line(n, f'{{"of": "{name}"}}')])
+        await journal.release(claim, "ended", [])
+
+    names = [f"run-{number}" for number in range(80)]
+    await asyncio.gather(*(one(name) for name in names))
+    for name in names:
+        stored = await journal.read(name)
+        assert stored.lines == tuple(lines(0, 12, data=f'{{"of": "{name}"}}'))
+        assert stored.info.status == "ended"
+
+
+async def test_a_closed_journal_says_so_whatever_it_is_asked(journal):
+    claim = await begun(journal)
+    journal.note(claim, line(1))
+    await journal.close()
+    await journal.close()
+    journal.note(claim, line(2))
+    for asked in (
+        begun(journal, "other"),
+        journal.append(claim, [line(2)]),
+        journal.release(claim, "ended", []),
+        journal.claim("run"),
+        journal.read("run"),
+        journal.runs(),
+        journal.answer("run", "g", "1"),
+        journal.fork("run", "new", 0, []),
+        journal.replace("run", []),
+        journal.delete(["run"]),
+        journal.older(1.0, ["ended"]),
+    ):
+        with refused("bae-journal-closed"):
+            await asked
+
+
+class Both:
+    """The same asked of both stores, which must answer the same."""
+
+    def __init__(self, folder):
+        self.stores = (MemoryJournal(), SQLiteJournal(folder / "runs.db", durability="normal"))
+        self.claims = {}
+
+    async def ask(self, ask):
+        found = [await self._one(ask, store) for store in self.stores]
+        assert found[0] == found[1]
+        return found[0]
+
+    async def _one(self, ask, store):
+        try:
+            return await ask(store, self.claims.setdefault(id(store), {}))
+        except JournalError as error:
+            return error.code
+        except ValueError:
+            return ValueError
+
+
+RUNS = st.sampled_from(["a", "b", "c", "d"])
+COUNTS = st.integers(0, 3)
+
+
+async def _create(store, claims, run, count):
+    claims[run] = await begun(store, run, count)
+
+
+async def _append(store, claims, run, first, count):
+    if run in claims:
+        await store.append(claims[run], lines(first, first + count))
+
+
+async def _note(store, claims, run, first):
+    if run in claims:
+        store.note(claims[run], line(first))
+
+
+async def _release(store, claims, run, status):
+    if run in claims:
+        await store.release(claims[run], status, [])
+
+
+async def _claim(store, claims, run):
+    claims[run] = await store.claim(run)
+
+
+async def _fork(store, claims, run, new, upto, count):
+    await store.fork(run, new, upto, lines(upto, upto + count, kind="RunForked"))
+
+
+async def _replace(store, claims, run, first):
+    await store.replace(run, [line(first, '{"new": 1}')])
+
+
+async def _delete(store, claims, runs):
+    return await store.delete(runs)
+
+
+async def _answer(store, claims, run, value):
+    return await store.answer(run, "g", str(value))
+
+
+STATUSES = st.sampled_from(["ended", "failed", "waiting", "cancelled"])
+STEPS = st.one_of(
+    st.tuples(st.just(_create), RUNS, COUNTS),
+    st.tuples(st.just(_append), RUNS, st.integers(0, 6), COUNTS),
+    st.tuples(st.just(_note), RUNS, st.integers(0, 6)),
+    st.tuples(st.just(_release), RUNS, STATUSES),
+    st.tuples(st.just(_claim), RUNS),
+    st.tuples(st.just(_fork), RUNS, RUNS, st.integers(0, 5), st.integers(0, 2)),
+    st.tuples(st.just(_replace), RUNS, st.integers(0, 5)),
+    st.tuples(st.just(_delete), st.lists(RUNS, max_size=3)),
+    st.tuples(st.just(_answer), RUNS, COUNTS),
+)
+
+
+async def _step(step, values, store, claims):
+    return await step(store, claims, *values)
+
+
+async def _all_of(store, claims):
+    found = []
+    for run in await store.runs():
+        stored = await store.read(run.run_id)
+        info = with_other(
+            stored.info, owner=bool(run.owner), lease_until=None, started=0.0, updated=0.0
+        )
+        found.append(with_other(stored, info=info))
+    return found
+
+
+@given(st.lists(STEPS, max_size=30))
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_whatever_is_asked_both_stores_answer_the_same(tmp_path_factory, steps):
+    async def play():
+        both = Both(tmp_path_factory.mktemp("both"))
+        try:
+            for step, *values in steps:
+                await both.ask(partial(_step, step, values))
+            await both.ask(_all_of)
+            await both.ask(lambda store, _: ids(store, graph="Trip", status="ended"))
+        finally:
+            for store in both.stores:
+                await store.close()
+
+    asyncio.run(play())

@@ -1,0 +1,211 @@
+"""What a run with a journal keeps, withholds, and makes anew."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field, SecretStr
+
+from bae import Dep, Graph, JournalError, Node, NodeError, ProofError
+from bae.journal import Journal, MemoryJournal
+from bae.testing import ScriptedLM
+from kept_runs import World
+
+WORLD = World()
+
+
+@pytest.fixture(autouse=True)
+def world() -> World:
+    WORLD.__init__()
+    return WORLD
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return MemoryJournal()
+
+
+async def get_key() -> SecretStr:
+    WORLD.do("key")
+    return SecretStr("k-123")
+
+
+class Login(Node):
+    user: str
+    token: SecretStr
+    note: str = Field(default="", repr=False)
+    key: Annotated[SecretStr, Dep(get_key)]
+
+    async def __call__(self) -> Page:
+        WORLD.do("login")
+        return Page(text=f"{self.user} {len(self.token.get_secret_value())} {self.note}")
+
+
+class Page(Node):
+    text: str
+
+    async def __call__(self) -> None:
+        WORLD.do("page")
+
+
+graph = Graph(start=Login, end=Page)
+
+
+def start() -> Login:
+    return Login(user="ann", token=SecretStr("t-456"), note="n-789")
+
+
+async def stored(journal: Journal) -> str:
+    return "\n".join(line.data for line in (await journal.read("one")).lines)
+
+
+async def test_secrets_are_not_written(journal: Journal):
+    await graph.arun(start(), journal=journal, run_id="one")
+    text = await stored(journal)
+    assert "ann" in text
+    assert "k-123" not in text
+    assert "t-456" not in text
+    # The body has put the note into a field of its own, which is its doing.
+    assert text.count("n-789") == 1
+
+
+async def test_a_run_with_secrets_goes_on_when_they_are_given_again(journal: Journal):
+    WORLD.failing.add("login")
+    with pytest.raises(NodeError):
+        await graph.arun(start(), journal=journal, run_id="one")
+    WORLD.mend()
+    with pytest.raises(JournalError) as caught:
+        await graph.resume("one", journal=journal)
+    assert caught.value.code == "bae-journal-secret"
+    assert "Login.token" in str(caught.value)
+    assert "Login.note" in str(caught.value)
+    secrets = {"Login.token": SecretStr("t-456"), "Login.note": "n-789"}
+    result = await graph.resume("one", journal=journal, given=secrets)
+    assert result.result == Page(text="ann 5 n-789")
+    assert WORLD.done == {"key": 2, "login": 1, "page": 1}
+
+
+async def test_secrets_are_written_where_that_is_asked_for(journal: Journal):
+    journal.secrets = True
+    WORLD.failing.add("login")
+    with pytest.raises(NodeError):
+        await graph.arun(start(), journal=journal, run_id="one")
+    WORLD.mend()
+    assert "t-456" in await stored(journal)
+    result = await graph.resume("one", journal=journal)
+    assert result.result == Page(text="ann 5 n-789")
+    assert WORLD.done == {"key": 1, "login": 1, "page": 1}
+
+
+async def test_a_run_that_ended_can_be_looked_at_without_its_secrets(journal: Journal):
+    await graph.arun(start(), journal=journal, run_id="one")
+    again = await graph.resume("one", journal=journal)
+    assert again.result == Page(text="ann 5 n-789")
+    assert again.trace[0].user == "ann"
+
+
+class Handle:
+    """Something open, that no journal can hold."""
+
+
+def open_handle() -> Handle:
+    return Handle()
+
+
+class Reads(Node):
+    handle: Annotated[Handle, Dep(open_handle)]
+    token: SecretStr
+
+    async def __call__(self) -> None: ...
+
+
+class Holds(Node):
+    handle: Handle
+
+    async def __call__(self) -> None: ...
+
+
+def test_what_a_journal_makes_of_a_graph_is_said_before_it_runs():
+    assert Graph(start=Reads).validate() == []
+    notes = Graph(start=Reads).validate(journal=True)
+    said = {(note.severity, note.code, note.place) for note in notes}
+    assert said == {
+        ("note", "bae-journal-live", "Reads.handle"),
+        ("note", "bae-journal-withheld", "Reads.token"),
+    }
+
+
+async def test_a_plain_field_that_no_journal_can_hold_keeps_a_run_from_starting(journal: Journal):
+    holds = Graph(start=Holds)
+    assert [p.code for p in holds.validate(journal=True)] == ["bae-journal-field"]
+    with pytest.raises(ProofError, match=r"Holds\.handle"):
+        await holds.arun(Holds(handle=Handle()), journal=journal)
+    assert await journal.runs() == []
+    assert (await holds.arun(Holds(handle=Handle()))).trace
+
+
+async def test_two_classes_of_one_name_keep_a_run_from_starting(journal: Journal):
+    def other() -> type[Node]:
+        class Twin(Node):
+            number: int
+
+            async def __call__(self) -> None: ...
+
+        return Twin
+
+    One = other()
+
+    class Twin(Node):
+        async def __call__(self) -> One:  # type: ignore[valid-type]
+            return One(number=1)
+
+    twins: Graph[Any, Any] = Graph(start=Twin)
+    with pytest.raises(ProofError, match="one of them"):
+        await twins.arun(Twin(), journal=journal)
+
+
+async def test_the_text_of_prompts_can_be_left_out(journal: Journal):
+    class Topic(Node):
+        name: str
+
+        async def __call__(self) -> Essay: ...
+
+    class Essay(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    from toy_backend import ToyBackend
+
+    essays = Graph(start=Topic)
+    await essays.arun(Topic(name="x"), ToyBackend({"text": "t"}), journal=journal, run_id="one")
+    assert '"asked"' in await stored(journal)
+    journal.prompts = False
+    await essays.arun(Topic(name="x"), ToyBackend({"text": "t"}), journal=journal, run_id="two")
+    lines = (await journal.read("two")).lines
+    judged = [line.data for line in lines if line.kind == "AnswerJudged"]
+    assert len(judged) == 1
+    assert '"asked"' not in judged[0]
+    assert '"prompt"' in judged[0]
+
+
+async def test_a_value_without_a_declared_type_is_kept_where_it_is_plain(journal: Journal):
+    async def get_any() -> Any:
+        WORLD.do("any")
+        return {"a": [1, 2.5, None, "x"]}
+
+    class Loose(Node):
+        value: Annotated[Any, Dep(get_any)]
+
+        async def __call__(self) -> None:
+            WORLD.do("loose")
+
+    loose = Graph(start=Loose)
+    WORLD.failing.add("loose")
+    with pytest.raises(NodeError):
+        await loose.arun(Loose(), journal=journal, run_id="one")
+    WORLD.mend()
+    result = await loose.resume("one", ScriptedLM([]), journal=journal)
+    assert result.trace[-1].value == {"a": [1, 2.5, None, "x"]}
+    assert WORLD.done == {"any": 1, "loose": 1}

@@ -1,0 +1,309 @@
+"""What observers promise: they see every record of the runs that begin while they are there, in
+order and when it is written; they cannot break a run; and a run without any knows nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+
+from bae import Dep, DepError, Graph, Map, Node
+from bae.journal import Record, RunEnded, RunStarted, StepStarted
+from bae.observers import ObservedRun, observe, observing
+from bae.resolver import resolve_dep
+from bae.run import Run
+from bae.testing import ScriptedLM
+from bounded import BOUND, some_turns
+
+
+async def get_word() -> str:
+    return "word"
+
+
+class Start(Node):
+    text: str
+
+    async def __call__(self) -> Middle: ...
+
+
+class Middle(Node):
+    word: Annotated[str, Dep(get_word)]
+    number: int
+
+    async def __call__(self) -> Last:
+        return Last(words=["a", "b"])
+
+
+class Item(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Last(Node):
+    words: list[str]
+    items: Annotated[list[Item], Map(Item, over="words")]
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Start, end=Last)
+start = Start(text="hi")
+
+
+def lm() -> ScriptedLM:
+    return ScriptedLM([{"number": 1}])
+
+
+class Seen:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[ObservedRun, Record]] = []
+
+    def __call__(self, run: ObservedRun, record: Record) -> None:
+        self.told.append((run, record))
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for _, record in self.told]
+
+
+async def test_an_observer_is_told_of_every_record_in_order_steps_included():
+    seen = Seen()
+    with observing(seen):
+        result = await graph.arun(start, lm())
+    assert seen.records == list(result.journal)
+    assert [type(r.node) for r in seen.records if isinstance(r, StepStarted) and not r.path] == [
+        Start,
+        Middle,
+        Last,
+    ]
+
+
+async def test_what_an_observer_is_told_is_what_the_journal_holds():
+    seen = Seen()
+    with observing(seen):
+        result = await graph.arun(start, lm())
+    assert all(a is b for a, b in zip(seen.records, result.journal, strict=True))
+    assert result.nested.keys() == {"2:Last.items[0]", "2:Last.items[1]"}
+    assert result.usage.calls == 1
+
+
+async def test_an_observer_is_told_which_run_a_record_belongs_to():
+    seen = Seen()
+    with observing(seen):
+        one, two = await asyncio.gather(graph.arun(start, lm()), graph.arun(start, lm()))
+    runs = {run for run, _ in seen.told}
+    assert {run.run_id for run in runs} == {one.run_id, two.run_id}
+    assert {run.graph for run in runs} == {graph.name}
+    for result in (one, two):
+        mine = [record for run, record in seen.told if run.run_id == result.run_id]
+        assert mine == list(result.journal)
+
+
+async def test_a_record_is_told_before_the_run_goes_on():
+    happened: list[str] = []
+
+    class One(Node):
+        async def __call__(self) -> None:
+            happened.append("called")
+
+    with observing(lambda run, record: happened.append(type(record).__name__)):
+        await Graph(start=One).arun(One())
+    assert happened == ["RunStarted", "StepStarted", "called", "RunEnded"]
+
+
+async def test_a_stream_is_observed_and_still_hands_out_every_record():
+    seen = Seen()
+    with observing(seen):
+        stream = graph.stream(start, lm())
+    with observing(seen):
+        async with graph.stream(start, lm()) as records:
+            streamed = [record async for record in records]
+    assert streamed == seen.records
+    assert records.result.result == Last(words=["a", "b"], items=[Item(text="a"), Item(text="b")])
+    await stream.aclose()
+
+
+async def test_a_block_covers_the_runs_begun_in_it_and_in_its_tasks_to_their_ends():
+    seen = Seen()
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> int:
+        reached.set()
+        await go.wait()
+        return 1
+
+    class Held(Node):
+        value: Annotated[int, Dep(wait)]
+
+        async def __call__(self) -> None: ...
+
+    with observing(seen):
+        inside = asyncio.create_task(Graph(start=Held).arun(Held()))
+        async with asyncio.timeout(BOUND):
+            await reached.wait()
+    outside = await graph.arun(start, lm())
+    go.set()
+    result = await inside
+    assert seen.records == list(result.journal)
+    assert outside.run_id not in {run.run_id for run, _ in seen.told}
+
+
+async def test_blocks_nest_and_end():
+    outer, inner = Seen(), Seen()
+    with observing(outer):
+        with observing(inner):
+            await graph.arun(start, lm())
+        await graph.arun(start, lm())
+    await graph.arun(start, lm())
+    assert len(inner.records) > 0
+    assert len(outer.records) == 2 * len(inner.records)
+
+
+async def test_an_observer_for_the_process_is_told_of_all_runs_until_it_is_removed():
+    seen = Seen()
+    remove = observe(seen)
+    try:
+        await graph.arun(start, lm())
+        await asyncio.to_thread(graph.run, start, lm())
+    finally:
+        remove()
+    remove()  # and once more does no harm
+    await graph.arun(start, lm())
+    assert len({run for run, _ in seen.told}) == 2
+
+
+async def test_one_that_is_there_twice_is_told_once_and_stays_until_both_are_removed():
+    seen = Seen()
+    first, second = observe(seen), observe(seen)
+    try:
+        with observing(seen):
+            result = await graph.arun(start, lm())
+        assert len(seen.records) == len(result.journal)
+        first()
+        await graph.arun(start, lm())
+        assert len(seen.records) == 2 * len(result.journal)
+    finally:
+        first()
+        second()
+    await graph.arun(start, lm())
+    assert len(seen.records) == 2 * len(result.journal)
+
+
+async def test_an_observer_that_raises_is_dropped_for_that_run_and_noted_once(
+    caplog: pytest.LogCaptureFixture,
+):
+    told: list[Record] = []
+
+    def breaks(run: ObservedRun, record: Record) -> None:
+        told.append(record)
+        raise OSError("the screen is gone")
+
+    seen = Seen()
+    with caplog.at_level(logging.WARNING, "bae"), observing(breaks), observing(seen):
+        result = await graph.arun(start, lm())
+        assert [type(record) for record in told] == [RunStarted]
+        assert seen.records == list(result.journal)
+        assert len(caplog.records) == 1
+        note = caplog.records[0]
+        assert "breaks" in note.getMessage()
+        assert result.run_id in note.getMessage()
+        assert note.exc_info is not None
+        await graph.arun(start, lm())
+    assert len(told) == 2
+    assert len(caplog.records) == 2
+
+
+async def test_a_run_that_fails_or_is_cancelled_is_told_of_to_the_end():
+    async def fail() -> int:
+        raise ConnectionError
+
+    class Failing(Node):
+        value: Annotated[int, Dep(fail)]
+
+        async def __call__(self) -> None: ...
+
+    reached = asyncio.Event()
+
+    class Endless(Node):
+        async def __call__(self) -> None:
+            reached.set()
+            await asyncio.Event().wait()
+
+    seen = Seen()
+    with observing(seen):
+        with pytest.raises(DepError):
+            await Graph(start=Failing).arun(Failing())
+        running = asyncio.create_task(Graph(start=Endless).arun(Endless()))
+        async with asyncio.timeout(BOUND):
+            await reached.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    outcomes = [record.outcome for record in seen.records if isinstance(record, RunEnded)]
+    assert outcomes == ["failed", "cancelled"]
+
+
+async def test_dependencies_that_are_resolved_by_hand_are_no_run():
+    seen = Seen()
+    with observing(seen):
+        assert await resolve_dep(get_word) == "word"
+    assert seen.told == []
+
+
+async def test_what_is_known_of_a_run_by_its_object_is_gone_with_the_run():
+    known: weakref.WeakKeyDictionary[ObservedRun, int] = weakref.WeakKeyDictionary()
+
+    def count(run: ObservedRun, record: Record) -> None:
+        known[run] = known.get(run, 0) + 1
+
+    with observing(count):
+        result = await graph.arun(start, lm())
+    assert list(known.values()) == [len(result.journal)]
+    del result
+    await some_turns()  # tasks that are done let go of what they did
+    gc.collect()
+    assert list(known) == []
+
+
+@pytest.mark.parametrize("how", [observe, lambda observer: observing(observer).__enter__()])
+async def test_an_async_observer_is_refused_since_nobody_would_await_it(how: Callable[..., Any]):
+    async def later(run: ObservedRun, record: Record) -> None: ...
+
+    class Later:
+        async def __call__(self, run: ObservedRun, record: Record) -> None: ...
+
+    for observer in (later, Later()):
+        with pytest.raises(TypeError, match="put_nowait"):
+            how(observer)
+    with pytest.raises(TypeError, match="no observer"):
+        how(3)
+
+
+def test_a_run_that_nobody_observes_has_a_plain_list_for_its_log():
+    assert type(Run().log) is list
+    with observing(Seen()):
+        assert type(Run().log) is not list
+        assert type(Run(outer=Run(), log=[]).log) is list
+    assert type(Run().log) is list
+
+
+async def test_what_a_log_holds_already_is_not_told_again():
+    first = await graph.arun(start, lm())
+    seen = Seen()
+    with observing(seen):
+        run = Run(log=[*first.journal], run_id="again")
+    run.log.append(StepStarted(1.0, "", 3, start))
+    assert seen.told == []  # nothing has begun
+    run.log.extend([first.journal[0], first.journal[1]])
+    assert seen.records == [first.journal[0], first.journal[1]]
+    assert seen.told[0][0].graph == graph.name
+    assert seen.told[0][0].past == tuple(first.journal)
+    assert seen.told[0][0].run_id == "again"

@@ -1,0 +1,1344 @@
+"""What traces promise: one span for everything that takes time, under the right parent, with the
+times of the records; ended however the run came out; by the names of the conventions; and with
+nothing of what was said in it unless that is asked for, and never with secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field, SecretStr
+
+pytest.importorskip("opentelemetry.sdk")
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode
+
+from bae import LM, Dep, DepError, FillError, Gate, Graph, Map, Node, NodeError, Recall
+from bae.exceptions import JournalError
+from bae.journal import Record, RunEnded, RunStarted, SourceEnded, SourceStarted, StepStarted
+from bae.journal.records import (
+    AnswerJudged,
+    AnswerRestarted,
+    FillStarted,
+    LMUsed,
+    RunForked,
+    RunResumed,
+)
+from bae.journal.sqlite import SQLiteJournal
+from bae.journal.store import Journal
+from bae.lm import Answer, Backend, Prompt, Usage
+from bae.lm.usage import Attempt
+from bae.otel import export, export_run, instrument, tracing
+from bae.otel.attributes import provider_of
+from bae.run import Run
+from bae.testing import ScriptedLM
+from bounded import BOUND, some_turns
+
+
+class Traced:
+    """A provider whose spans are kept, with ways to look at them."""
+
+    def __init__(self, **options: Any) -> None:
+        self.kept = InMemorySpanExporter()
+        self.provider = TracerProvider(**options)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.kept))
+        self.tracer = self.provider.get_tracer("test")
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return list(self.kept.get_finished_spans())
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        found = [span for span in self.spans if span.name == name]
+        return sorted(found, key=lambda span: span.start_time or 0)
+
+    def one(self, name: str) -> ReadableSpan:
+        (span,) = self.named(name)
+        return span
+
+    def parent(self, span: ReadableSpan) -> ReadableSpan | None:
+        if span.parent is None:
+            return None
+        return next(s for s in self.spans if s.context.span_id == span.parent.span_id)
+
+    def ways(self) -> list[str]:
+        """Every span as the names from its root down to it, sorted."""
+        return sorted(" / ".join(self._names(span)) for span in self.spans)
+
+    def _names(self, span: ReadableSpan) -> list[str]:
+        above = self.parent(span)
+        return [*([] if above is None else self._names(above)), span.name]
+
+    def text(self) -> str:
+        """All that leaves the process."""
+        return "\n".join(span.to_json() for span in self.spans)
+
+
+@pytest.fixture
+def traced() -> Iterator[Traced]:
+    found = Traced()
+    yield found
+    found.provider.shutdown()
+    assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def said(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def events(span: ReadableSpan) -> list[str]:
+    return [event.name for event in span.events]
+
+
+def outcome(span: ReadableSpan) -> tuple[Any, str]:
+    return said(span).get("bae.outcome"), span.status.status_code.name
+
+
+# --- a run with everything --------------------------------------------------------------------
+
+
+async def get_place() -> str:
+    return "Lisbon"
+
+
+async def get_weather(place: Annotated[str, Dep(get_place)]) -> str:
+    return f"sun in {place}"
+
+
+async def double(number: int) -> int:
+    return number * 2
+
+
+class Question(Node):
+    number: int
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Morning(Node):
+    message: str
+
+    async def __call__(self) -> Day: ...
+
+
+class Day(Node):
+    weather: Annotated[str, Dep(get_weather)]
+    numbers: list[int]
+    doubled: Annotated[list[int], Map(double, over="numbers")]
+    replies: Annotated[list[Reply], Map(Graph(start=Question, end=Reply), over="numbers")]
+
+    async def __call__(self) -> Plan | Rest: ...
+
+
+class Plan(Node):
+    numbers: Annotated[list[int], Recall()]
+    ok: Annotated[bool, Gate("Shall we?")]
+    text: str
+
+    async def __call__(self, lm: LM) -> Rest:
+        return await lm.make(self, Rest)
+
+
+class Rest(Node):
+    why: str
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Morning, end=Rest)
+start = Morning(message="good morning")
+
+
+def script() -> ScriptedLM:
+    return ScriptedLM(
+        {
+            Day: [{"numbers": "none"}, {"numbers": [1, 2]}],
+            Reply: lambda asked: {"text": "a reply"},
+            Plan: [{"text": "a plan"}],
+            Rest: [{"why": "tired"}],
+        },
+        choices=[Plan],
+    )
+
+
+async def yes(gate: object) -> bool:
+    return True
+
+
+RUN = "invoke_agent Morning"
+REPLY = f"{RUN} / step Day / map Question / invoke_agent Question"
+WAYS = [
+    RUN,
+    f"{RUN} / step Day",
+    f"{RUN} / step Day / choose after Day",
+    f"{RUN} / step Day / choose after Day / chat",
+    f"{RUN} / step Day / dep get_place",
+    f"{RUN} / step Day / dep get_weather",
+    f"{RUN} / step Day / fill Day",
+    f"{RUN} / step Day / fill Day / chat",
+    f"{RUN} / step Day / fill Day / chat",
+    f"{RUN} / step Day / map Question",
+    *[REPLY] * 2,
+    *[f"{REPLY} / step Question"] * 2,
+    *[f"{REPLY} / step Reply"] * 2,
+    *[f"{REPLY} / step Reply / fill Reply"] * 2,
+    *[f"{REPLY} / step Reply / fill Reply / chat"] * 2,
+    f"{RUN} / step Day / map double",
+    *[f"{RUN} / step Day / map double / item double"] * 2,
+    f"{RUN} / step Morning",
+    f"{RUN} / step Plan",
+    f"{RUN} / step Plan / chat",
+    f"{RUN} / step Plan / fill Plan",
+    f"{RUN} / step Plan / fill Plan / chat",
+    f"{RUN} / step Plan / gate Plan.ok",
+    f"{RUN} / step Rest",
+]
+
+
+async def test_everything_a_run_does_is_a_span_under_the_right_parent(traced: Traced):
+    with tracing(traced.provider):
+        await graph.arun(start, script(), answer=yes)
+    assert traced.ways() == sorted(WAYS)
+
+
+async def test_a_run_that_is_over_gives_the_same_spans_with_the_times_of_its_records(
+    traced: Traced,
+):
+    with tracing(traced.provider):
+        result = await graph.arun(start, script(), answer=yes)
+    live = sorted((s.name, s.start_time, s.end_time, s.attributes) for s in traced.spans)
+    traced.kept.clear()
+    export(result.journal, traced.provider)
+    assert traced.ways() == sorted(WAYS)
+    assert sorted((s.name, s.start_time, s.end_time, s.attributes) for s in traced.spans) == live
+    root, ended = traced.one(RUN), result.journal.of(RunEnded)[-1]
+    assert root.start_time == int(result.journal[0].at * 1e9)
+    assert root.end_time == int(ended.at * 1e9)
+
+
+async def test_a_span_lies_within_its_parent_and_ends_after_it_begins(traced: Traced):
+    with tracing(traced.provider):
+        await graph.arun(start, script(), answer=yes)
+    for span in traced.spans:
+        parent = traced.parent(span)
+        assert span.start_time <= span.end_time  # type: ignore[operator]
+        if parent is not None:
+            assert parent.start_time <= span.start_time, span.name  # type: ignore[operator]
+            assert span.end_time <= parent.end_time, span.name  # type: ignore[operator]
+
+
+async def test_the_run_span_says_which_run_of_which_graph_how_it_came_out_and_what_it_used(
+    traced: Traced,
+):
+    with tracing(traced.provider):
+        result = await graph.arun(start, script(), answer=yes)
+    root = traced.one(RUN)
+    assert root.kind is SpanKind.INTERNAL
+    assert root.status.status_code is StatusCode.UNSET
+    assert said(root) == {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "Morning",
+        "bae.run.id": result.run_id,
+        "bae.outcome": "ended",
+        "bae.steps": 4,
+        "bae.usage.calls": result.usage.calls,
+        "bae.usage.attempts": result.usage.attempts,
+        "bae.usage.cost": 0.0,
+    }
+    assert root.instrumentation_scope is not None
+    assert root.instrumentation_scope.name == "bae"
+    inside = traced.named("invoke_agent Question")
+    assert [said(span)["bae.path"] for span in inside] == ["1:Day.replies[0]", "1:Day.replies[1]"]
+    assert [said(span)["bae.usage.calls"] for span in inside] == [1, 1]
+
+
+async def test_sources_say_whose_value_they_work_on(traced: Traced):
+    with tracing(traced.provider):
+        await graph.arun(start, script(), answer=yes)
+    where = {"bae.node": "Day", "bae.step": 1, "bae.field": "weather", "bae.source": "dep"}
+    assert said(traced.one("dep get_weather")) == {**where, "bae.by": "get_weather"}
+    assert said(traced.one("dep get_place")) == {
+        **where,
+        "bae.by": "get_place",
+        "bae.route": "(place)",
+    }
+    assert [said(span)["bae.item"] for span in traced.named("item double")] == [0, 1]
+    gate = traced.one("gate Plan.ok")
+    assert said(gate)["bae.by"] == "Shall we?"
+    assert [(e.name, dict(e.attributes or {})) for e in gate.events] == [
+        ("bae.gate_opened", {"bae.gate": "2:Plan.ok"})
+    ]
+    assert [(e.name, dict(e.attributes or {})) for e in traced.one("step Plan").events] == [
+        ("bae.recalled", {"bae.field": "numbers", "bae.origin": "1.numbers"})
+    ]
+    choice = said(traced.one("choose after Day"))
+    assert (choice["bae.offered"], choice["bae.chosen"]) == (("Plan", "Rest"), "Plan")
+
+
+async def test_an_item_of_a_map_begins_when_its_turn_comes(traced: Traced):
+    doors = [asyncio.Event() for _ in range(3)]
+    done: list[int] = []
+
+    async def wait(number: int) -> int:
+        await doors[number].wait()
+        done.append(number)
+        return number
+
+    class Items(Node):
+        numbers: list[int]
+        waited: Annotated[list[int], Map(wait, over="numbers", limit=2)]
+
+        async def __call__(self) -> None: ...
+
+    with tracing(traced.provider):
+        running = asyncio.create_task(Graph(start=Items).arun(Items(numbers=[0, 1, 2])))
+        for number in (1, 2, 0):
+            doors[number].set()
+            async with asyncio.timeout(BOUND):
+                while number not in done:
+                    await some_turns()
+        await running
+    first, second, third = sorted(
+        traced.named("item wait"), key=lambda span: int(said(span)["bae.item"])
+    )
+    assert first.start_time == second.start_time == traced.one("map wait").start_time
+    assert third.start_time == second.end_time
+    assert traced.one("map wait").end_time >= (first.end_time or 0)  # type: ignore[operator]
+
+
+# --- LM calls ---------------------------------------------------------------------------------
+
+
+class Model(Backend):
+    """A model that answers from a list, with what it used."""
+
+    model = "claude-test"
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__(retries=1)
+        self.first_wait = 0.0
+        self.answers = list(answers)
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        from bae.lm.usage import tell
+
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        tell(answer[:3])
+        return Answer(answer, Usage(1, 70, 5, 20, 0.25))
+
+
+class Ask(Node):
+    question: str
+
+    async def __call__(self) -> Told: ...
+
+
+class Told(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+telling = Graph(start=Ask, end=Told)
+
+
+async def test_an_lm_call_is_a_client_span_by_the_conventions(traced: Traced):
+    with tracing(traced.provider):
+        await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
+    call = traced.one("chat claude-test")
+    assert call.kind is SpanKind.CLIENT
+    first = said(call).pop("gen_ai.response.time_to_first_chunk")
+    assert 0 <= first < 10
+    assert said(call) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "anthropic",
+        "gen_ai.response.model": "claude-test",
+        "gen_ai.response.finish_reasons": ("stop",),
+        "gen_ai.response.time_to_first_chunk": first,
+        "gen_ai.output.type": "json",
+        "gen_ai.usage.input_tokens": 70,
+        "gen_ai.usage.output_tokens": 5,
+        "gen_ai.usage.cache_read.input_tokens": 20,
+        "bae.usage.cost": 0.25,
+        "bae.by": "filling Told",
+        "bae.attempt": 1,
+        "bae.verdict": "valid",
+    }
+    fill = said(traced.one("fill Told"))
+    assert (fill["bae.usage.calls"], fill["bae.usage.input_tokens"]) == (1, 70)
+    assert fill["bae.usage.models"] == ("claude-test",)
+    assert "gen_ai.usage.input_tokens" not in said(traced.one("invoke_agent Ask"))
+
+
+async def test_every_attempt_is_a_span_and_says_how_it_was_judged(traced: Traced):
+    with tracing(traced.provider):
+        await telling.arun(Ask(question="what?"), Model('{"text": 3}', "what", '{"text": "that"}'))
+    calls = traced.named("chat claude-test")
+    assert [said(call)["bae.verdict"] for call in calls] == ["invalid", "unparsable", "valid"]
+    assert [said(call)["bae.attempt"] for call in calls] == [1, 2, 3]
+    assert {call.status.status_code for call in calls} == {StatusCode.UNSET}
+    for before, after in pairwise(calls):
+        assert before.end_time <= after.start_time  # type: ignore[operator]
+
+
+async def test_a_request_that_is_sent_again_is_an_event_of_what_it_was_for(traced: Traced):
+    lm = Model(ConnectionError("gone"), '{"text": "that"}')
+    with tracing(traced.provider):
+        await telling.arun(Ask(question="what?"), lm)
+    (event,) = traced.one("fill Told").events
+    assert event.name == "bae.restarted"
+    assert (event.attributes or {})["error.type"] == "ConnectionError"
+    assert said(traced.one("fill Told"))["bae.usage.calls"] == 2
+    assert len(traced.named("chat claude-test")) == 1
+
+
+async def test_a_choice_that_is_filled_in_the_same_call_stands_under_the_choice(traced: Traced):
+    class Fork(Node):
+        async def __call__(self) -> Told | Ask: ...
+
+    lm = Model('{"answer": {"choice": "Told", "fields": {"text": "at once"}}}')
+    with tracing(traced.provider):
+        await Graph(start=Fork).arun(Fork(), lm)
+    assert traced.ways() == [
+        "invoke_agent Fork",
+        "invoke_agent Fork / step Fork",
+        "invoke_agent Fork / step Fork / choose after Fork",
+        "invoke_agent Fork / step Fork / choose after Fork / chat claude-test",
+        "invoke_agent Fork / step Told",
+        "invoke_agent Fork / step Told / fill Told",
+    ]
+
+
+async def test_calls_of_bodies_and_dependencies_stand_under_them(traced: Traced):
+    async def look(lm: LM) -> str:
+        return (await lm.make(Ask(question="look"), Told)).text
+
+    class Looks(Node):
+        seen: Annotated[str, Dep(look)]
+
+        async def __call__(self, lm: LM) -> Told:
+            return await lm.make(self, Told)
+
+    lm = Model('{"text": "one"}', '{"text": "two"}')
+    with tracing(traced.provider):
+        await Graph(start=Looks).arun(Looks(), lm)
+    root = "invoke_agent Looks / step Looks"
+    assert f"{root} / dep look / chat claude-test" in traced.ways()
+    assert f"{root} / chat claude-test" in traced.ways()
+    assert said(traced.one("dep look"))["bae.usage.calls"] == 1
+    assert said(traced.one("step Looks"))["bae.usage.calls"] == 1
+    assert said(traced.one("invoke_agent Looks"))["bae.usage.calls"] == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "provider"),
+    [
+        ("claude-sonnet-5", "anthropic"),
+        ("anthropic/claude-sonnet-5", "anthropic"),
+        ("gpt-6-mini", "openai"),
+        ("openai/gpt-6", "openai"),
+        ("azure/my-deployment", "azure.ai.openai"),
+        ("bedrock/anthropic.claude", "aws.bedrock"),
+        ("gemini-3-pro", "gcp.gemini"),
+        ("mistral-large", "mistral_ai"),
+        ("SmolLM2-135M-Instruct", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_the_provider_is_told_from_the_name_of_the_model(model: str, provider: str):
+    assert provider_of(model) == provider
+
+
+async def test_every_name_under_gen_ai_is_one_of_the_conventions(traced: Traced):
+    conventions = pytest.importorskip("opentelemetry.semconv._incubating.attributes")
+    known = __import__(
+        f"{conventions.__name__}.gen_ai_attributes", fromlist=["gen_ai_attributes"]
+    ).__dict__.values()
+    if "gen_ai.workflow.name" not in known:
+        pytest.skip("the conventions that are installed are older")
+    with tracing(traced.provider, content=True):
+        await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
+    names = {name for span in traced.spans for name in said(span)}
+    assert {"gen_ai.input.messages", "gen_ai.operation.name"} <= names
+    assert [n for n in names if n.startswith("gen_ai.") and n not in known] == []
+    assert {n.partition(".")[0] for n in names} == {"gen_ai", "bae"}
+
+
+# --- how runs come out ------------------------------------------------------------------------
+
+
+async def fail() -> int:
+    raise ConnectionError("the phone number is 555-0199")
+
+
+async def test_an_error_stands_where_it_came_from_and_on_all_that_failed_with_it(traced: Traced):
+    class Broken(Node):
+        value: Annotated[int, Dep(fail)]
+
+        async def __call__(self) -> None: ...
+
+    with tracing(traced.provider), pytest.raises(DepError):
+        await Graph(start=Broken).arun(Broken())
+    dep = traced.one("dep fail")
+    assert outcome(dep) == ("failed", "ERROR")
+    assert said(dep)["error.type"] == "ConnectionError"
+    assert dep.status.description == "ConnectionError"
+    for name in ("step Broken", "invoke_agent Broken"):
+        span = traced.one(name)
+        assert outcome(span) == ("failed", "ERROR")
+        assert said(span)["error.type"] == "bae.exceptions.DepError"
+        assert said(span)["bae.error.code"] == "bae-dep-failed"
+        assert events(span) == ["exception"]
+    assert "555-0199" not in traced.text()
+
+
+async def test_what_exceptions_say_is_there_when_content_is_asked_for(traced: Traced):
+    class Broken(Node):
+        value: Annotated[int, Dep(fail)]
+
+        async def __call__(self) -> None: ...
+
+    with tracing(traced.provider, content=True), pytest.raises(DepError) as caught:
+        await Graph(start=Broken).arun(Broken())
+    (event,) = traced.one("dep fail").events
+    assert (event.attributes or {})["exception.message"] == "the phone number is 555-0199"
+    assert "in fail" in str((event.attributes or {})["exception.stacktrace"])
+    assert traced.one("invoke_agent Broken").status.description == caught.value.message
+
+
+async def test_siblings_of_a_failure_end_as_cancelled(traced: Traced):
+    reached = asyncio.Event()
+
+    async def for_ever() -> int:
+        reached.set()
+        await asyncio.Event().wait()
+        return 1
+
+    async def fail_then() -> int:
+        await reached.wait()
+        raise ValueError
+
+    class Both(Node):
+        one: Annotated[int, Dep(for_ever)]
+        two: Annotated[int, Dep(fail_then)]
+
+        async def __call__(self) -> None: ...
+
+    with tracing(traced.provider), pytest.raises(DepError):
+        await Graph(start=Both).arun(Both())
+    assert outcome(traced.one("dep for_ever")) == ("cancelled", "UNSET")
+    assert outcome(traced.one("dep fail_then")) == ("failed", "ERROR")
+
+
+async def test_a_body_that_raises_fails_its_step_and_no_other(traced: Traced):
+    class Second(Node):
+        n: int
+
+        async def __call__(self) -> None:
+            raise RuntimeError
+
+    class First(Node):
+        async def __call__(self) -> Second:
+            return Second(n=1)
+
+    with tracing(traced.provider), pytest.raises(NodeError):
+        await Graph(start=First).arun(First())
+    assert outcome(traced.one("step First")) == (None, "UNSET")
+    assert outcome(traced.one("step Second")) == ("failed", "ERROR")
+    assert said(traced.one("step Second"))["bae.error.code"] == "bae-node-failed"
+
+
+async def test_a_fill_that_fails_fails_with_its_step(traced: Traced):
+    with tracing(traced.provider), pytest.raises(FillError):
+        await telling.arun(Ask(question="what?"), Model(*['{"text": 7070}'] * 3))
+    assert outcome(traced.one("step Ask")) == (None, "UNSET")
+    for name in ("fill Told", "step Told", "invoke_agent Ask"):
+        assert outcome(traced.one(name)) == ("failed", "ERROR")
+    assert said(traced.one("fill Told"))["bae.usage.attempts"] == 3
+    assert said(traced.one("invoke_agent Ask"))["bae.usage.attempts"] == 3
+    assert "7070" not in traced.text()
+
+
+async def test_a_dependency_whose_default_stands_fails_alone(traced: Traced):
+    class Tolerant(Node):
+        value: Annotated[int, Dep(fail)] = 3
+
+        async def __call__(self) -> None: ...
+
+    with tracing(traced.provider):
+        await Graph(start=Tolerant).arun(Tolerant())
+    assert outcome(traced.one("dep fail")) == ("failed", "ERROR")
+    assert outcome(traced.one("step Tolerant")) == (None, "UNSET")
+    assert outcome(traced.one("invoke_agent Tolerant")) == ("ended", "UNSET")
+
+
+async def test_a_run_that_waits_for_a_person_has_not_failed(traced: Traced):
+    class Inner(Node):
+        ok: Annotated[bool, Gate("really?")]
+
+        async def __call__(self) -> None: ...
+
+    class Outer(Node):
+        inner: Annotated[Inner, Dep(Inner)]
+
+        async def __call__(self) -> None: ...
+
+    with tracing(traced.provider):
+        result = await Graph(start=Outer).arun(Outer())
+    assert result.waiting
+    for name in ("invoke_agent Outer", "step Outer", "dep Inner", "invoke_agent Inner"):
+        assert outcome(traced.one(name)) == ("waiting", "UNSET")
+    assert outcome(traced.one("gate Inner.ok")) == ("waiting", "UNSET")
+    assert said(traced.one("invoke_agent Outer"))["bae.gates"] == ("Inner.ok",)
+
+
+async def test_a_cancelled_run_ends_all_its_spans_as_cancelled(traced: Traced):
+    reached = asyncio.Event()
+
+    async def for_ever(number: int) -> int:
+        reached.set()
+        await asyncio.Event().wait()
+        return number
+
+    class Items(Node):
+        numbers: list[int]
+        values: Annotated[list[int], Map(for_ever, over="numbers")]
+
+        async def __call__(self) -> None: ...
+
+    with tracing(traced.provider):
+        running = asyncio.create_task(Graph(start=Items).arun(Items(numbers=[1, 2])))
+        async with asyncio.timeout(BOUND):
+            await reached.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert traced.ways() == [
+        "invoke_agent Items",
+        "invoke_agent Items / step Items",
+        "invoke_agent Items / step Items / map for_ever",
+    ]
+    assert {outcome(span) for span in traced.spans} == {("cancelled", "UNSET")}
+
+
+async def test_a_run_of_which_no_more_is_heard_ends_its_spans_when_it_is_dropped(traced: Traced):
+    ask = Ask(question="what?")
+    with tracing(traced.provider):
+        run = Run(run_id="r1")
+    for record in life(
+        100.0,
+        RunStarted(0, "", 0, "r1", "Ask", ask),
+        StepStarted(0, "", 0, ask),
+        FillStarted(0, "", 1, Told, {}),
+    ):
+        run.log.append(record)
+    assert [span.name for span in traced.spans] == ["step Ask"]
+    del run
+    gc.collect()
+    assert traced.ways() == [
+        "invoke_agent Ask",
+        "invoke_agent Ask / step Ask",
+        "invoke_agent Ask / step Told",
+        "invoke_agent Ask / step Told / fill Told",
+    ]
+    assert outcome(traced.one("invoke_agent Ask")) == ("interrupted", "UNSET")
+    assert traced.one("invoke_agent Ask").end_time == int(102 * 1e9)
+
+
+async def test_a_run_whose_coroutine_is_closed_ends_its_spans(traced: Traced):
+    class Stuck(Node):
+        async def __call__(self) -> None:
+            await asyncio.Event().wait()
+
+    with tracing(traced.provider):
+        running = Graph(start=Stuck).arun(Stuck())
+        running.send(None)
+    running.close()
+    assert traced.ways() == ["invoke_agent Stuck", "invoke_agent Stuck / step Stuck"]
+
+
+async def test_dependencies_begun_early_stand_under_the_step_they_are_for(traced: Traced):
+    early, filled = asyncio.Event(), asyncio.Event()
+
+    async def get_early() -> int:
+        early.set()
+        await filled.wait()
+        return 1
+
+    class One(Node):
+        async def __call__(self) -> Two: ...
+
+    class Base(Node):
+        value: Annotated[int, Dep(get_early)]
+
+        async def __call__(self) -> None: ...
+
+    class Two(Node):
+        text: str
+
+        async def __call__(self) -> Three:
+            return Three()
+
+    class Three(Base):
+        async def __call__(self) -> None: ...
+
+    class Slow(Model):
+        async def answer(self, prompt: Prompt) -> Answer:
+            async with asyncio.timeout(BOUND):
+                await early.wait()
+            filled.set()
+            return await super().answer(prompt)
+
+    with tracing(traced.provider):
+        await Graph(start=One).arun(One(), Slow('{"text": "two"}'))
+    dep = traced.one("dep get_early")
+    parent = traced.parent(dep)
+    assert parent is not None
+    assert (parent.name, said(parent)["bae.step"]) == ("step Three", 2)
+    assert dep.start_time < (traced.one("fill Two").end_time or 0)  # type: ignore[operator]
+    assert traced.one("step Two").end_time <= parent.end_time  # type: ignore[operator]
+
+
+# --- where traces join ------------------------------------------------------------------------
+
+
+async def test_a_run_stands_under_the_span_that_is_current_where_it_was_started(traced: Traced):
+    with traced.tracer.start_as_current_span("request") as request:
+        with tracing(traced.provider):
+            result = await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
+            async with telling.stream(Ask(question="what?"), Model('{"text": "it"}')) as records:
+                async for _ in records:
+                    pass
+        assert trace.get_current_span() is request
+        export(result.journal, traced.provider)
+    assert len(traced.named("invoke_agent Ask")) == 3
+    for span in traced.named("invoke_agent Ask"):
+        assert traced.parent(span) is traced.one("request")
+
+
+async def test_what_bodies_dependencies_and_lms_trace_themselves_stands_under_them(
+    traced: Traced,
+):
+    def mark(name: str) -> None:
+        with traced.tracer.start_as_current_span(name):
+            pass
+
+    def in_thread() -> int:
+        mark("in a thread")
+        return 1
+
+    async def opened() -> AsyncIterator[int]:
+        mark("opened")
+        yield 1
+
+    async def item(number: int) -> int:
+        mark("item")
+        return number
+
+    class Inside(Node):
+        async def __call__(self) -> None:
+            mark("inside")
+
+    class Begin(Node):
+        async def __call__(self) -> Work: ...
+
+    class Work(Node):
+        a: Annotated[int, Dep(in_thread)]
+        b: Annotated[int, Dep(opened)]
+        c: Annotated[Inside, Dep(Inside)]
+        numbers: list[int]
+        d: Annotated[list[int], Map(item, over="numbers")]
+
+        async def __call__(self) -> Done | Told:
+            mark("body")
+            return Done()
+
+    class Done(Node):
+        async def __call__(self) -> Told | None: ...
+
+    class Marking(Model):
+        async def answer(self, prompt: Prompt) -> Answer:
+            mark("http")
+            return await super().answer(prompt)
+
+    lm = Marking('{"numbers": [1]}', '{"answer": {"choice": "None"}}')
+    with tracing(traced.provider):
+        await Graph(start=Begin).arun(Begin(), lm)
+    mark("after")
+    root = "invoke_agent Begin / step Work"
+    assert set(traced.ways()) >= {
+        f"{root} / dep in_thread / in a thread",
+        f"{root} / dep opened / opened",
+        f"{root} / dep Inside / invoke_agent Inside / step Inside / inside",
+        f"{root} / map item / item",
+        f"{root} / body",
+        f"{root} / fill Work / http",
+        "invoke_agent Begin / step Done / choose after Done / http",
+        "after",
+    }
+
+
+async def test_the_current_span_is_as_it_was_after_a_run_however_it_came_out(traced: Traced):
+    class Fails(Node):
+        async def __call__(self) -> None:
+            raise RuntimeError
+
+    async def run(node: Node) -> None:
+        await Graph(start=type(node)).arun(node)
+
+    with traced.tracer.start_as_current_span("around") as around, tracing(traced.provider):
+        with pytest.raises(NodeError):
+            await run(Fails())
+        assert trace.get_current_span() is around
+        with pytest.raises(FillError):
+            await telling.arun(Ask(question="what?"), Model(*["no"] * 3))
+        assert trace.get_current_span() is around
+
+
+async def test_runs_at_the_same_time_have_traces_of_their_own(traced: Traced):
+    with tracing(traced.provider):
+        results = await asyncio.gather(*(graph.arun(start, script(), answer=yes) for _ in range(5)))
+    assert traced.ways() == sorted(WAYS * 5)
+    roots = traced.named(RUN)
+    assert len({root.context.trace_id for root in roots}) == 5
+    assert {said(root)["bae.run.id"] for root in roots} == {r.run_id for r in results}
+
+
+async def test_a_process_is_instrumented_until_it_is_not(traced: Traced):
+    uninstrument = instrument(traced.provider)
+    try:
+        await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
+    finally:
+        uninstrument()
+    await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
+    assert len(traced.named("invoke_agent Ask")) == 1
+
+
+async def test_a_run_that_is_sampled_out_runs_as_ever():
+    traced = Traced(sampler=ALWAYS_OFF)
+    with tracing(traced.provider):
+        result = await graph.arun(start, script(), answer=yes)
+    assert result.result == Rest(why="tired")
+    assert traced.spans == []
+
+
+async def test_without_a_provider_it_is_the_one_of_the_process():
+    result = await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
+    export(result.journal)  # none is set here: nothing happens, and nothing breaks
+    with tracing():
+        await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
+
+
+# --- runs with several lives ------------------------------------------------------------------
+
+
+def life(at: float, *records: Record) -> list[Record]:
+    for index, record in enumerate(records):
+        record.at = at + index
+    return list(records)
+
+
+async def test_each_life_of_a_resumed_run_has_a_span_that_links_to_the_one_before(traced: Traced):
+    ask = Ask(question="what?")
+    records = life(
+        100.0,
+        RunStarted(0, "", 0, "r1", "Ask", ask),
+        StepStarted(0, "", 0, ask),
+        FillStarted(0, "", 1, Told, {}),
+    )
+    told = Told(text="that")
+    records += life(
+        500.0,
+        RunResumed(0, "", 1, "somebody", ("Told.text: new description",)),
+        FillStarted(0, "", 1, Told, {}),
+        StepStarted(0, "", 1, told),
+        RunEnded(0, "", 2, "ended", told),
+    )
+    export(records, traced.provider)
+    first, second = traced.named("invoke_agent Ask")
+    assert outcome(first) == ("interrupted", "UNSET")
+    assert first.end_time == int(102 * 1e9)  # the last that was heard of it
+    assert outcome(second) == ("ended", "UNSET")
+    assert second.start_time == int(500 * 1e9)
+    assert said(second)["bae.run.resumed"] is True
+    assert said(second)["bae.run.changes"] == ("Told.text: new description",)
+    assert [link.context.span_id for link in second.links] == [first.context.span_id]
+    assert {said(span)["bae.run.id"] for span in (first, second)} == {"r1"}
+
+
+async def test_a_fork_says_which_run_it_was_forked_from(traced: Traced):
+    ask = Ask(question="what?")
+    records = life(
+        100.0,
+        RunStarted(0, "", 0, "r1", "Ask", ask),
+        StepStarted(0, "", 0, ask),
+        RunForked(0, "", 0, "r1", ask, ("question",)),
+    )
+    records += life(
+        500.0,
+        RunResumed(0, "", 1, "somebody"),
+        RunEnded(0, "", 1, "ended", ask),
+    )
+    export(records, traced.provider, run_id="r2")
+    _, forked = traced.named("invoke_agent Ask")
+    assert said(forked)["bae.run.parent"] == "r1"
+    assert said(forked)["bae.run.id"] == "r2"
+    assert forked.start_time == int(500 * 1e9)
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
+    async with SQLiteJournal(tmp_path / "runs.db") as found:
+        yield found
+
+
+async def test_a_run_that_was_parked_goes_on_in_a_trace_of_its_own(
+    traced: Traced, journal: Journal
+):
+    with tracing(traced.provider):
+        parked = await graph.arun(start, script(), journal=journal)
+        assert parked.waiting
+    first = traced.one(RUN)
+    assert outcome(first) == ("waiting", "UNSET")
+    traced.kept.clear()
+    lm = ScriptedLM([{"text": "a plan"}, {"why": "tired"}])
+    with tracing(traced.provider):
+        await graph.answer(parked.run_id, "Plan.ok", True, journal=journal, lm=lm)
+    assert traced.ways() == [
+        RUN,
+        f"{RUN} / step Plan",
+        f"{RUN} / step Plan / chat",
+        f"{RUN} / step Plan / fill Plan",
+        f"{RUN} / step Plan / fill Plan / chat",
+        f"{RUN} / step Plan / gate Plan.ok",
+        f"{RUN} / step Rest",
+    ]
+    second = traced.one(RUN)
+    assert said(second)["bae.run.resumed"] is True
+    assert said(second)["bae.run.id"] == said(first)["bae.run.id"] == parked.run_id
+    assert second.context.trace_id != first.context.trace_id
+
+
+async def test_a_graph_inside_a_run_that_is_resumed_goes_on_where_it_belongs(
+    traced: Traced, journal: Journal
+):
+    reached = asyncio.Event()
+    again: list[str] = []
+
+    class Within(Node):
+        async def __call__(self) -> Last:
+            return Last(n=1)
+
+    class Last(Node):
+        n: int
+
+        async def __call__(self) -> None:
+            reached.set()
+            if not again:
+                await asyncio.Event().wait()
+
+    class Around(Node):
+        within: Annotated[Last, Dep(Graph(start=Within, end=Last))]
+
+        async def __call__(self) -> None: ...
+
+    nested = Graph(start=Around)
+    with tracing(traced.provider):
+        running = asyncio.create_task(nested.arun(Around(), journal=journal, run_id="r1"))
+        async with asyncio.timeout(BOUND):
+            await reached.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        traced.kept.clear()
+        again.append("yes")
+        await nested.resume("r1", journal=journal)
+    inner = "invoke_agent Around / step Around / dep Within / invoke_agent Within"
+    assert inner in traced.ways()
+    assert all(span.status.status_code is StatusCode.UNSET for span in traced.spans)
+    traced.kept.clear()
+    await export_run(nested, "r1", journal=journal, tracer_provider=traced.provider)
+    before, after = traced.named("invoke_agent Around")
+    assert outcome(before) == ("cancelled", "UNSET")
+    assert outcome(after) == ("ended", "UNSET")
+    assert [link.context.span_id for link in after.links] == [before.context.span_id]
+
+
+async def test_a_run_in_a_journal_gives_the_spans_it_gave_when_it_ran(
+    traced: Traced, journal: Journal
+):
+    with tracing(traced.provider, content=True):
+        lm = Model('{"text": 3}', '{"text": "that"}')
+        result = await telling.arun(Ask(question="what?"), lm, journal=journal)
+
+    def look() -> list[tuple[Any, ...]]:
+        first = "gen_ai.response.time_to_first_chunk"  # pieces of text are not kept
+        plain = [{k: v for k, v in said(s).items() if k != first} for s in traced.spans]
+        return sorted(
+            (s.name, s.start_time, s.end_time, sorted(attributes.items()))
+            for s, attributes in zip(traced.spans, plain, strict=True)
+        )
+
+    live = look()
+    traced.kept.clear()
+    run_id, provider = result.run_id, traced.provider
+    await export_run(telling, run_id, journal=journal, tracer_provider=provider, content=True)
+    assert look() == live
+
+
+async def test_an_error_read_from_a_journal_keeps_its_type_and_code(
+    traced: Traced, journal: Journal
+):
+    class Broken(Node):
+        value: Annotated[int, Dep(fail)]
+
+        async def __call__(self) -> None: ...
+
+    broken = Graph(start=Broken)
+    with pytest.raises(DepError):
+        await broken.arun(Broken(), journal=journal, run_id="r1")
+    await export_run(broken, "r1", journal=journal, tracer_provider=traced.provider, content=True)
+    dep, root = traced.one("dep fail"), traced.one("invoke_agent Broken")
+    assert said(dep)["error.type"] == "ConnectionError"
+    assert said(root)["error.type"] == "DepError"
+    assert said(root)["bae.error.code"] == "bae-dep-failed"
+    (event,) = dep.events
+    assert "555-0199" in str((event.attributes or {})["exception.message"])
+
+
+async def test_a_replay_is_not_traced_since_nothing_happens_in_it(traced: Traced, journal: Journal):
+    lm = Model('{"text": "that"}')
+    await telling.arun(Ask(question="what?"), lm, journal=journal, run_id="r1")
+    with tracing(traced.provider):
+        await telling.replay("r1", journal=journal)
+    assert traced.spans == []
+
+
+async def test_a_run_that_a_journal_refuses_leaves_no_span_open_and_none_current(
+    traced: Traced, journal: Journal
+):
+    with tracing(traced.provider):
+        for _ in range(2):
+            with contextlib.suppress(JournalError):
+                lm = Model('{"text": "that"}')
+                await telling.arun(Ask(question="what?"), lm, journal=journal, run_id="r1")
+            assert trace.get_current_span() is trace.INVALID_SPAN
+    await some_turns()
+    gc.collect()
+    refused = [s for s in traced.named("invoke_agent Ask") if outcome(s)[0] != "ended"]
+    assert {outcome(span)[0] for span in refused} <= {"interrupted", "failed"}
+
+
+async def test_records_that_begin_in_the_middle_still_make_whole_traces(traced: Traced):
+    """As those of a resumed run do: a graph inside it, a source and a fill begun before."""
+    result = await graph.arun(start, script(), answer=yes)
+    for skipped in range(len(result.journal)):
+        export(result.journal[skipped:], traced.provider)
+        roots = [span for span in traced.spans if span.parent is None]
+        assert len(roots) == 1
+        for span in traced.spans:
+            assert span.start_time <= span.end_time  # type: ignore[operator]
+        traced.kept.clear()
+
+
+async def test_a_journal_that_stops_anywhere_makes_a_trace_with_every_span_ended(traced: Traced):
+    result = await graph.arun(start, script(), answer=yes)
+    for length in range(1, len(result.journal)):
+        export(result.journal[:length], traced.provider)
+        began = {type(record) for record in result.journal[:length]}
+        assert RunStarted in began
+        (root,) = [span for span in traced.spans if span.parent is None]
+        assert outcome(root) == ("interrupted", "UNSET")
+        # Every span was given out: none has a parent that is missing.
+        traced.ways()
+        traced.kept.clear()
+
+
+async def test_a_source_that_ends_after_its_graph_is_over_ends_as_it_did(traced: Traced):
+    """Somebody else in the run has asked for the same value."""
+    ask = Ask(question="what?")
+    place = (Ask, "question", "dep", "shared")
+    inner = "0:Ask.question"
+    records = life(
+        1.0,
+        RunStarted(0, "", 0, "r1", "Ask", ask),
+        SourceStarted(0, "", 0, Ask, "question", "dep", "Inner"),
+        RunStarted(0, inner, 0, "r1", "Inner", ask),
+        SourceStarted(0, inner, 0, *place),
+        SourceStarted(0, inner, 0, Ask, "question", "dep", "unwanted"),
+        RunEnded(0, inner, 0, "failed", None, ValueError()),
+        AnswerJudged(0, inner, 0, "shared", Attempt(1, "yes", "valid", (), Usage(1))),
+        LMUsed(0, inner, 0, "shared", Usage(1, attempts=1)),
+        SourceEnded(0, inner, 0, *place, 3.0, "value"),
+        RunEnded(0, "", 0, "ended", ask),
+    )
+    export(records, traced.provider)
+    around = "invoke_agent Ask / step Ask / dep Inner / invoke_agent Inner"
+    assert [way for way in traced.ways() if way.startswith(around)] == [
+        around,
+        f"{around} / step Ask",
+        f"{around} / step Ask / dep shared",
+        f"{around} / step Ask / dep shared / chat",
+        f"{around} / step Ask / dep unwanted",
+    ]
+    shared, unwanted = traced.one("dep shared"), traced.one("dep unwanted")
+    assert outcome(shared) == (None, "UNSET")
+    assert shared.end_time == int(9.0 * 1e9)
+    assert said(shared)["bae.usage.calls"] == 1
+    assert outcome(unwanted) == ("cancelled", "UNSET")
+    assert unwanted.end_time == int(6.0 * 1e9)
+
+
+# --- what leaves the process ------------------------------------------------------------------
+
+
+async def test_nothing_that_was_said_leaves_the_process_unless_it_is_asked_for(traced: Traced):
+    lm = Model('{"text": 4711}', '{"text": "the answer"}')
+    with tracing(traced.provider):
+        await telling.arun(Ask(question="the question"), lm)
+    text = traced.text()
+    for part in ("the question", "the answer", "4711", "valid string"):
+        assert part not in text
+
+
+async def test_prompts_and_answers_are_messages_by_the_conventions(traced: Traced):
+    lm = Model('{"text": 4711}', '{"text": "the answer"}')
+    with tracing(traced.provider, content=True):
+        await telling.arun(Ask(question="the question"), lm)
+    wrong, right = traced.named("chat claude-test")
+    (asked,) = json.loads(said(wrong)["gen_ai.input.messages"])
+    assert asked["role"] == "user"
+    assert "the question" in asked["parts"][0]["content"]
+    assert asked["parts"][0]["type"] == "text"
+    (answered,) = json.loads(said(right)["gen_ai.output.messages"])
+    assert answered == {
+        "role": "assistant",
+        "parts": [{"type": "text", "content": '{"text": "the answer"}'}],
+        "finish_reason": "stop",
+    }
+    assert said(wrong)["bae.errors"] == ("text: Input should be a valid string",)
+
+
+class Card(Node):
+    number: str = Field(repr=False)
+
+    async def __call__(self) -> Told: ...
+
+
+class Login(Node):
+    token: SecretStr
+    name: str
+
+    async def __call__(self) -> Told | None: ...
+
+
+class Deep(Node):
+    cards: list[Card]
+
+    async def __call__(self) -> Told: ...
+
+
+class FillsCard(Node):
+    text: str
+
+    async def __call__(self) -> Card: ...
+
+
+class AsksItself(Node):
+    card: str = Field(repr=False)
+
+    async def __call__(self, lm: LM) -> Told:
+        return await lm.make(Ask(question=self.card), Told)
+
+
+def get_key() -> SecretStr:
+    return SecretStr("s3cret")
+
+
+async def ask_with_key(lm: LM, key: Annotated[SecretStr, Dep(get_key)]) -> str:
+    return (await lm.make(Ask(question=key.get_secret_value()), Told)).text
+
+
+class AsksInDep(Node):
+    told: Annotated[str, Dep(ask_with_key)]
+
+    async def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Card(number="s3cret"),
+        lambda: Login(token=SecretStr("s3cret"), name="n"),
+        lambda: Deep(cards=[Card(number="s3cret")]),
+        lambda: FillsCard(text="t"),
+        lambda: AsksItself(card="s3cret"),
+        lambda: AsksInDep(),
+    ],
+)
+async def test_no_content_is_shown_of_calls_that_have_to_do_with_secrets(
+    traced: Traced, make: Callable[[], Node]
+):
+    said_to: list[str] = []
+
+    class Repeats(Backend):
+        async def answer(self, prompt: Prompt) -> Answer:
+            said_to.append(prompt.text)
+            fields = prompt.schema["properties"]
+            if "choice" in fields or "answer" in fields:
+                return Answer('{"answer": {"choice": "Told", "fields": {"text": "s3cret"}}}')
+            return Answer(json.dumps(dict.fromkeys(fields, "s3cret")))
+
+    node = make()
+    with tracing(traced.provider, content=True):
+        await Graph(start=type(node)).arun(node, Repeats())
+    assert said_to
+    assert traced.named("chat")
+    assert "s3cret" not in traced.text()
+
+
+async def test_what_a_run_met_before_it_was_resumed_is_not_forgotten(
+    traced: Traced, tmp_path: Path
+):
+    tries: list[str] = []
+
+    class Vault(Node):
+        card: str = Field(repr=False)
+
+        async def __call__(self, lm: LM) -> Told:
+            tries.append("once")
+            if len(tries) == 1:
+                raise ConnectionError
+            return await lm.make(Ask(question=self.card), Told)
+
+    vault = Graph(start=Vault, end=Told)
+    async with SQLiteJournal(tmp_path / "runs.db", secrets=True) as journal:
+        with pytest.raises(NodeError):
+            await vault.arun(Vault(card="s3cret"), Model(), journal=journal, run_id="r1")
+        with tracing(traced.provider, content=True):
+            await vault.resume("r1", Model('{"text": "s3cret"}'), journal=journal)
+        await export_run(
+            vault, "r1", journal=journal, tracer_provider=traced.provider, content=True
+        )
+    assert len(tries) == 2
+    assert len(traced.named("chat claude-test")) == 2
+    assert "s3cret" not in traced.text()
+
+
+async def test_an_exception_that_quotes_a_secret_is_not_quoted(traced: Traced):
+    class Leaks(Node):
+        card: str = Field(repr=False)
+
+        async def __call__(self) -> None:
+            raise RuntimeError(self.card)
+
+    with tracing(traced.provider, content=True), pytest.raises(NodeError):
+        await Graph(start=Leaks).arun(Leaks(card="s3cret"))
+    assert outcome(traced.one("step Leaks")) == ("failed", "ERROR")
+    assert "s3cret" not in traced.text()
+
+
+async def test_what_a_restart_was_for_is_not_quoted(traced: Traced):
+    records = life(
+        1.0,
+        RunStarted(0, "", 0, "r1", "Ask", Ask(question="?")),
+        FillStarted(0, "", 1, Told, {}),
+        AnswerRestarted(0, "", 1, "filling Told", ConnectionError("key=s3cret"), 0.5),
+    )
+    export(records, traced.provider, content=True)
+    assert "s3cret" not in traced.text()
+
+
+# --- bounds and extras ------------------------------------------------------------------------
+
+
+async def test_a_long_run_keeps_only_what_is_under_way(traced: Traced):
+    from bae.otel.run_spans import RunSpans
+
+    class Count(Node):
+        n: int
+        word: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> Count | None:
+            return Count(n=self.n - 1) if self.n else None
+
+    result = await Graph(start=Count).arun(Count(n=300), max_iters=0)
+    spans = RunSpans(traced.tracer)
+    for record in result.journal[:-1]:
+        spans.write(record)
+    kept = spans.graphs[""]
+    assert len(traced.spans) > 299
+    assert sum(kept.step_of(number) is not None for number in range(400)) <= 2
+    assert not kept.sources
+    spans.write(result.journal[-1])
+    assert not spans.graphs
+
+
+async def test_sources_that_nobody_waits_for_are_kept_in_mind_within_a_bound(traced: Traced):
+    from bae.otel.run_spans import MOST_ADRIFT
+
+    ask = Ask(question="what?")
+    sources = [
+        SourceStarted(0, "", 0, Ask, "question", "dep", f"dep_{number}")
+        for number in range(MOST_ADRIFT + 5)
+    ]
+    records = life(
+        1.0, RunStarted(0, "", 0, "r1", "Ask", ask), *sources, StepStarted(0, "", 0, ask)
+    )
+    with tracing(traced.provider):
+        run = Run(run_id="r1")
+    run.log.extend(records)
+    over = [span for span in traced.spans if span.name.startswith("dep ")]
+    assert [span.name for span in over] == [f"dep dep_{number}" for number in range(5)]
+    assert {outcome(span) for span in over} == {("cancelled", "UNSET")}
+    run.log.append(RunEnded(9999.0, "", 1, "ended", ask))
+    assert len(traced.spans) == MOST_ADRIFT + 5 + 2
+
+
+def test_without_the_package_the_import_says_how_to_get_it():
+    program = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "opentelemetry":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocked())
+import bae
+try:
+    import bae.otel
+except bae.BaeError as error:
+    print(error.code, error.fix)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "bae-lm-extra-missing pip install 'bae-graphs[otel]'"
+
+
+def test_everything_public_says_what_it_is_for():
+    import bae.otel
+
+    for name in bae.otel.__all__:
+        assert (getattr(bae.otel, name).__doc__ or "").strip(), name

@@ -1,0 +1,208 @@
+"""Runs that wait for people: parked at a gate, answered once, by whom and when it suits them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from bae import Dep, Gate, GateError, Graph, Map, Node, OpenGate
+from bae.journal import GateOpened, Journal, MemoryJournal, SQLiteJournal
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Journal]:
+    made = MemoryJournal() if request.param == "memory" else SQLiteJournal(tmp_path / "runs.db")
+    async with made:
+        yield made
+
+
+class Refund(Node):
+    amount: int
+    approved: Annotated[bool, Gate("Refund?")]
+
+    async def __call__(self) -> None: ...
+
+
+class Two(Node):
+    first: Annotated[int, Gate("first?")]
+    second: Annotated[int, Gate("second?")]
+
+    async def __call__(self) -> None: ...
+
+
+class Check(Node):
+    word: str
+    ok: Annotated[bool, Gate("spelt right?")]
+
+    async def __call__(self) -> None: ...
+
+
+class Batch(Node):
+    words: list[str]
+    checks: Annotated[list[Check], Map(Check, over="words")]
+
+    async def __call__(self) -> None: ...
+
+
+refund, two, batch = Graph(start=Refund), Graph(start=Two), Graph(start=Batch)
+
+
+async def test_an_answer_that_does_not_fit_is_refused_and_the_run_still_waits(journal: Journal):
+    await refund.arun(Refund(amount=1), journal=journal, run_id="one")
+    with pytest.raises(GateError) as caught:
+        await refund.answer("one", "approved", "perhaps", journal=journal)
+    assert caught.value.code == "bae-gate-invalid"
+    assert "Refund.approved" in str(caught.value)
+    result = await refund.answer("one", "approved", "yes", journal=journal)
+    assert result.result.approved is True
+
+
+async def test_the_first_answer_stands(journal: Journal):
+    await refund.arun(Refund(amount=1), journal=journal, run_id="one")
+    waiting = await refund.answer("one", "approved", False, journal=journal, go_on=False)
+    assert waiting.waiting == ()
+    with pytest.raises(GateError) as caught:
+        await refund.answer("one", "approved", True, journal=journal)
+    assert caught.value.code == "bae-gate-answered"
+    result = await refund.resume("one", journal=journal)
+    assert result.result.approved is False
+
+
+async def test_of_many_who_answer_at_once_one_wins(journal: Journal):
+    await refund.arun(Refund(amount=1), journal=journal, run_id="one")
+    answers = await asyncio.gather(
+        *(
+            refund.answer("one", "approved", n % 2 == 0, journal=journal, go_on=False)
+            for n in range(20)
+        ),
+        return_exceptions=True,
+    )
+    refused = [answer for answer in answers if isinstance(answer, GateError)]
+    assert len(refused) == 19
+    assert {error.code for error in refused} == {"bae-gate-answered"}
+
+
+async def test_several_gates_are_answered_one_by_one(journal: Journal):
+    result = await two.arun(Two(), journal=journal, run_id="one")
+    assert [gate.place for gate in result.waiting] == ["Two.first", "Two.second"]
+    result = await two.answer("one", "second", 2, journal=journal)
+    assert [gate.place for gate in result.waiting] == ["Two.first"]
+    result = await two.answer("one", "first", 1, journal=journal)
+    assert result.result == Two(first=1, second=2)
+    assert len(result.journal.of(GateOpened)) == 2
+
+
+async def test_gates_in_items_of_a_map_have_addresses(journal: Journal):
+    result = await batch.arun(Batch(words=["a", "b"]), journal=journal, run_id="one")
+    addresses = [gate.address for gate in result.waiting]
+    assert addresses == ["0:Batch.checks[0]/0:Check.ok", "0:Batch.checks[1]/0:Check.ok"]
+    with pytest.raises(GateError) as caught:
+        await batch.answer("one", "Check.ok", True, journal=journal)
+    assert caught.value.code == "bae-gate-ambiguous"
+    assert addresses[1] in str(caught.value)
+    result = await batch.answer("one", addresses[1], True, journal=journal)
+    assert [gate.address for gate in result.waiting] == [addresses[0]]
+    result = await batch.answer("one", "Check.ok", False, journal=journal)
+    assert [check.ok for check in result.result.checks] == [False, True]
+
+
+async def test_a_gate_that_is_not_open_is_told_with_those_that_are(journal: Journal):
+    await two.arun(Two(), journal=journal, run_id="one")
+    with pytest.raises(GateError) as caught:
+        await two.answer("one", "third", 1, journal=journal)
+    assert caught.value.code == "bae-gate-unknown"
+    assert "0:Two.first, 0:Two.second" in str(caught.value)
+
+
+async def test_an_answer_that_comes_while_the_rest_is_under_way_is_taken_when_it_is_done(
+    journal: Journal,
+):
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> int:
+        reached.set()
+        await go.wait()
+        return 7
+
+    class Both(Node):
+        number: Annotated[int, Dep(slow)]
+        ok: Annotated[bool, Gate("ok?")]
+
+        async def __call__(self) -> None: ...
+
+    both = Graph(start=Both)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(both.arun(Both(), journal=journal, run_id="one"))
+        await reached.wait()
+        await both.answer("one", "ok", True, journal=journal)
+        go.set()
+    assert running.result().result == Both(number=7, ok=True)
+    assert (await journal.runs())[0].status == "ended"
+
+
+class Timed(Node):
+    ok: Annotated[bool, Gate("ok?", timeout=3600)] = False
+
+    async def __call__(self) -> None: ...
+
+
+class Late(Node):
+    ok: Annotated[bool, Gate("ok?", timeout=1e-6)] = True
+
+    async def __call__(self) -> None: ...
+
+
+class Strict(Node):
+    ok: Annotated[bool, Gate("ok?", timeout=1e-6)]
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_gate_in_time_waits_and_says_until_when(journal: Journal):
+    result = await Graph(start=Timed).arun(Timed(), journal=journal, run_id="one")
+    (gate,) = result.waiting
+    (info,) = await journal.runs()
+    assert info.waiting[0].deadline == gate.deadline
+    again = await Graph(start=Timed).resume("one", journal=journal)
+    assert again.waiting[0].deadline == gate.deadline
+    done = await Graph(start=Timed).answer("one", "ok", True, journal=journal)
+    assert done.result.ok is True
+
+
+async def test_after_the_time_the_default_stands(journal: Journal):
+    late = Graph(start=Late)
+    result = await late.arun(Late(), journal=journal, run_id="one")
+    if result.waiting:
+        result = await late.resume("one", journal=journal)
+    assert result.result.ok is True
+
+
+async def test_without_a_default_the_run_fails(journal: Journal):
+    strict = Graph(start=Strict)
+    with pytest.raises(GateError) as caught:
+        result = await strict.arun(Strict(), journal=journal, run_id="one")
+        assert result.waiting
+        await strict.resume("one", journal=journal)
+    assert caught.value.code == "bae-gate-timeout"
+
+
+async def test_somebody_who_answers_too_slowly_is_not_waited_for():
+    async def never(gate: OpenGate) -> Any:
+        await asyncio.Event().wait()
+
+    class Soon(Node):
+        ok: Annotated[bool, Gate("ok?", timeout=0.01)] = True
+
+        async def __call__(self) -> None: ...
+
+    result = await Graph(start=Soon).arun(Soon(), answer=never)
+    assert result.result == Soon(ok=True)
+
+
+def test_a_time_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="above 0"):
+        Gate("ok?", timeout=0)

@@ -1,0 +1,593 @@
+"""`journal.redact`: what is taken out of a run is nowhere any more, in its lines, in those of runs
+that share them, and in the bytes of the file; the rest is as it was, and the run can go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel
+
+from bae import LM, Dep, Gate, Graph, Map, Node, Recall
+from bae.exceptions import JournalError
+from bae.journal import Journal, MemoryJournal, SQLiteJournal
+from bae.journal.same_text import SameText
+from toy_backend import ToyBackend
+
+STORES = ["memory", "sqlite"]
+SECRET = 'ada "the \u00e9nchantress" <ada@example.org>\n'
+
+
+@asynccontextmanager
+async def opened(kind: str, folder: Path, **options: Any) -> AsyncIterator[Journal]:
+    journal = MemoryJournal() if kind == "memory" else SQLiteJournal(folder / "runs.db", **options)
+    async with journal:
+        yield journal
+
+
+class Place(BaseModel):
+    street: str
+    town: str
+
+
+def find_place() -> Place:
+    return Place(street="12 Secret Lane", town="Oxford")
+
+
+def greet(place: Annotated[Place, Dep(find_place)]) -> str:
+    return f"Hello {place.town}"
+
+
+def shout(name: str) -> str:
+    return name.upper()
+
+
+class Person(Node):
+    name: str
+    email: str
+
+    async def __call__(self) -> Letter: ...
+
+
+class Letter(Node):
+    email: Annotated[str, Recall(Person)]
+    greeting: Annotated[str, Dep(greet)]
+    place: Annotated[Place, Dep(find_place)]
+    text: str
+    words: list[str]
+    loud: Annotated[list[str], Map(shout, over="words")]
+
+    async def __call__(self, lm: LM) -> Sent:
+        made = await lm.make(self, Stamp)
+        return Sent(text=self.text, price=made.price)
+
+
+class Stamp(Node):
+    price: int
+
+    async def __call__(self) -> None: ...
+
+
+class Sent(Node):
+    text: str
+    price: int
+    signed: Annotated[str, Gate("Who signs?")]
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Person, end=Sent)
+
+
+def answers(prompt: Any) -> Any:
+    if "text" in prompt.schema["properties"]:
+        return {"text": "Dear Ada", "words": ["alpha", "omega"]}
+    return {"price": 4321}
+
+
+async def signs(gate: Any) -> str:
+    return "Grace Hopper"
+
+
+async def recorded(journal: Journal, run_id: str = "run", **options: Any) -> Any:
+    start = Person(name="Ada", email=SECRET)
+    lm = ToyBackend(answers)
+    return await graph.arun(start, lm, journal=journal, run_id=run_id, **options)
+
+
+def everything(lines: Any) -> str:
+    return "\n".join(json.dumps(json.loads(line.data), ensure_ascii=False) for line in lines)
+
+
+def forms(text: str) -> list[bytes]:
+    """The text as it may stand in a file: as it is, or inside JSON, or inside JSON in JSON."""
+    once = {text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+    twice = {json.dumps(each, ensure_ascii=False)[1:-1] for each in once}
+    return [each.encode() for each in once | twice]
+
+
+def in_files(folder: Path, text: str) -> list[str]:
+    """The files that have the text in them."""
+    return [
+        path.name
+        for path in folder.iterdir()
+        if any(form in path.read_bytes() for form in forms(text))
+    ]
+
+
+# --- what is gone, and what is not ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_the_value_is_gone_from_every_line_and_the_rest_is_as_it_was(kind, tmp_path):
+    async with opened(kind, tmp_path) as journal:
+        await recorded(journal, answer=signs)
+        before = (await journal.read("run")).lines
+        assert json.dumps(SECRET, ensure_ascii=False)[1:-1] in everything(before)
+        done = await journal.redact("run", "Person.email")
+        after = (await journal.read("run")).lines
+    assert "ada@example.org" not in everything(after)
+    assert done.runs == ("run",)
+    assert done.places == ("Letter.email", "Person.email")
+    assert done.values == 1
+    assert done.left == ()
+    assert done.texts > 0
+    assert "1 value of Letter.email, Person.email" in str(done)
+    assert [line._replace(data="") for line in before] == [line._replace(data="") for line in after]
+    start = json.loads(after[0].data)["node"]
+    assert start == {"type": "Person", "fields": {"name": "Ada"}, "withheld": ["email"]}
+    changed = [o.kind for o, n in zip(before, after, strict=True) if o != n]
+    assert set(changed) == {"RunStarted", "AnswerJudged"}
+    # What an LM call used, and what was found of its answer, is still told.
+    for line in after:
+        if line.kind == "AnswerJudged":
+            assert {"by", "number", "verdict", "usage", "prompt"} <= json.loads(line.data).keys()
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "places", "values"),
+    [
+        ("Letter.text", "Dear Ada", ("Letter.text",), 1),
+        ("Letter.place", "Secret Lane", ("Letter.place",), 1),
+        ("Letter.words", "omega", ("Letter.words",), 1),
+        ("Letter.loud", "OMEGA", ("Letter.loud",), 2),
+        ("Stamp.price", "4321", ("Stamp.price",), 1),
+        ("Sent.signed", "Grace Hopper", ("Sent.signed",), 1),
+        ("Letter.email", "ada@example.org", ("Letter.email", "Person.email"), 1),
+    ],
+)
+async def test_a_value_is_found_wherever_its_source_has_put_it(place, text, places, values):
+    journal = MemoryJournal()
+    await recorded(journal, answer=signs)
+    assert text in everything((await journal.read("run")).lines)
+    done = await journal.redact("run", place)
+    assert done.places == places
+    assert done.values == values
+    if done.left:
+        again = await journal.redact("run", place, *done.left)
+        assert again.values > 0
+        assert again.left == ()
+    assert text not in everything((await journal.read("run")).lines)
+
+
+async def test_other_fields_that_hold_the_same_text_are_named_and_followed_when_that_is_asked_for():
+    journal = MemoryJournal()
+    await recorded(journal, answer=signs)
+    done = await journal.redact("run", "Letter.text")
+    assert done.left == ("Sent.text",)
+    assert "still in Sent.text" in str(done)
+    again = await journal.redact("run", "Letter.text")
+    assert (again.values, again.left) == (0, ())
+
+    await recorded(journal, "other", answer=signs)
+    done = await journal.redact("other", "Letter.text", copies=True)
+    assert done.places == ("Letter.text", "Sent.text")
+    assert (done.values, done.left) == (2, ())
+    assert "Dear Ada" not in everything((await journal.read("other")).lines)
+
+
+async def test_a_class_alone_is_all_of_its_fields():
+    journal = MemoryJournal()
+    await recorded(journal, answer=signs)
+    done = await journal.redact("run", "Person")
+    assert {"Person.name", "Person.email", "Letter.email"} == set(done.places)
+    start = json.loads((await journal.read("run")).lines[0].data)["node"]
+    assert start["fields"] == {}
+
+
+async def test_prompts_are_taken_only_from_calls_that_saw_the_value():
+    journal = MemoryJournal()
+    await recorded(journal, answer=signs)
+    await journal.redact("run", "Sent.signed")
+    lines = (await journal.read("run")).lines
+    judged = [json.loads(line.data) for line in lines if line.kind == "AnswerJudged"]
+    assert judged
+    assert all("asked" in each and "answer" in each for each in judged)
+    await journal.redact("run", "Letter.text", "Sent.text")
+    lines = (await journal.read("run")).lines
+    judged = [json.loads(line.data) for line in lines if line.kind == "AnswerJudged"]
+    assert not any("asked" in each or "answer" in each for each in judged)
+
+
+async def test_what_was_found_wrong_with_an_answer_does_not_tell_it():
+    journal = MemoryJournal()
+    tries = iter([{"text": "x", "words": "ada's words"}, {"text": "Dear", "words": ["w"]}])
+
+    def wrong_first(prompt: Any) -> Any:
+        return {"price": 1} if "price" in prompt.schema["properties"] else next(tries)
+
+    start = Person(name="Ada", email=SECRET)
+    await graph.arun(start, ToyBackend(wrong_first), journal=journal, run_id="run", answer=signs)
+    await journal.redact("run", "Letter.words")
+    lines = (await journal.read("run")).lines
+    judged = [json.loads(line.data) for line in lines if line.kind == "AnswerJudged"]
+    assert judged[0]["verdict"] == "invalid"
+    assert judged[0]["errors"] == ["words: withheld"]
+
+
+async def test_messages_of_errors_that_have_the_value_are_taken_out_everywhere():
+    class Failing(Node):
+        token: str
+
+        async def __call__(self) -> None:
+            raise ValueError(f"cannot use {self.token}")
+
+    failing = Graph(start=Failing)
+    journal = MemoryJournal()
+    with pytest.raises(Exception, match="Failing"):
+        await failing.arun(Failing(token="tok-123456"), journal=journal, run_id="run")
+    stored = await journal.read("run")
+    assert "tok-123456" in everything(stored.lines) or "tok-123456" in stored.info.error
+    done = await journal.redact("run", "Failing.token")
+    stored = await journal.read("run")
+    assert "tok-123456" not in everything(stored.lines)
+    assert "tok-123456" not in stored.info.error
+    assert stored.info.status == "failed"
+    assert done.left == ()
+
+
+# --- graphs inside, maps of graphs, dependencies that are shared ---------------------------------
+
+
+class Item(Node):
+    code: str
+
+    async def __call__(self) -> Checked: ...
+
+
+class Checked(Node):
+    verdict: str
+    note: Annotated[str, Dep(lambda: "noted-by-hand")]
+
+    async def __call__(self) -> None: ...
+
+
+class Batch(Node):
+    codes: list[str]
+    checks: Annotated[list[Checked], Map(Graph(start=Item, end=Checked), over="codes")]
+    place: Annotated[Place, Dep(find_place)]
+
+    async def __call__(self) -> Report: ...
+
+
+class Report(Node):
+    where: Annotated[Place, Dep(find_place)]
+    title: str
+
+    async def __call__(self) -> None: ...
+
+
+batch = Graph(start=Batch, end=Report)
+
+
+def batch_answers(prompt: Any) -> Any:
+    if "title" in prompt.schema["properties"]:
+        return {"title": "all is well"}
+    return {"verdict": "verdict-of-the-model"}
+
+
+async def batched(journal: Journal) -> None:
+    start = Batch(codes=["code-one", "code-two"])
+    await batch.arun(start, ToyBackend(batch_answers), journal=journal, run_id="run")
+
+
+@pytest.mark.parametrize(
+    ("places", "text"),
+    [
+        (["Batch.codes"], "code-one"),  # which the graphs inside begin with
+        (["Checked.verdict"], "verdict-of-the-model"),  # which is in the value of the map too
+        (["Batch.checks"], "verdict-of-the-model"),  # which graphs inside have made
+        (["Report.where"], "Secret Lane"),  # which another field asked for first
+        (["Batch.place"], "Secret Lane"),
+    ],
+)
+async def test_what_graphs_inside_and_shared_dependencies_hold_is_found(places, text):
+    journal = MemoryJournal()
+    await batched(journal)
+    assert text in everything((await journal.read("run")).lines)
+    done = await journal.redact("run", *places)
+    assert done.left == ()
+    assert text not in everything((await journal.read("run")).lines)
+    assert done.values > 0
+
+
+async def test_a_map_of_graphs_that_was_redacted_is_made_anew():
+    class Asked(Node):
+        codes: list[str]
+        checks: Annotated[list[Checked], Map(Graph(start=Item, end=Checked), over="codes")]
+        sure: Annotated[bool, Gate("Sure?")]
+
+        async def __call__(self) -> None: ...
+
+    asked = Graph(start=Asked)
+    journal = MemoryJournal()
+    lm = ToyBackend(batch_answers)
+    start = Asked.model_construct(codes=["code-one", "code-two"])
+    result = await asked.arun(start, lm, journal=journal, run_id="run")
+    assert (result.waiting[0].place, lm.calls) == ("Asked.sure", 2)
+    await journal.redact("run", "Asked.checks")
+    assert "verdict-of-the-model" not in everything((await journal.read("run")).lines)
+    result = await asked.answer("run", "Asked.sure", True, lm, journal=journal)
+    assert [each.verdict for each in result.trace[0].checks] == ["verdict-of-the-model"] * 2
+    # What the calls of before used is not forgotten.
+    assert lm.calls == 4
+    assert result.usage.calls == 4
+
+
+# --- forks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("named", ["run", "fork", "fork of the fork"])
+async def test_runs_that_share_lines_are_redacted_together(kind, named, tmp_path):
+    async with opened(kind, tmp_path) as journal:
+        await recorded(journal, answer=signs)
+        await graph.fork("run", at=1, journal=journal, new_id="fork", text="Dear Ada, again")
+        await graph.resume("fork", ToyBackend(answers), journal=journal, answer=signs)
+        await graph.fork("fork", at=2, journal=journal, new_id="fork of the fork")
+        await recorded(journal, "stranger", answer=signs)
+        done = await journal.redact(named, "Person.email")
+        assert done.runs[0] == named
+        assert set(done.runs) == {"run", "fork", "fork of the fork"}
+        for each in done.runs:
+            assert "ada@example.org" not in everything((await journal.read(each)).lines)
+        assert "ada@example.org" in everything((await journal.read("stranger")).lines)
+        statuses = {info.run_id: info.status for info in await journal.runs()}
+    assert statuses["run"] == statuses["fork"] == "ended"
+    assert statuses["fork of the fork"] == "running"
+
+
+# --- the bytes of the file -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [20, 3000, 40_000], ids="{} characters".format)
+async def test_the_text_is_nowhere_in_the_files_of_the_database(size, tmp_path):
+    """Short values, values that fill pages, and values that go over to pages of their own, among
+    many runs, so that pages were split and filled again."""
+    mark = f"secret-{size:05}-"
+    secret = mark * (size // 13 + 1)
+    path = tmp_path / "runs.db"
+    async with SQLiteJournal(path) as journal:
+        for n in range(15):
+            start = Person(name=f"Somebody {n}", email=f"{n}@example.org" + "x" * (size // 2))
+            await graph.arun(
+                start, ToyBackend(answers), journal=journal, run_id=f"a{n}", answer=signs
+            )
+        await asyncio.gather(
+            *(
+                graph.arun(
+                    Person(name="Ada", email=secret),
+                    ToyBackend(answers),
+                    journal=journal,
+                    run_id=f"run{n}",
+                    answer=signs,
+                )
+                for n in range(5)
+            )
+        )
+        await graph.fork("run0", at=1, journal=journal, new_id="fork", text="other")
+        await journal.delete([f"a{n}" for n in range(0, 15, 2)])
+        assert in_files(tmp_path, mark)
+        for n in range(5):
+            await journal.redact(f"run{n}", "Person.email")
+        # While the journal is open, with its log beside it, and after it is closed.
+        assert in_files(tmp_path, mark) == []
+        assert (await journal.read("run0")).lines[0].kind == "RunStarted"
+    assert in_files(tmp_path, mark) == []
+
+
+async def test_the_answer_at_a_gate_is_nowhere_in_the_file_also_where_it_was_not_used_yet(tmp_path):
+    path = tmp_path / "runs.db"
+    async with SQLiteJournal(path) as journal:
+        result = await recorded(journal)
+        assert result.waiting
+        await graph.answer("run", "Sent.signed", "Margaret H.", journal=journal, go_on=False)
+        await graph.fork("run", at=1, journal=journal, new_id="fork")
+        assert in_files(tmp_path, "Margaret H.")
+        done = await journal.redact("run", "Sent.signed")
+        assert in_files(tmp_path, "Margaret H.") == []
+        assert done.left == ()
+        stored = await journal.read("run")
+        assert stored.answers == {}
+        assert stored.info.status == "waiting"
+        assert [gate.place for gate in stored.info.waiting] == ["Sent.signed"]
+        # And so it is asked once more.
+        result = await graph.answer(
+            "run", "Sent.signed", "Somebody", ToyBackend(answers), journal=journal
+        )
+        assert result.result.signed == "Somebody"
+
+
+async def test_somebody_who_reads_the_file_keeps_old_text_in_its_log_and_that_is_said(tmp_path):
+    path = tmp_path / "runs.db"
+    async with SQLiteJournal(path, busy_timeout=0.05) as journal:
+        await recorded(journal)
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("begin")
+            reader.execute("select * from runs").fetchall()
+            with pytest.raises(JournalError) as raised:
+                await journal.redact("run", "Person.email")
+            assert raised.value.code == "bae-journal-locked"
+        info = (await journal.read("run")).info
+        assert (info.status, info.owner) == ("waiting", None)
+        done = await journal.redact("run", "Person.email")
+        assert done.values == 0
+        assert in_files(tmp_path, "ada@example.org") == []
+
+
+# --- what comes after ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_run_that_is_resumed_afterwards_asks_for_what_is_gone(kind, tmp_path):
+    async with opened(kind, tmp_path) as journal:
+        await recorded(journal)
+        await journal.redact("run", "Person.email")
+        lm = ToyBackend(answers)
+        with pytest.raises(JournalError) as raised:
+            await graph.resume("run", lm, journal=journal, answer=signs)
+        assert raised.value.code == "bae-journal-secret"
+        assert "Person.email" in str(raised.value)
+        result = await graph.resume(
+            "run", lm, journal=journal, answer=signs, given={"Person.email": "new@example.org"}
+        )
+        assert result.result.signed == "Grace Hopper"
+        assert result.trace[0].email == "new@example.org"
+        assert lm.calls == 0  # all that was recorded stands
+
+
+async def test_a_dependency_that_was_redacted_is_made_anew():
+    called: list[str] = []
+
+    def look_up() -> str:
+        called.append("looked up")
+        return "found-by-looking"
+
+    class Asking(Node):
+        found: Annotated[str, Dep(look_up)]
+        sure: Annotated[bool, Gate("Sure?")]
+
+        async def __call__(self) -> None: ...
+
+    asking = Graph(start=Asking)
+    journal = MemoryJournal()
+    await asking.arun(Asking.model_construct(), journal=journal, run_id="run")
+    await journal.redact("run", "Asking.found")
+    assert "found-by-looking" not in everything((await journal.read("run")).lines)
+    result = await asking.answer("run", "Asking.sure", True, journal=journal)
+    assert result.trace[-1].found == "found-by-looking"
+    assert called == ["looked up", "looked up"]
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_redacted_run_that_has_ended_is_still_read_and_listed(kind, tmp_path):
+    async with opened(kind, tmp_path) as journal:
+        await recorded(journal, answer=signs)
+        await journal.redact("run", "Person.email", "Letter.place")
+        result = await graph.resume("run", journal=journal)
+        assert result.result.text == "Dear Ada"
+        assert "email" not in result.trace[0].__dict__
+        assert "withheld" in str(await journal.why("run", "Person.email"))
+        await journal.export(tmp_path / "run.jsonl", ["run"])
+    assert "ada@example.org" not in (tmp_path / "run.jsonl").read_text("utf-8")
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["Persn.email", "Person.mail", "Person.", "", "a/b", "1:x.y.z"])
+async def test_a_field_that_the_run_does_not_have_is_refused_with_those_it_has(place):
+    journal = MemoryJournal()
+    await recorded(journal, answer=signs)
+    before = (await journal.read("run")).lines
+    with pytest.raises(JournalError) as raised:
+        await journal.redact("run", "Person.name", place)
+    assert raised.value.code == "bae-redact-unknown"
+    assert "Person.email" in (raised.value.fix or "")
+    assert (await journal.read("run")).lines == before
+
+
+async def test_redacting_nothing_or_a_run_that_is_not_there_is_refused():
+    journal = MemoryJournal()
+    with pytest.raises(TypeError, match="name a field"):
+        await journal.redact("run")
+    with pytest.raises(JournalError) as raised:
+        await journal.redact("run", "Person.email")
+    assert raised.value.code == "bae-run-unknown"
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_run_that_is_under_way_is_left_alone(kind, tmp_path):
+    arrived, go_on = asyncio.Event(), asyncio.Event()
+
+    async def waits(gate: Any) -> str:
+        arrived.set()
+        await go_on.wait()
+        return "Grace"
+
+    async with opened(kind, tmp_path) as journal:
+        task = asyncio.ensure_future(recorded(journal, answer=waits))
+        await arrived.wait()
+        with pytest.raises(JournalError) as raised:
+            await journal.redact("run", "Person.email")
+        assert raised.value.code == "bae-run-owned"
+        go_on.set()
+        assert (await task).result.signed == "Grace"
+        assert (await journal.redact("run", "Person.email")).values == 1
+
+
+async def test_a_damaged_line_keeps_a_run_from_being_redacted_in_part():
+    journal = MemoryJournal()
+    await recorded(journal, answer=signs)
+    for data in ("{torn", "[]", "{}"):
+        line = next(e for e in (await journal.read("run")).lines if e.kind == "SourceEnded")
+        await journal.replace("run", [line._replace(data=data)])
+        with pytest.raises(JournalError) as raised:
+            await journal.redact("run", "Person.email")
+        assert raised.value.code == "bae-journal-damaged"
+        assert f"line {line.n} of the run run" in raised.value.message
+
+
+async def test_a_cancelled_redaction_leaves_the_run_to_whoever_comes_next():
+    class Slow(MemoryJournal):
+        def __init__(self) -> None:
+            super().__init__()
+            self.replacing = asyncio.Event()
+
+        async def replace(self, run_id: str, lines: Any, forget: Any = ()) -> None:
+            self.replacing.set()
+            await asyncio.Event().wait()
+
+    journal = Slow()
+    await recorded(journal)
+    task = asyncio.ensure_future(journal.redact("run", "Person.email"))
+    await journal.replacing.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    info = (await journal.read("run")).info
+    assert (info.status, info.owner) == ("waiting", None)
+    assert [gate.place for gate in info.waiting] == ["Sent.signed"]
+
+
+# --- the same text -------------------------------------------------------------------------------
+
+
+def test_the_same_text_is_found_in_texts_values_and_json():
+    same = SameText([{"a": ['say "hello"', 12345], "b": True}, "x", None, 7])
+    assert same.is_in('he did say "hello" twice')
+    assert same.is_in(json.dumps({"said": 'say "hello"'}))
+    assert same.is_in({"deep": [{"er": 'say "hello"'}]})
+    assert same.is_in({'say "hello"': 1})
+    assert same.is_in(12345)
+    assert same.is_in("it cost 12345 pounds")
+    assert not same.is_in("it cost 123456 pounds")
+    assert not same.is_in(123456)
+    assert not same.is_in([True, None, 7, "x", "hello"])
+    assert not SameText([]).is_in("anything")

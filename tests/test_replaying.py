@@ -1,0 +1,320 @@
+"""`bae.testing.replaying`: a recorded run is a test. It is run again with what was recorded,
+nothing outside is called, the file is never changed, and what goes another way is told by a diff.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import SecretStr
+
+from bae import LM, BaeError, Dep, Gate, Graph, Map, Node, Recall
+from bae.exceptions import JournalError, ReplayError
+from bae.journal import MemoryJournal, SQLiteJournal
+from bae.testing import Recorded, replaying
+from toy_backend import ToyBackend, choose
+
+CALLED: list[str] = []
+
+
+async def get_weather() -> str:
+    CALLED.append("weather")
+    return "cold"
+
+
+def rated(word: str) -> int:
+    CALLED.append(word)
+    return len(word)
+
+
+class Morning(Node):
+    message: str
+
+    async def __call__(self) -> Day: ...
+
+
+class Day(Node):
+    weather: Annotated[str, Dep(get_weather)]
+    words: list[str]
+    ratings: Annotated[list[int], Map(rated, over="words")]
+
+    async def __call__(self) -> Outfit | Rest: ...
+
+
+class Rest(Node):
+    async def __call__(self) -> None: ...
+
+
+EXTRA = ["scarf"]
+
+
+class Outfit(Node):
+    message: Annotated[str, Recall(Morning)]
+    top: str
+    approved: Annotated[bool, Gate("Fine?")]
+
+    async def __call__(self, lm: LM) -> Worn:
+        shoes = await lm.make(self, Shoes)
+        return Worn(items=[self.top, shoes.kind, *EXTRA])
+
+
+class Shoes(Node):
+    kind: str
+
+    async def __call__(self) -> None: ...
+
+
+class Worn(Node):
+    items: list[str]
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Morning, end=(Worn, Rest))
+
+
+def answers(prompt: Any) -> Any:
+    properties = prompt.schema["properties"]
+    if "words" in properties:
+        return {"words": ["warm", "dry"]}
+    if "kind" in properties:
+        return {"kind": "boots"}
+    if "top" in properties:
+        return {"top": "a thick jumper"}
+    return choose("Outfit")
+
+
+async def yes(gate: Any) -> bool:
+    return True
+
+
+async def record(journal: Any, run_id: str, start: Node | None = None) -> None:
+    await graph.arun(
+        start or Morning(message="ugh"),
+        ToyBackend(answers),
+        journal=journal,
+        run_id=run_id,
+        answer=yes,
+    )
+
+
+def in_a_database(folder: Path, *run_ids: str) -> Path:
+    async def write() -> None:
+        async with SQLiteJournal(folder / "runs.db") as journal:
+            for run_id in run_ids:
+                await record(journal, run_id)
+
+    asyncio.run(write())
+    return folder / "runs.db"
+
+
+def in_lines(folder: Path, *run_ids: str) -> Path:
+    async def write() -> None:
+        journal = MemoryJournal()
+        for run_id in run_ids:
+            await record(journal, run_id)
+        await journal.export(folder / "runs.jsonl")
+
+    asyncio.run(write())
+    return folder / "runs.jsonl"
+
+
+WRITERS = pytest.mark.parametrize("write", [in_lines, in_a_database])
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()
+    } | {"": str(sorted(os.stat(path).st_mtime_ns for path in folder.iterdir()))}
+
+
+@WRITERS
+def test_a_recorded_run_is_run_again_and_nothing_outside_is_called(write, tmp_path):
+    path = write(tmp_path, "one")
+    before = contents(tmp_path)
+    CALLED.clear()
+    with replaying(path) as recorded:
+        result = recorded.run(graph)
+        again = recorded.run(graph, "one")
+    assert result.result == Worn(items=["a thick jumper", "boots", "scarf"])
+    assert [type(node).__name__ for node in result.trace] == ["Morning", "Day", "Outfit", "Worn"]
+    assert again.trace == result.trace
+    assert result.trace[1].ratings == [4, 3]
+    assert result.trace[2].message == "ugh"
+    assert CALLED == []
+    assert contents(tmp_path) == before
+
+
+@WRITERS
+def test_nothing_is_made_beside_a_file_that_may_not_be_written(write, tmp_path):
+    path = write(tmp_path, "one")
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    try:
+        before = contents(tmp_path)
+        with replaying(path) as recorded:
+            assert recorded.run(graph).result.items[0] == "a thick jumper"
+            assert contents(tmp_path) == before
+    finally:
+        tmp_path.chmod(0o755)
+
+
+@WRITERS
+async def test_it_is_used_in_async_tests_too(write, tmp_path):
+    path = await asyncio.to_thread(write, tmp_path, "one")
+    with replaying(path) as recorded:
+        assert (await recorded.arun(graph)).result.items[0] == "a thick jumper"
+        assert [info.run_id for info in recorded.runs] == ["one"]
+    async with replaying(str(path)) as recorded:
+        assert (await recorded.arun(graph, "one")).result.items[0] == "a thick jumper"
+        with pytest.raises(BaeError) as raised:
+            recorded.run(graph)
+        assert raised.value.code == "bae-run-in-loop"
+
+
+@WRITERS
+def test_the_runs_of_a_file_are_listed_and_one_is_chosen(write, tmp_path):
+    path = write(tmp_path, "one", "two")
+    other = Graph(start=Morning, end=(Worn, Rest), name="Other")
+    with replaying(path) as recorded:
+        assert {info.run_id for info in recorded.runs} == {"one", "two"}
+        assert {info.graph for info in recorded.runs} == {"Morning"}
+        assert recorded.run(graph, "two").result.items[0] == "a thick jumper"
+        with pytest.raises(JournalError, match="has 2 runs of Morning") as raised:
+            recorded.run(graph)
+        assert "one" in str(raised.value)
+        assert "two" in str(raised.value)
+        with pytest.raises(JournalError, match="has no run of Other"):
+            recorded.run(other)
+        with pytest.raises(JournalError) as raised:
+            recorded.run(graph, "three")
+        assert raised.value.code == "bae-run-unknown"
+
+
+@WRITERS
+def test_what_goes_another_way_is_told_with_a_diff(write, tmp_path, monkeypatch):
+    path = write(tmp_path, "one")
+    monkeypatch.setattr(f"{__name__}.EXTRA", ["hat"])
+    with replaying(path) as recorded, pytest.raises(ReplayError) as raised:
+        recorded.run(graph)
+    assert raised.value.code == "bae-replay-diverged"
+    assert re.search(r"^-\s+\"scarf\"", raised.value.diff, re.MULTILINE)
+    assert re.search(r"^\+\s+\"hat\"", raised.value.diff, re.MULTILINE)
+
+
+def test_a_journal_that_is_being_written_is_replayed_as_it_is_at_that_moment(tmp_path):
+    async def both() -> None:
+        path = tmp_path / "runs.db"
+        async with SQLiteJournal(path) as journal:
+            await record(journal, "one")
+            assert path.with_name("runs.db-wal").exists()
+            with replaying(path) as recorded:
+                assert (await recorded.arun(graph)).result.items[0] == "a thick jumper"
+                await record(journal, "two")
+                assert [info.run_id for info in recorded.runs] == ["one"]
+            with replaying(path) as recorded:
+                assert len(recorded.runs) == 2
+
+    asyncio.run(both())
+
+
+def test_nothing_is_left_of_what_was_opened(tmp_path, monkeypatch):
+    path = in_a_database(tmp_path, "one")
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    recorded = replaying(path)
+    with recorded:
+        recorded.run(graph)
+        assert len(list(folder.iterdir())) == 1
+    assert list(folder.iterdir()) == []
+    recorded.close()
+    with recorded:  # and once more
+        assert recorded.run(graph).result.items[0] == "a thick jumper"
+    assert list(folder.iterdir()) == []
+    assert isinstance(recorded, Recorded)
+
+
+def test_secrets_and_what_no_journal_holds_are_given(tmp_path):
+    class Client:
+        pass
+
+    def connect() -> Client:
+        raise AssertionError("called")
+
+    class Login(Node):
+        token: SecretStr
+        client: Annotated[Client, Dep(connect)]
+
+        model_config = {"arbitrary_types_allowed": True}
+
+        async def __call__(self) -> In: ...
+
+    class In(Node):
+        name: str
+
+        async def __call__(self) -> None: ...
+
+    login = Graph(start=Login, end=In)
+
+    async def write() -> None:
+        journal = MemoryJournal()
+        await login.arun(
+            Login.model_construct(token=SecretStr("s3cret")),
+            ToyBackend(lambda prompt: {"name": "ada"}),
+            journal=journal,
+            dep_cache={connect: Client()},
+        )
+        await journal.export(tmp_path / "login.jsonl")
+
+    asyncio.run(write())
+    assert "s3cret" not in (tmp_path / "login.jsonl").read_text()
+    with replaying(tmp_path / "login.jsonl") as recorded:
+        with pytest.raises(JournalError) as raised:
+            recorded.run(login)
+        assert raised.value.code == "bae-journal-secret"
+        client = Client()
+        result = recorded.run(
+            login, given={"Login.token": SecretStr("s3cret")}, dep_cache={connect: client}
+        )
+        assert result.result == In(name="ada")
+        assert result.trace[0].client is client
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (None, "bae-journal-failed"),
+        (b"hello", "bae-journal-damaged"),
+        (b"SQLite format 3\x00 and then something else", "bae-journal-damaged"),
+    ],
+)
+def test_a_file_that_cannot_be_replayed_is_said_to_be_so_when_it_is_opened(content, code, tmp_path):
+    path = tmp_path / "runs"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(JournalError) as raised, replaying(path):
+        pass
+    assert raised.value.code == code
+    assert str(path) in str(raised.value)
+
+
+def test_a_database_of_another_program_is_refused(tmp_path):
+    import sqlite3
+    from contextlib import closing
+
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("create table t (x)")
+    before = contents(tmp_path)
+    with replaying(tmp_path / "other.db") as recorded:
+        with pytest.raises(JournalError):
+            recorded.run(graph)
+        with pytest.raises(JournalError):
+            recorded.runs
+    assert contents(tmp_path) == before

@@ -1,0 +1,442 @@
+"""A run with a journal goes on where it was, whatever stopped it: what is recorded is not done
+again, and what was under way is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+
+from bae import (
+    LM,
+    Dep,
+    Gate,
+    Graph,
+    JournalError,
+    LimitError,
+    Map,
+    Node,
+    NodeError,
+    OpenGate,
+    Recall,
+)
+from bae.exceptions import BudgetError, DepError
+from bae.journal import Journal, MemoryJournal, RunResumed, SQLiteJournal, StepStarted
+from bae.lm import Budget
+from bae.testing import ScriptedLM
+from kept_runs import World
+
+WORLD = World()
+
+
+@pytest.fixture(autouse=True)
+def world() -> World:
+    WORLD.__init__()
+    return WORLD
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Journal]:
+    made = MemoryJournal() if request.param == "memory" else SQLiteJournal(tmp_path / "runs.db")
+    async with made:
+        yield made
+
+
+async def get_place() -> str:
+    WORLD.do("place")
+    return "Bern"
+
+
+async def get_weather(place: Annotated[str, Dep(get_place)]) -> str:
+    WORLD.do("weather")
+    return f"rain in {place}"
+
+
+async def look_up(word: str) -> str:
+    WORLD.do(f"look up {word}")
+    return word.upper()
+
+
+class Ask(Node):
+    message: str
+
+    async def __call__(self) -> Think:
+        WORLD.do("ask")
+        return Think(words=self.message.split())
+
+
+class Think(Node):
+    words: list[str]
+    weather: Annotated[str, Dep(get_weather)]
+    found: Annotated[list[str], Map(look_up, over="words")]
+
+    async def __call__(self) -> Outfit | Stay: ...
+
+
+class Stay(Node):
+    reason: str
+
+    async def __call__(self) -> None: ...
+
+
+class Outfit(Node):
+    message: Annotated[str, Recall()]
+    top: str
+
+    async def __call__(self) -> Packed:
+        WORLD.do("outfit")
+        return Packed(item=self.top)
+
+
+class Packed(Node):
+    item: str
+    place: Annotated[str, Dep(get_place)]
+
+    async def __call__(self) -> None:
+        WORLD.do("packed")
+
+
+graph = Graph(start=Ask, end=(Packed, Stay))
+EVERYTHING = {"place", "weather", "ask", "outfit", "packed", "look up a", "look up b"}
+
+
+def script() -> ScriptedLM:
+    return ScriptedLM([Outfit, {"top": "a coat"}])
+
+
+@pytest.mark.parametrize("trouble", ["place", "weather", "look up b", "ask", "outfit", "packed"])
+async def test_a_failed_run_goes_on_and_does_nothing_twice(journal: Journal, trouble: str):
+    lm = script()
+    WORLD.failing.add(trouble)
+    with pytest.raises((DepError, NodeError)) as caught:
+        await graph.arun(Ask(message="a b"), lm, journal=journal, run_id="one")
+    assert caught.value.run_id == "one"
+    (info,) = await journal.runs()
+    assert (info.status, info.owner) == ("failed", None)
+    assert trouble in info.error or "raised Trouble" in info.error
+
+    WORLD.mend()
+    result = await graph.resume("one", lm, journal=journal)
+
+    assert result.result == Packed(item="a coat", place="Bern")
+    assert dict(WORLD.done) == dict.fromkeys(EVERYTHING, 1)
+    names = [type(node).__name__ for node in result.trace]
+    assert names == ["Ask", "Think", "Outfit", "Packed"]
+    assert result.trace[2] == Outfit(message="a b", top="a coat")
+    steps = [record.step for record in result.journal.of(StepStarted)]
+    assert steps == [0, 1, 2, 3]
+    assert len(result.journal.of(RunResumed)) == 1
+    (info,) = await journal.runs()
+    assert (info.status, info.error) == ("ended", "")
+
+
+async def test_a_run_that_ended_is_handed_back_and_nothing_is_called(journal: Journal):
+    first = await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
+    WORLD.done.clear()
+    again = await graph.resume("one", ScriptedLM([]), journal=journal)
+    assert again.result == first.result
+    assert again.trace == first.trace
+    assert WORLD.done == {}
+
+
+async def test_a_cancelled_run_goes_on(journal: Journal):
+    reached = asyncio.Event()
+
+    async def hang() -> int:
+        if reached.is_set():
+            return 1
+        reached.set()
+        await asyncio.Event().wait()
+        return 0
+
+    class Slow(Node):
+        number: Annotated[int, Dep(hang)]
+        place: Annotated[str, Dep(get_place)]
+
+        async def __call__(self) -> None: ...
+
+    slow = Graph(start=Slow)
+    task = asyncio.create_task(slow.arun(Slow(), journal=journal, run_id="one"))
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await journal.runs())[0].status == "cancelled"
+    result = await slow.resume("one", journal=journal)
+    assert result.trace == [Slow(number=1, place="Bern")]
+
+
+async def test_the_bound_on_nodes_counts_from_the_start_of_the_run(journal: Journal):
+    class Count(Node):
+        number: int
+
+        async def __call__(self) -> Count | None:
+            WORLD.do(f"count {self.number}")
+            return Count(number=self.number + 1) if self.number < 5 else None
+
+    counting = Graph(start=Count)
+    with pytest.raises(LimitError):
+        await counting.arun(Count(number=0), max_iters=3, journal=journal, run_id="one")
+    with pytest.raises(LimitError):
+        await counting.resume("one", max_iters=3, journal=journal)
+    with pytest.raises(LimitError):
+        await counting.resume("one", max_iters=5, journal=journal)
+    result = await counting.resume("one", max_iters=6, journal=journal)
+    assert [node.number for node in result.trace] == [0, 1, 2, 3, 4, 5]
+    assert dict(WORLD.done) == {f"count {n}": 1 for n in range(6)}
+
+
+class Write(Node):
+    topic: str
+
+    async def __call__(self) -> Draft: ...
+
+
+class Draft(Node):
+    text: str
+
+    async def __call__(self) -> Final: ...
+
+
+class Final(Node):
+    text: str
+    checked: Annotated[str, Dep(get_place)]
+
+    async def __call__(self) -> None:
+        WORLD.do("final")
+
+
+async def test_a_budget_goes_on_from_what_the_run_has_spent(journal: Journal):
+    writing = Graph(start=Write)
+    WORLD.failing.add("place")
+    with Budget(calls=2) as first, pytest.raises(DepError):
+        lm = ScriptedLM([{"text": "a"}, {"text": "b"}])
+        await writing.arun(Write(topic="x"), lm, journal=journal, run_id="one", prefetch=False)
+    assert first.usage.calls == 1
+    WORLD.mend()
+    with Budget(calls=1) as second, pytest.raises(BudgetError):
+        await writing.resume("one", ScriptedLM([{"text": "b"}]), journal=journal)
+    assert second.usage.calls == 1
+    with Budget(calls=2) as third:
+        result = await writing.resume("one", ScriptedLM([{"text": "b"}]), journal=journal)
+    assert third.usage.calls == 2
+    assert result.usage.calls == 2
+
+
+async def test_a_budget_that_was_there_when_it_was_spent_is_not_charged_twice(journal: Journal):
+    writing = Graph(start=Write)
+    lm = ScriptedLM([{"text": "a"}, {"text": "b"}])
+    WORLD.failing.add("place")
+    with Budget(calls=2) as budget:
+        with pytest.raises(DepError):
+            await writing.arun(Write(topic="x"), lm, journal=journal, run_id="one", prefetch=False)
+        WORLD.mend()
+        await writing.resume("one", lm, journal=journal)
+    assert budget.usage.calls == 2
+
+
+class Inner(Node):
+    word: str
+
+    async def __call__(self) -> Middle:
+        WORLD.do(f"inner {self.word}")
+        return Middle(word=self.word)
+
+
+class Middle(Node):
+    word: str
+    place: Annotated[str, Dep(get_place)]
+
+    async def __call__(self) -> Last:
+        WORLD.do(f"middle {self.word}")
+        return Last(word=self.word)
+
+
+class Last(Node):
+    word: str
+
+    async def __call__(self) -> None:
+        WORLD.do(f"last {self.word}")
+
+
+class Outer(Node):
+    words: list[str]
+    inside: Annotated[list[Last], Map(Graph(start=Inner), over="words", limit=1)]
+
+    async def __call__(self) -> None:
+        WORLD.do("outer")
+
+
+@pytest.mark.parametrize("trouble", ["inner b", "middle b", "last b", "outer", "middle a"])
+async def test_steps_of_graphs_inside_are_not_done_again(journal: Journal, trouble: str):
+    outer = Graph(start=Outer)
+    WORLD.failing.add(trouble)
+    with pytest.raises((DepError, NodeError)):
+        await outer.arun(Outer(words=["a", "b", "c"]), journal=journal, run_id="one")
+    WORLD.mend()
+    result = await outer.resume("one", journal=journal)
+    assert [last.word for last in result.result.inside] == ["a", "b", "c"]
+    wanted = {f"{name} {word}" for name in ("inner", "middle", "last") for word in "abc"}
+    assert dict(WORLD.done) == dict.fromkeys({*wanted, "outer", "place"}, 1)
+
+
+async def test_what_a_body_has_asked_the_lm_is_not_asked_again(journal: Journal):
+    class Topic(Node):
+        name: str
+
+        async def __call__(self, lm: LM) -> Joke:
+            first = await lm.make(self, Joke)
+            WORLD.do("between")
+            second = await lm.make(self, Joke)
+            return Joke(text=f"{first.text} {second.text}")
+
+    class Joke(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    jokes = Graph(start=Topic)
+    WORLD.failing.add("between")
+    with pytest.raises(NodeError):
+        await jokes.arun(
+            Topic(name="x"), ScriptedLM([{"text": "one"}]), journal=journal, run_id="one"
+        )
+    WORLD.mend()
+    result = await jokes.resume("one", ScriptedLM([{"text": "two"}]), journal=journal)
+    assert result.result == Joke(text="one two")
+
+
+async def test_an_unknown_run_and_one_that_is_there_already_are_told(journal: Journal):
+    with pytest.raises(JournalError) as caught:
+        await graph.resume("nobody", script(), journal=journal)
+    assert caught.value.code == "bae-run-unknown"
+    await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
+    with pytest.raises(JournalError) as caught:
+        await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
+    assert caught.value.code == "bae-run-exists"
+    assert "resume" in str(caught.value)
+
+
+async def test_a_run_that_somebody_has_is_not_resumed_by_another(journal: Journal):
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> int:
+        reached.set()
+        await go.wait()
+        return 1
+
+    class Held(Node):
+        number: Annotated[int, Dep(hold)]
+
+        async def __call__(self) -> None: ...
+
+    held = Graph(start=Held)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(held.arun(Held(), journal=journal, run_id="one"))
+        await reached.wait()
+        with pytest.raises(JournalError) as caught:
+            await held.resume("one", journal=journal)
+        assert caught.value.code == "bae-run-owned"
+        go.set()
+    assert task.result().result == Held(number=1)
+
+
+async def test_a_stream_with_a_journal_is_recorded(journal: Journal):
+    async with graph.stream(Ask(message="a b"), script(), journal=journal, run_id="one") as records:
+        seen = [record async for record in records]
+    assert records.result.result.item == "a coat"
+    stored = await journal.read("one")
+    assert stored.info.status == "ended"
+    kinds = [line.kind for line in stored.lines]
+    told = [type(record).__name__ for record in seen]
+    assert kinds == told
+
+
+async def test_values_given_by_the_caller_are_recorded_too(journal: Journal):
+    fakes = {get_place: "Ulm"}
+    WORLD.failing.add("packed")
+    with pytest.raises(NodeError):
+        await graph.arun(
+            Ask(message="a b"), script(), journal=journal, run_id="one", dep_cache={**fakes}
+        )
+    WORLD.mend()
+    result = await graph.resume("one", ScriptedLM([]), journal=journal)
+    assert result.result == Packed(item="a coat", place="Ulm")
+    assert WORLD.done["place"] == 0
+
+
+async def test_something_that_is_no_journal_is_refused_with_what_to_write(tmp_path: Path):
+    with pytest.raises(TypeError, match=r"SQLiteJournal\('runs.db'\)"):
+        await graph.arun(Ask(message="a"), script(), journal="runs.db")  # type: ignore[arg-type]
+
+
+class Refund(Node):
+    amount: int
+    approved: Annotated[bool, Gate("Refund?")]
+    place: Annotated[str, Dep(get_place)]
+
+    async def __call__(self) -> Paid | None:
+        WORLD.do("refund")
+        return Paid(amount=self.amount) if self.approved else None
+
+
+class Paid(Node):
+    amount: int
+
+    async def __call__(self) -> None:
+        WORLD.do("paid")
+
+
+refund = Graph(start=Refund)
+
+
+async def test_a_run_is_parked_at_a_gate_and_goes_on_with_the_answer(journal: Journal):
+    result = await refund.arun(Refund(amount=3), journal=journal, run_id="one")
+    (gate,) = result.waiting
+    assert gate.address == "0:Refund.approved"
+    (info,) = await journal.runs(status="waiting")
+    assert info.owner is None
+    assert [(g.gate, g.question) for g in info.waiting] == [("0:Refund.approved", "Refund?")]
+    result = await refund.answer("one", "Refund.approved", True, journal=journal)
+    assert result.result == Paid(amount=3)
+    assert dict(WORLD.done) == {"place": 1, "refund": 1, "paid": 1}
+
+
+async def test_it_stays_parked_when_it_is_resumed_without_an_answer(journal: Journal):
+    await refund.arun(Refund(amount=3), journal=journal, run_id="one")
+    result = await refund.resume("one", journal=journal)
+    assert [gate.address for gate in result.waiting] == ["0:Refund.approved"]
+    assert (await journal.runs())[0].status == "waiting"
+    assert WORLD.done == {"place": 1}
+
+
+async def test_recovering_takes_up_what_was_interrupted_and_what_can_go_on(journal: Journal):
+    await refund.arun(Refund(amount=1), journal=journal, run_id="parked")
+    await refund.arun(Refund(amount=2), journal=journal, run_id="answered")
+    await refund.answer("answered", "approved", True, journal=journal, go_on=False)
+    await refund.arun(Refund(amount=3), journal=journal, run_id="done", answer=_yes)
+    forked = await refund.fork("done", at=0, journal=journal, amount=4)
+    recovered = await refund.recover(journal=journal)
+    assert {each.run_id for each in recovered} == {forked, "answered"}
+    amounts = {each.run_id: each.result and each.result.trace[-1].amount for each in recovered}
+    assert amounts == {forked: 4, "answered": 2}
+    assert await refund.recover(journal=journal) == []
+
+
+async def _yes(gate: OpenGate) -> bool:
+    return True
+
+
+async def test_a_run_that_fails_while_it_is_recovered_is_handed_back_with_its_error(
+    journal: Journal,
+):
+    await refund.arun(Refund(amount=3), journal=journal, run_id="done", answer=_yes)
+    forked = await refund.fork("done", at=0, journal=journal)
+    WORLD.failing.add("refund")
+    (recovered,) = await refund.recover(journal=journal)
+    assert recovered.run_id == forked
+    assert isinstance(recovered.error, NodeError)
+    assert await refund.recover(journal=journal) == []
