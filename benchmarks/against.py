@@ -1,5 +1,5 @@
-"""Has a change made runs without a journal slower? The cases a1 and d with this checkout's bae and
-that of another checkout, in turns, each sample in a process of its own:
+"""Has a change made runs without a stored journal slower or larger? The cases a1 and d with the bae
+of this checkout and with that of another one, in turns, each sample in a process of its own:
 
     git worktree add /tmp/before some-commit
     python -m benchmarks.against /tmp/before
@@ -53,10 +53,10 @@ def chain_in(source: Path) -> float:
     return float(seconds)
 
 
-def crowd_in(source: Path) -> float:
-    """Seconds of a smaller case d."""
+def crowd_in(source: Path) -> dict[str, float]:
+    """A smaller case d: its seconds and its bytes."""
     os.environ["PYTHONPATH"] = str(source)
-    return child(BAE, CROWD)["seconds"]
+    return child(BAE, CROWD)
 
 
 def main() -> int:
@@ -65,15 +65,26 @@ def main() -> int:
     made.add_argument("--rounds", type=int, default=ROUNDS)
     options = made.parse_args()
     sources = {"this": ROOT / "src", "other": options.other / "src"}
-    for name, take, unit in (("a1", chain_in, 1e6 / STEPS), ("d", crowd_in, 1e6 / CROWD)):
-        found = {key: Samples() for key in sources}
-        for number in range(options.rounds):
-            for key in sources if number % 2 else reversed(sources):
-                found[key].append(take(sources[key]))
-        for key, mine in found.items():
-            print(f"{name:3} {key:6} {figure(mine.median * unit)} µs ({spread(mine, unit)})")
-        print(f"{name:3} this / other: {found['this'].ratio_to(found['other']):.3f}", flush=True)
+    steps, times, sizes = ({key: Samples() for key in sources} for _ in range(3))
+    for number in range(options.rounds):
+        for key in sources if number % 2 else reversed(sources):
+            steps[key].append(chain_in(sources[key]))
+            crowd = crowd_in(sources[key])
+            times[key].append(crowd["seconds"])
+            sizes[key].append(crowd["bytes"])
+    show("a1, µs a step", steps, 1e6 / STEPS)
+    show("d, µs a run", times, 1e6 / CROWD)
+    show("d, KiB a run", sizes, 1 / 1024 / CROWD)
     return 0
+
+
+def show(what: str, found: dict[str, Samples], scale: float) -> None:
+    """Both, and their ratio."""
+    shown = ", ".join(
+        f"{key} {figure(mine.median * scale)} ({spread(mine, scale)})"
+        for key, mine in found.items()
+    )
+    print(f"{what}: {shown}; this is {found['this'].ratio_to(found['other']):.3f} × the other")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,17 @@
-"""For tests of journals: lines, runs of them, and what a store says about them."""
+"""For tests of journals: lines, runs of them, what a store says about them, and programs that write
+one from a process of their own."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae import JournalError
 from bae.journal import Journal, Line
 
 SHAPE = '{"nodes": []}'
@@ -24,9 +36,43 @@ async def ended(journal: Journal, run_id="run", count=1, *, status="ended", **fi
     await journal.release(claim, status, [])
 
 
+@contextmanager
+def refused(code: str) -> Iterator[pytest.ExceptionInfo[JournalError]]:
+    """What is inside is refused with this code, and says what to do."""
+    with pytest.raises(JournalError) as info:
+        yield info
+    assert info.value.code == code, info.value
+    assert info.value.fix
+
+
 async def numbers(journal: Journal, run_id="run"):
     return [each.n for each in (await journal.read(run_id)).lines]
 
 
 async def ids(journal: Journal, **wanted):
     return [run.run_id for run in await journal.runs(**wanted)]
+
+
+def program(text: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """A Python program of its own, which finds bae and the modules of the tests."""
+    tests = Path(__file__).parent
+    path = os.pathsep.join(
+        [str(tests.parent / "src"), str(tests), os.environ.get("PYTHONPATH", "")]
+    )
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", text, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def printed(text: str, *arguments: object) -> str:
+    """What a program prints that ends well and complains about nothing."""
+    with program(text, *arguments) as started:
+        out, complaints = started.communicate(timeout=60)
+    assert (started.returncode, complaints) == (0, "")
+    return out.strip()

@@ -206,3 +206,27 @@ async def test_somebody_who_answers_too_slowly_is_not_waited_for():
 def test_a_time_that_is_none_is_refused():
     with pytest.raises(ValueError, match="above 0"):
         Gate("ok?", timeout=0)
+
+
+async def test_a_fork_asks_people_anew(journal: Journal):
+    await refund.arun(Refund(amount=1), journal=journal, run_id="one")
+    await refund.answer("one", "approved", True, journal=journal)
+
+    class Ask(Node):
+        amount: int
+
+        async def __call__(self) -> Approve:
+            return Approve(amount=self.amount)
+
+    class Approve(Node):
+        amount: int
+        approved: Annotated[bool, Gate("Refund?")]
+
+        async def __call__(self) -> None: ...
+
+    asking = Graph(start=Ask)
+    await asking.arun(Ask(amount=1), journal=journal, run_id="two")
+    await asking.answer("two", "approved", True, journal=journal)
+    forked = await asking.fork("two", at=0, journal=journal, amount=1000)
+    result = await asking.resume(forked, journal=journal)
+    assert [gate.place for gate in result.waiting] == ["Approve.approved"]

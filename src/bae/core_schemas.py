@@ -1,16 +1,18 @@
 """Pydantic's core schemas, and the change that reading JSON needs in one: JSON has no enum members,
 and pydantic takes nothing but the member itself where a `Literal` names it, or where its value is
-no text and no number. `draft.py` reads answers with it."""
+no text and no number. `draft.py` reads answers with it, the journal what it has stored."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from enum import Enum
-from typing import Any, cast
+from threading import Lock
+from typing import Any, Final, TypeVar, cast
 
-from pydantic_core import to_json
+from pydantic_core import SchemaSerializer, SchemaValidator, to_json
 
 Schema = dict[str, Any]
+Made = TypeVar("Made", SchemaValidator, SchemaSerializer)
 
 
 def by_value(schema: Any) -> Any:
@@ -61,6 +63,29 @@ def classes_in(schema: Any) -> set[type]:
         elif isinstance(current, list):
             ahead.extend(cast(list[Any], current))
     return found
+
+
+def compiled(make: type[Made], schema: Any, config: Any) -> Made:
+    """The validator or serializer of a changed schema. What is inside models is as new as the rest,
+    so those that pydantic has made for their classes will not do."""
+    try:
+        return cast(Any, make)(schema, config, _use_prebuilt=False)
+    except TypeError:
+        pass
+    # Versions of pydantic without that parameter take what is there for classes that are complete,
+    # so none is while this is compiled. Nothing else looks at that then.
+    classes = [c for c in classes_in(schema) if c.__dict__.get("__pydantic_complete__") is True]
+    with _COMPILING:
+        for cls in classes:
+            type.__setattr__(cls, "__pydantic_complete__", False)
+        try:
+            return make(schema, config)
+        finally:
+            for cls in classes:
+                type.__setattr__(cls, "__pydantic_complete__", True)
+
+
+_COMPILING: Final = Lock()
 
 
 def _inside(key: str, schema: Any) -> Any:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic_core import SchemaValidator, to_json
 
 from bae.assignable import union_members
-from bae.core_schemas import by_value, classes_in
+from bae.core_schemas import by_value, compiled
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -220,28 +219,7 @@ def _compiled(schema: Any, config: Any, reads: bool) -> SchemaValidator:
     shape = by_value(schema) if reads else schema
     if shape is schema:
         return SchemaValidator(shape, config)
-    # What is inside models is as new as the rest: their own validators will not do.
-    try:
-        return cast(Any, SchemaValidator)(shape, config, _use_prebuilt=False)
-    except TypeError:
-        return _compiled_anew(shape, config)
-
-
-def _compiled_anew(shape: Any, config: Any) -> SchemaValidator:
-    """For versions of pydantic without that parameter: they take the validators of classes that
-    are complete, so none is while this is compiled. Nothing else looks at that then."""
-    classes = [c for c in classes_in(shape) if c.__dict__.get("__pydantic_complete__") is True]
-    with _COMPILING:
-        for cls in classes:
-            type.__setattr__(cls, "__pydantic_complete__", False)
-        try:
-            return SchemaValidator(shape, config)
-        finally:
-            for cls in classes:
-                type.__setattr__(cls, "__pydantic_complete__", True)
-
-
-_COMPILING = Lock()
+    return compiled(SchemaValidator, shape, config)
 
 
 def _reshaped(

@@ -369,8 +369,8 @@ class Graph(Generic[S, T]):
         `go_on=False` the answer is only stored, for whoever resumes the run. The other parameters
         are those of `resume`.
         """
+        from bae.journal.answering import answer as answer_gate
         from bae.journal.resuming import Options
-        from bae.journal.resuming import answer as answer_gate
 
         options = Options(lm, max_iters, prefetch, answer, dep_cache)
         return await answer_gate(self, run_id, field, value, options, journal, given, go_on)
@@ -390,7 +390,7 @@ class Graph(Generic[S, T]):
         The node at that step is taken with the `changed` fields, and `resume` with the new id goes
         on from it. Nothing before it is done again, and the other run stays as it is.
         """
-        from bae.journal.resuming import fork
+        from bae.journal.forking import fork
 
         return await fork(self, run_id, at, journal, new_id, changed)
 

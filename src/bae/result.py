@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from bae.exceptions import GateError
+from bae.exceptions import GateError, JournalError
 
 if TYPE_CHECKING:
     from bae.journal.of_run import RunJournal
@@ -25,7 +25,7 @@ class GraphResult(Generic[T]):
     - `.usage`: what the LM calls used; `.journal`: everything that happened; `.run_id`.
     """
 
-    __slots__ = ("journal", "node", "run_id", "trace", "waiting")
+    __slots__ = ("journal", "node", "run_id", "trace", "unfinished", "waiting")
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class GraphResult(Generic[T]):
         self.run_id = run_id
         self.node = node
         self.waiting = waiting
+        self.unfinished = ""
+        """Why a run that is only looked at has no result, where it waits for nobody."""
 
     @property
     def result(self) -> T:
@@ -53,6 +55,15 @@ class GraphResult(Generic[T]):
             )
             error.trace, error.journal, error.run_id = self.trace, self.journal, self.run_id
             raise error
+        if self.unfinished:
+            failure = JournalError(
+                f"the run has no result yet: {self.unfinished}",
+                run_id=self.run_id,
+                code="bae-run-unfinished",
+                fix=f"go on with it: await graph.resume({self.run_id!r}, …)",
+            )
+            failure.trace, failure.journal = self.trace, self.journal
+            raise failure
         return self.trace[-1]  # type: ignore[return-value]  # the graph's proof says so
 
     @property
@@ -69,4 +80,5 @@ class GraphResult(Generic[T]):
         way = " -> ".join(type(node).__name__ for node in self.trace)
         gates = ", ".join(gate.place for gate in self.waiting)
         state = f" waiting for {gates}" if gates else ""
+        state += f" unfinished: {self.unfinished}" if self.unfinished else ""
         return f"<GraphResult {way}{state}>"

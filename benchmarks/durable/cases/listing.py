@@ -1,7 +1,7 @@
 """How long it takes to open a journal of very many runs and list the newest.
 
-The runs are copies, made by SQL, of one that bae has stored: a hundred thousand real ones would take
-minutes. A copy has all its lines.
+The runs are copies, made by SQL, of one that bae has stored: a hundred thousand real ones would
+take minutes. A copy has all its lines.
 """
 
 from __future__ import annotations

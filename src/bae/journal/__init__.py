@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from bae.journal.memory import MemoryJournal
     from bae.journal.recovering import Recovered
     from bae.journal.sqlite import SQLiteJournal
-    from bae.journal.store import Claim, Journal, Line, ParkedGate, RunInfo, StoredRun
-    from bae.journal.provenance import Provenance
+    from bae.journal.store import Claim, Journal, Line, ParkedGate, RunInfo, Status, StoredRun
+    from bae.journal.provenance import JudgedAnswer, Provenance
 
 __all__ = [
     "AnswerJudged",
@@ -50,6 +50,7 @@ __all__ = [
     "GateOpened",
     "ItemEnded",
     "Journal",
+    "JudgedAnswer",
     "LMAnswered",
     "LMUsed",
     "Line",
@@ -70,6 +71,7 @@ __all__ = [
     "SQLiteJournal",
     "SourceEnded",
     "SourceStarted",
+    "Status",
     "StepStarted",
     "StoredRun",
     "TextArrived",
@@ -81,6 +83,7 @@ _MODULES = {
     "BrokenRun": "deployment",
     "Change": "comparing",
     "check": "deployment",
+    "JudgedAnswer": "provenance",
     "MemoryJournal": "memory",
     "Provenance": "provenance",
     "Recovered": "recovering",

@@ -109,19 +109,15 @@ class _Checks:
         if inner["type"] != "model-fields":  # a root model
             root = self.of(inner)
             return lambda value: type(value) is cls and (root is None or root(value.root))
-        names = list(inner["fields"])
+        names = frozenset(inner["fields"])
         checks = [(n, c) for n, f in inner["fields"].items() if (c := self.of(f["schema"]))]
 
         def check(value: Any) -> bool:
-            if type(value) is not cls or len(value.__dict__) < len(names):
+            if type(value) is not cls or not value.__dict__.keys() >= names:
                 return False
-            held = value.__dict__
-            extra = value.__pydantic_extra__
-            return (
-                all(name in held for name in names)
-                and all(each(held[name]) for name, each in checks)
-                and (not extra or is_plain(extra))
-            )
+            if value.__pydantic_extra__ and not is_plain(value.__pydantic_extra__):
+                return False
+            return not checks or all(each(value.__dict__[name]) for name, each in checks)
 
         return check
 

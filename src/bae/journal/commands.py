@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from bae.exceptions import BaeError, JournalError
+from bae.exceptions import JournalError
 from bae.journal.printing import story_of, table_of
 from bae.journal.recorded import RecordedRuns, is_sqlite
 from bae.journal.run_lines import write_run
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.lines import Existing
     from bae.testing.written_tests import GraphName
-
-
-class CommandError(BaeError):
-    """A command was asked for something that it cannot, or will not, do."""
-
-    default_code = "bae-command-refused"
 
 
 async def runs(
@@ -108,17 +102,17 @@ async def write_test(file: str, run: str, graph: str, output: str, *, force: boo
     target = Path(output)
     cassette = target.with_suffix(".jsonl")
     if target.suffix != ".py":
-        raise CommandError(f"{output} is no Python file", fix="write -o tests/test_….py")
+        raise _refused(f"{output} is no Python file", fix="write -o tests/test_….py")
     _refuse_existing([target, cassette], force)
     try:
         name = GraphName.read(graph)
     except ValueError as error:
-        raise CommandError(str(error)) from error
+        raise _refused(str(error)) from error
     async with _to_read(file) as journal:
         stored = await journal.read(await _id_of(journal, run))
     info = stored.info
     if info.status not in ("ended", "waiting"):
-        raise CommandError(
+        raise _refused(
             f"the run {info.run_id} is {info.status}, and a test is made of one that has ended",
             fix="go on with it by graph.resume",
         )
@@ -160,7 +154,7 @@ def _to_write(file: str, *, new: bool = False) -> Journal:
     if not new:
         _must_exist(file)
     if os.path.exists(file) and os.path.getsize(file) and not is_sqlite(file):
-        raise CommandError(
+        raise _refused(
             f"{file} is no journal that can be written",
             fix="give the file of a SQLiteJournal; the runs of an exported file are loaded into "
             "one with: load FILE IN.jsonl",
@@ -172,7 +166,7 @@ def _to_write(file: str, *, new: bool = False) -> Journal:
 
 def _must_exist(file: str) -> None:
     if not os.path.isfile(file):
-        raise CommandError(
+        raise _refused(
             f"there is no file {file}", fix="give the path of a journal: that of a SQLiteJournal"
         )
 
@@ -199,7 +193,7 @@ async def _id_of(journal: Journal, said: str) -> str:
     what = f"no run is called {said}, nor begins so"
     if found:
         what = f"several runs begin with {said}: {', '.join(found)}"
-    raise CommandError(what, fix="list them with: runs FILE")
+    raise _refused(what, fix="list them with: runs FILE")
 
 
 def _graph(name: GraphName) -> Graph[Any, Any]:
@@ -210,14 +204,14 @@ def _graph(name: GraphName) -> Graph[Any, Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name.module}.".startswith(f"{error.name}."):
             raise
-        raise CommandError(
+        raise _refused(
             f"there is no module {name.module}",
             fix="run this where your tests run, with the same PYTHONPATH",
         ) from error
     for part in name.attribute.split("."):
         found = getattr(found, part, None)
     if not isinstance(found, Graph):
-        raise CommandError(
+        raise _refused(
             f"{name.module}:{name.attribute} is {type(found).__name__}, and no Graph",
             fix="name the graph that the run is of, as package.module:graph",
         )
@@ -227,7 +221,7 @@ def _graph(name: GraphName) -> Graph[Any, Any]:
 def _refuse_existing(paths: Sequence[Path], force: bool) -> None:
     there = [str(path) for path in paths if path.exists()]
     if there and not force:
-        raise CommandError(
+        raise _refused(
             f"{' and '.join(there)} {'is' if len(there) == 1 else 'are'} there already",
             fix="give another name, or --force to write over it",
         )
@@ -239,8 +233,12 @@ def _write(path: Path, data: bytes) -> None:
     except OSError as error:
         with suppress(OSError):
             path.unlink()
-        raise CommandError(f"{path} could not be written: {error.strerror}") from error
+        raise _refused(f"{path} could not be written: {error.strerror}") from error
 
 
 def _count(number: int) -> str:
     return "1 run" if number == 1 else f"{number} runs"
+
+
+def _refused(message: str, fix: str | None = None) -> JournalError:
+    return JournalError(message, code="bae-command-refused", fix=fix)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from bae.journal.shapes import Json, Shape, ShapeView
 from bae.journal.widening import Difference, Differences
@@ -316,6 +316,6 @@ def _nodes(view: ShapeView) -> frozenset[str]:
     return frozenset(name for graph in view.graphs for name in graph["classes"])
 
 
-def _source(field: Json) -> Any:
+def _source(field: Json) -> str:
     names = {"plain": "no source", "dep": "Dep", "map": "Map", "gate": "Gate", "recall": "Recall"}
-    return names.get(field["kind"], field["kind"])
+    return names.get(field["kind"]) or str(field["kind"])

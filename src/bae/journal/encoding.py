@@ -9,14 +9,13 @@ from dataclasses import fields
 from hashlib import sha256
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, cast
-from weakref import WeakKeyDictionary
 
 from pydantic_core import to_json
 
 from bae.exceptions import BaeError, JournalError, describe
-from bae.journal.keepable import every_graph
+from bae.journal.hidden import hidden_in
 from bae.journal.line_objects import RecordedError
-from bae.journal.nodes import call_at, kept_node
+from bae.journal.nodes import kept_node
 from bae.journal.records import (
     AnswerJudged,
     AnswerRestarted,
@@ -41,7 +40,6 @@ from bae.journal.records import (
 )
 from bae.journal.values import LIVE, WITHHELD, Unkeepable
 from bae.lm.usage import Usage
-from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -63,10 +61,7 @@ class Encoder:
     ) -> None:
         self._secrets = secrets
         self._prompts = prompts
-        found = _OF_GRAPHS.get(graph)
-        if found is None:
-            found = _OF_GRAPHS[graph] = _Hidden(graph)
-        self._hidden = found
+        self._hidden = hidden_in(graph)
 
     def encode(self, record: Record) -> str:
         """The `data` of a record's line: a JSON object.
@@ -105,7 +100,10 @@ class Encoder:
     def _source_ended(self, record: SourceEnded) -> str:
         said = f'{_source(record)},"seconds":{_quoted(record.seconds)}'
         if record.error is not None:
-            return f'{said},"error":{_error(record.error)}}}'
+            hide = not self._secrets and self._hidden.call(
+                record.node_type, record.field, record.route
+            )
+            return f'{said},"error":{_error(record.error, hide)}}}'
         if record.source == "map" and not record.route:
             return f'{said},"items":true}}'
         value = self._value(record.node_type, record.field, record.route, record.value)
@@ -122,9 +120,7 @@ class Encoder:
         source = kept.call(field, route)
         if source.verdict == "live":
             return _LIVE
-        if not self._secrets and (
-            source.verdict == "secret" or self._hidden.call(node_type, field, route)
-        ):
+        if not self._secrets and self._hidden.call(node_type, field, route):
             return _WITHHELD
         gate = kept.plan.fields[field].kind == "gate"
         try:
@@ -176,8 +172,9 @@ class Encoder:
             "verdict": attempt.verdict,
             "errors": attempt.errors,
             "usage": _usage(attempt.usage),
-            "prompt": sha256(_encoded(attempt.asked)).hexdigest()[:16],
         }
+        if attempt.asked:  # an LM that is no backend has a prompt of its own that nobody knows
+            said["prompt"] = sha256(_encoded(attempt.asked)).hexdigest()[:16]
         if not self._secrets and self._hidden.asks(record.by):
             # What a validator says of a value may quote it.
             said["errors"] = [error.partition(":")[0] for error in attempt.errors]
@@ -187,7 +184,8 @@ class Encoder:
 
     def _answer_restarted(self, record: AnswerRestarted) -> str:
         by, wait = _quoted(record.by), _quoted(record.wait)
-        return f'{{"by":{by},"error":{_error(record.error)},"wait":{wait}}}'
+        hide = not self._secrets and self._hidden.asks(record.by)
+        return f'{{"by":{by},"error":{_error(record.error, hide)},"wait":{wait}}}'
 
     def _lm_answered(self, record: LMAnswered) -> str:
         value = record.value
@@ -239,46 +237,6 @@ _KINDS: Final = cast(
 )
 
 
-class _Hidden:
-    """What of a graph, and of those inside it, is a secret."""
-
-    def __init__(self, graph: Graph[Any, Any]) -> None:
-        self._calls: set[Any] = set()
-        self._asks: dict[str, bool] = {}
-        self._any = False
-        for each in every_graph(graph):
-            holds = {cls: bool(kept_node(cls).secret) for cls in each.plans}
-            self._any |= any(holds.values())
-            for cls, plan in each.plans.items():
-                for field in plan.sourced:
-                    if not field.info.repr and field.call is not None:
-                        self._calls.add(field.call.key)
-                below = any(holds[successor] for successor in plan.successors)
-                doing = f"choosing where to go on from {plan.name}"
-                self._asks[doing] = self._asks.get(doing, False) or holds[cls] or below
-                for successor in plan.successors:
-                    doing = f"filling {successor.__name__}"
-                    shown = holds[cls] or holds[successor]
-                    self._asks[doing] = self._asks.get(doing, False) or shown
-
-    def call(self, node_type: type[Node], field: str, route: str) -> bool:
-        """Whether the value of a dependency stands in a field that is not to be shown."""
-        plan = plan_of(node_type).fields[field]
-        if not route and not plan.info.repr:
-            return True
-        if not self._calls:
-            return False
-        call = call_at(plan, route)
-        return call is not None and call.key in self._calls
-
-    def asks(self, by: str) -> bool:
-        """Whether an LM is told, or tells, a secret while it does what `by` says. What bodies and
-        functions ask is not known, so there any secret of the graph counts."""
-        return self._asks.get(by, self._any)
-
-
-_OF_GRAPHS: Final[WeakKeyDictionary[Graph[Any, Any], _Hidden]] = WeakKeyDictionary()
-
 _LIVE: Final = '"live":true'
 _WITHHELD: Final = '"withheld":true'
 
@@ -294,7 +252,7 @@ def _source(record: SourceStarted | SourceEnded) -> str:
     return f'{{{place},"source":"{record.source}","by":{by}{route}'
 
 
-def _error(error: BaseException) -> str:
+def _error(error: BaseException, hide: bool = False) -> str:
     kind, code = type(error).__name__, None
     if isinstance(error, BaeError):
         code, message = error.code, error.message.partition("\n")[0]
@@ -302,7 +260,7 @@ def _error(error: BaseException) -> str:
         kind, code, message = error.type_name, error.code, error.message
     else:
         message = describe(error).partition(": ")[2]
-    return _quoted({"type": kind, "code": code, "message": message})
+    return _quoted({"type": kind, "code": code, "message": "withheld" if hide else message})
 
 
 def _class_name(cls: type[Any]) -> str | None:

@@ -154,7 +154,7 @@ class _Walk:
     def _other(self, schema: Schema, kind: str) -> Any:
         facts = self.facts
         if kind in NEVER and "serialization" not in schema:
-            who = schema.get("cls_repr") or getattr(schema.get("cls"), "__name__", "a function")
+            who = schema.get("cls_repr") or getattr(schema.get("cls"), "__name__", "a class")
             facts.live = facts.live or NEVER[kind].format(who)
             return schema
         if kind == "any" or kind == "definition-ref":

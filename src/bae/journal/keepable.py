@@ -75,7 +75,7 @@ def notes(graph: Graph[Any, Any]) -> list[Problem]:
 
 
 def _of_source(kept: KeptNode, name: str, place: str) -> Iterator[Problem]:
-    for route in _routes(kept.plan.fields[name].call):
+    for route in routes(kept.plan.fields[name].call):
         source = kept.call(name, route)
         hidden = not route and name in kept.secret
         if source.verdict == "live":
@@ -91,12 +91,12 @@ def _of_source(kept: KeptNode, name: str, place: str) -> Iterator[Problem]:
             )
 
 
-def _routes(call: CallPlan | None, before: str = "") -> Iterator[str]:
+def routes(call: CallPlan | None, before: str = "") -> Iterator[str]:
     """The ways to a call and to whatever it waits for."""
     if call is not None:
         yield before
         for parameter, below in call.inputs:
-            yield from _routes(below.call, f"{before}({parameter})")
+            yield from routes(below.call, f"{before}({parameter})")
 
 
 def _why_secret(kept: KeptNode, name: str) -> str:
@@ -105,8 +105,9 @@ def _why_secret(kept: KeptNode, name: str) -> str:
 
 def _nodes(graph: Graph[Any, Any]) -> Iterator[KeptNode]:
     """How the nodes of a graph, and of those inside it, are kept, each class once."""
-    classes = {cls: None for each in every_graph(graph) for cls in each.plans}
-    return map(kept_node, classes)
+    plans = {cls: plan for each in every_graph(graph) for cls, plan in each.plans.items()}
+    # Of a class whose names are not all there yet nothing is known, which the proof says.
+    return (kept_node(cls) for cls, plan in plans.items() if not plan.unresolved)
 
 
 def every_graph(graph: Graph[Any, Any]) -> list[Graph[Any, Any]]:

@@ -10,7 +10,7 @@ from threading import Lock
 from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bae.exceptions import JournalError, describe
+from bae.exceptions import BaeError, JournalError, describe
 from bae.journal.recording import Recording
 from bae.journal.records import (
     LMAnswered,
@@ -22,7 +22,7 @@ from bae.journal.records import (
     TextArrived,
 )
 from bae.journal.store import Claim, Journal, Line, ParkedGate
-from bae.journal.values import read_field
+from bae.journal.values import read_answer
 from bae.run import NOTHING
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ class Keeper:
         self._broken: JournalError | None = None
         # An LM may tell of an answer from a thread of its own.
         self._order = Lock()
+
+    @property
+    def has_claim(self) -> bool:
+        """Whether the run is still this one's to write."""
+        return self._claim is not None
 
     def going_on(self, past: Recording, claim: Claim) -> Keeper:
         """The keeper of the same run once it goes on after a stop, in the same process."""
@@ -152,7 +157,7 @@ class Keeper:
         answer = self.past.answers.get(gate.address)
         if answer is None:
             return NOTHING
-        return read_field(plan.node, gate.field_name, answer)
+        return read_answer(plan.node, gate.field_name, answer)
 
     def opened(self, gate: OpenGate) -> float | None:
         """When a gate was reached first; None where it is reached now."""
@@ -207,7 +212,7 @@ class Keeper:
             ParkedGate(gate.address, gate.place, gate.question, gate.deadline)
             for gate in ended.gates
         ]
-        said = describe(ended.error) if ended.error is not None else ""
+        said = _said(ended.error) if ended.error is not None else ""
         claim, self._claim = self._claim, None
         # After lines that could not be stored there would be a gap.
         lines = [] if self._broken is not None else self._numbered([ended])
@@ -246,12 +251,38 @@ class Keeper:
             except BaseException:
                 self._n = before  # nothing of it is stored
                 raise
-            stored = self.journal.append(self._claim, lines)
+            try:
+                stored = self.journal.append(self._claim, lines)
+            except Exception as error:
+                self._broken = _unforeseen(error, self._claim.run_id)
+                raise self._broken from error
         try:
             await stored
         except JournalError as error:
             self._broken = error
             raise
+        except Exception as error:  # of a store that is somebody's own
+            self._broken = _unforeseen(error, self._claim.run_id)
+            raise self._broken from error
+
+
+def _said(error: BaseException) -> str:
+    """One line about what a run failed with, and about what was behind it."""
+    if isinstance(error, BaeError):
+        cause = f" ({describe(error.cause)})" if error.cause is not None else ""
+        return f"[{error.code}] {error.message.splitlines()[0]}{cause}"
+    return describe(error)
+
+
+def _unforeseen(error: Exception, run_id: str) -> JournalError:
+    if isinstance(error, JournalError):
+        return error
+    return JournalError(
+        f"the journal raised {type(error).__name__} instead of storing a line",
+        run_id=run_id,
+        cause=error,
+        fix="see the cause; resume the run once it is mended",
+    )
 
 
 async def to_the_end(work: Awaitable[T], then: Callable[[T], None] | None = None) -> T:

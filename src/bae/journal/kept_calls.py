@@ -48,9 +48,9 @@ class KeptGraph:
     def dump(self, value: Node) -> str:
         """The node as JSON. Raises `Unkeepable` where it is none that the graph ends at."""
         cls = type(value)
-        if self.verdict == "live" or self._ends.get(cls.__name__) is not cls:
-            raise Unkeepable(self.why or f"the graph does not end at {cls.__name__}")
-        return kept_node(cls).dump(value, secrets=True)
+        if self._ends.get(cls.__name__) is not cls:
+            raise Unkeepable(f"the graph does not end at {cls.__name__}")
+        return kept_node(cls).dump_whole(value)
 
     def load(self, data: Any) -> Node:
         """The node from its JSON."""

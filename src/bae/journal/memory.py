@@ -158,7 +158,6 @@ class MemoryJournal(Journal):
                 parent.shape,
                 parent.shape_hash,
                 [*parent.lines[:upto], *lines],
-                answers=dict(parent.answers),
                 parent=run_id,
                 shared=upto,
             )

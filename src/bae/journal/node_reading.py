@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import ValidationError
 from pydantic_core import SchemaValidator, to_json
 
-from bae.core_schemas import by_value
+from bae.core_schemas import by_value, compiled
 from bae.draft import complete, fields_schema, from_answer, hold, model_config_of, validated
 from bae.journal.exact import Mode, exact_config, fields_exact
 from bae.journal.nodes import KeptNode, secret_needed, unreadable
-from bae.journal.values import compiled
 
 if TYPE_CHECKING:
     from bae.node import Node

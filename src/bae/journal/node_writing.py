@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import SchemaSerializer
 
+from bae.core_schemas import compiled
 from bae.draft import field_schema, model_config_of
 from bae.journal.checking import check_for
 from bae.journal.exact import Facts, exact_config, fields_exact, made_exact
 from bae.journal.nodes import KeptNode, quoted
 from bae.journal.sameness import is_plain
-from bae.journal.values import Unkeepable, compiled, refuse_deep
+from bae.journal.values import Unkeepable, refuse_deep
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -42,8 +43,9 @@ class NodeWriting:
         self._open = any(kept.fields[n].facts.open for n in certain)
         self._head = f'{{"type":{quoted(kept.cls.__name__)},"fields":'
 
-    def dump(self, node: Node) -> str:
-        """The node as JSON."""
+    def dump(self, node: Node, whole: bool = False) -> str:
+        """The node as JSON. With `whole`, `Unkeepable` is raised where a source would be left
+        out."""
         held = node.__dict__
         given = node.__pydantic_fields_set__
         try:
@@ -54,9 +56,9 @@ class NodeWriting:
                 refuse_deep(text)
             fields = text.decode()
         except Exception:
-            fields = self._one_by_one(node)
+            fields = self._one_by_one(node, whole)
         if self._doubtful or node.__pydantic_extra__:
-            fields = self._with_more(fields, node)
+            fields = self._with_more(fields, node, whole)
         if not self._withheld and given >= held.keys():
             return f"{self._head}{fields}}}"
         return f"{self._head}{fields}{self._tail(node)}"
@@ -69,9 +71,10 @@ class NodeWriting:
         said = f',"withheld":{quoted(withheld)}' if withheld else ""
         return f'{said},"unset":{quoted(unset)}}}' if unset else f"{said}}}"
 
-    def _with_more(self, fields: str, node: Node) -> str:
+    def _with_more(self, fields: str, node: Node, whole: bool) -> str:
         parts = [fields[1:-1]] if len(fields) > 2 else []
-        parts += [self._dumped(n, node.__dict__[n]) for n in self._doubtful if n in node.__dict__]
+        held = node.__dict__
+        parts += [self._dumped(n, held[n], whole) for n in self._doubtful if n in held]
         for name, value in (node.__pydantic_extra__ or {}).items():
             if not is_plain(value):
                 why = "it is no declared field, and not made of plain values"
@@ -79,23 +82,25 @@ class NodeWriting:
             parts.append(f"{quoted(name)}:{quoted(value)}")
         return f"{{{','.join(filter(None, parts))}}}"
 
-    def _one_by_one(self, node: Node) -> str:
+    def _one_by_one(self, node: Node, whole: bool) -> str:
         """The certain fields, of a node that has something in one that does not read back:
         dependencies are left out then, and for other fields it is said which."""
         parts = [
-            self._dumped(name, value)
+            self._dumped(name, value, whole)
             for name, value in node.__dict__.items()
             if name in self._stored and name not in self._doubtful
         ]
         return f"{{{','.join(filter(None, parts))}}}"
 
-    def _dumped(self, name: str, value: Any) -> str:
+    def _dumped(self, name: str, value: Any, whole: bool) -> str:
         kept = self._kept
         try:
             return f"{quoted(name)}:{kept.fields[name].dump(value)}"
         except Unkeepable as error:
             if kept.plan.fields[name].kind in ("plain", "gate"):
                 raise kept.unfit(name, str(error)) from error
+            if whole:
+                raise
             return ""  # it is made anew, or found again
 
 

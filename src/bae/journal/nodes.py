@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from bae.calls import CallPlan
-from bae.draft import field_schema, model_config_of
+from bae.draft import field_schema, model_config_of, validated
 from bae.exceptions import JournalError, describe, faults
 from bae.journal.sameness import is_plain
 from bae.journal.values import Kept, Unkeepable
@@ -70,12 +70,23 @@ class KeptNode:
         """A node as JSON: all that it holds, or only its `plain` fields. Dependencies that no
         journal can hold are left out, and so are secrets unless they are asked for. Raises
         `JournalError` where a plain field has a value that no journal can hold."""
+        return self._written(secrets, plain).dump(node)
+
+    def dump_whole(self, node: Node) -> str:
+        """A node as JSON with all its fields, secrets too. Raises `Unkeepable` where one of them
+        cannot be kept."""
+        if self.live:
+            name = min(self.live)
+            raise Unkeepable(f"{self.cls.__name__}.{name}: {self.fields[name].why}")
+        return self._written(secrets=True, plain=False).dump(node, whole=True)
+
+    def _written(self, secrets: bool, plain: bool) -> NodeWriting:
         writing = self._writing.get((secrets, plain))
         if writing is None:
             from bae.journal.node_writing import NodeWriting
 
             writing = self._writing[secrets, plain] = NodeWriting(self, secrets, plain)
-        return writing.dump(node)
+        return writing
 
     def load(
         self,
@@ -116,13 +127,14 @@ class KeptNode:
             raise unreadable(f"{self.cls.__name__}.{name}", error) from error
 
     def dump_answer(self, name: str, value: Any) -> str:
-        """The answer at a gate as JSON: as the field has it, or else as it was given."""
+        """The answer at a gate as JSON: as the field has it, or else as it was given, or at least
+        as the field makes it."""
         try:
             return self.fields[name].dump(value)
-        except Unkeepable as error:
-            if not is_plain(value):
-                raise self.unfit(name, str(error)) from error
-            return quoted(value)
+        except Unkeepable:
+            if is_plain(value):
+                return quoted(value)
+        return self.dump_field(name, validated(self.cls, {name: value})[name])
 
     def load_answer(self, name: str, data: Any) -> Any:
         """What `dump_answer` has written."""

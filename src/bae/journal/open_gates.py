@@ -30,12 +30,17 @@ class GateLine:
 
 def open_gates(stored: StoredRun) -> list[GateLine]:
     """The gates of a run that have no answer yet, in the order it reached them."""
-    found: dict[tuple[str, int, str, str], GateLine] = {}
+    return [gate for gate, taken in _gates(stored) if not taken]
+
+
+def _gates(stored: StoredRun) -> list[tuple[GateLine, bool]]:
+    """All gates that a run has reached, and whether it has taken an answer there."""
+    found: dict[tuple[str, int, str, str], tuple[GateLine, bool]] = {}
     for line in stored.lines:
         if line.kind == "GateOpened":
             said = _data(line.data)
             spot = line.path, line.step, said["node"], said["field"]
-            found[spot] = GateLine(
+            gate = GateLine(
                 said["gate"],
                 line.path,
                 said["node"],
@@ -43,19 +48,22 @@ def open_gates(stored: StoredRun) -> list[GateLine]:
                 said["question"],
                 said.get("deadline"),
             )
+            found[spot] = gate, False
         elif line.kind == "SourceEnded":
             said = _data(line.data)
-            if said["source"] == "gate" and "error" not in said:
-                found.pop((line.path, line.step, said["node"], said["field"]), None)
+            spot = line.path, line.step, said["node"], said["field"]
+            if said["source"] == "gate" and "error" not in said and spot in found:
+                found[spot] = found[spot][0], True
     return list(found.values())
 
 
 def find_gate(stored: StoredRun, wanted: str) -> GateLine:
     """The open gate that `wanted` names: by its address, as `Node.field`, or by the field alone."""
     run_id = stored.info.run_id
-    gates = open_gates(stored)
-    named = [g for g in gates if wanted in (g.address, g.place, g.field)]
-    fitting = [gate for gate in named if gate.address not in stored.answers]
+    gates = _gates(stored)
+    known = [(g, taken) for g, taken in gates if wanted in (g.address, g.place, g.field)]
+    named = [gate for gate, _ in known]
+    fitting = [gate for gate, taken in known if not taken and gate.address not in stored.answers]
     if len(fitting) == 1:
         gate = fitting[0]
         if gate.deadline is not None and gate.deadline <= time():
@@ -81,7 +89,7 @@ def find_gate(stored: StoredRun, wanted: str) -> GateLine:
             code="bae-gate-ambiguous",
             fix="name one of these",
         )
-    waiting = ", ".join(g.address for g in gates if g.address not in stored.answers)
+    waiting = ", ".join(g.address for g in open_gates(stored) if g.address not in stored.answers)
     said = f"it waits for {waiting}" if waiting else f"it waits for nobody: it is {_how(stored)}"
     raise GateError(
         f"the run {run_id} has no open gate {wanted}; {said}",

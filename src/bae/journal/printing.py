@@ -9,6 +9,7 @@ from datetime import datetime
 from time import time
 from typing import Any, Final
 
+from bae.journal.line_data import is_node
 from bae.journal.shapes import Json
 from bae.journal.spent import usage_of
 from bae.journal.store import RunInfo, StoredRun
@@ -202,7 +203,9 @@ class _Telling:
         return "(withheld)" if data.get("withheld") else ""
 
     def _json(self, value: Any) -> str:
-        return self._cut(json.dumps(value, ensure_ascii=False))
+        said = f"{value['type']} " if is_node(value) else ""
+        shown = value["fields"] if is_node(value) else value
+        return self._cut(said + json.dumps(shown, ensure_ascii=False))
 
     def _cut(self, text: str) -> str:
         return text if self._full or len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"

@@ -14,7 +14,7 @@ from bae.exceptions import JournalError
 from bae.journal.line_data import WITHHELD, Place
 from bae.journal.same_text import SameText
 from bae.journal.shapes import segments
-from bae.journal.store import Claim, Journal, RunInfo
+from bae.journal.store import Claim, Journal, RunInfo, StoredRun
 from bae.journal.withholding import Opened
 from bae.tasks import gone
 
@@ -30,7 +30,10 @@ class Redaction:
     - `places`: the fields whose values are withheld now: those that were named, those that hold
       the same values by a Recall or a Dep, and with `copies=True` those with the same text.
     - `values`: how many values there were; `texts`: how many prompts, answers and messages.
-    - `left`: the other fields that still hold the same text.
+    - `left`: the other fields that still hold the same text. Texts of less than four characters
+      are not looked for.
+
+    Hashes of prompts stay: they tell one prompt from another, and not what was in it.
     """
 
     runs: tuple[str, ...]
@@ -64,12 +67,13 @@ async def redact(
         for info in family:
             if info.status != "ended":  # which nobody goes on with
                 held.append((await journal.claim(info.run_id), info))
-        opened = [Opened(await journal.read(info.run_id)) for info in family]
+        opened = [_opened(await journal.read(info.run_id), family) for info in family]
         done = _take_out(opened, places, copies)
-        for each, gates, error in done.stored:
-            run = each.run.info.run_id
-            errors[run] = error
-            await journal.replace(run, each.changed(), gates)
+        # A claim wipes the error off a run; it is put back with the rest.
+        errors = {i.run_id: WITHHELD if done.same.is_in(i.error) else i.error for i in family}
+        for each in opened:
+            gates = each.answered(done.places)
+            await journal.replace(each.run.info.run_id, each.changed(), gates)
         return done.report
     finally:
         task = asyncio.ensure_future(_let_go(journal, held, errors))
@@ -77,10 +81,18 @@ async def redact(
         task.result()
 
 
+def _opened(run: StoredRun, family: Sequence[RunInfo]) -> Opened:
+    if run.info.parent not in [info.run_id for info in family]:
+        return Opened(run)
+    forks = [line.n for line in run.lines if line.kind == "RunForked" and not line.path]
+    return Opened(run, forks[-1] if forks else 0)
+
+
 @dataclass(frozen=True, slots=True)
 class _Done:
     report: Redaction
-    stored: list[tuple[Opened, list[str], str]]
+    places: set[Place]
+    same: SameText
 
 
 def _take_out(opened: list[Opened], places: Sequence[str], copies: bool) -> _Done:
@@ -95,22 +107,17 @@ def _take_out(opened: list[Opened], places: Sequence[str], copies: bool) -> _Don
         if not (copies and more):
             break
         wanted |= more
-    texts = sum(each.silence(wanted, same) for each in opened)
-    left = {place for each in opened for place in each.left(same)}
-    stored: list[tuple[Opened, list[str], str]] = []
     for each in opened:
-        error = each.run.info.error
-        if error and same.is_in(error):
-            error = WITHHELD
-        stored.append((each, each.answered(wanted), error))
+        each.silence(wanted, same)
+    left = {place for each in opened for place in each.left(same)}
     report = Redaction(
         tuple(each.run.info.run_id for each in opened),
         tuple(sorted(f"{cls}.{field}" for cls, field in wanted)),
-        len(taken),
-        texts,
+        sum(each.values for each in opened),
+        sum(each.texts for each in opened),
         tuple(sorted(place if isinstance(place, str) else ".".join(place) for place in left)),
     )
-    return _Done(report, stored)
+    return _Done(report, wanted, same)
 
 
 def _wanted(opened: list[Opened], places: Sequence[str]) -> set[Place]:

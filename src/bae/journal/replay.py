@@ -31,6 +31,7 @@ from bae.journal.records import (
     SourceEnded,
     StepStarted,
 )
+from bae.journal.resuming import check_journal
 from bae.lm.prompts import choice_prompt, fill_prompt, names_of
 from bae.lm.schemas import asked_fields
 from bae.node import Node
@@ -58,6 +59,7 @@ async def replay(
     given: Mapping[str, Any] | None,
 ) -> GraphResult[T]:
     """Run a recorded run again."""
+    check_journal(journal)
     graph.prove()
     stored = await journal.read(run_id)
     records = decode(graph, stored.lines, given=given)

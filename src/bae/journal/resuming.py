@@ -1,29 +1,27 @@
-"""Runs that have a journal: begun, resumed, answered and forked. `graph.py` is the way in,
-`keeper.py` what such a run writes through."""
+"""Runs that have a journal: begun, and resumed. `graph.py` is the way in, `keeper.py` what such a run
+writes through; `answering.py` answers their gates and `forking.py` forks them."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
-from os import urandom
 from time import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
-from pydantic import ValidationError
-
-from bae.draft import validated
-from bae.exceptions import GateError, JournalError, ProofError, faults
+from bae.exceptions import JournalError, ProofError
 from bae.journal.changes import refuse_changes
-from bae.journal.decoding import decode, graph_at
+from bae.journal.decoding import decode
 from bae.journal.encoding import Encoder
+from bae.journal.keepable import every_graph, unkeepable
 from bae.journal.keeper import Keeper, to_the_end
 from bae.journal.of_run import RunJournal
-from bae.journal.open_gates import find_gate
 from bae.journal.recording import Recording
 from bae.journal.records import RunEnded, RunForked, RunResumed, StepStarted
-from bae.journal.store import Claim, Journal, Line, StoredRun
-from bae.journal.values import dump_field, unkeepable
+from bae.journal.shapes import shape_of
+from bae.journal.store import Claim, Journal, StoredRun
+from bae.lm.late import LateLM
 from bae.lm.policies.carrying import carry_over
 from bae.node import Node
 from bae.result import GraphResult
@@ -53,11 +51,11 @@ class Options(NamedTuple):
 
 async def begin(graph: Graph[Any, T], start: Node, run: Run, journal: Journal) -> GraphResult[T]:
     """Run a graph with a journal."""
-    _check_journal(journal)
+    check_journal(journal)
     graph.prove()
     if graph not in _KEEPABLE:
         _prove_keepable(graph)
-    run.keeper = Keeper(journal, _encoder(graph, journal))
+    run.keeper = Keeper(journal, encoder_for(graph, journal))
     carry_over(run, run.keeper.past)
     return await _to_a_stop(graph, start, run, journal)
 
@@ -82,11 +80,14 @@ async def resume(
     given: Mapping[str, Any] | None,
 ) -> GraphResult[T]:
     """Go on with a run where it was."""
-    _check_journal(journal)
+    check_journal(journal)
     graph.prove()
+    if given:
+        _check_given(graph, given)
     stored = await journal.read(run_id)
-    if stored.info.status == "ended":
-        return _as_it_stands(graph, stored, given)
+    _check_graph(graph, stored)
+    if stored.info.status == "ended" or _only_waits(stored, options):
+        return as_it_stands(graph, stored, given)
     changes = refuse_changes(stored, graph)
     claim = await _claimed(journal, run_id, stored)
     try:
@@ -100,107 +101,18 @@ async def resume(
     if options.max_iters is None:
         options = options._replace(max_iters=past.max_iters)
     run = Run(*options, log=[*records], run_id=run_id)  # pyright: ignore[reportArgumentType] - no None is left
-    run.keeper = Keeper(journal, _encoder(graph, journal), past, claim, len(stored.lines))
+    run.keeper = Keeper(journal, encoder_for(graph, journal), past, claim, len(stored.lines))
+    if run.lm is None and graph.needs_lm:
+        run.lm = LateLM(graph.needs_lm)  # what is left to do may ask for none
     carry_over(run, past)
     said = tuple(str(change) for change in changes)
     try:
         await run.keeper.keep(run, RunResumed(time(), "", len(past.nodes), claim.owner, said))
+        return await _to_a_stop(graph, past.started[""], run, journal)
     except BaseException as error:
-        await _put_back(journal, claim, stored, error)
+        if run.keeper.has_claim:  # it failed before the first step
+            await _put_back(journal, claim, stored, error)
         raise
-    return await _to_a_stop(graph, past.started[""], run, journal)
-
-
-async def answer(
-    graph: Graph[Any, T],
-    run_id: str,
-    field: str,
-    value: Any,
-    options: Options,
-    journal: Journal,
-    given: Mapping[str, Any] | None,
-    go_on: bool,
-) -> GraphResult[T]:
-    """Answer a gate that a run waits for, and go on with the run."""
-    _check_journal(journal)
-    stored = await journal.read(run_id)
-    gate = find_gate(stored, field)
-    around = graph_at(graph, gate.path)
-    node_type = next((cls for cls in around.plans if cls.__name__ == gate.node), None)
-    if node_type is None:
-        refuse_changes(stored, graph)
-        raise JournalError(
-            f"{graph.name} has no node {gate.node}, where the run waits at {gate.address}",
-            run_id=run_id,
-            code="bae-run-changed",
-            fix="answer it with the graph that the run was begun with",
-        )
-    try:
-        checked = validated(node_type, {gate.field: value})[gate.field]
-    except ValidationError as error:
-        raise GateError(
-            f"{gate.place}: the answer to {gate.question!r} does not fit: "
-            f"{'; '.join(faults(error))}",
-            node_type=node_type,
-            field_name=gate.field,
-            code="bae-gate-invalid",
-            cause=error,
-            fix="answer with what the field declares; the run still waits",
-        ) from error
-    if not await journal.answer(run_id, gate.address, dump_field(node_type, gate.field, checked)):
-        raise GateError(
-            f"{gate.place}: {gate.question!r} has an answer already, and the first one stands",
-            node_type=node_type,
-            field_name=gate.field,
-            code="bae-gate-answered",
-            fix="look at what was answered: await journal.why(run_id, place)",
-        )
-    if go_on:
-        try:
-            return await resume(graph, run_id, options, journal, given)
-        except JournalError as error:
-            # Whoever has it sees the answer when the run comes to a stop.
-            if error.code != "bae-run-owned":
-                raise
-    return _as_it_stands(graph, await journal.read(run_id), given)
-
-
-async def fork(
-    graph: Graph[Any, Any],
-    run_id: str,
-    at: int,
-    journal: Journal,
-    new_id: str | None,
-    changed: Mapping[str, Any],
-) -> str:
-    """A new run that shares with another all that was before its step `at`."""
-    _check_journal(journal)
-    stored = await journal.read(run_id)
-    line = next(
-        (
-            line
-            for line in reversed(stored.lines)
-            if not line.path and line.step == at and line.kind in ("StepStarted", "RunForked")
-        ),
-        None,
-    )
-    if line is None:
-        steps = [e.step for e in stored.lines if not e.path and e.kind == "StepStarted"]
-        raise JournalError(
-            f"the run {run_id} has no step {at}; it has {len(steps)}, from 0",
-            run_id=run_id,
-            code="bae-fork-step",
-            fix="give at= the number of a node in the trace",
-        )
-    until = [each for each in stored.lines if each.n <= line.n]
-    node = Recording(decode(graph, until, partial=True)).nodes["", at]
-    other = _with(node, changed, run_id)
-    forked = RunForked(time(), "", at, run_id, other, tuple(changed))
-    data = _encoder(graph, journal).encode(forked)
-    new_id = urandom(12).hex() if new_id is None else new_id
-    upto = line.n
-    await journal.fork(run_id, new_id, upto, [Line(upto, "RunForked", forked.at, "", at, data)])
-    return new_id
 
 
 async def _to_a_stop(
@@ -226,7 +138,7 @@ async def _to_a_stop(
         await run.keeper.keep(run, RunResumed(time(), "", len(past.nodes), claim.owner))
 
 
-def _as_it_stands(
+def as_it_stands(
     graph: Graph[Any, T], stored: StoredRun, given: Mapping[str, Any] | None
 ) -> GraphResult[T]:
     """What is recorded of a run, as a result."""
@@ -236,11 +148,15 @@ def _as_it_stands(
     gates = tuple(
         gate for gate in (ended[-1].gates if ended else ()) if gate.address not in stored.answers
     )
-    waiting = gates if stored.info.status == "waiting" else ()
+    status = stored.info.status
+    waiting = gates if status == "waiting" else ()
     node = trace[-1] if waiting and trace else None
-    return GraphResult(
-        list(trace), RunJournal([*records], trace), stored.info.run_id, node, waiting
-    )
+    journal = RunJournal([*records], trace)
+    result: GraphResult[T] = GraphResult(list(trace), journal, stored.info.run_id, node, waiting)
+    if not waiting and status != "ended":
+        answered = "its gates are answered" if status == "waiting" else f"it is {status}"
+        result.unfinished = answered
+    return result
 
 
 def _trace_of(records: list[Any]) -> list[Node]:
@@ -249,30 +165,6 @@ def _trace_of(records: list[Any]) -> list[Node]:
         if isinstance(record, StepStarted | RunForked) and not record.path:
             nodes[record.step] = record.node
     return [nodes[step] for step in sorted(nodes)]
-
-
-def _with(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
-    cls = type(node)
-    unknown = [name for name in changed if name not in cls.__pydantic_fields__]
-    if unknown:
-        raise JournalError(
-            f"{cls.__name__} has no field {', '.join(unknown)} to change",
-            run_id=run_id,
-            code="bae-fork-field",
-            fix=f"change one of {', '.join(cls.__pydantic_fields__)}",
-        )
-    held = {n: v for n, v in node.__dict__.items() if n in cls.__pydantic_fields__}
-    extra: dict[str, Any] = node.__pydantic_extra__ or {}
-    try:
-        return cls(**{**held, **extra, **changed})
-    except ValidationError as error:
-        raise JournalError(
-            f"{cls.__name__} refuses the changed fields: {'; '.join(faults(error))}",
-            run_id=run_id,
-            code="bae-fork-field",
-            cause=error,
-            fix="give values that the fields take",
-        ) from error
 
 
 async def _claimed(journal: Journal, run_id: str, stored: StoredRun) -> Claim:
@@ -297,11 +189,49 @@ async def _put_back(
         error.add_note(f"and the run could not be given up: {failed.message}")
 
 
-def _encoder(graph: Graph[Any, Any], journal: Journal) -> Encoder:
+def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:
     return Encoder(graph, secrets=journal.secrets, prompts=journal.prompts)
 
 
-def _check_journal(journal: object) -> None:
+def _only_waits(stored: StoredRun, options: Options) -> bool:
+    """Whether a parked run would come to nothing but the same gates."""
+    now, info = time(), stored.info
+    return (
+        info.status == "waiting"
+        and options.answer is None
+        and not any(gate.gate in stored.answers for gate in info.waiting)
+        and not any(gate.deadline is not None and gate.deadline <= now for gate in info.waiting)
+    )
+
+
+def _check_graph(graph: Graph[Any, Any], stored: StoredRun) -> None:
+    info = stored.info
+    if info.graph != graph.name and shape_of(graph).hash != info.shape:
+        known = {cls.__name__ for cls in graph.plans}
+        first = next((line for line in stored.lines if line.kind == "RunStarted"), None)
+        begun = json.loads(first.data)["node"]["type"] if first is not None else ""
+        if begun not in known:
+            raise JournalError(
+                f"the run {info.run_id} is one of the graph {info.graph}, and this is {graph.name}",
+                run_id=info.run_id,
+                code="bae-run-graph",
+                fix="resume it with the graph that it was begun with",
+            )
+
+
+def _check_given(graph: Graph[Any, Any], given: Mapping[str, Any]) -> None:
+    for place in given:
+        name, _, field = place.partition(".")
+        classes = [cls for each in every_graph(graph) for cls in each.plans]
+        if not any(c.__name__ == name and field in c.__pydantic_fields__ for c in classes):
+            raise JournalError(
+                f"given has {place!r}, and the graph {graph.name} has no such field",
+                code="bae-journal-given",
+                fix='name fields as "Class.field"',
+            )
+
+
+def check_journal(journal: object) -> None:
     if not isinstance(journal, Journal):
         hint = ""
         if isinstance(journal, str) or hasattr(journal, "__fspath__"):

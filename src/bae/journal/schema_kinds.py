@@ -92,9 +92,6 @@ NEVER: Final[dict[str, str]] = {
     "is-subclass": "a class has no place in JSON",
     "callable": "a function has no place in JSON",
     "generator": "an iterator can be walked only once",
-    "call": "it is made by calling {0}",
-    "arguments": "it holds the arguments of a call",
-    "arguments-v3": "it holds the arguments of a call",
 }
 """What JSON cannot hold, and why."""
 

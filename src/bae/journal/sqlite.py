@@ -4,7 +4,6 @@ face they have for the rest of bae."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sqlite3
@@ -12,23 +11,26 @@ import threading
 import weakref
 from asyncio import Future, get_running_loop
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeVar
+from functools import partial
+from typing import Literal, TypeVar
 
 from bae.exceptions import JournalError
 from bae.journal import sqlite_reading, sqlite_runs
 from bae.journal.sqlite_claims import Item, SQLiteClaim, Task
-from bae.journal.sqlite_errors import closed, is_busy, told, unknown
+from bae.journal.sqlite_errors import closed, unknown
 from bae.journal.sqlite_owner import Owner
 from bae.journal.sqlite_reader import Reader
-from bae.journal.sqlite_runs import Fence
+from bae.journal.sqlite_tasks import claimed, created, releasing, rewriting
 from bae.journal.sqlite_writer import Writer
 from bae.journal.store import Claim, Journal, Line, ParkedGate, RunInfo, Status, StoredRun
 from bae.threads import in_thread_to_the_end
 
 T = TypeVar("T")
 
-AT_ONCE = 1_000
-"""How many lines of deleted runs go in one transaction: others need not wait long for theirs."""
+RUNS_AT_ONCE = 200
+"""How many runs are deleted in one transaction: others need not wait long for theirs."""
+LINES_AT_ONCE = 1_000
+"""How many of their lines."""
 
 
 class SQLiteJournal(Journal):
@@ -86,23 +88,9 @@ class SQLiteJournal(Journal):
         self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
     ) -> Claim:
         """Store a new run with its first lines, and claim it."""
-        writer = self._writing(run_id)
-        owner = writer.owner
-        lines = tuple(lines)
-        _check_numbers(lines)
-
-        def do(connection: sqlite3.Connection) -> Fence:
-            owner.vouch(connection)
-            fence = sqlite_runs.create(
-                connection, owner.name, run_id, graph, shape, shape_hash, lines
-            )
-            owner.claiming.add(fence[0])
-            return fence
-
-        def then(_: sqlite3.Connection, fence: Fence) -> Claim:
-            return owner.hold(SQLiteClaim(run_id, owner.name, fence, len(lines)))
-
-        return await _claimed(writer, writer.ask(Task(do, then)))
+        given = tuple(lines)
+        _check_numbers(given)
+        return await created(self._writing(run_id), run_id, graph, shape, shape_hash, given)
 
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
         """Store lines; they are durable when what is returned has been awaited."""
@@ -124,6 +112,8 @@ class SQLiteJournal(Journal):
         writer.queue.append(Item(claim, (line,), None, None, None))
         if writer.dozing:
             writer.awaken()
+        if writer.over:
+            writer.refuse_rest()
 
     async def release(
         self,
@@ -137,68 +127,60 @@ class SQLiteJournal(Journal):
         writer = self._writer
         if writer is None or not isinstance(claim, SQLiteClaim) or not writer.made(claim):
             raise self._not_ours(claim)
-
-        def do(connection: sqlite3.Connection) -> bool:
-            return sqlite_runs.release(connection, claim.fence, status, waiting, error)
-
-        def then(connection: sqlite3.Connection, done: bool) -> None:
-            if not done:
-                raise writer.lose(connection, claim)
-            writer.owner.let_go(claim, released=True)
-
-        def failed() -> None:
-            writer.owner.let_go(claim, released=False)
-
-        await writer.ask(Task(do, then, failed), claim, tuple(lines))
+        task = releasing(writer, claim, status, tuple(waiting), error)
+        await writer.ask(task, claim, tuple(lines))
 
     async def claim(self, run_id: str) -> Claim:
         """Claim a run that nobody has, or whose owner is gone."""
-        writer = self._writing(run_id)
-        owner = writer.owner
-
-        def do(connection: sqlite3.Connection) -> tuple[Fence, int]:
-            owner.vouch(connection)
-            found = sqlite_runs.claim(connection, self.path, run_id, owner.name, owner.has)
-            owner.claiming.add(found[0][0])
-            return found
-
-        def then(_: sqlite3.Connection, found: tuple[Fence, int]) -> Claim:
-            return owner.hold(SQLiteClaim(run_id, owner.name, *found))
-
-        return await _claimed(writer, writer.ask(Task(do, then)))
+        return await claimed(self._writing(run_id), run_id)
 
     async def answer(self, run_id: str, gate: str, value: str) -> bool:
         """Store the answer to a gate, as JSON; False where there is one already."""
-        return await self._do(
-            run_id, lambda c: sqlite_runs.answer(c, self.path, run_id, gate, value)
-        )
+        do = partial(sqlite_runs.answer, path=self.path, run_id=run_id, gate=gate, value=value)
+        return await self._writing(run_id).ask(Task(do))
 
     async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
         """A new run that shares the lines of `run_id` below `upto`."""
-        await self._do(
-            run_id, lambda c: sqlite_runs.fork(c, self.path, run_id, new_id, upto, lines)
+        given = tuple(lines)
+        do = partial(
+            sqlite_runs.fork,
+            path=self.path,
+            run_id=run_id,
+            new_id=new_id,
+            upto=upto,
+            lines=given,
         )
+        await self._writing(run_id).ask(Task(do))
 
     async def replace(self, run_id: str, lines: Sequence[Line], forget: Sequence[str] = ()) -> None:
         """Put other lines in the place of those with the same numbers, and leave nothing of these
         in the file or its log. The file is written anew for that, which takes as long as copying it
         and as much room; nobody else can write meanwhile."""
-        await self._do(
-            run_id,
-            lambda c: sqlite_runs.replace(c, self.path, run_id, lines, forget),
-            lambda c, _: _rewrite(c, self.path, run_id),
-        )
+        task = rewriting(self.path, run_id, tuple(lines), tuple(forget))
+        await self._writing(run_id).ask(task)
 
     async def put(self, run: StoredRun) -> None:
         """Store a run that was read elsewhere, in one transaction."""
         _check_numbers(run.lines)
-        await self._do(run.info.run_id, lambda c: sqlite_runs.put(c, run))
+        await self._writing(run.info.run_id).ask(Task(partial(sqlite_runs.put, run=run)))
 
     async def delete(self, run_ids: Sequence[str]) -> int:
         """Delete runs and answer how many. One whose lines another run shares stays, and so does
         one that somebody is at work on. The file keeps its size, and its room is used again."""
-        count: int = await self._do(None, lambda c: sqlite_runs.delete(c, run_ids))
-        while await self._do(None, lambda c: sqlite_runs.sweep(c, AT_ONCE)):
+        writer = self._writing()
+
+        def find(connection: sqlite3.Connection | None) -> list[tuple[int, str]] | None:
+            return None if connection is None else sqlite_reading.newest_first(connection, given)
+
+        given = tuple(run_ids)
+        found = await self._read(find)
+        if found is None:
+            return 0
+        count = 0
+        for first in range(0, len(found), RUNS_AT_ONCE):
+            some = found[first : first + RUNS_AT_ONCE]
+            count += await writer.ask(Task(partial(sqlite_runs.delete, runs=some)))
+        while await writer.ask(Task(partial(sqlite_runs.sweep, at_once=LINES_AT_ONCE))):
             pass
         return count
 
@@ -212,7 +194,7 @@ class SQLiteJournal(Journal):
                 raise unknown(self.path, run_id)
             return sqlite_reading.read(connection, self.path, run_id)
 
-        return await self._read(read, run_id)
+        return await self._read(read)
 
     async def runs(
         self,
@@ -253,8 +235,7 @@ class SQLiteJournal(Journal):
             workers = [one for one in (self._reader, self._writer) if one is not None]
         for worker in workers:
             worker.stop()
-        for worker in workers:  # the last one to let go tidies the log away
-            await in_thread_to_the_end(worker.thread.join)
+        await in_thread_to_the_end(_join, workers)
 
     def _writing(self, run_id: str | None = None) -> Writer:
         if self._writer is None or self._writer.forked:
@@ -278,17 +259,7 @@ class SQLiteJournal(Journal):
                     weakref.finalize(self, Reader.stop, self._reader).atexit = False
         return self._reader
 
-    async def _do(
-        self,
-        run_id: str | None,
-        do: Callable[[sqlite3.Connection], Any],
-        then: Callable[[sqlite3.Connection, Any], Any] | None = None,
-    ) -> Any:
-        return await self._writing(run_id).ask(Task(do, then))
-
-    async def _read(
-        self, question: Callable[[sqlite3.Connection | None], T], run_id: str | None = None
-    ) -> T:
+    async def _read(self, question: Callable[[sqlite3.Connection | None], T]) -> T:
         writer = self._writer
         if writer is not None and writer.is_behind() and not writer.over:
             with contextlib.suppress(JournalError):  # then it can be read all the same
@@ -310,55 +281,12 @@ class SQLiteJournal(Journal):
         )
 
 
-async def _claimed(writer: Writer, claimed: Future[Claim]) -> Claim:
-    """Wait for a claim. One that nobody waits for any more is given up."""
-    try:
-        return await asyncio.shield(claimed)
-    except asyncio.CancelledError:
-        claimed.add_done_callback(lambda done: _give_up(writer, done))
-        raise
-
-
-def _give_up(writer: Writer, claimed: Future[Claim]) -> None:
-    if claimed.cancelled() or claimed.exception() is not None:
-        return
-    claim = claimed.result()
-    assert isinstance(claim, SQLiteClaim)
-
-    def do(connection: sqlite3.Connection) -> None:
-        sqlite_runs.give_up(connection, [claim.fence])
-
-    def then(_: sqlite3.Connection, __: None) -> None:
-        writer.owner.let_go(claim, released=True)
-
-    def failed() -> None:
-        writer.owner.let_go(claim, released=False)
-
-    writer.put(Item(claim, (), Task(do, then, failed), None, None))
-
-
 def _nothing(_: sqlite3.Connection) -> None: ...
 
 
-def _rewrite(connection: sqlite3.Connection, path: str, run_id: str) -> None:
-    """Leave nothing of old lines: pages have copies of those that were moved, and so has the log."""
-    try:
-        connection.execute("vacuum")
-        busy = connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]
-    except sqlite3.Error as error:
-        if not is_busy(error):
-            said = told(error, path, run_id)
-            said.message += f"; run {run_id!r} is changed, but the file has old lines of it still"
-            raise said from error
-        busy = True
-    if busy:
-        raise JournalError(
-            f"run {run_id!r} is changed, but {path} has old lines of it still: somebody else was "
-            "at work on the file",
-            code="bae-journal-locked",
-            run_id=run_id,
-            fix="do it again when nobody else uses the file",
-        )
+def _join(workers: Sequence[Reader | Writer]) -> None:
+    for worker in workers:
+        worker.thread.join()
 
 
 def _check_numbers(lines: Sequence[Line]) -> None:

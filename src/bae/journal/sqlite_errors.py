@@ -37,7 +37,7 @@ def told(error: BaseException, path: str, run_id: str | None = None) -> JournalE
             "journal.prune(older_than=…) makes room inside the file",
         )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH) or (
-        code == sqlite3.SQLITE_CANTOPEN and not _is_writable(path)
+        code == sqlite3.SQLITE_CANTOPEN and not is_writable(path)
     ):
         return JournalError(
             f"{path} cannot be written by this user",
@@ -78,6 +78,12 @@ def wants_new_connection(error: BaseException) -> bool:
         sqlite3.SQLITE_CANTOPEN,
         sqlite3.SQLITE_NOTADB,
     )
+
+
+def is_writable(path: str) -> bool:
+    """Whether this user may write a file and beside it."""
+    beside = os.access(os.path.dirname(path), os.W_OK)
+    return beside and (not os.path.exists(path) or os.access(path, os.W_OK))
 
 
 def damaged(
@@ -148,8 +154,3 @@ def _is_full(path: str) -> bool:
         return shutil.disk_usage(os.path.dirname(path)).free < _NEARLY_NOTHING
     except OSError:
         return False
-
-
-def _is_writable(path: str) -> bool:
-    beside = os.access(os.path.dirname(path), os.W_OK)
-    return beside and (not os.path.exists(path) or os.access(path, os.W_OK))

@@ -19,6 +19,10 @@ PAGE = 8192
 """Bytes a page: three lines with nodes of 2 KB fit one, two of them would waste one of 4096."""
 LOG_PAGES = 1000
 """Pages of the log beyond which a commit also tidies it into the file."""
+LOG_BYTES = 32 + LOG_PAGES * (PAGE + 24)
+"""How long the log is with so many."""
+
+_HEADER = 100
 
 # A line is found by run << 32 | n: one small key, so that the lines of a run are side by side, a
 # step writes one page, and those that follow each other fill pages to the brim.
@@ -54,9 +58,12 @@ def connected(
 ) -> sqlite3.Connection | None:
     """A connection to the journal at `path`, which is made where there is none; with `reading` it
     is not, and the answer is None. A file that is something else is left as it is."""
-    missing = not _size(path)
+    size = _size(path)
+    missing = not size
     if missing and _size(path + "-wal"):
         raise damaged(path, "it is empty or gone, but the log beside it, -wal, is not")
+    if 0 < size < _HEADER:  # SQLite would take a file of one byte for an empty one
+        raise damaged(path, f"it has {size} bytes")
     if reading and missing:
         return None
     connection: sqlite3.Connection | None = None
@@ -75,7 +82,7 @@ def connected(
         connection.execute(f"pragma synchronous = {synchronous}")
         connection.execute("pragma secure_delete = on")  # what was redacted is not left behind
         connection.execute(f"pragma wal_autocheckpoint = {LOG_PAGES}")
-        connection.execute(f"pragma journal_size_limit = {LOG_PAGES * PAGE}")
+        connection.execute(f"pragma journal_size_limit = {LOG_BYTES}")
         if sys.platform == "darwin":  # where fsync leaves data in the cache of the disk
             connection.execute("pragma fullfsync = on")
         if new:

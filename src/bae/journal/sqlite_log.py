@@ -8,14 +8,12 @@ import contextlib
 import os
 import sqlite3
 
-from bae.journal.sqlite_file import LOG_PAGES, PAGE
+from bae.journal.sqlite_file import LOG_BYTES
 
 FIRST = 1 << 18
 """How long the log is made at first, in bytes; it is doubled from there whenever it is full."""
 AT_ONCE = 1 << 20
 """By how much it is made longer at once, at most: others must wait for that."""
-LONGEST = LOG_PAGES * PAGE
-"""SQLite begins at the front again at about this length."""
 
 
 class Log:
@@ -33,7 +31,8 @@ class Log:
         if self._file is None:
             return False, False
         found = os.fstat(self._file)
-        return found.st_nlink == 0, found.st_size != self._length
+        full = found.st_size != self._length and found.st_size < LOG_BYTES
+        return found.st_nlink == 0, full
 
     def lengthen(self, connection: sqlite3.Connection) -> None:
         """Put zeros at the end, which are nothing to SQLite: what it reads after the last commit
@@ -44,7 +43,7 @@ class Log:
             connection.execute("begin immediate")
             try:
                 length = os.fstat(self._file).st_size
-                wanted = min(max(2 * length, FIRST), length + AT_ONCE, LONGEST)
+                wanted = min(max(2 * length, FIRST), length + AT_ONCE, LOG_BYTES)
                 if length < wanted:
                     os.lseek(self._file, length, os.SEEK_SET)
                     os.write(self._file, bytes(wanted - length))

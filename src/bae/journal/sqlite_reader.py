@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from bae.exceptions import JournalError
-from bae.journal.sqlite_errors import told
+from bae.journal.sqlite_errors import is_writable, told
 from bae.journal.sqlite_file import connected, identity
 from bae.journal.sqlite_threads import Worker, tell
 
@@ -44,14 +44,17 @@ class Reader(Worker[Question]):
         try:
             while True:
                 while self.queue:
-                    question, future, loop = self.queue.popleft()
-                    if not future.cancelled():
-                        tell(loop, [(future, *self._answer(question))])
+                    self._take(self.queue.popleft())
                 if self.stopping:
                     return
                 self.wake.acquire()
         finally:
             self._let_go()
+
+    def _take(self, item: Question) -> None:
+        question, future, loop = item
+        if not future.cancelled():
+            tell(loop, [(future, *self._answer(question))])
 
     def _answer(
         self, question: Callable[[sqlite3.Connection | None], Any]
@@ -63,7 +66,10 @@ class Reader(Worker[Question]):
             if self._connection is None:
                 self._connection = connected(self.path, self._busy_timeout, reading=True)
                 self._identity = now
-            return question(self._connection), None
+            answer = question(self._connection)
+            if not is_writable(self.path):
+                self._let_go()  # such a connection stays what it is when the file becomes writable
+            return answer, None
         except sqlite3.Error as error:
             self._let_go()  # the next question finds what is there then
             return None, told(error, self.path)

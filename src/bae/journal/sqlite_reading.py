@@ -102,6 +102,14 @@ def older(connection: sqlite3.Connection, than: float, statuses: Sequence[Status
     return found
 
 
+def newest_first(connection: sqlite3.Connection, run_ids: Sequence[str]) -> list[tuple[int, str]]:
+    """Runs with their keys: a fork is newer than what it was forked from."""
+    found: list[tuple[int, str]] = []
+    for run_id in set(run_ids):
+        found += connection.execute("select run, id from runs where id = ?", (run_id,))
+    return sorted(found, reverse=True)
+
+
 def _info(row: Sequence[Any]) -> RunInfo:
     return RunInfo(
         run_id=row[1],

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple
 from secrets import randbits
 from time import time
 from typing import Any
@@ -108,7 +109,7 @@ def release(
     """Say how a run came out, and that it has no owner; False where that was lost before."""
     gates = "[]"
     if waiting:
-        gates = json.dumps([[g.gate, g.place, g.question, g.deadline] for g in waiting])
+        gates = json.dumps([astuple(gate) for gate in waiting])
     changed = connection.execute(
         "update runs set owner = null, status = ?, waiting = ?, error = ?"
         " where run = ? and epoch = ?",
@@ -170,10 +171,6 @@ def fork(
         " select ?, ?, graph, 'running', ?, shape, ?, run, ? from runs where run = ?",
         (fence[0], new_id, started, fence[1], upto, parent),
     )
-    connection.execute(
-        "insert into answers (run, gate, value) select ?, gate, value from answers where run = ?",
-        (fence[0], parent),
-    )
     add_lines(connection, fence, lines)
 
 
@@ -228,24 +225,17 @@ def count_lines(connection: sqlite3.Connection, run: int, shared: int) -> int:
     return shared if last is None else last - first + 1
 
 
-def delete(connection: sqlite3.Connection, run_ids: Sequence[str]) -> int:
-    """Take runs out of the list, but for those that others share lines with or that somebody is
-    at work on. Their lines are left to `sweep`."""
-    runs: list[int] = []
-    for run_id in run_ids:
-        found = connection.execute(
-            "select run from runs left join owners on name = runs.owner"
-            " where id = ? and coalesce(until, 0) < ?",
-            (run_id, time()),
-        ).fetchone()
-        if found is not None:
-            runs.append(found[0])
+def delete(connection: sqlite3.Connection, runs: Sequence[tuple[int, str]]) -> int:
+    """Take runs out of the list, given with their keys and the newest first, but for those that
+    others share lines with or that somebody is at work on. Their lines are left to `sweep`."""
+    now = time()
     deleted = 0
-    for run in sorted(set(runs), reverse=True):  # a fork is younger than what it was forked from
+    for run, run_id in runs:
         gone = connection.execute(
-            "delete from runs where run = ? and not exists"
-            " (select 1 from runs forks where forks.parent = runs.run)",
-            (run,),
+            "delete from runs where run = ? and id = ?"
+            " and not exists (select 1 from owners where name = runs.owner and until > ?)"
+            " and not exists (select 1 from runs forks where forks.parent = runs.run)",
+            (run, run_id, now),
         ).rowcount
         if gone:
             deleted += 1

@@ -35,6 +35,7 @@ class Writer(Worker[Item]):
         self.dozing = False
         """Whether the thread must be woken for a noted line too."""
         self._noted: list[Item] = []
+        self._storing = False
         self._synchronous = synchronous
         self._busy_timeout = busy_timeout
         self._connection: sqlite3.Connection | None = None
@@ -59,8 +60,8 @@ class Writer(Worker[Item]):
         return claim.owner == self.owner.name
 
     def is_behind(self) -> bool:
-        """Whether there are lines that were taken in and not stored yet."""
-        return bool(self.queue or self._noted)
+        """Whether there may be lines that were taken in and are not stored yet."""
+        return bool(self.queue or self._noted or self._storing)
 
     def refuse(self, item: Item, error: JournalError) -> None:
         """Tell whoever waits for an item that it failed."""
@@ -72,32 +73,40 @@ class Writer(Worker[Item]):
 
     def work(self) -> None:
         """Store what is queued until told to stop, then give up what this process owns."""
-        queue = self.queue
         dozing = False
         try:
-            while queue or self._noted or not self.stopping:
+            while self.queue or self._noted or not self.stopping:
                 woken = True
-                if not queue and not self.stopping:
+                if not self.queue and not self.stopping:
                     patience = self._patience(dozing)
                     self.dozing = dozing
-                    if not queue:  # whoever puts something in from now on wakes a dozing thread
+                    if (
+                        not self.queue
+                    ):  # whoever puts something in from now on wakes a dozing thread
                         woken = self.wake.acquire(timeout=patience)
                     self.dozing = False
-                batch = self._noted
-                waited_for = not dozing or self.stopping
-                while queue:
-                    item = queue.popleft()
-                    waited_for = waited_for or item.future is not None
-                    batch.append(item)
-                if batch and not waited_for:
+                self._storing = True
+                if not self._drain() and dozing and not self.stopping and self._noted:
                     dozing = False  # noted lines are given time to find company
                     continue
+                batch, self._noted = self._noted, []
                 dozing = not batch and (dozing or not woken)
                 if batch or self.owner.is_due():
                     self._store(batch)
-                    self._noted = []
+                self._storing = False
+                del batch  # what is in it may be all that keeps a journal alive
         finally:
             self._end()
+
+    def _drain(self) -> bool:
+        """Take everything from the queue; the answer is whether somebody waits for it."""
+        queue, batch = self.queue, self._noted
+        waited_for = False
+        while queue:
+            item = queue.popleft()
+            waited_for = waited_for or item.future is not None
+            batch.append(item)
+        return waited_for
 
     def _patience(self, dozing: bool) -> float:
         """How long to wait to be woken; -1 is for ever."""

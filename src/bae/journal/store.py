@@ -167,7 +167,8 @@ class Journal(ABC):
     async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
         """A new run that shares the lines of `run_id` whose number is below `upto`, with `lines`
         (numbered from `upto`) after them. It is "running" and nobody's, so that it can be claimed;
-        it has the shape and the graph of the other, and the answers to the gates."""
+        it has the shape and the graph of the other, and none of the answers that the other has
+        not taken yet: people are asked anew."""
 
     @abstractmethod
     async def replace(

@@ -4,15 +4,14 @@ declared type. Worked out once per class and call. `nodes.py` does the same for 
 
 from __future__ import annotations
 
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import SchemaSerializer, SchemaValidator, from_json, to_json
 
 from bae.assignable import type_name
-from bae.core_schemas import by_value, classes_in
+from bae.core_schemas import by_value, compiled
 from bae.journal.checking import Check, check_for
 from bae.journal.exact import Facts, Mode, exact_config, made_exact
 from bae.journal.sameness import is_plain, same
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 Verdict = Literal["keep", "live", "secret"]
 """What becomes of a value: it is kept, made anew on resume, or withheld unless asked for."""
-
-V = TypeVar("V", SchemaValidator, SchemaSerializer)
 
 
 class Unkept:
@@ -205,27 +202,6 @@ _SURELY_SHALLOW: Final = 150
 _AROUND: Final = 8
 
 
-def compiled(make: type[V], schema: Any, config: Any) -> V:
-    """A validator or serializer of a changed schema: what pydantic has made for the classes in it
-    will not do."""
-    try:
-        return cast(Any, make)(schema, config, _use_prebuilt=False)
-    except TypeError:
-        pass
-    classes = [c for c in classes_in(schema) if c.__dict__.get("__pydantic_complete__") is True]
-    with _COMPILING:
-        for cls in classes:
-            type.__setattr__(cls, "__pydantic_complete__", False)
-        try:
-            return make(schema, config)
-        finally:
-            for cls in classes:
-                type.__setattr__(cls, "__pydantic_complete__", True)
-
-
-_COMPILING: Final = Lock()
-
-
 def first_line(error: BaseException) -> str:
     """The first telling line of what an exception says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -275,6 +251,21 @@ def read_field(cls: type[Node], name: str, text: str) -> Any:
     from bae.journal.nodes import kept_node
 
     return kept_node(cls).read_field(name, text)
+
+
+def dump_answer(cls: type[Node], name: str, value: Any) -> str:
+    """The answer at a gate as JSON: as the field has it, or else as it was given, since the node is
+    still to make its value of it. A `JournalError` where JSON can hold neither."""
+    from bae.journal.nodes import kept_node
+
+    return kept_node(cls).dump_answer(name, value)
+
+
+def read_answer(cls: type[Node], name: str, text: str) -> Any:
+    """What `dump_answer` has written, as it was given."""
+    from bae.journal.nodes import kept_node
+
+    return kept_node(cls).load_answer(name, from_json(text))
 
 
 def read_node(cls: type[Node], said: dict[str, Any]) -> Node:

@@ -32,10 +32,14 @@ from bae.journal.store import Line, StoredRun
 
 
 class Opened:
-    """A stored run whose lines are being changed."""
+    """A stored run whose lines are being changed. `values` and `texts` count what was taken out of
+    them, but for the lines below `own`: these are another run's, which counts them itself."""
 
-    def __init__(self, run: StoredRun) -> None:
+    def __init__(self, run: StoredRun, own: int = 0) -> None:
         self.run = run
+        self.own = own
+        self.values = 0
+        self.texts = 0
         self._lines = list(run.lines)
         self._data = [parsed(run, line) for line in run.lines]
         self._changed: set[int] = set()
@@ -97,16 +101,16 @@ class Opened:
                 self._forget(line, data)
             if found:
                 self._changed.add(line.n)
+                self.values += len(found) if line.n >= self.own else 0
                 taken += [None] * len(found) if inside else found
         return taken
 
-    def silence(self, wanted: set[Place], same: SameText) -> int:
+    def silence(self, wanted: set[Place], same: SameText) -> None:
         """Take out the prompts and answers of LM calls that saw the fields, and whatever else of
-        texts, messages of errors among them, has the same text; answer how many there were."""
+        texts, messages of errors among them, has the same text."""
         classes = {name for name, _ in wanted}
         holders = {spot for spot, names in self._classes.items() if names & classes}
         names = {field for _, field in wanted}
-        count = 0
         for line, data in self._entries():
             texts = 0
             if line.kind == "AnswerJudged":
@@ -121,8 +125,7 @@ class Opened:
                 texts += 1
             if texts:
                 self._changed.add(line.n)
-                count += texts
-        return count
+                self.texts += texts if line.n >= self.own else 0
 
     def left(self, same: SameText) -> Iterator[Place | str]:
         """Where the same text is still: fields, or a line by its number where it is none."""

@@ -140,7 +140,7 @@ class Recorded:
         if not is_sqlite(self._path):
             self._read = RecordedRuns.of(self._path)
             return
-        folder = TemporaryDirectory(prefix="bae-replaying-", ignore_cleanup_errors=True)
+        folder = TemporaryDirectory(prefix="replaying-", ignore_cleanup_errors=True)
         try:
             _copy(self._path, Path(folder.name, _COPY))
         except BaseException:

@@ -1,0 +1,98 @@
+"""A new run that shares with another all that was before one of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import urandom
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from bae.exceptions import JournalError, faults
+from bae.journal.decoding import decode
+from bae.journal.recording import Recording
+from bae.journal.records import RunForked
+from bae.journal.resuming import check_journal, encoder_for
+from bae.journal.store import Journal, Line
+from bae.node import Node
+from bae.plan import plan_of
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+
+
+async def fork(
+    graph: Graph[Any, Any],
+    run_id: str,
+    at: int,
+    journal: Journal,
+    new_id: str | None,
+    changed: Mapping[str, Any],
+) -> str:
+    """A new run that shares with another all that was before its step `at`."""
+    check_journal(journal)
+    stored = await journal.read(run_id)
+    line = next(
+        (
+            line
+            for line in reversed(stored.lines)
+            if not line.path and line.step == at and line.kind in ("StepStarted", "RunForked")
+        ),
+        None,
+    )
+    if line is None:
+        steps = [e.step for e in stored.lines if not e.path and e.kind == "StepStarted"]
+        raise JournalError(
+            f"the run {run_id} has no step {at}; it has {len(steps)}, from 0",
+            run_id=run_id,
+            code="bae-fork-step",
+            fix="give at= the number of a node in the trace",
+        )
+    until = [each for each in stored.lines if each.n <= line.n]
+    node = Recording(decode(graph, until, partial=True)).nodes["", at]
+    other = _with(node, changed, run_id)
+    forked = RunForked(time(), "", at, run_id, other, tuple(changed))
+    data = encoder_for(graph, journal).encode(forked)
+    new_id = urandom(12).hex() if new_id is None else new_id
+    upto = line.n
+    await journal.fork(run_id, new_id, upto, [Line(upto, "RunForked", forked.at, "", at, data)])
+    return new_id
+
+
+def _with(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
+    cls = type(node)
+    unknown = [name for name in changed if name not in cls.__pydantic_fields__]
+    if unknown:
+        raise JournalError(
+            f"{cls.__name__} has no field {', '.join(unknown)} to change",
+            run_id=run_id,
+            code="bae-fork-field",
+            fix=f"change one of {', '.join(cls.__pydantic_fields__)}",
+        )
+    withheld = [
+        field.name
+        for field in plan_of(cls).plain
+        if field.required and field.name not in node.__dict__ and field.name not in changed
+    ]
+    if withheld:
+        example = ", ".join(f"{name}=…" for name in withheld)
+        raise JournalError(
+            f"{cls.__name__} needs {', '.join(withheld)}, which the journal does not have: secrets "
+            "are not stored",
+            run_id=run_id,
+            code="bae-journal-secret",
+            fix=f"give it to the fork: {example}",
+        )
+    held = {n: v for n, v in node.__dict__.items() if n in cls.__pydantic_fields__}
+    extra: dict[str, Any] = node.__pydantic_extra__ or {}
+    try:
+        return cls(**{**held, **extra, **changed})
+    except ValidationError as error:
+        raise JournalError(
+            f"{cls.__name__} refuses the changed fields: {'; '.join(faults(error))}",
+            run_id=run_id,
+            code="bae-fork-field",
+            cause=error,
+            fix="give values that the fields take",
+        ) from error

@@ -1,0 +1,237 @@
+"""Nodes as a journal keeps them: whole ones and drafts read back as they were, whatever validators,
+aliases and constructors their class has; and a changed class reads what it still can."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import pytest
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    computed_field,
+    field_validator,
+    model_validator,
+)
+
+from bae import Dep, Gate, JournalError, Map, Node, Recall
+from bae.journal.nodes import kept_node
+from bae.journal.sameness import same
+from bae.journal.values import dump_field, read_field
+
+
+class Place(BaseModel):
+    name: str
+
+
+class Key(BaseModel):
+    value: str = Field(repr=False)
+
+
+class Client:
+    """Something that no journal can hold."""
+
+
+async def get_place() -> Place:
+    return Place(name="Ulm")
+
+
+async def get_client() -> AsyncIterator[Client]:
+    yield Client()
+
+
+def shout(word: str) -> str:
+    return word.upper()
+
+
+class Look(Node):
+    place: Annotated[Place, Dep(get_place)]
+    luck: Annotated[str, Dep(shout)] = "some"
+    words: list[str]
+    shouted: Annotated[list[str], Map(shout, over="words")]
+    asked: Annotated[str, Recall()]
+    client: Annotated[Client | None, Dep(get_client)]
+
+    async def __call__(self) -> None: ...
+
+
+class Judge(Node):
+    allowed: Annotated[bool, Gate("go on?")]
+
+    async def __call__(self) -> None: ...
+
+
+def there_and_back(node: Node) -> Any:
+    kept = kept_node(type(node))
+    return kept.load(json.loads(kept.dump(node)))
+
+
+def test_a_draft_reads_back_as_the_draft_it_was() -> None:
+    draft = Look(words=["a"])
+    back = there_and_back(draft)
+    assert same(back, draft)
+    assert back.model_fields_set == {"words"}
+    assert "weather" not in back.__dict__
+    assert "luck" not in back.__dict__
+    with_more = Look(words=["a"], luck="none")
+    assert same(there_and_back(with_more), with_more)
+
+
+class Everything(Node):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    n: int = Field(alias="N")
+    left_out: int = Field(3, exclude=True)
+    choice: Place | Key | str = "x"
+    _mine: list[int] = PrivateAttr(default_factory=list)
+
+    @computed_field
+    @property
+    def more(self) -> int:
+        return self.n + 1
+
+    @field_validator("n")
+    @classmethod
+    def grow(cls, value: int) -> int:
+        return value + 1
+
+    @model_validator(mode="after")
+    def see(self) -> Everything:
+        self._mine.append(self.n)
+        return self
+
+    async def __call__(self) -> None: ...
+
+
+def test_aliases_extras_defaults_computed_fields_and_validators_change_nothing() -> None:
+    node = Everything(N=1, choice=Place(name="x"), extra=[1])
+    text = kept_node(Everything).dump(node, secrets=True)
+    said = json.loads(text)
+    assert said["fields"] == {"n": 2, "left_out": 3, "choice": {"name": "x"}, "extra": [1]}
+    assert said["unset"] == ["left_out"]
+    back = kept_node(Everything).load(said)
+    assert same(back, node)
+    assert back.model_fields_set == node.model_fields_set
+    assert back.more == 3
+    assert back._mine == [2]
+
+
+def test_a_validator_that_does_more_each_time_does_nothing_when_a_node_is_read() -> None:
+    class Growing(Node):
+        n: int
+
+        @model_validator(mode="after")
+        def grow(self) -> Growing:
+            self.n += 1
+            return self
+
+        async def __call__(self) -> None: ...
+
+    assert there_and_back(Growing(n=1)).n == 2
+
+
+def test_a_node_with_its_own_constructor_reads_back() -> None:
+    class Built(Node):
+        n: int
+
+        def __init__(self, n: int, **more: Any) -> None:
+            super().__init__(n=n * 10, **more)
+
+        async def __call__(self) -> None: ...
+
+    assert there_and_back(Built(2)).n == 20
+
+
+def test_a_plain_field_that_holds_what_no_journal_can_is_refused_by_name() -> None:
+    class Loose(Node):
+        place: Place
+        anything: Any = None
+
+        async def __call__(self) -> None: ...
+
+    class Town(Place):
+        people: int = 1
+
+    class Hidden(Node):
+        anything: Annotated[Any, Dep(get_place)]
+
+        async def __call__(self) -> None: ...
+
+    for node, name in (
+        (Loose(place=Town(name="Ulm")), "Loose.place"),
+        (Loose(place=Place(name="Ulm"), anything=Client()), "Loose.anything"),
+        (Loose(place=Place(name="\ud800")), "Loose.place"),
+    ):
+        with pytest.raises(JournalError) as raised:
+            kept_node(type(node)).dump(node)
+        assert raised.value.code == "bae-journal-field"
+        assert raised.value.message.startswith(name)
+        assert raised.value.fix
+    # A source is found again, so it is left out instead.
+    assert there_and_back(Hidden(anything=Client())).__dict__ == {}
+
+
+def test_one_field_is_written_and_read_by_itself() -> None:
+    assert dump_field(Judge, "allowed", True) == "true"
+    assert read_field(Judge, "allowed", "true") is True
+    with pytest.raises(JournalError) as raised:
+        read_field(Judge, "allowed", '"perhaps"')
+    assert raised.value.code == "bae-journal-unreadable"
+    assert "Judge.allowed" in str(raised.value)
+    with pytest.raises(JournalError) as raised:
+        dump_field(Judge, "allowed", Client())
+    assert raised.value.code == "bae-journal-field"
+
+
+def changed(name: str, body: dict[str, Any], annotations: dict[str, Any]) -> Any:
+    async def call(self: Any) -> None: ...
+
+    space = {"__annotations__": annotations, "__call__": call, "__module__": __name__, **body}
+    return type(Node)(name, (Node,), space)
+
+
+def test_compatible_changes_of_a_class_read_what_the_old_one_wrote() -> None:
+    said = {"type": "Old", "fields": {"n": 1, "gone": "x"}}
+    assert kept_node(changed("A", {}, {"n": int})).load(said).__dict__ == {"n": 1}
+    wider = changed("B", {}, {"n": int | str | None})
+    assert kept_node(wider).load(said).__dict__ == {"n": 1}
+    more = changed("C", {"new": 5}, {"n": int, "new": int})
+    read = kept_node(more).load(said)
+    assert read.__dict__ == {"n": 1, "new": 5}
+    assert read.model_fields_set == {"n"}
+    sourced = changed("D", {}, {"n": int, "w": Annotated[Place, Dep(get_place)]})
+    assert kept_node(sourced).load(said).__dict__ == {"n": 1}
+
+    class Renamed(Node):
+        number: int
+
+        @model_validator(mode="before")
+        @classmethod
+        def was_n(cls, data: Any) -> Any:
+            return {"number": data["n"]} if "n" in data else data
+
+        async def __call__(self) -> None: ...
+
+    assert kept_node(Renamed).load(said).number == 1
+
+
+def test_what_todays_class_refuses_says_which_field_and_what_pydantic_said() -> None:
+    said = {"type": "Old", "fields": {"n": 1}}
+    for declared, body, wanted in (
+        ({"n": dt.date}, {}, "n: "),
+        ({"n": int, "new": str}, {}, "new: Field required"),
+        ({"n": Annotated[int, Field(gt=5)]}, {}, "n: Input should be greater than 5"),
+        ({"m": int}, {"model_config": ConfigDict(extra="forbid")}, "m: Field required"),
+    ):
+        cls = changed("New", body, declared)
+        with pytest.raises(JournalError) as raised:
+            kept_node(cls).load(said)
+        assert raised.value.code == "bae-journal-unreadable"
+        assert "New" in raised.value.message
+        assert wanted in raised.value.message
+        assert raised.value.fix

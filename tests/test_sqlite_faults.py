@@ -1,0 +1,527 @@
+"""A journal in an SQLite file when things go wrong: disks that are full, files that are locked,
+torn, not theirs, or taken away, and processes that are killed. Nothing that was acknowledged is
+lost, and the same journal goes on when the cause is gone."""
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from bae import JournalError
+from bae.journal import SQLiteJournal
+from journal_parts import begun, ended, ids, line, lines, numbers, printed, program, refused
+
+BOUND = 30
+PAGE = 8192
+LONG = json.dumps({"text": "x" * 3000})
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.db"
+
+
+async def filled(path, runs=6, count=40):
+    """A file with some runs, closed."""
+    async with SQLiteJournal(path, durability="normal") as journal:
+        for number in range(runs):
+            await ended(journal, f"r{number}", count, data=LONG)
+
+
+async def append_until_refused(journal, claim, first=1):
+    """Append line after line; the answer is how many were acknowledged, and what the next met."""
+    n = first
+    while True:
+        try:
+            await journal.append(claim, [line(n, LONG)])
+        except JournalError as error:
+            return n, error
+        n += 1
+
+
+# A full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of two megabytes, where this user may make one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
+    try:
+        made = subprocess.run(mount, capture_output=True).returncode == 0
+    except OSError:
+        made = False
+    if not made:
+        pytest.skip("only root can make a file system")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+async def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk):
+    room = small_disk / "room"
+    room.write_bytes(b"x" * 600_000)
+    async with SQLiteJournal(small_disk / "runs.db") as journal:
+        other = await begun(journal, "other")
+        claim = await begun(journal)
+        count, error = await append_until_refused(journal, claim)
+        assert error.code == "bae-journal-full"
+        assert error.run_id == "run"
+        assert count > 20
+        assert await numbers(journal) == list(range(count))
+        with refused("bae-journal-full"):
+            await journal.append(claim, [line(count + 1, LONG)])
+        with refused("bae-journal-full"):
+            await begun(journal, "new", data=LONG)
+        assert await numbers(journal) == list(range(count))
+        room.unlink()
+        await journal.append(claim, [line(count + 2)])  # takes along what could not be stored
+        assert await numbers(journal) == list(range(count + 3))
+        await journal.append(other, [line(1)])
+        await journal.release(claim, "ended", [])
+        assert sorted(await ids(journal)) == ["other", "run"]
+    async with SQLiteJournal(small_disk / "runs.db") as journal:
+        assert await numbers(journal) == list(range(count + 3))
+
+
+async def test_a_run_that_could_not_be_released_is_given_up_when_there_is_room(small_disk):
+    room = small_disk / "room"
+    room.write_bytes(b"x" * 600_000)
+    path = small_disk / "runs.db"
+    async with SQLiteJournal(path, lease=1.5) as journal, SQLiteJournal(path) as other:
+        claim = await begun(journal)
+        count, _ = await append_until_refused(journal, claim)
+        with refused("bae-journal-full"):
+            await journal.release(claim, "failed", [line(count + 1, LONG)])
+        with refused("bae-run-taken"):
+            await journal.append(claim, [line(count + 2)])
+        room.unlink()
+        async with asyncio.timeout(BOUND):
+            while (await other.runs())[0].owner is not None:
+                pass  # the next renewal gives it up
+        mine = await other.claim("run")
+        await other.append(mine, [line(count)])
+
+
+async def test_a_run_that_could_not_be_released_can_be_claimed_again_here(small_disk):
+    room = small_disk / "room"
+    room.write_bytes(b"x" * 600_000)
+    async with SQLiteJournal(small_disk / "runs.db", lease=1000) as journal:
+        claim = await begun(journal)
+        count, _ = await append_until_refused(journal, claim)
+        with refused("bae-journal-full"):
+            await journal.release(claim, "failed", [])
+        room.unlink()
+        again = await journal.claim("run")
+        await journal.append(again, [line(count)])
+        assert await numbers(journal) == list(range(count + 1))
+
+
+LIMITED = """
+import asyncio, resource, sys
+from bae import JournalError
+from bae.journal import SQLiteJournal
+from journal_parts import begun, line, numbers
+
+async def main():
+    async with SQLiteJournal(sys.argv[1]) as journal:
+        claim = await begun(journal)
+        await journal.append(claim, [line(1)])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, resource.RLIM_INFINITY))
+        n = 2
+        try:
+            while True:
+                await journal.append(claim, [line(n, '{"text": "%s"}' % ("x" * 3000))])
+                n += 1
+        except JournalError as error:
+            print(error.code)
+        assert await numbers(journal) == list(range(n))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        await journal.append(claim, [line(n + 1)])
+        assert await numbers(journal) == list(range(n + 2))
+    print(n > 10)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
+def test_a_file_that_may_not_grow_loses_nothing_either(path):
+    assert printed(LIMITED, path).split() == ["bae-journal-failed", "True"]
+
+
+# A locked file
+
+
+async def test_a_file_that_others_lock_for_too_long_is_said_to_be_locked(path):
+    async with SQLiteJournal(path, busy_timeout=0.05) as journal:
+        claim = await begun(journal)
+        holding = sqlite3.connect(path, isolation_level=None)
+        holding.execute("begin immediate")
+        journal.note(claim, line(1))
+        with refused("bae-journal-locked") as error:
+            await journal.append(claim, [line(2)])
+        assert str(path) in str(error.value)
+        with refused("bae-journal-locked"):
+            await begun(journal, "new")
+        assert await numbers(journal) == [0]  # what is there can be read meanwhile
+        holding.execute("rollback")
+        holding.close()
+        await journal.append(claim, [line(3)])
+        assert await numbers(journal) == [0, 1, 2, 3]
+
+
+async def test_a_file_that_is_locked_for_a_while_is_waited_for(path):
+    async with SQLiteJournal(path) as journal:
+        claim = await begun(journal)
+        holding = sqlite3.connect(path, isolation_level=None)
+        holding.execute("begin immediate")
+        waiting = [journal.append(claim, [line(n)]) for n in (1, 2, 3)]
+        await asyncio.wait(waiting, timeout=0.05)
+        holding.close()
+        await asyncio.gather(*waiting)
+        assert await numbers(journal) == [0, 1, 2, 3]
+
+
+HOLDING = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("pragma locking_mode = exclusive")
+connection.execute("begin exclusive")
+connection.execute("update runs set error = error")
+connection.execute("commit")
+print("held", flush=True)
+sys.stdin.readline()
+connection.close()
+"""
+
+
+async def test_a_file_that_another_process_has_for_itself_can_be_used_afterwards(path):
+    await filled(path, 1, 3)
+    with program(HOLDING, path) as other:
+        assert other.stdout.readline() == "held\n"
+        async with SQLiteJournal(path, busy_timeout=0.05) as journal:
+            with refused("bae-journal-locked"):
+                await begun(journal)
+            with refused("bae-journal-locked"):
+                await journal.read("r0")
+            other.communicate("go\n", timeout=BOUND)
+            await ended(journal)
+            assert await numbers(journal, "r0") == [0, 1, 2]
+
+
+# What cannot be written
+
+
+READ_ONLY = """
+import asyncio, os, sys
+from bae import JournalError
+from bae.journal import SQLiteJournal
+from journal_parts import begun, ended, ids, line
+
+path = sys.argv[1]
+if not os.getuid():
+    os.setuid(65534)  # root may write everything
+
+async def code(asked):
+    try:
+        await asked
+    except JournalError as error:
+        return error.code
+
+async def main():
+    async with SQLiteJournal(path) as journal:
+        print(await code(begun(journal, "new")), flush=True)
+        print(await ids(journal), flush=True)
+        sys.stdin.readline()
+        print(await code(begun(journal, "new")), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that every user can reach."""
+    made = Path(tempfile.mkdtemp())
+    made.chmod(0o777)
+    yield made
+    made.chmod(0o777)
+    shutil.rmtree(made)
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "both"])
+async def test_what_cannot_be_written_is_read_and_written_once_it_can_be(open_folder, what):
+    path = open_folder / "runs.db"
+    await filled(path, 2, 2)
+    path.chmod(0o666 if what == "folder" else 0o444)
+    open_folder.chmod(0o777 if what == "file" else 0o555)
+    with program(READ_ONLY, path) as reading:
+        assert reading.stdout.readline() == "bae-journal-readonly\n"
+        assert reading.stdout.readline() == "['r1', 'r0']\n"
+        open_folder.chmod(0o777)
+        for file in open_folder.iterdir():
+            file.chmod(0o666)
+        assert reading.communicate("go\n", timeout=BOUND) == ("None\n", "")
+
+
+async def test_a_new_journal_in_a_folder_that_cannot_be_written_is_refused(open_folder):
+    open_folder.chmod(0o555)
+    with program(READ_ONLY, open_folder / "runs.db") as reading:
+        assert reading.stdout.readline() == "bae-journal-readonly\n"
+        assert reading.stdout.readline() == "[]\n"
+        reading.communicate("go\n", timeout=BOUND)
+    assert list(open_folder.iterdir()) == []
+
+
+# Files that are no journal, or no longer
+
+
+async def is_refused_and_left_alone(path, code):
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    async with SQLiteJournal(path) as journal:
+        with refused(code) as error:
+            await begun(journal, "new")
+        assert str(path) in str(error.value)
+        for asked in (journal.runs(), journal.read("r0"), journal.claim("r0")):
+            with refused(code):
+                await asked
+    after = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    assert {name: data for name, data in after.items() if not name.endswith("-shm")} == before
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database" * 900, b"x", random.Random(1).randbytes(40_000)]
+)
+async def test_a_file_that_is_no_database_is_refused_and_left_alone(path, content):
+    path.write_bytes(content)
+    await is_refused_and_left_alone(path, "bae-journal-damaged")
+
+
+async def test_the_database_of_another_program_is_refused_and_left_alone(path):
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table theirs (x)")
+    connection.close()
+    await is_refused_and_left_alone(path, "bae-journal-damaged")
+
+
+async def test_a_journal_of_a_newer_format_is_refused_and_left_alone(path):
+    await filled(path, 1, 1)
+    with sqlite3.connect(path) as connection:
+        connection.execute("pragma user_version = 99")
+        connection.execute("pragma journal_mode = delete")
+    connection.close()
+    await is_refused_and_left_alone(path, "bae-journal-version")
+
+
+@pytest.mark.parametrize("left", [100, PAGE - 1, PAGE, 3 * PAGE + 77])
+async def test_a_file_that_was_cut_off_is_refused_and_left_alone(path, left):
+    await filled(path)
+    os.truncate(path, left)
+    before = path.read_bytes()
+    async with SQLiteJournal(path) as journal:
+        for asked in (begun(journal, "new"), journal.read("r5")):
+            with refused("bae-journal-damaged"):
+                await asked
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("cut", ["empty", "gone"])
+async def test_a_log_whose_file_is_lost_is_kept(path, cut):
+    log = path.with_name("runs.db-wal")
+    async with SQLiteJournal(path) as journal:
+        await begun(journal, count=3)
+        kept = log.read_bytes()
+    log.write_bytes(kept)
+    if cut == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"")
+    await is_refused_and_left_alone(path, "bae-journal-damaged")
+    assert log.read_bytes() == kept
+
+
+async def test_garbage_in_a_page_is_the_trouble_of_its_runs_only(path):
+    await filled(path)
+    content = path.read_bytes()
+    pages = [at for at in range(0, len(content), PAGE) if LONG.encode() in content[at : at + PAGE]]
+    with path.open("r+b") as file:
+        file.seek(pages[len(pages) // 2])
+        file.write(random.Random(2).randbytes(PAGE))
+    async with SQLiteJournal(path) as journal:
+        asked = [numbers(journal, f"r{number}") for number in range(6)]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        errors = [one for one in found if isinstance(one, JournalError)]
+        assert 0 < len(errors) <= 2
+        assert {error.code for error in errors} == {"bae-journal-damaged"}
+        assert [one for one in found if one not in errors] == [list(range(40))] * (6 - len(errors))
+        await ended(journal, "new")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("update lines set data = '{\"half\": ' where id & 4294967295 = 7", "line 7 of run 'r1'"),
+        ("update lines set data = '[1]' where id & 4294967295 = 7", "line 7 of run 'r1'"),
+        ("update lines set data = x'ff7b' where id & 4294967295 = 7", "line 7 of run 'r1'"),
+        (
+            "update lines set data = cast(x'7bff7d' as text) where id & 4294967295 = 7",
+            "line 7 of run 'r1'",
+        ),
+        ("delete from lines where id & 4294967295 = 7", "line 7 of run 'r1' is missing"),
+        ("delete from lines where id & 4294967295 = 0", "line 0 of run 'r1' is missing"),
+    ],
+)
+async def test_a_damaged_line_is_found_and_named(path, change, says):
+    await filled(path, 3, 12)
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"{change} and id >> 32 = 2")
+    connection.close()
+    async with SQLiteJournal(path) as journal:
+        with refused("bae-journal-damaged") as error:
+            await journal.read("r1")
+        assert says in str(error.value)
+        assert error.value.run_id == "r1"
+        assert await numbers(journal, "r0") == list(range(12))
+        assert len(await journal.runs()) == 3
+
+
+async def test_a_missing_line_of_what_a_fork_shares_is_found(path):
+    async with SQLiteJournal(path) as journal:
+        await ended(journal, count=5)
+        await journal.fork("run", "fork", 4, lines(4, 6))
+    with sqlite3.connect(path) as connection:
+        connection.execute("delete from lines where id & 4294967295 = 3")
+    connection.close()
+    async with SQLiteJournal(path) as journal:
+        with refused("bae-journal-damaged") as error:
+            await journal.read("fork")
+        assert "line 3 of run 'fork' is missing" in str(error.value)
+
+
+# Files that are taken away
+
+
+async def test_a_file_that_is_deleted_under_a_journal_is_missed_at_the_next_line(path):
+    async with SQLiteJournal(path) as journal:
+        claim, other = await begun(journal), await begun(journal, "other")
+        path.unlink()
+        with refused("bae-journal-gone"):
+            await journal.append(claim, [line(1)])
+        for late in (journal.append(claim, [line(1)]), journal.append(other, [line(1)])):
+            with refused("bae-journal-gone"):
+                await late
+        with refused("bae-journal-damaged"):  # the log has lines that are nowhere else
+            await journal.runs()
+    assert not path.exists()
+
+
+async def test_a_journal_whose_file_was_deleted_begins_a_new_one(path):
+    async with SQLiteJournal(path) as journal:
+        claim = await begun(journal, count=5)
+        for file in path.parent.iterdir():
+            file.unlink()
+        with refused("bae-journal-gone"):
+            await journal.release(claim, "ended", [])
+        new = await begun(journal, "new")
+        await journal.append(new, [line(1)])
+        with refused("bae-journal-gone"):
+            await journal.append(claim, [line(5)])
+        assert await ids(journal) == ["new"]
+    async with SQLiteJournal(path) as journal:
+        assert await numbers(journal, "new") == [0, 1]
+
+
+async def test_a_log_that_is_deleted_under_a_journal_is_missed_at_the_next_line(path):
+    async with SQLiteJournal(path) as journal:
+        claim = await begun(journal)
+        path.with_name("runs.db-wal").unlink()
+        with refused("bae-journal-gone"):
+            await journal.append(claim, [line(1)])
+
+
+async def test_a_file_that_is_put_in_the_place_of_another_is_not_harmed(path):
+    theirs = path.with_name("theirs.db")
+    await filled(theirs, 2, 5)
+    async with SQLiteJournal(path) as journal:
+        claim = await begun(journal)
+        await journal.runs()
+        os.replace(theirs, path)
+        with refused("bae-journal-gone"):
+            await journal.append(claim, [line(1)])
+        path.with_name("runs.db-wal").unlink(missing_ok=True)
+        path.with_name("runs.db-shm").unlink(missing_ok=True)
+        assert await ids(journal) == ["r1", "r0"]
+        await ended(journal)
+        assert await numbers(journal, "r0") == list(range(5))
+
+
+# Processes that are killed
+
+
+WRITING = """
+import asyncio, sys
+from bae.journal import SQLiteJournal
+from journal_parts import begun, line
+
+async def one(journal, name):
+    claim = await begun(journal, name, 0)
+    n = 0
+    while True:
+        journal.note(claim, line(n))
+        await journal.append(claim, [line(n + 1, '{"text": "%s"}' % ("x" * (n * 97 % 5000)))])
+        n += 2
+        print(name, n, flush=True)
+
+async def main():
+    journal = SQLiteJournal(sys.argv[1], lease=0.5)
+    await asyncio.gather(*(one(journal, sys.argv[2] + str(number)) for number in range(4)))
+
+asyncio.run(main())
+"""
+
+
+async def test_what_a_killed_process_acknowledged_is_there(path):
+    chance = random.Random(4)
+    for attempt in range(5):
+        acknowledged: dict[str, int] = {}
+        with program(WRITING, path, f"{attempt}-") as writing:
+            for _ in range(chance.randrange(1, 400)):
+                name, count = writing.stdout.readline().split()
+                acknowledged[name] = int(count)
+            writing.send_signal(signal.SIGKILL)
+            for text in writing.stdout.read().splitlines():
+                if len(said := text.split()) == 2 and said[1].isdigit():
+                    acknowledged[said[0]] = max(acknowledged.get(said[0], 0), int(said[1]))
+            writing.stderr.read()
+        async with SQLiteJournal(path) as journal:
+            for name, count in acknowledged.items():
+                found = await numbers(journal, name)
+                assert len(found) >= count
+                assert found == list(range(len(found)))
+
+
+async def test_a_power_cut_is_survived_by_what_was_acknowledged_even_with_zeros_in_the_log(path):
+    async with SQLiteJournal(path) as journal:
+        claim = await begun(journal)
+        copies = []
+        for n in range(1, 120):
+            await journal.append(claim, [line(n, LONG)])
+            if n % 17 == 0:  # what is on the disk at that instant, but for the index of the log
+                copies.append((n, path.read_bytes(), path.with_name("runs.db-wal").read_bytes()))
+    for n, content, log in copies:
+        for extra in (b"", bytes(50_000), random.Random(n).randbytes(50_000)):
+            copy = path.with_name(f"copy-{n}-{len(extra)}-{extra[:1].hex()}.db")
+            copy.write_bytes(content)
+            copy.with_name(copy.name + "-wal").write_bytes(log + extra)
+            async with SQLiteJournal(copy) as journal:
+                assert await numbers(journal) == list(range(n + 1))

@@ -1,0 +1,687 @@
+"""What a journal in an SQLite file does beyond what every journal does: its file, its threads, its
+commits, its owners."""
+
+import asyncio
+import gc
+import os
+import signal
+import sqlite3
+import struct
+import threading
+from time import time
+
+import pytest
+
+from bae import JournalError
+from bae.journal import SQLiteJournal
+from bae.journal.sqlite_reading import page_query
+from bae.journal.sqlite_runs import LINES_OF_A_RUN
+from journal_parts import begun, ended, ids, line, lines, numbers, printed, program, refused
+
+BOUND = 30
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.db"
+
+
+def threads(path):
+    return [thread for thread in threading.enumerate() if thread.name.endswith(str(path))]
+
+
+def commits(path):
+    """How many transactions the log has: frames whose header has the size of the file."""
+    data = path.with_name(path.name + "-wal").read_bytes()
+    page = struct.unpack(">I", data[8:12])[0]
+    salt = data[16:24]
+    found = 0
+    for at in range(32, len(data) - page, page + 24):
+        number, size = struct.unpack(">II", data[at : at + 8])
+        if not number or data[at + 8 : at + 16] != salt:
+            break
+        found += size > 0
+    return found
+
+
+async def until(condition):
+    """Ask for something until it is so."""
+    async with asyncio.timeout(BOUND):
+        while not await condition():
+            pass
+
+
+# The file
+
+
+async def test_nothing_is_opened_before_it_is_used(path):
+    journal = SQLiteJournal(path)
+    assert not path.exists()
+    assert await journal.runs() == []
+    with refused("bae-run-unknown"):
+        await journal.read("run")
+    assert not path.exists()
+    await ended(journal)
+    assert path.exists()
+    await journal.close()
+    assert sorted(path.parent.iterdir()) == [path]
+
+
+async def test_a_journal_that_was_never_used_can_be_closed(path):
+    await SQLiteJournal(path).close()
+    assert not path.exists()
+
+
+def test_a_path_that_can_be_no_journal_is_refused_at_once(tmp_path):
+    for given in ("", ":memory:"):
+        with pytest.raises(ValueError, match="MemoryJournal"):
+            SQLiteJournal(given)
+    for given in (tmp_path, tmp_path / "none" / "runs.db"):
+        with refused("bae-journal-failed") as error:
+            SQLiteJournal(given)
+        assert str(given) in str(error.value)
+
+
+def test_options_that_make_no_sense_are_refused(path):
+    for options in ({"durability": "off"}, {"lease": 0}, {"busy_timeout": -1}):
+        with pytest.raises(ValueError, match="SQLiteJournal"):
+            SQLiteJournal(path, **options)
+
+
+async def test_a_relative_path_stays_where_it_was_when_the_folder_changes(path, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    async with SQLiteJournal("runs.db") as journal:
+        monkeypatch.chdir("/")
+        await ended(journal)
+    assert path.exists()
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("normal", 1)])
+async def test_a_commit_waits_for_the_disk_unless_told_otherwise(path, durability, synchronous):
+    async with SQLiteJournal(path, durability=durability) as journal:
+        await ended(journal)
+        connection = journal._writer._connection  # the setting is nowhere but there
+        assert connection.execute("pragma synchronous").fetchone() == (synchronous,)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
+async def test_a_run_is_there_for_the_next_journal_on_the_file(path):
+    async with SQLiteJournal(path) as journal:
+        claim = await begun(journal, count=3)
+        await journal.release(claim, "failed", [], error="why")
+    async with SQLiteJournal(path) as journal:
+        stored = await journal.read("run")
+        assert stored.lines == tuple(lines(0, 3))
+        assert (stored.info.status, stored.info.error) == ("failed", "why")
+
+
+async def test_several_journals_make_one_file_at_once(path):
+    journals = [SQLiteJournal(path) for _ in range(6)]
+    await asyncio.gather(*(ended(one, f"r{n}") for n, one in enumerate(journals)))
+    assert sorted(await ids(journals[0])) == [f"r{n}" for n in range(6)]
+    for one in journals:
+        await one.close()
+
+
+async def test_the_file_grows_by_what_is_written_and_little_more(path):
+    sizes = []
+    async with SQLiteJournal(path, durability="normal") as journal:
+        claim = await begun(journal, count=0)
+        for end in (500, 1000, 1500):
+            for n in range(end - 500, end):
+                await journal.append(claim, [line(n, f'{{"text": "{"x" * 2000}"}}')])
+            with sqlite3.connect(path) as connection:
+                connection.execute("pragma wal_checkpoint(truncate)")
+            connection.close()
+            sizes.append(path.stat().st_size)
+    assert sizes[1] < 3_000_000
+    assert abs((sizes[2] - sizes[1]) - (sizes[1] - sizes[0])) < 50_000
+
+
+# Commits
+
+
+async def test_lines_that_wait_together_share_a_commit(path):
+    async with SQLiteJournal(path) as journal:
+        claims = await asyncio.gather(*(begun(journal, f"r{n}", 0) for n in range(200)))
+        before = commits(path)
+        for n in range(5):
+            await asyncio.gather(*(journal.append(claim, [line(n)]) for claim in claims))
+        assert commits(path) - before < 40  # for a thousand lines
+
+
+async def test_noted_lines_share_the_commit_of_the_line_that_is_awaited(path):
+    async with SQLiteJournal(path) as journal:
+        claim = await begun(journal)
+        before = commits(path)
+        for n in range(1, 10):
+            journal.note(claim, line(n))
+        await journal.append(claim, [line(10)])
+        assert commits(path) - before <= 2
+
+
+async def test_a_noted_line_is_stored_shortly_even_if_nothing_follows(path):
+    async with SQLiteJournal(path) as journal, SQLiteJournal(path) as other:
+        claim = await begun(journal)
+
+        async def has(count):
+            return len(await numbers(other)) == count
+
+        for n in (1, 2, 3):
+            journal.note(claim, line(n))
+            await until(lambda n=n: has(n + 1))
+
+
+async def test_a_line_that_was_acknowledged_is_seen_by_others_at_once(path):
+    async with SQLiteJournal(path) as journal, SQLiteJournal(path) as other:
+        claim = await begun(journal)
+        for n in range(1, 20):
+            await journal.append(claim, [line(n)])
+            assert len(await numbers(other)) == n + 1
+
+
+async def test_a_cancelled_append_is_stored_all_the_same(path):
+    async with SQLiteJournal(path) as journal:
+        claim = await begun(journal)
+        waiting = journal.append(claim, [line(1)])
+        waiting.cancel()
+        await journal.append(claim, [line(2)])
+        assert await numbers(journal) == [0, 1, 2]
+
+
+async def test_a_claim_whose_waiter_was_cancelled_is_given_up(path):
+    async with SQLiteJournal(path) as journal:
+        await ended(journal)
+
+        async def nobodys():
+            return len(runs := await journal.runs()) == 2 and not any(run.owner for run in runs)
+
+        holding = sqlite3.connect(path, isolation_level=None)
+        holding.execute("begin immediate")  # so that nothing is decided before they are cancelled
+        for asking in (journal.claim("run"), begun(journal, "new")):
+            task = asyncio.create_task(asking)
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        holding.close()
+        await until(nobodys)
+        assert len(await asyncio.gather(journal.claim("run"), journal.claim("new"))) == 2
+
+
+async def test_what_cannot_be_stored_is_the_trouble_of_one_run_only(path):
+    async with SQLiteJournal(path) as journal:
+        one, two = await begun(journal, "one"), await begun(journal, "two")
+        wrong = journal.append(one, [line(1, '{"half": "\ud800"}')])
+        right = journal.append(two, [line(1)])
+        unborn = asyncio.ensure_future(begun(journal, "three", data="\ud800"))
+        await right
+        with refused("bae-journal-failed") as error:
+            await wrong
+        assert error.value.run_id == "one"
+        with refused("bae-journal-failed"):
+            await unborn
+        await journal.append(two, [line(2)])
+        with refused("bae-journal-failed"):  # no line after a gap
+            await journal.append(one, [line(2)])
+        with refused("bae-journal-failed"):
+            await journal.release(one, "failed", [])
+        again = await journal.claim("one")
+        await journal.append(again, [line(1)])
+        assert await numbers(journal, "two") == [0, 1, 2]
+        assert sorted(await ids(journal)) == ["one", "two"]
+
+
+# Loops, threads and processes
+
+
+def test_several_event_loops_use_one_journal(path):
+    journal = SQLiteJournal(path)
+    failures = []
+
+    async def one(name):
+        claim = await begun(journal, name, 0)
+        for n in range(30):
+            await journal.append(claim, [line(n)])
+        await journal.release(claim, "ended", [])
+        assert await numbers(journal, name) == list(range(30))
+
+    def run(name):
+        try:
+            asyncio.run(one(name))
+        except BaseException as error:
+            failures.append(error)
+
+    workers = [threading.Thread(target=run, args=[f"r{n}"]) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(BOUND)
+    asyncio.run(journal.close())
+    assert failures == []
+
+
+def test_an_event_loop_that_is_gone_does_no_harm(path):
+    journal = SQLiteJournal(path)
+
+    async def leave():
+        claim = await begun(journal)
+        journal.append(claim, [line(1)])
+
+    asyncio.run(leave())
+
+    async def stay():
+        assert await numbers(journal) == [0, 1]
+        await journal.close()
+
+    asyncio.run(stay())
+
+
+async def test_a_closed_journal_has_no_threads(path):
+    journal = SQLiteJournal(path)
+    await ended(journal)
+    await journal.runs()
+    assert len(threads(path)) == 2
+    await journal.close()
+    assert threads(path) == []
+
+
+async def test_a_journal_that_is_forgotten_stops_its_threads_and_gives_up_its_runs(path):
+    journal = SQLiteJournal(path)
+    claim = await begun(journal)
+    journal.note(claim, line(1))
+    await journal.runs()
+    left = threads(path)
+    del journal, claim
+    gc.collect()
+    for thread in left:
+        await asyncio.to_thread(thread.join, BOUND)
+    async with SQLiteJournal(path) as journal:
+        stored = await journal.read("run")
+        assert stored.info.is_interrupted(time())
+        assert len(stored.lines) == 2
+        await journal.claim("run")
+
+
+async def test_closing_gives_up_runs_so_that_they_can_be_resumed_at_once(path):
+    async with SQLiteJournal(path, lease=1000) as journal, SQLiteJournal(path) as other:
+        claim = await begun(journal)
+        journal.note(claim, line(1))
+        await journal.close()
+        with refused("bae-journal-closed"):
+            await journal.append(claim, [line(2)])
+        mine = await other.claim("run")
+        await other.append(mine, [line(2)])
+
+
+def test_a_program_that_never_closes_its_journal_ends_and_loses_nothing(path):
+    text = """
+import asyncio, sys
+from bae.journal import SQLiteJournal
+from journal_parts import begun, line
+
+async def main():
+    journal = SQLiteJournal(sys.argv[1], lease=1000)
+    claim = await begun(journal)
+    await journal.append(claim, [line(1)])
+    await journal.runs()
+    journal.note(claim, line(2))
+    keep.append(journal)
+
+keep = []
+asyncio.run(main())
+print("done")
+"""
+    assert printed(text, path) == "done"
+
+    async def look():
+        async with SQLiteJournal(path) as journal:
+            assert await numbers(journal) == [0, 1, 2]
+            await journal.claim("run")
+
+    asyncio.run(look())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_is_refused_what_its_parent_has_open_and_harms_nothing(path):
+    text = """
+import asyncio, os, sys, warnings
+from bae import JournalError
+from bae.journal import SQLiteJournal
+from journal_parts import begun, line, numbers
+
+warnings.simplefilter("ignore", DeprecationWarning)
+journal, unused = SQLiteJournal(sys.argv[1]), SQLiteJournal(sys.argv[1] + "2")
+
+async def code(asked):
+    try:
+        await asked
+    except JournalError as error:
+        return error.code
+
+async def in_child(claim):
+    journal.note(claim, line(1))
+    print(await code(journal.append(claim, [line(1)])))
+    print(await code(journal.runs()))
+    print(await code(begun(journal, "other")))
+    print(await code(begun(SQLiteJournal(sys.argv[1]), "other")))
+    print(await code(begun(unused)), flush=True)
+    await journal.close()
+    await unused.close()
+
+async def in_parent(claim):
+    await journal.append(claim, [line(1)])
+    print(await numbers(journal))
+    await journal.close()
+    async with unused:
+        print(await numbers(unused))
+
+claim = asyncio.run(begun(journal))
+child = os.fork()
+if not child:
+    asyncio.run(in_child(claim))
+    sys.exit()
+os.waitpid(child, 0)
+asyncio.run(in_parent(claim))
+"""
+    assert printed(text, path).split("\n") == [*["bae-journal-forked"] * 4, "None", "[0, 1]", "[0]"]
+
+
+async def test_two_processes_write_one_file_at_once(path):
+    text = """
+import asyncio, sys
+from bae.journal import SQLiteJournal
+from journal_parts import begun, line
+
+async def one(journal, name):
+    claim = await begun(journal, name, 0)
+    for n in range(25):
+        await journal.append(claim, [line(n)])
+    await journal.release(claim, "ended", [])
+
+async def main():
+    async with SQLiteJournal(sys.argv[1]) as journal:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        await asyncio.gather(*(one(journal, sys.argv[2] + str(n)) for n in range(6)))
+
+asyncio.run(main())
+"""
+    with program(text, path, "a") as one, program(text, path, "b") as two:
+        for each in (one, two):
+            assert each.stdout.readline() == "ready\n"
+        for each in (one, two):
+            each.stdin.write("go\n")
+            each.stdin.flush()
+        for each in (one, two):
+            assert each.communicate(timeout=BOUND) == ("", "")
+    async with SQLiteJournal(path) as journal:
+        assert sorted(await ids(journal)) == [f"{p}{n}" for p in "ab" for n in range(6)]
+        for run in await journal.runs():
+            assert run.status == "ended"
+            assert await numbers(journal, run.run_id) == list(range(25))
+
+
+# Owners
+
+
+OWNER = """
+import asyncio, sys
+from bae import JournalError
+from bae.journal import SQLiteJournal
+from journal_parts import begun, line
+
+async def append(journal, claim, n):
+    try:
+        await journal.append(claim, [line(n)])
+    except JournalError as error:
+        return error.code
+    return n
+
+async def main():
+    async with SQLiteJournal(sys.argv[1], lease=float(sys.argv[2])) as journal:
+        claims = [await begun(journal, name) for name in ("run", "other")]
+        print(claims[0].owner, flush=True)
+        for number, text in enumerate(sys.stdin, 1):
+            print(*[await append(journal, claim, number) for claim in claims], flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def taken_over(journal, run_id="run"):
+    """The claim on a run, as soon as its owner's word is good no longer."""
+    async with asyncio.timeout(BOUND):
+        while True:
+            try:
+                return await journal.claim(run_id)
+            except JournalError as error:
+                if error.code != "bae-run-owned":
+                    raise
+
+
+def say(process, text):
+    process.stdin.write(text + "\n")
+    process.stdin.flush()
+
+
+async def test_the_run_of_a_process_that_was_killed_can_be_taken_over_after_its_lease(path):
+    with program(OWNER, path, 1) as owner:
+        name = owner.stdout.readline().strip()
+        async with SQLiteJournal(path) as journal:
+            with refused("bae-run-owned") as error:
+                await journal.claim("run")
+            assert name in str(error.value)
+            owner.send_signal(signal.SIGKILL)
+            owner.wait()
+            claim = await taken_over(journal)
+            await journal.append(claim, [line(1)])
+            assert not (await journal.read("run")).info.is_interrupted(time())
+            assert await numbers(journal) == [0, 1]
+        owner.communicate()
+
+
+@pytest.mark.parametrize("writes", [True, False], ids=["and writes", "and has not written yet"])
+async def test_an_owner_that_stood_still_is_told_when_another_has_its_run(path, writes):
+    with program(OWNER, path, 0.3) as owner:
+        owner.stdout.readline()
+        say(owner, "")
+        assert owner.stdout.readline() == "1 1\n"
+        owner.send_signal(signal.SIGSTOP)
+        async with SQLiteJournal(path) as journal:
+            claim = await taken_over(journal)
+            if writes:
+                await journal.append(claim, [line(2, '{"of": "new"}')])
+            owner.send_signal(signal.SIGCONT)
+            say(owner, "")
+            assert owner.stdout.readline() == "bae-run-taken 2\n"
+            say(owner, "")
+            assert owner.stdout.readline() == "bae-run-taken 3\n"
+            if not writes:
+                await journal.append(claim, [line(2, '{"of": "new"}')])
+            assert (await journal.read("run")).lines[2].data == '{"of": "new"}'
+            assert await numbers(journal, "other") == [0, 1, 2, 3]
+        assert owner.communicate(timeout=BOUND) == ("", "")
+
+
+async def test_an_owner_that_stood_still_goes_on_where_nobody_took_over(path):
+    with program(OWNER, path, 0.2) as owner:
+        owner.stdout.readline()
+        owner.send_signal(signal.SIGSTOP)
+        async with SQLiteJournal(path) as journal:
+
+            async def interrupted():
+                return all(run.is_interrupted(time()) for run in await journal.runs())
+
+            await until(interrupted)
+        owner.send_signal(signal.SIGCONT)
+        say(owner, "")
+        assert owner.stdout.readline() == "1 1\n"
+        owner.communicate(timeout=BOUND)
+
+
+async def test_the_word_of_an_owner_is_renewed_however_idle_it_is(path):
+    async with SQLiteJournal(path, lease=0.3) as journal, SQLiteJournal(path) as other:
+        claim = await begun(journal)
+        first = (await other.runs())[0].lease_until
+
+        async def renewed():
+            run = (await other.runs())[0]
+            assert not run.is_interrupted(time())
+            return run.lease_until > first + 0.6
+
+        await until(renewed)
+        with refused("bae-run-owned"):
+            await other.claim("run")
+        await journal.release(claim, "ended", [])
+        await other.claim("run")
+
+
+async def test_a_word_is_given_anew_for_a_run_that_begins_long_after_the_last(path):
+    async with SQLiteJournal(path, lease=0.2) as journal, SQLiteJournal(path) as other:
+        await ended(journal, "first")
+        last = time() + 0.2
+
+        async def over():
+            await journal.answer("first", "g", "1")  # commits that are no word of anything
+            return time() > last
+
+        await until(over)
+        await begun(journal, "second")
+        with refused("bae-run-owned"):
+            await other.claim("second")
+
+
+async def test_of_several_processes_that_want_a_dead_owners_run_one_gets_it(path):
+    async with SQLiteJournal(path) as journal:
+        await journal.release(await begun(journal), "running", [])
+    journals = [SQLiteJournal(path) for _ in range(5)]
+    results = await asyncio.gather(*(one.claim("run") for one in journals), return_exceptions=True)
+    codes = [one.code for one in results if isinstance(one, JournalError)]
+    assert codes == ["bae-run-owned"] * 4
+    for one in journals:
+        await one.close()
+
+
+async def test_a_deleted_run_tells_an_owner_whose_lease_was_over(path):
+    with program(OWNER, path, 0.2) as owner:
+        owner.stdout.readline()
+        owner.send_signal(signal.SIGSTOP)
+        async with SQLiteJournal(path) as journal:
+
+            async def deleted():
+                return await journal.delete(["run"]) == 1
+
+            await until(deleted)
+            await ended(journal, "new", 4)
+            owner.send_signal(signal.SIGCONT)
+            say(owner, "")
+            assert owner.stdout.readline() == "bae-run-taken 1\n"
+            assert await numbers(journal, "new") == [0, 1, 2, 3]
+        owner.communicate(timeout=BOUND)
+
+
+# Lists, deletions, redactions
+
+
+@pytest.mark.parametrize(
+    ("status", "graph"), [(None, None), ("ended", None), (None, "A"), ("failed", "A")]
+)
+async def test_the_list_of_runs_is_found_through_an_index_and_never_sorted(path, status, graph):
+    async with SQLiteJournal(path, durability="normal") as journal:
+        await asyncio.gather(
+            *(
+                ended(journal, f"r{n}", graph="AB"[n % 2], status=["ended", "failed"][n % 3 == 0])
+                for n in range(600)
+            )
+        )
+        found = await ids(journal, status=status, graph=graph, limit=7)
+        assert len(found) == 7
+    text, values = page_query(status, graph, 7, LINES_OF_A_RUN)
+    with sqlite3.connect(path) as connection:
+        plan = [row[3] for row in connection.execute(f"explain query plan {text}", values)]
+    connection.close()
+    assert not [step for step in plan if step.startswith("SCAN") and "RUNS" in step.upper()], plan
+    if graph is None:
+        assert not [step for step in plan if "TEMP B-TREE" in step], plan
+
+
+async def test_many_runs_are_deleted_in_pieces_with_all_their_lines(path):
+    async with SQLiteJournal(path, durability="normal") as journal:
+        await ended(journal, "long", 3500)
+        await asyncio.gather(*(ended(journal, f"r{n}", 3) for n in range(300)))
+        await ended(journal, "stays", 3)
+        names = [name for name in await ids(journal, limit=1000) if name != "stays"]
+        assert await journal.delete(names) == 301
+        await ended(journal, "new", 2)
+        assert await numbers(journal, "stays") == [0, 1, 2]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("select count(*) from lines").fetchone() == (5,)
+        assert connection.execute("select count(*) from deleted").fetchone() == (0,)
+    connection.close()
+
+
+async def test_a_deletion_that_was_interrupted_is_ended_by_the_next(path):
+    async with SQLiteJournal(path, durability="normal") as journal:
+        await ended(journal, "long", 5000)
+        task = asyncio.create_task(journal.delete(["long"]))
+        await until(lambda: _is_gone(journal, "long"))
+        task.cancel()
+        await asyncio.wait([task])
+        await ended(journal, "long", 2)  # of the same name, and not mixed up with it
+        assert await numbers(journal, "long") == [0, 1]
+        await journal.delete([])
+        assert await numbers(journal, "long") == [0, 1]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("select count(*) from lines").fetchone() == (2,)
+    connection.close()
+
+
+async def _is_gone(journal, run_id):
+    return run_id not in await ids(journal)
+
+
+async def test_nothing_of_replaced_lines_is_left_in_any_file(path):
+    secret = "the-secret-of-somebody"
+    async with SQLiteJournal(path) as journal:
+        claims = [await begun(journal, f"r{n}", 0) for n in range(12)]
+        for n in range(40):  # side by side, so that pages are split and lines moved
+            text = f'{{"text": "{secret * (1 + n % 7 * 30)}"}}'
+            await asyncio.gather(*(journal.append(claim, [line(n, text)]) for claim in claims))
+        for number in range(12):
+            await journal.replace(f"r{number}", lines(0, 40, data="{}"))
+        for file in path.parent.iterdir():
+            assert secret.encode() not in file.read_bytes(), file
+        await journal.append(claims[3], [line(40)])
+        assert await numbers(journal, "r3") == list(range(41))
+
+
+async def test_replacing_says_when_somebody_else_keeps_the_old_lines_in_the_log(path):
+    async with SQLiteJournal(path, busy_timeout=0.05) as journal:
+        await ended(journal, data='{"old": 1}')
+        reading = sqlite3.connect(path)
+        reading.execute("begin")
+        reading.execute("select * from lines").fetchone()
+        with refused("bae-journal-locked"):
+            await journal.replace("run", [line(0, '{"new": 1}')])
+        reading.close()
+        assert (await journal.read("run")).lines[0].data == '{"new": 1}'
+        await journal.replace("run", [line(0, '{"new": 1}')])
+        for file in path.parent.iterdir():
+            assert b'{"old": 1}' not in file.read_bytes()
+
+
+async def test_the_file_can_be_read_by_a_person_with_sqlite_alone(path):
+    async with SQLiteJournal(path) as journal:
+        await ended(journal, count=2, at=0.0)
+    with sqlite3.connect(path) as connection:
+        found = connection.execute("select * from readable order by run, n").fetchall()
+    connection.close()
+    assert found[1] == ("run", 1, "StepStarted", "1970-01-01 00:00:01", "", 0, '{"x": 1}')
+
+
+def test_importing_bae_does_not_import_sqlite():
+    text = "import bae, bae.journal, sys; print('sqlite3' in sys.modules)"
+    assert printed(text) == "False"
