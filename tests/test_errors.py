@@ -103,7 +103,7 @@ CLASSES: list[tuple[type[BaeError], str, dict[str, Any], dict[str, Any]]] = [
         {"node_type": Worn, "validation_errors": ({"type": "missing"},), "attempts": 3},
         {"node_type": Worn, "validation_errors": [{"type": "missing"}], "attempts": 3},
     ),
-    (JournalError, "bae-journal-failed", {"run_id": "one"}, {"run_id": "one"}),
+    (JournalError, "bae-journal-failed", {"run_id": "an id"}, {"run_id": "an id"}),
     (ReplayError, "bae-replay-diverged", {"diff": "-a\n+b"}, {"diff": "-a\n+b"}),
     (ScriptError, "bae-script-exhausted", {}, {}),
 ]

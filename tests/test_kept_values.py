@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field, SecretStr
 
-from bae import Dep, Graph, JournalError, Node, NodeError, ProofError
+from bae import Dep, DepError, Graph, JournalError, Map, Node, NodeError, ProofError
 from bae.journal import Journal, MemoryJournal
 from bae.testing import ScriptedLM
 from kept_runs import World
@@ -209,3 +209,61 @@ async def test_a_value_without_a_declared_type_is_kept_where_it_is_plain(journal
     result = await loose.resume("one", ScriptedLM([]), journal=journal)
     assert result.trace[-1].value == {"a": [1, 2.5, None, "x"]}
     assert WORLD.done == {"any": 1, "loose": 1}
+
+
+class Item(Node):
+    code: SecretStr
+
+    async def __call__(self) -> Sent:
+        WORLD.do(f"send {self.code.get_secret_value()}")
+        return Sent(length=len(self.code.get_secret_value()))
+
+
+class Sent(Node):
+    length: int
+
+    async def __call__(self) -> None:
+        WORLD.do(f"sent {self.length}")
+
+
+class Batch(Node):
+    codes: list[SecretStr]
+    sent: Annotated[list[Sent], Map(Item, over="codes", limit=1)]
+
+    async def __call__(self) -> None: ...
+
+
+async def test_secrets_that_items_of_a_map_start_with_come_from_the_map(journal: Journal):
+    batch = Graph(start=Batch)
+    codes = [SecretStr("a"), SecretStr("bb")]
+    WORLD.failing.add("sent 2")
+    with pytest.raises(DepError):
+        await batch.arun(Batch(codes=codes), journal=journal, run_id="one")
+    WORLD.mend()
+    result = await batch.resume("one", journal=journal, given={"Batch.codes": codes})
+    assert [sent.length for sent in result.trace[-1].sent] == [1, 2]
+    assert WORLD.done == {"send a": 1, "send bb": 1, "sent 1": 1, "sent 2": 1}
+
+
+class Handles(Node):
+    handles: Annotated[list[Handle], Dep(lambda: [Handle(), Handle()])]
+    kinds: Annotated[list[str], Map(lambda handle: WORLD.do("kind") or "h", over="handles")]
+
+    async def __call__(self) -> None:
+        WORLD.do("handles")
+
+
+async def test_results_for_items_that_are_made_anew_are_not_kept_for_others(journal: Journal):
+    handles = Graph(start=Handles)
+    WORLD.failing.add("handles")
+    with pytest.raises(NodeError):
+        await handles.arun(Handles(), journal=journal, run_id="one")
+    WORLD.mend()
+    result = await handles.resume("one", journal=journal)
+    assert result.trace[-1].kinds == ["h", "h"]
+
+
+async def test_a_name_in_given_that_no_class_has_is_told(journal: Journal):
+    with pytest.raises(JournalError) as caught:
+        await graph.resume("one", journal=journal, given={"Login.tokn": "x"})
+    assert caught.value.code == "bae-journal-given"

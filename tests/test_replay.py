@@ -123,7 +123,8 @@ async def test_a_body_that_returns_something_else_is_told_with_a_diff(journal: J
     assert caught.value.code == "bae-replay-diverged"
     assert '-    "text": "ha"' in caught.value.diff
     assert '+    "text": "ha ha"' in caught.value.diff
-    assert caught.value.diff in str(caught.value)
+    for line in caught.value.diff.splitlines():
+        assert line in str(caught.value)
 
 
 async def test_a_body_of_a_graph_inside_is_compared_too(journal: Journal):
@@ -146,7 +147,7 @@ async def test_a_failed_run_fails_again_the_same_way(journal: Journal):
     SWITCH["fails"] = True
     with pytest.raises(NodeError):
         await recorded(journal)
-    with pytest.raises(NodeError, match="Joke.__call__ raised ValueError"):
+    with pytest.raises(NodeError, match=r"Joke\.__call__ raised ValueError"):
         await graph.replay("one", journal=journal)
 
 

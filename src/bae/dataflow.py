@@ -340,8 +340,6 @@ class Dataflow:
         )
         if failure is None:
             await run.keep(ended)
-        elif isinstance(failure, Waiting):
-            run.log.append(ended)  # nothing has ended for good, so no journal needs to know
         else:
             run.emit(ended)
         self._end(flight, value, failure)

@@ -351,7 +351,8 @@ class ReplayError(JournalError):
         self.diff = diff
 
     def __str__(self) -> str:
-        return f"{super().__str__()}\n{self.diff}" if self.diff else super().__str__()
+        first, *more = super().__str__().splitlines()
+        return "\n".join([first, *(f"  {line}" for line in self.diff.splitlines()), *more])
 
 
 def describe(error: BaseException) -> str:

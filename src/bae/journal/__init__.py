@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bae.journal.deployment import BrokenRun, check
     from bae.journal.memory import MemoryJournal
     from bae.journal.recovering import Recovered
+    from bae.journal.redaction import Redaction
     from bae.journal.sqlite import SQLiteJournal
     from bae.journal.store import Claim, Journal, Line, ParkedGate, RunInfo, Status, StoredRun
     from bae.journal.provenance import JudgedAnswer, Provenance
@@ -61,6 +62,7 @@ __all__ = [
     "Recalled",
     "Record",
     "Recovered",
+    "Redaction",
     "Returned",
     "RunEnded",
     "RunForked",
@@ -87,6 +89,7 @@ _MODULES = {
     "MemoryJournal": "memory",
     "Provenance": "provenance",
     "Recovered": "recovering",
+    "Redaction": "redaction",
     "SQLiteJournal": "sqlite",
 }
 

@@ -1,5 +1,5 @@
-"""Answering a gate that a run of a journal waits for. `open_gates.py` finds it, `resuming.py` goes on
-with the run."""
+"""Answering a gate that a run of a journal waits for. `open_gates.py` finds it, `resuming.py` goes
+on with the run."""
 
 from __future__ import annotations
 

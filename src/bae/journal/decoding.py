@@ -76,7 +76,8 @@ def _ask_for_secrets(read: LineReading, parsed: Sequence[tuple[Line, Data]]) -> 
     """Refuse to go on without the plain fields that were withheld, naming all of them."""
     wanted: dict[str, None] = {}
     for line, data in parsed:
-        if not isinstance(data.held.get("node"), dict):
+        inside_begins = line.path and line.kind == "RunStarted"
+        if inside_begins or not isinstance(data.held.get("node"), dict):
             continue
         node = data.inside("node").held
         withheld: Any = node.get("withheld")

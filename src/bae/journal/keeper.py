@@ -23,6 +23,7 @@ from bae.journal.records import (
 )
 from bae.journal.store import Claim, Journal, Line, ParkedGate
 from bae.journal.values import read_answer
+from bae.markers import Map
 from bae.run import NOTHING
 
 if TYPE_CHECKING:
@@ -89,7 +90,10 @@ class Keeper:
 
     def first(self, path: str, start: Node) -> Node:
         """The first node of a run: as far as it got before, or as it was given."""
-        return self.past.nodes.get((path, 0), start)
+        recorded = self.past.nodes.get((path, 0))
+        if recorded is None or not start.__dict__.keys() <= recorded.__dict__.keys():
+            return start  # a secret that the journal has not is in what the run around it gives
+        return recorded
 
     async def step(self, run: Run, step: int, node: Node, plan: NodePlan, fresh: bool) -> None:
         """Say that a node is whole. Where it is `fresh`, what a body has just returned, this is
@@ -148,7 +152,12 @@ class Keeper:
         return self.past.sources.get(spot, NOTHING)
 
     def items(self, place: Place) -> dict[int, Any]:
-        """What the items of a map came to the last time, those that are done."""
+        """What the items of a map came to the last time, those that are done. None where the items
+        themselves are made anew: they may be others."""
+        over = place.node_type.__pydantic_fields__[place.field].metadata
+        mapped = next(marker.over for marker in over if isinstance(marker, Map))
+        if (place.node_type, mapped) in self.past.unkept:
+            return {}
         spot = place.run.path, place.step, place.node_type, place.field, place.route
         return self.past.items.get(spot, {})
 

@@ -71,17 +71,18 @@ class LineReading:
             error.message = f"line {line.n}, {line.kind}: {error.message}"
             raise
 
-    def node(self, here: Inside, data: Data) -> Node:
+    def node(self, here: Inside, data: Data, partial: bool = False) -> Node:
         cls = here.cls(data.text("type"))
         data.inside("fields")
         for key in ("withheld", "unset"):
             if key in data:
                 data.texts(key)
-        return kept_node(cls).load(data.held, self.given, self.partial)
+        return kept_node(cls).load(data.held, self.given, partial or self.partial)
 
     def run_started(self, line: Line, here: Inside, data: Data) -> Record:
         here = self.rebuilt.begin(line.path)
-        node = self.node(here, data.inside("node"))
+        # What a graph inside starts with, the run around it gives again, secrets too.
+        node = self.node(here, data.inside("node"), partial=bool(line.path))
         here.drafts[0] = node
         limit = data.get("max_iters", int)
         return RunStarted(*_place(line), data.text("run_id"), data.text("graph"), node, limit)

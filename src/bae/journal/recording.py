@@ -52,6 +52,8 @@ class Recording:
         self.deps: dict[Hashable, Any] = {}
         self.sources: dict[Place, Any] = {}
         self.failed: set[Place] = set()
+        self.unkept: set[tuple[type[Node], str]] = set()
+        """The fields whose values are made anew, and may be others then."""
         self.items: dict[Place, dict[int, Any]] = {}
         self.opened: dict[str, float] = {}
         self.answers: dict[str, str] = {}
@@ -68,6 +70,11 @@ class Recording:
         # Answers that were paid for, to a question that was cut off before it had its last one.
         self.usage += Usage.total(self._judged.values())
         self.seconds += max(0.0, self._last - self._took_up)
+
+    @property
+    def steps(self) -> int:
+        """How many nodes the run itself has come to."""
+        return sum(1 for path, _ in self.nodes if not path)
 
     def forget(self, path: str) -> None:
         """Drop what is recorded of a graph inside the run: it is begun anew."""
@@ -140,6 +147,7 @@ class Recording:
             self.failed.add(place)
             return
         if _is_unkept(record.value):
+            self.unkept.add((record.node_type, record.field))
             return  # it is made anew
         call, cached = call_at(record.node_type, record.field, record.route)
         if call is not None and call.opens:

@@ -1,5 +1,5 @@
-"""Runs that have a journal: begun, and resumed. `graph.py` is the way in, `keeper.py` what such a run
-writes through; `answering.py` answers their gates and `forking.py` forks them."""
+"""Runs that have a journal: begun, and resumed. `graph.py` is the way in, `keeper.py` what such a
+run writes through; `answering.py` answers their gates and `forking.py` forks them."""
 
 from __future__ import annotations
 
@@ -86,9 +86,11 @@ async def resume(
         _check_given(graph, given)
     stored = await journal.read(run_id)
     _check_graph(graph, stored)
-    if stored.info.status == "ended" or _only_waits(stored, options):
+    if stored.info.status == "ended":
         return as_it_stands(graph, stored, given)
     changes = refuse_changes(stored, graph)
+    if not changes and _only_waits(stored, options):
+        return as_it_stands(graph, stored, given)
     claim = await _claimed(journal, run_id, stored)
     try:
         stored = await journal.read(run_id)
@@ -107,7 +109,7 @@ async def resume(
     carry_over(run, past)
     said = tuple(str(change) for change in changes)
     try:
-        await run.keeper.keep(run, RunResumed(time(), "", len(past.nodes), claim.owner, said))
+        await run.keeper.keep(run, RunResumed(time(), "", past.steps, claim.owner, said))
         return await _to_a_stop(graph, past.started[""], run, journal)
     except BaseException as error:
         if run.keeper.has_claim:  # it failed before the first step
@@ -135,7 +137,7 @@ async def _to_a_stop(
         run = Run(*options, run_id=run.run_id)
         run.log = log
         run.keeper = keeper.going_on(past, claim)
-        await run.keeper.keep(run, RunResumed(time(), "", len(past.nodes), claim.owner))
+        await run.keeper.keep(run, RunResumed(time(), "", past.steps, claim.owner))
 
 
 def as_it_stands(

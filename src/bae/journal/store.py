@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 if TYPE_CHECKING:
     from bae.journal.lines import Existing, PathOrFile
@@ -180,7 +180,8 @@ class Journal(ABC):
 
     @abstractmethod
     async def delete(self, run_ids: Sequence[str]) -> int:
-        """Delete runs and answer how many; one whose lines another run shares stays."""
+        """Delete runs and answer how many. One whose lines another run shares stays, unless that
+        is deleted too, and so does one that somebody is at work on."""
 
     @abstractmethod
     async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
@@ -191,7 +192,7 @@ class Journal(ABC):
         """Store what is still to be stored and let go of everything. Runs of this journal that are
         under way fail with `bae-journal-closed` at their next record."""
 
-    async def __aenter__(self) -> Journal:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

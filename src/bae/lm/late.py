@@ -64,7 +64,7 @@ class LateLM(Backend):
         self,
         node: Node,
         types: Sequence[type[Node] | type[None]],
-        fillable: Sequence[type[Node]],
+        fillable: Sequence[type[Node]] = (),
     ) -> tuple[type[Node] | type[None], Node | None]:
         """Choose, and fill in the same call where the LM can."""
         if isinstance(self.lm, Backend):
