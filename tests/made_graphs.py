@@ -254,24 +254,23 @@ class _Draw:
         return self.draw(st.integers(0, most))
 
 
-def _options(d: _Draw, inline: bool, *, cache: bool = True) -> str:
-    said = ", inline=True" if inline else ""
-    if cache and d.maybe(3):
-        said += ", cache=False"
-    return said + (", retries=1" if d.maybe(4) else "")
+def _options(d: _Draw, name: str) -> str:
+    said = ", inline=True" if name.startswith("inline") else ""
+    said += ", cache=False" if d.maybe(3) else ""
+    return said + (", retries=1" if name.startswith("stumbling") or d.maybe(4) else "")
 
 
 def _source(d: _Draw) -> tuple[str, str]:
     """A type, and the marker of a dependency that has it."""
     if d.graphs and d.maybe(3):
         name, ends = d.one(*d.graphs)
-        return ends, f"Dep({name}{_options(d, False)})"
+        return ends, f"Dep({name}{_options(d, name)})"
     name = d.one(*d.functions)
-    return "int | None", f"Dep({name}{_options(d, name.startswith('inline'))})"
+    return "int | None", f"Dep({name}{_options(d, name)})"
 
 
 def _function(d: _Draw) -> None:
-    kind = d.one("on_loop", "on_loop", "on_loop", "inline", "thread")
+    kind = d.one("on_loop", "on_loop", "on_loop", "inline", "thread", "stumbling")
     name = f"{kind}{next(d.numbers)}"
     lists = d.maybe(5)
     parameters: list[str] = []
@@ -286,15 +285,16 @@ def _function(d: _Draw) -> None:
     what = f'f"{name} {{({given})!r}}"'
     out = "[v, v + 1]" if lists else "None if v % 7 == 0 else v"
     returns = "list[int]" if lists else "int | None"
-    define = "async def" if kind == "on_loop" else "def"
+    on_loop = kind in ("on_loop", "stumbling")
+    define = "async def" if on_loop else "def"
     d.lines += ["", "", f"{define} {name}({', '.join(parameters)}) -> {returns}:"]
-    if d.maybe(8):
-        d.lines.append(f"    stumbles = True")
+    if kind == "stumbling":
+        d.lines.append(f"    stumble({what})")
     if asks:
         d.lines.append(f"    v = (await lm.make(Noted(value=3), Noted)).value")
     else:
         d.lines.append(f"    v = number({name!r}, {given})" if given else f"    v = number({name!r})")
-    act = f"await act({what}, {d.upto(4)})" if kind == "on_loop" else f"act_sync({what})"
+    act = f"await act({what}, {d.upto(4)})" if on_loop else f"act_sync({what})"
     d.lines += [f"    {act}", f"    return {out}"]
     (d.lists if lists else d.functions).append(name)
 
@@ -351,7 +351,8 @@ def _node(d: _Draw, name: str, start: str, gates: bool) -> _Node:
         else:
             explicit = None
     if d.lists and d.maybe(3):
-        node.sourced.append(f"l: Annotated[list[int], Dep({(made := d.one(*d.lists))}{_options(d, made.startswith('inline'))})]")
+        made = d.one(*d.lists)
+        node.sourced.append(f"l: Annotated[list[int], Dep({made}{_options(d, made)})]")
         node.sourced.append(f"lm: Annotated[list[int], Map({_item_function(d)}, over='l')]")
         explicit = None
     if any(p.startswith("items") for p in node.plain) and d.maybe(2):
@@ -458,14 +459,12 @@ def _graph(d: _Draw, name: str, start: str, gates: bool, most: int) -> str:
     stop = _Node(f"{name.title()}Stop", ["value: int"]) if d.maybe(2) else None
     if stop is not None:
         d.lines += _class(stop, ["    async def __call__(self) -> None: ..."])
-    ends: list[str] = []
     for place in reversed(range(length)):
         following = nodes[place + 1] if place + 1 < length else None
         body = _body(d, nodes[place], following, stop)
         d.lines += _class(nodes[place], body)
     d.lines += ["", "", f"{name} = Graph(start={nodes[0].name})"]
     d.lines.append(f"{name}_ends = Union[{name}.terminal_nodes]")
-    del ends
     return f"{name}_ends"
 
 

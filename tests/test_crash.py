@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -150,7 +152,9 @@ async def test_a_process_that_was_stopped_is_told_that_its_run_was_taken_over(
         Job(str(journal), [Task("run", "begin", str(effects), 0, str(first))], 0.1)
     )
     with await at_the_pipe(first) as pipe:
-        asleep.send(signal.SIGSTOP)
+        with closing(sqlite3.connect(journal)) as file:
+            file.execute("begin immediate")  # so that it does not hold up the others as it sleeps
+            await asleep.stop()
         await given_up(journal)
         other = forks.start(
             Job(str(journal), [Task("run", "resume", str(effects), 1, str(second))], 60.0)
@@ -160,7 +164,6 @@ async def test_a_process_that_was_stopped_is_told_that_its_run_was_taken_over(
         pipe.write("the first")
         asleep.send(signal.SIGCONT)
     ended, told = await other.report(), await asleep.report()
-    print(ended, told)
     assert ended.outcomes["run"].trace == [["Held", {"said": "the other"}]]
     assert told.outcomes["run"].code == "bae-run-taken"
     async with SQLiteJournal(journal) as opened:
@@ -175,8 +178,8 @@ async def at_the_pipe(pipe: Path) -> TextIO:
         async with asyncio.timeout(BOUND):
             return await asyncio.shield(opening)
     except BaseException:
-        with pipe.open("rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)):
-            (await opening).close()  # or the thread would wait there for ever
+        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))  # or the thread would wait for ever
+        (await opening).close()
         raise
 
 

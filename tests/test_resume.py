@@ -12,6 +12,7 @@ import pytest
 
 from bae import (
     LM,
+    BaeLMError,
     Dep,
     Gate,
     Graph,
@@ -440,3 +441,58 @@ async def test_a_run_that_fails_while_it_is_recovered_is_handed_back_with_its_er
     assert recovered.run_id == forked
     assert isinstance(recovered.error, NodeError)
     assert await refund.recover(journal=journal) == []
+
+
+async def test_a_run_is_begun_or_gone_on_with_by_one_call(journal: Journal):
+    WORLD.failing.add("outfit")
+    lm = script()
+    for _ in range(2):
+        with pytest.raises(NodeError):
+            await graph.arun(Ask(message="a b"), lm, journal=journal, run_id="one", resume=True)
+    WORLD.mend()
+    for _ in range(2):
+        result = await graph.arun(
+            Ask(message="a b"), lm, journal=journal, run_id="one", resume=True
+        )
+        assert result.result == Packed(item="a coat", place="Bern")
+    assert dict(WORLD.done) == dict.fromkeys(EVERYTHING, 1)
+
+
+async def test_a_run_that_asks_for_no_more_is_resumed_without_an_lm(journal: Journal):
+    WORLD.failing.add("packed")
+    with pytest.raises(NodeError):
+        await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
+    WORLD.mend()
+    result = await graph.resume("one", journal=journal)
+    assert result.result == Packed(item="a coat", place="Bern")
+
+
+async def test_a_run_that_cannot_go_on_for_want_of_an_lm_can_be_resumed_with_one(
+    journal: Journal,
+):
+    WORLD.failing.add("weather")
+    with pytest.raises(DepError):
+        await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
+    WORLD.mend()
+    with pytest.raises(BaeLMError):
+        await graph.resume("one", journal=journal)
+    with pytest.raises(BaeLMError):
+        await graph.resume("one", "no-such-lm", journal=journal)
+    assert (await journal.runs())[0].owner is None
+    result = await graph.resume("one", script(), journal=journal)
+    assert result.result == Packed(item="a coat", place="Bern")
+
+
+async def test_a_run_that_was_only_looked_at_has_no_result(journal: Journal):
+    await refund.arun(Refund(amount=3), journal=journal, run_id="one")
+    seen = await refund.answer("one", "approved", True, journal=journal, go_on=False)
+    with pytest.raises(JournalError) as caught:
+        seen.result
+    assert caught.value.code == "bae-run-unfinished"
+
+
+async def test_another_graph_is_told_that_the_run_is_none_of_its_own(journal: Journal):
+    await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
+    with pytest.raises(JournalError) as caught:
+        await refund.resume("one", journal=journal)
+    assert caught.value.code == "bae-run-graph"

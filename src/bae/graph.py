@@ -222,6 +222,7 @@ class Graph(Generic[S, T]):
         dep_cache: dict[Any, Any] | None = None,
         journal: Journal | None = None,
         run_id: str | None = None,
+        resume: bool = False,
     ) -> GraphResult[T]:
         """`arun` for sync callers. Inside a running event loop use `await graph.arun(…)`."""
         import asyncio
@@ -246,6 +247,7 @@ class Graph(Generic[S, T]):
                 dep_cache=dep_cache,
                 journal=journal,
                 run_id=run_id,
+                resume=resume,
             )
         )
 
@@ -260,6 +262,7 @@ class Graph(Generic[S, T]):
         dep_cache: dict[Any, Any] | None = None,
         journal: Journal | None = None,
         run_id: str | None = None,
+        resume: bool = False,
     ) -> Coroutine[Any, Any, GraphResult[T]]:
         """Run the graph from `start` to its end.
 
@@ -276,7 +279,8 @@ class Graph(Generic[S, T]):
         - `journal` is where the run is written down as it goes, so that `resume` can go on with it
           after whatever stops it: a `SQLiteJournal`, say.
         - `run_id` is what the run is called; without one it gets a random id. A journal has every
-          id once.
+          id once: a second run of that id is refused, or with `resume=True` the first one is gone
+          on with, whatever `start` is now.
 
         Raises a `BaeError` that carries the trace. Cancelling it cancels everything under it, and
         nothing is left when it returns.
@@ -287,8 +291,10 @@ class Graph(Generic[S, T]):
         run = Run(lm, max_iters, prefetch, answer, dep_cache, run_id=run_id)
         if journal is None:
             return run_graph(self, start, run)
-        from bae.journal.resuming import begin
+        from bae.journal.resuming import begin, begin_or_resume
 
+        if resume:
+            return begin_or_resume(self, start, run, journal)
         return begin(self, start, run, journal)
 
     async def resume(

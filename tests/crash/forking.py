@@ -96,6 +96,9 @@ class Child:
     def send(self, number: int = signal.SIGKILL) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
+        if number == signal.SIGSTOP:
+            os.waitpid(self.pid, os.WUNTRACED)
+            say({"number": self.number, "stopped": True})
 
     def gone(self) -> None:
         """Say how the process ended."""

@@ -79,7 +79,7 @@ class Forks:
         while said := await _next(self._template):
             fork = self._running[said["number"]]
             if "exit" not in said:
-                fork.begun.set_result(None)
+                (fork.begun if "begun" in said else fork.stopped).set_result(None)
                 continue
             del self._running[fork.number]
             self.kills += said["exit"] == -9
@@ -96,11 +96,18 @@ class Fork:
         self._forks = forks
         loop = asyncio.get_running_loop()
         self.begun: asyncio.Future[None] = loop.create_future()
+        self.stopped: asyncio.Future[None] = loop.create_future()
         self.over: asyncio.Future[tuple[int, Any]] = loop.create_future()
 
     def send(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send it a signal."""
         self._forks.tell({"number": self.number, "signal": number})
+
+    async def stop(self) -> None:
+        """Stop it until it is sent SIGCONT."""
+        self.send(signal.SIGSTOP)
+        async with asyncio.timeout(BOUND):
+            await self.stopped
 
     def go(self) -> None:
         """Let a process begin whose job says that it waits for that."""

@@ -52,12 +52,27 @@ class Options(NamedTuple):
 async def begin(graph: Graph[Any, T], start: Node, run: Run, journal: Journal) -> GraphResult[T]:
     """Run a graph with a journal."""
     check_journal(journal)
+    if not run.run_id or not isinstance(cast(object, run.run_id), str):
+        raise ValueError(f"run_id={run.run_id!r}: give a text that is not empty, or None")
     graph.prove()
     if graph not in _KEEPABLE:
         _prove_keepable(graph)
     run.keeper = Keeper(journal, encoder_for(graph, journal))
     carry_over(run, run.keeper.past)
     return await _to_a_stop(graph, start, run, journal)
+
+
+async def begin_or_resume(
+    graph: Graph[Any, T], start: Node, run: Run, journal: Journal
+) -> GraphResult[T]:
+    """Run a graph with a journal; where that has a run of the same id, go on with that one."""
+    options = Options(run.lm, run.max_iters, run.prefetch, run.answer, run.dep_cache)
+    try:
+        return await begin(graph, start, run, journal)
+    except JournalError as error:
+        if error.code != "bae-run-exists" or error.run_id != run.run_id:
+            raise
+    return await resume(graph, run.run_id, options, journal, None)
 
 
 def _prove_keepable(graph: Graph[Any, Any]) -> None:

@@ -134,9 +134,8 @@ def _opened(path: str, busy_timeout: float, reading: bool) -> sqlite3.Connection
         else:
             return found
     # Nobody can be writing in a folder that cannot be written: read the file as it lies there.
-    from urllib.parse import quote
-
-    return _connection(f"file:{quote(path)}?mode=ro&immutable=1", busy_timeout, uri=True)
+    quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    return _connection(f"file:{quoted}?mode=ro&immutable=1", busy_timeout, uri=True)
 
 
 def _connection(path: str, busy_timeout: float, uri: bool = False) -> sqlite3.Connection:
