@@ -49,11 +49,8 @@ async def test_a_run_killed_around_any_kind_of_write_ends_as_if_nothing_had_happ
             await story.parked_as(reference)
         assert await story.to_the_end(reference.effects, [kill]) == reference.outcome
 
-    await all_of(
-        killed(process, kill)
-        for process, writes in enumerate(reference.writes)
-        for kill in one_of_each(writes)
-    )
+    written = enumerate(reference.writes)
+    await all_of(killed, ((n, kill) for n, writes in written for kill in one_of_each(writes)))
     assert forks.kills > 100
 
 
@@ -65,7 +62,7 @@ async def test_a_run_that_is_killed_over_and_over_ends_too(
         kills = [Kill(every, "after" if n % 2 else "before") for n in range(12)]
         assert await story.to_the_end(reference.effects, kills) == reference.outcome
 
-    await all_of(killed(every) for every in (9, 25, 60))
+    await all_of(killed, [(9,), (25,), (60,)])
 
 
 async def test_a_run_killed_at_a_random_instant_ends_as_if_nothing_had_happened(
@@ -78,7 +75,7 @@ async def test_a_run_killed_at_a_random_instant_ends_as_if_nothing_had_happened(
         kills = [seconds * instants.random() for seconds in reference.seconds]
         assert await story.to_the_end(reference.effects, kills) == reference.outcome
 
-    await all_of(killed(number) for number in range(8))
+    await all_of(killed, ((number,) for number in range(8)))
 
 
 async def test_runs_of_one_file_survive_when_processes_around_them_are_killed(

@@ -7,13 +7,17 @@ import os
 import signal
 import sqlite3
 import struct
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from time import time
 
 import pytest
 
 from bae import JournalError
 from bae.journal import SQLiteJournal
+from bae.journal.processes import has_died, own_name
 from bae.journal.sqlite_reading import page_query
 from bae.journal.sqlite_runs import LINES_OF_A_RUN
 from journal_parts import begun, ended, ids, line, lines, numbers, printed, program, refused
@@ -451,6 +455,11 @@ asyncio.run(main())
 """
 
 
+seen_to_die = pytest.mark.skipif(
+    not Path("/proc/self/ns/pid").exists(), reason="it cannot be seen here that a process is gone"
+)
+
+
 async def taken_over(journal, run_id="run"):
     """The claim on a run, as soon as its owner's word is good no longer."""
     async with asyncio.timeout(BOUND):
@@ -467,8 +476,9 @@ def say(process, text):
     process.stdin.flush()
 
 
-async def test_the_run_of_a_process_that_was_killed_can_be_taken_over_after_its_lease(path):
-    with program(OWNER, path, 1) as owner:
+@pytest.mark.parametrize("lease", [1, pytest.param(3600, marks=seen_to_die)])
+async def test_the_run_of_a_process_that_was_killed_can_be_taken_over(path, lease):
+    with program(OWNER, path, lease) as owner:
         name = owner.stdout.readline().strip()
         async with SQLiteJournal(path) as journal:
             with refused("bae-run-owned") as error:
@@ -685,3 +695,31 @@ async def test_the_file_can_be_read_by_a_person_with_sqlite_alone(path):
 def test_importing_bae_does_not_import_sqlite():
     text = "import bae, bae.journal, sys; print('sqlite3' in sys.modules)"
     assert printed(text) == "False"
+
+
+@seen_to_die
+async def test_a_run_whose_process_was_killed_is_listed_as_interrupted(path):
+    with program(OWNER, path, 3600) as owner:
+        name = owner.stdout.readline().strip()
+        async with SQLiteJournal(path) as journal:
+            assert not (await journal.read("run")).info.is_interrupted(time())
+            owner.kill()
+            owner.wait()
+            info = (await journal.read("run")).info
+            assert (info.owner, info.is_interrupted(time())) == (name, True)
+        owner.communicate()
+
+
+@seen_to_die
+def test_a_process_is_known_to_be_gone_only_where_that_can_be_seen():
+    own = own_name()
+    host, pid, where, token = own.rsplit(":", 3)
+    world, _, born = where.partition(".")
+    assert not has_died(own)
+    assert has_died(f"{host}:{pid}:{world}.{int(born) + 1}:{token}"), "its number was used again"
+    assert not has_died(f"{host}:{pid}:elsewhere.{int(born) + 1}:{token}")
+    assert not has_died(f"{host}:{pid}:.:{token}")
+    assert not has_died("somebody")
+    with subprocess.Popen([sys.executable, "-c", ""]) as other:
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+        assert has_died(f"{host}:{other.pid}:{world}.1:{token}"), "nobody has taken note of its end"

@@ -8,12 +8,12 @@ import asyncio
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
-from typing import Any, TypeVar
+from typing import Any
 
 from bae.journal import RunInfo, SQLiteJournal
 from bae.journal.decoding import decode
@@ -23,10 +23,10 @@ from crash.effects import Happened
 from crash.forks import Forks
 from crash.killing import Kill
 
-T = TypeVar("T")
-
 LEASE = 0.2
 """Seconds after which the run of a process that was killed can be taken over."""
+AT_ONCE = 12
+"""How many stories go on at the same time."""
 
 
 @dataclass(frozen=True)
@@ -186,17 +186,25 @@ async def uninterrupted(forks: Forks, folder: Path) -> Reference:
     )
 
 
-async def all_of(stories: Iterable[Coroutine[Any, Any, T]], at_once: int = 12) -> list[T]:
-    """All of several stories, some of them at the same time: most of one is waiting for leases."""
-    limit = asyncio.Semaphore(at_once)
+async def all_of(
+    story: Callable[..., Coroutine[Any, Any, None]], cases: Iterable[tuple[Any, ...]]
+) -> None:
+    """One story for each case, some of them at the same time: most of one is waiting for leases.
+    All are told to their ends, and what went wrong is said together."""
+    limit = asyncio.Semaphore(AT_ONCE)
 
-    async def one(story: Coroutine[Any, Any, T]) -> T:
+    async def one(case: tuple[Any, ...]) -> str:
         async with limit:
-            return await story
+            try:
+                await story(*case)
+            except AssertionError as error:
+                return f"{case}: {error}"
+        return ""
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(story)) for story in stories]
-    return [task.result() for task in tasks]
+        tasks = [group.create_task(one(case)) for case in cases]
+    wrong = [task.result() for task in tasks if task.result()]
+    assert not wrong, f"{len(wrong)} of {len(tasks)} came out wrong\n" + "\n".join(wrong)
 
 
 def one_of_each(writes: Sequence[str]) -> Iterator[Kill]:

@@ -23,10 +23,10 @@ class Forks:
 
     def __init__(self, limit: int = 2) -> None:
         self._limit = asyncio.Semaphore(limit)
-        self._number = 0
         self._running: dict[int, Fork] = {}
+        self.started = 0
         self.kills = 0
-        """How many processes were killed."""
+        """How many of the processes that were started were killed."""
 
     async def __aenter__(self) -> Self:
         path = os.pathsep.join(entry for entry in sys.path if entry)
@@ -66,8 +66,8 @@ class Forks:
 
     def start(self, job: Job) -> Fork:
         """Have a process begin a job."""
-        self._number += 1
-        fork = self._running[self._number] = Fork(self._number, self)
+        self.started += 1
+        fork = self._running[self.started] = Fork(self.started, self)
         self.tell({"number": fork.number, "job": asdict(job)})
         return fork
 

@@ -9,7 +9,7 @@ import re
 import signal
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from bae.journal import Claim, Line, ParkedGate, SQLiteJournal
 from bae.journal.store import Status
@@ -17,6 +17,7 @@ from crash.effects import HERE
 
 Moment = Literal["before", "handed", "after"]
 """Before the store has the write, while it has it, or when it has said that it is stored."""
+MOMENTS: Final[tuple[Moment, ...]] = ("before", "handed", "after")
 
 
 class Kill(NamedTuple):

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from bae.journal.comparing import Change
     from bae.journal.deployment import BrokenRun, check
     from bae.journal.memory import MemoryJournal
+    from bae.journal.provenance import JudgedAnswer, Provenance
     from bae.journal.recovering import Recovered
     from bae.journal.redaction import Redaction
     from bae.journal.sqlite import SQLiteJournal
     from bae.journal.store import Claim, Journal, Line, ParkedGate, RunInfo, Status, StoredRun
-    from bae.journal.provenance import JudgedAnswer, Provenance
 
 __all__ = [
     "AnswerJudged",

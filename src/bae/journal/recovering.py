@@ -1,5 +1,5 @@
-"""All runs of a graph that are nobody's and can go on: interrupted ones, and parked ones whose gates
-were answered or are out of time. `Graph.recover` is the way in."""
+"""All runs of a graph that are nobody's and can go on: interrupted ones, and parked ones whose
+gates were answered or are out of time. `Graph.recover` is the way in."""
 
 from __future__ import annotations
 

@@ -3,14 +3,12 @@ and its word that it is alive, which the writer renews in time."""
 
 from __future__ import annotations
 
-import os
-import socket
 import sqlite3
-from secrets import token_hex
 from time import monotonic, time
 
 from bae.exceptions import JournalError
 from bae.journal import sqlite_runs
+from bae.journal.processes import own_name
 from bae.journal.sqlite_claims import SQLiteClaim
 from bae.journal.sqlite_runs import Fence
 
@@ -22,8 +20,7 @@ class Owner:
     """Used by the thread of the writer alone, but for its `name`."""
 
     def __init__(self, lease: float) -> None:
-        # Nobody else's name, nor this process's another time.
-        self.name = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
+        self.name = own_name()
         self.active: dict[int, SQLiteClaim] = {}
         """The runs that this process is at work on, by key."""
         self.owing: dict[int, Fence] = {}

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bae.exceptions import JournalError
+from bae.journal.processes import has_died
 from bae.journal.sqlite_errors import damaged, oneline, unknown
 from bae.journal.sqlite_runs import LINES_OF_A_RUN, ancestry
 from bae.journal.store import Line, ParkedGate, RunInfo, Status, StoredRun
@@ -111,6 +112,7 @@ def newest_first(connection: sqlite3.Connection, run_ids: Sequence[str]) -> list
 
 
 def _info(row: Sequence[Any]) -> RunInfo:
+    died = row[6] is not None and has_died(row[6])
     return RunInfo(
         run_id=row[1],
         graph=row[2],
@@ -119,7 +121,7 @@ def _info(row: Sequence[Any]) -> RunInfo:
         updated=row[4] if row[12] is None else row[12],
         shape=row[5],
         owner=row[6],
-        lease_until=row[7],
+        lease_until=None if died else row[7],
         waiting=tuple(ParkedGate(*gate) for gate in json.loads(row[8])),
         error=row[9],
         parent=row[10],

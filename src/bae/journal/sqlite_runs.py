@@ -13,6 +13,7 @@ from time import time
 from typing import Any
 
 from bae.exceptions import JournalError
+from bae.journal.processes import has_died
 from bae.journal.sqlite_errors import unknown
 from bae.journal.store import Line, ParkedGate, Status, StoredRun
 
@@ -83,12 +84,13 @@ def claim(
         raise unknown(path, run_id)
     run, had, until, shared = found
     left = (until or 0.0) - time()
-    if has(run) if had == owner else had is not None and left > 0:
+    if has(run) if had == owner else had is not None and left > 0 and not has_died(had):
         raise JournalError(
             f"run {run_id!r} has an owner, {had}, whose word is good for {max(left, 0):.1f} s more",
             code="bae-run-owned",
             run_id=run_id,
-            fix="leave the run to its owner. Where that has died, try again when its lease is over",
+            fix="leave the run to its owner. Where that has died, on another machine, try again "
+            "when its lease is over",
         )
     fence = run, randbits(48)
     connection.execute(

@@ -13,7 +13,15 @@ from typing import Any
 from bae.exceptions import JournalError
 from bae.journal import sqlite_runs
 from bae.journal.sqlite_claims import Item, SQLiteClaim, Task
-from bae.journal.sqlite_errors import closed, gone, is_busy, taken, told, wants_new_connection
+from bae.journal.sqlite_errors import (
+    closed,
+    gone,
+    is_busy,
+    is_writable,
+    taken,
+    told,
+    wants_new_connection,
+)
 from bae.journal.sqlite_file import connected, identity
 from bae.journal.sqlite_log import Log
 from bae.journal.sqlite_owner import Owner
@@ -42,6 +50,7 @@ class Writer(Worker[Item]):
         self._identity: tuple[int, int] | None = None
         self._log: Log | None = None
         self._log_is_full = False
+        self._can_only_read = False
         super().__init__(path, "writes")
 
     # For any thread
@@ -126,6 +135,8 @@ class Writer(Worker[Item]):
         if self._log_is_full and self._connection is not None and self._log is not None:
             self._log.lengthen(self._connection)
         self._log_is_full = False
+        if self._can_only_read:  # it would still be so when the file has become writable
+            self._disconnect()
 
     def _store_one_line(self, connection: sqlite3.Connection, batch: list[Item]) -> bool:
         """What a chain of steps consists of: one line that somebody waits for. The statement is the
@@ -273,6 +284,7 @@ class Writer(Worker[Item]):
             self._connection = connected(self.path, self._busy_timeout, self._synchronous)
             self._identity = identity(self.path)
             self._log = Log(self.path)
+            self._can_only_read = not is_writable(self.path)
         assert self._connection is not None
         return self._connection
 

@@ -1,5 +1,5 @@
-"""`Journal`, what a store of runs is to the rest of bae: lines in, lines out, one owner for a run at
-a time, one answer for a gate. `sqlite.py` and `memory.py` are such stores; `encoding.py` makes
+"""`Journal`, what a store of runs is to the rest of bae: lines in, lines out, one owner for a run
+at a time, one answer for a gate. `sqlite.py` and `memory.py` are such stores; `encoding.py` makes
 lines of records, and `keeper.py` hands them over while a run lasts."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 if TYPE_CHECKING:
     from bae.journal.lines import Existing, PathOrFile
-    from bae.journal.redaction import Redaction
     from bae.journal.provenance import Provenance
+    from bae.journal.redaction import Redaction
 
 Status = Literal["running", "waiting", "ended", "failed", "cancelled"]
 """How a run stands. One that is "running" and whose owner is gone was interrupted."""
