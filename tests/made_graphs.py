@@ -145,21 +145,23 @@ class FillerBackend(Backend):
 
     async def answer(self, prompt: Prompt) -> Answer:
         asked, seed = prompt.question, number(prompt.text, len(prompt.turns))
-        await self._outside.act(f"lm answer {prompt.name} {seed}", seed % 4)
-        if not prompt.turns and number(prompt.text) % 5 == 0:
+        wrong = not prompt.turns and number(prompt.text) % 5 == 0
+        said = "wrong answer" if wrong else "lm answer"
+        await self._outside.act(f"{said} {prompt.name} {seed}", seed % 4)
+        if wrong:
             return Answer("{}")
         if not asked.types:
             wanted: Any = asked.target
             made = _fields(wanted, seed, asked.source)
             return Answer(json.dumps({name: made[name] for name in asked.fields}))
         chosen = _chosen(asked.types, dict(asked.source or asked.context or {}))
-        name = None if chosen is NoneType else chosen.__name__
+        name = "None" if chosen is NoneType else chosen.__name__
         if not asked.fillable:
             return Answer(json.dumps({"choice": name}))
-        said: dict[str, Any] = {"choice": name}
+        routed: dict[str, Any] = {"choice": name}
         if chosen in asked.fillable:
-            said["fields"] = _fields(chosen, seed, asked.source)
-        return Answer(json.dumps({"answer": said}))
+            routed["fields"] = _fields(chosen, seed, asked.source)
+        return Answer(json.dumps({"answer": routed}))
 
 
 def _offered(node: Any) -> Any:
@@ -189,22 +191,33 @@ def _fields(target: Any, seed: int, source: Any) -> dict[str, Any]:
 # The programs
 
 
-@dataclass
 class Made:
-    """A program: its text, and what it is run with."""
+    """A program: its text, and what it is run with. With `retries`, what fails may be done again
+    from its beginning; with `parked`, gates are answered by hand, and the run is parked until
+    then."""
 
-    text: str
-    prefetch: bool
-    backend: bool
-    one_call: bool
-    parked: bool
-    """Whether gates are answered by hand, with the run parked until then."""
-    graph: Graph[Any, Any] = field(init=False, repr=False)
-    outside: Outside = field(init=False, repr=False)
-    names: Any = field(init=False, repr=False)
+    graph: Graph[Any, Any]
+    outside: Outside
+    names: Any
+
+    def __init__(
+        self,
+        text: str,
+        retries: bool,
+        prefetch: bool,
+        backend: bool,
+        one_call: bool,
+        parked: bool,
+    ) -> None:
+        self.text = text
+        self.retries = retries
+        self.prefetch = prefetch
+        self.backend = backend
+        self.one_call = one_call
+        self.parked = parked
 
     def __repr__(self) -> str:
-        options = f"{self.prefetch=} {self.backend=} {self.one_call=} {self.parked=}"
+        options = f"{self.retries=} {self.prefetch=} {self.backend=} {self.one_call=} {self.parked=}"
         return f"# {options}\n{self.text}"
 
     def build(self) -> Made:
@@ -237,6 +250,7 @@ class Made:
 @dataclass
 class _Draw:
     draw: Any
+    retries: bool
     lines: list[str] = field(default_factory=list[str])
     functions: list[str] = field(default_factory=list[str])
     lists: list[str] = field(default_factory=list[str])
@@ -248,7 +262,7 @@ class _Draw:
         return self.draw(st.sampled_from(options))
 
     def maybe(self, parts: int = 2) -> bool:
-        return self.draw(st.integers(0, parts - 1)) == 0
+        return self.draw(st.integers(1, parts)) == parts
 
     def upto(self, most: int) -> int:
         return self.draw(st.integers(0, most))
@@ -257,7 +271,8 @@ class _Draw:
 def _options(d: _Draw, name: str) -> str:
     said = ", inline=True" if name.startswith("inline") else ""
     said += ", cache=False" if d.maybe(3) else ""
-    return said + (", retries=1" if name.startswith("stumbling") or d.maybe(4) else "")
+    again = name.startswith("stumbling") or (d.retries and d.maybe(4))
+    return said + (", retries=1" if again else "")
 
 
 def _source(d: _Draw) -> tuple[str, str]:
@@ -308,11 +323,10 @@ def _item_function(d: _Draw) -> str:
     asks = d.maybe(5)
     more += ", lm: LM" if asks else ""
     d.lines += ["", "", f"async def {name}(item: int{more}) -> int:"]
-    d.lines.append(f'    await act(f"{name} {{item}}", item % {1 + d.upto(4)})')
     if asks:
-        d.lines.append(f"    return (await lm.make(Noted(value=item), Noted)).value")
-    else:
-        d.lines.append(f"    return number(item{', more' if more else ''})")
+        d.lines.append("    item = (await lm.make(Noted(value=item), Noted)).value")
+    d.lines.append(f'    await act(f"{name} {{item}}", item % {1 + d.upto(4)})')
+    d.lines.append("    return number(item)")
     return name
 
 
@@ -359,7 +373,7 @@ def _node(d: _Draw, name: str, start: str, gates: bool) -> _Node:
         limit = f", limit={1 + d.upto(2)}"
         if d.mapped and d.maybe(2):
             name, ends = d.one(*d.mapped)
-            more = ", retries=1" if d.maybe(3) else ""
+            more = ", retries=1" if d.retries and d.maybe(3) else ""
             node.sourced.append(f"g: Annotated[list[{ends}], Map({name}, over='items'{limit}{more})]")
             explicit = None
         else:
@@ -420,9 +434,9 @@ def _body(d: _Draw, node: _Node, following: _Node | None, stop: _Node | None) ->
             return [
                 f"    async def __call__(self, lm: LM) -> {loop_hint}:",
                 *again,
-                f"        made = await lm.make(self, Noted)",
+                "        made = await lm.make(self, Noted)",
+                "        other = await lm.make(made, Noted)",
                 act,
-                f"        other = await lm.make(made, Noted)",
                 f"        return {name}({_arguments(following, False, '1').replace('number(self)', 'other.value')})",
             ]
         case "decide":
@@ -471,7 +485,7 @@ def _graph(d: _Draw, name: str, start: str, gates: bool, most: int) -> str:
 @st.composite
 def made_graphs(draw: Any, *, gates: bool = True) -> Made:
     """Programs with a graph `main`, and graphs inside it."""
-    d = _Draw(draw)
+    d = _Draw(draw, draw(st.booleans()))
     d.lines += HEAD.strip().splitlines()
     d.lines += _class(_Node("Noted", ["value: int"]), ["    async def __call__(self) -> None: ..."])
     _function(d)
@@ -488,4 +502,4 @@ def made_graphs(draw: Any, *, gates: bool = True) -> Made:
             _function(d)
     _graph(d, "main", "main", gates, 4)
     text = "\n".join(d.lines) + "\n"
-    return Made(text, d.maybe(), d.maybe(), d.maybe(), gates and d.maybe())
+    return Made(text, d.retries, d.maybe(), d.maybe(), d.maybe(), gates and d.maybe())

@@ -16,6 +16,7 @@ from time import time
 from typing import TextIO
 
 import pytest
+import pytest_asyncio
 
 from bae.journal import SQLiteJournal
 from bounded import BOUND
@@ -26,18 +27,21 @@ from crash.effects import Happened
 from crash.forks import Forks
 from crash.killing import Kill
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills processes that it forks")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="kills processes that it forks"),
+]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def forks() -> AsyncIterator[Forks]:
     async with Forks() as forks:
         yield forks
 
 
-@pytest.fixture
-async def reference(forks: Forks, tmp_path: Path) -> Reference:
-    return await uninterrupted(forks, tmp_path)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def reference(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return await uninterrupted(forks, tmp_path_factory.mktemp("uninterrupted"))
 
 
 async def test_a_run_killed_around_any_kind_of_write_ends_as_if_nothing_had_happened(
@@ -49,9 +53,11 @@ async def test_a_run_killed_around_any_kind_of_write_ends_as_if_nothing_had_happ
             await story.parked_as(reference)
         assert await story.to_the_end(reference.effects, [kill]) == reference.outcome
 
-    written = enumerate(reference.writes)
-    await all_of(killed, ((n, kill) for n, writes in written for kill in one_of_each(writes)))
-    assert forks.kills > 100
+    before, written = forks.kills, enumerate(reference.writes)
+    kills = [(process, kill) for process, writes in written for kill in one_of_each(writes)]
+    await all_of(killed, kills)
+    # The order of writes is not the same every time: a kill near the end may come too late.
+    assert forks.kills - before > 0.95 * len(kills)
 
 
 async def test_a_run_that_is_killed_over_and_over_ends_too(

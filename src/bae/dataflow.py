@@ -180,7 +180,7 @@ class Dataflow:
         if key is not None:
             if key in self.cache:
                 if place.run.keeper is not None and key in self._given:
-                    self._tell_given(place, call, self.cache[key])
+                    self._tell_given(place, wanted, self.cache[key])
                 return landed(place, self.cache[key])
             flight = self._flights.get(key)
             if flight is not None:
@@ -293,9 +293,11 @@ class Dataflow:
             raise asyncio.CancelledError from raised
         return raised
 
-    def _tell_given(self, place: Place, call: CallPlan, value: Any) -> None:
-        if call.key not in self._told:
-            self._told.add(call.key)
+    def _tell_given(self, place: Place, wanted: Input, value: Any) -> None:
+        call = wanted.call
+        if not wanted.marker.cache or call.key not in self._told:
+            if wanted.marker.cache:
+                self._told.add(call.key)
             run, where = place.run, (place.node_type, place.field, "dep", call.name)
             ended = SourceEnded(time(), run.path, place.step, *where, 0.0, value, None, place.route)
             run.emit(ended)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from bae import LM, BaeError, GraphResult
 from bae.journal import Journal
+from bae.lm import Budget
 from crash import held, newsroom
 from crash.effects import HERE, Effects
 from crash.killing import Kill, KillingJournal
@@ -48,7 +49,9 @@ class Outcome:
 
     trace: list[Any] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
-    usage: list[int] = field(default_factory=list, compare=False)
+    calls: int = field(default=0, compare=False)
+    """How many calls of the LM a budget around the run was charged, those of processes before this
+    one too."""
     code: str = ""
     raised: str = ""
 
@@ -92,7 +95,8 @@ async def _do(job: Job) -> Report:
 async def _carry_out(task: Task, journal: Journal) -> Outcome:
     HERE.set(Effects(task.effects, task.process))
     try:
-        result = await asyncio.create_task(_action(task, journal))
+        with Budget(calls=1000) as budget:
+            result = await asyncio.create_task(_action(task, journal))
     except Exception as error:
         code = error.code if isinstance(error, BaeError) else ""
         return Outcome(code=code, raised="".join(traceback.format_exception(error)))
@@ -101,8 +105,7 @@ async def _carry_out(task: Task, journal: Journal) -> Outcome:
         for node in result.trace
     ]
     waiting = [gate.address for gate in result.waiting]
-    used = result.usage
-    return Outcome(trace, waiting, [used.calls, used.input_tokens, used.output_tokens])
+    return Outcome(trace, waiting, budget.usage.calls)
 
 
 async def _action(task: Task, journal: Journal) -> GraphResult[Any]:

@@ -60,3 +60,7 @@ class Happened:
     def by(self, process: int) -> Counter[str]:
         """What one process has begun."""
         return self.begun.get(process, Counter())
+
+    def total(self) -> Counter[str]:
+        """What all processes have begun."""
+        return sum(self.begun.values(), Counter())

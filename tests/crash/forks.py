@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
@@ -63,6 +65,13 @@ class Forks:
                 await asyncio.wait([fork.over], timeout=kill_after)
                 fork.send()
             return await fork.report()
+
+    @contextmanager
+    def at_most(self, limit: int) -> Generator[None]:
+        """Fork that many at a time in the block."""
+        before, self._limit = self._limit, asyncio.Semaphore(limit)
+        yield
+        self._limit = before
 
     def start(self, job: Job) -> Fork:
         """Have a process begin a job."""

@@ -417,6 +417,11 @@ def acknowledged(records: Iterable[Record]) -> Counter[str]:
     return done
 
 
+def calls(effects: Counter[str]) -> int:
+    """How many of these effects are calls of the LM."""
+    return sum(n for name, n in effects.items() if name.startswith(("choose", "fill")))
+
+
 def _done(record: Record, before: Node | None) -> Iterator[str]:
     match record:
         case SourceEnded(source="dep", error=None):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from os import urandom
 from time import time
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from bae.draft import hold
 from bae.exceptions import JournalError, faults
 from bae.journal.decoding import decode
+from bae.journal.nodes import kept_node
 from bae.journal.recording import Recording
 from bae.journal.records import RunForked
 from bae.journal.resuming import check_journal, encoder_for
@@ -84,10 +87,15 @@ def _with(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
             code="bae-journal-secret",
             fix=f"give it to the fork: {example}",
         )
-    held = {n: v for n, v in node.__dict__.items() if n in cls.__pydantic_fields__}
-    extra: dict[str, Any] = node.__pydantic_extra__ or {}
+    if not changed:
+        return node
+    # What stays is valid as it is: a validator is not to have its way with it twice.
+    held = {n: v for n, v in node.__dict__.items() if n not in changed}
+    stays = copy(node)
+    hold(stays, held, node.__pydantic_extra__, node.__pydantic_fields_set__.difference(changed))
+    whole = cls.__pydantic_fields__.keys() <= held.keys() | changed.keys()
     try:
-        return cls(**{**held, **extra, **changed})
+        return kept_node(cls).joined(stays, changed, whole)
     except ValidationError as error:
         raise JournalError(
             f"{cls.__name__} refuses the changed fields: {'; '.join(faults(error))}",

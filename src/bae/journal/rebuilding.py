@@ -11,6 +11,7 @@ from bae.calls import CallPlan, every_call
 from bae.exceptions import JournalError
 from bae.journal.inside import SEGMENT, Inside, Refused, graph_inside
 from bae.journal.nodes import call_at, kept_node, unreadable
+from bae.journal.recording import call_at as asked_at
 from bae.journal.values import LIVE, WITHHELD, Unkept
 from bae.markers import Dep, Gate, Map, OpenGate
 from bae.node import Node
@@ -86,8 +87,8 @@ class Rebuilt:
         """A source came to a value."""
         here.sources[step, cls, field, route] = value
         here.failures.discard((step, cls, field, route))
-        call = call_at(plan_of(cls).fields[field], route)
-        if call is not None and not self._is_map(cls, field, route):
+        call, shared = asked_at(cls, field, route)
+        if call is not None and shared:
             self._shared[call.key] = value
             self._failed.discard(call.key)
 
@@ -170,7 +171,7 @@ class Rebuilt:
                 (step, cls, field.name), _ABSENT if not field.required else LIVE
             )
         found = here.sources.get((step, cls, field.name, ""), _ABSENT)
-        if found is _ABSENT and isinstance(field.marker, Dep):
+        if found is _ABSENT and isinstance(field.marker, Dep) and field.marker.cache:
             found = self._shared.get(cast(CallPlan, field.call).key, _ABSENT)
         if found is not _ABSENT:
             return found

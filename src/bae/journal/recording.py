@@ -67,8 +67,7 @@ class Recording:
         self._judged: dict[tuple[str, int, str], Usage] = {}
         for record in records:
             self._take(record)
-        # Answers that were paid for, to a question that was cut off before it had its last one.
-        self.usage += Usage.total(self._judged.values())
+        self._count_cut_off()
         self.seconds += max(0.0, self._last - self._took_up)
 
     @property
@@ -159,6 +158,8 @@ class Recording:
 
     def _count(self, record: Record) -> None:
         spot = record.path, record.step
+        if isinstance(record, RunResumed):
+            self._count_cut_off()
         if isinstance(record, AnswerJudged):
             asking = (*spot, record.by)
             self._judged[asking] = self._judged.get(asking, Usage()) + record.attempt.usage
@@ -170,6 +171,12 @@ class Recording:
             for asking in [key for key in self._judged if key[:2] == spot]:
                 if by in (None, asking[2]):
                     del self._judged[asking]
+
+    def _count_cut_off(self) -> None:
+        """Add answers that were paid for, to questions that were cut off before they had their last
+        one: no sum that comes later has them."""
+        self.usage += Usage.total(self._judged.values())
+        self._judged.clear()
 
     def _clock(self, record: Record) -> None:
         if isinstance(record, RunResumed):  # the time in between nobody worked
