@@ -230,3 +230,75 @@ async def test_a_fork_asks_people_anew(journal: Journal):
     forked = await asking.fork("two", at=0, journal=journal, amount=1000)
     result = await asking.resume(forked, journal=journal)
     assert [gate.place for gate in result.waiting] == ["Approve.approved"]
+
+
+async def test_an_answer_from_elsewhere_stands_against_one_that_comes_later(journal: Journal):
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def slowly(gate: OpenGate) -> bool:
+        asked.set()
+        await go.wait()
+        return False
+
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(
+            refund.arun(Refund(amount=1), journal=journal, run_id="one", answer=slowly)
+        )
+        await asked.wait()
+        await refund.answer("one", "approved", True, journal=journal)
+        go.set()
+    assert running.result().result.approved is True
+
+
+async def test_an_answer_that_was_taken_cannot_be_given_again(journal: Journal):
+    async def yes(gate: OpenGate) -> bool:
+        return True
+
+    await refund.arun(Refund(amount=1), journal=journal, run_id="one", answer=yes)
+    with pytest.raises(GateError) as caught:
+        await refund.answer("one", "approved", False, journal=journal)
+    assert caught.value.code == "bae-gate-answered"
+
+
+async def test_a_parked_run_that_cannot_go_on_stays_parked(journal: Journal):
+    await refund.arun(Refund(amount=1), journal=journal, run_id="one")
+    with pytest.raises(ValueError, match="max_iters"):
+        await refund.answer("one", "approved", True, max_iters=-1, journal=journal)
+    (info,) = await journal.runs()
+    assert (info.status, info.owner) == ("waiting", None)
+    assert [gate.place for gate in info.waiting] == ["Refund.approved"]
+    result = await refund.resume("one", journal=journal)
+    assert result.result.approved is True
+
+
+async def test_one_who_runs_and_one_who_recovers_do_not_get_in_each_others_way(journal: Journal):
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> int:
+        reached.set()
+        await go.wait()
+        return 1
+
+    class Both(Node):
+        number: Annotated[int, Dep(slow)]
+        ok: Annotated[bool, Gate("ok?")]
+
+        async def __call__(self) -> None: ...
+
+    both = Graph(start=Both)
+    for number in range(20):
+        reached.clear()
+        go.clear()
+        run_id = f"run {number}"
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(both.arun(Both(), journal=journal, run_id=run_id))
+            await reached.wait()
+            await both.answer(run_id, "ok", True, journal=journal, go_on=False)
+            go.set()
+            for _ in range(number):
+                await asyncio.sleep(0)
+            recovering = group.create_task(both.recover(journal=journal))
+        assert all(each.error is None for each in recovering.result())
+        stored = await both.resume(run_id, journal=journal)
+        assert stored.result == Both(number=1, ok=True)
+        assert running.result().run_id == run_id

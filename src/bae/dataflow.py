@@ -259,9 +259,9 @@ class Dataflow:
         return self._release_inputs(flight)
 
     def known(self, values: Mapping[Hashable, Any]) -> None:
-        """Take in what dependencies came to before; what the caller has given stands."""
-        for key, value in values.items():
-            self.cache.setdefault(key, value)
+        """Take in what dependencies came to before: it stands, whatever the caller gives now."""
+        self.cache.update(values)
+        self._given = self._given.difference(values)
 
     def forget_failures(self) -> None:
         """Have dependencies that failed called again by the next who asks."""
@@ -298,9 +298,9 @@ class Dataflow:
         if not wanted.marker.cache or call.key not in self._told:
             if wanted.marker.cache:
                 self._told.add(call.key)
-            run, where = place.run, (place.node_type, place.field, "dep", call.name)
-            ended = SourceEnded(time(), run.path, place.step, *where, 0.0, value, None, place.route)
-            run.emit(ended)
+            run, spot = place.run, (time(), place.run.path, place.step)
+            what = place.node_type, place.field
+            run.emit(SourceEnded(*spot, *what, "dep", call.name, 0.0, value, None, place.route))
 
     def _take_off(self, flight: Flight) -> None:
         # Not by the loop's task factory, which may be an eager one: a flight that ends before

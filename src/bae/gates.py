@@ -44,16 +44,26 @@ async def ask_gate(
         opened = replace(opened, deadline=(since or now) + gate.timeout)
     if since is None:
         run.emit(GateOpened(now, run.path, step, opened))
+    value = await _answer(run.answer, opened, plan, field, gate)
+    if run.keeper is not None:
+        value = await run.keeper.settle(run, opened, plan, value)
+    return value
+
+
+async def _answer(
+    answer_with: Answer | None, opened: OpenGate, plan: NodePlan, field: FieldPlan, gate: Gate
+) -> Any:
+    """What is answered in time, or the default of the field."""
     if opened.deadline is not None and opened.deadline <= time():
         return _default(opened, field, gate)
-    if run.answer is None:
+    if answer_with is None:
         raise Waiting([opened])
     if opened.deadline is None:
-        return await _ask(run.answer, opened, plan, field)
+        return await _ask(answer_with, opened, plan, field)
     bound = asyncio.timeout(opened.deadline - time())
     try:
         async with bound:
-            return await _ask(run.answer, opened, plan, field)
+            return await _ask(answer_with, opened, plan, field)
     except TimeoutError:
         if not bound.expired():
             raise

@@ -288,6 +288,8 @@ class Graph(Generic[S, T]):
         from bae.run import Run
         from bae.runner import run_graph
 
+        if resume and (journal is None or run_id is None):
+            raise ValueError("resume=True needs a journal=… and the run_id=… of the run")
         run = Run(lm, max_iters, prefetch, answer, dep_cache, run_id=run_id)
         if journal is None:
             return run_graph(self, start, run)

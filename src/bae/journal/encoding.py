@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_core import to_json
 
-from bae.exceptions import BaeError, JournalError, describe
+from bae.exceptions import JournalError
+from bae.journal.failing import error_data, error_line
 from bae.journal.hidden import hidden_in
-from bae.journal.line_objects import RecordedError
 from bae.journal.nodes import kept_node
 from bae.journal.records import (
     AnswerJudged,
@@ -62,6 +62,8 @@ class Encoder:
         self._secrets = secrets
         self._prompts = prompts
         self._hidden = hidden_in(graph)
+        # Where there is a secret, what anything says when it fails may quote it.
+        self._hides = not secrets and self._hidden.any
 
     def encode(self, record: Record) -> str:
         """The `data` of a record's line: a JSON object.
@@ -75,6 +77,14 @@ class Encoder:
     def node(self, node: Node) -> str:
         """A node as it is stored, as JSON."""
         return self._node(node)
+
+    def error_line(self, error: BaseException) -> str:
+        """What the store has of a run that failed: one line, without words that may quote a
+        secret."""
+        return error_line(error, self._hides)
+
+    def _error(self, error: BaseException) -> str:
+        return _quoted(error_data(error, self._hides))
 
     def _node(self, node: Node, plain: bool = False) -> str:
         return kept_node(type(node)).dump(node, secrets=self._secrets, plain=plain)
@@ -100,10 +110,7 @@ class Encoder:
     def _source_ended(self, record: SourceEnded) -> str:
         said = f'{_source(record)},"seconds":{_quoted(record.seconds)}'
         if record.error is not None:
-            hide = not self._secrets and self._hidden.call(
-                record.node_type, record.field, record.route
-            )
-            return f'{said},"error":{_error(record.error, hide)}}}'
+            return f'{said},"error":{self._error(record.error)}}}'
         if record.source == "map" and not record.route:
             return f'{said},"items":true}}'
         value = self._value(record.node_type, record.field, record.route, record.value)
@@ -177,15 +184,14 @@ class Encoder:
             said["prompt"] = sha256(_encoded(attempt.asked)).hexdigest()[:16]
         if not self._secrets and self._hidden.asks(record.by):
             # What a validator says of a value may quote it.
-            said["errors"] = [error.partition(":")[0] for error in attempt.errors]
+            said["errors"] = [self._hidden.place_of(error) for error in attempt.errors]
         elif self._prompts:
             said |= {"asked": attempt.asked, "answer": attempt.answer}
         return _quoted(said)
 
     def _answer_restarted(self, record: AnswerRestarted) -> str:
         by, wait = _quoted(record.by), _quoted(record.wait)
-        hide = not self._secrets and self._hidden.asks(record.by)
-        return f'{{"by":{by},"error":{_error(record.error, hide)},"wait":{wait}}}'
+        return f'{{"by":{by},"error":{self._error(record.error)},"wait":{wait}}}'
 
     def _lm_answered(self, record: LMAnswered) -> str:
         value = record.value
@@ -204,7 +210,7 @@ class Encoder:
 
     def _run_ended(self, record: RunEnded) -> str:
         gates = _quoted([gate.address for gate in record.gates])
-        error = "" if record.error is None else f',"error":{_error(record.error)}'
+        error = "" if record.error is None else f',"error":{self._error(record.error)}'
         return f'{{"outcome":{_quoted(record.outcome)}{error},"gates":{gates}}}'
 
 
@@ -250,17 +256,6 @@ def _source(record: SourceStarted | SourceEnded) -> str:
     route = f',"route":{_quoted(record.route)}' if record.route else ""
     place = _place(record.node_type, record.field)
     return f'{{{place},"source":"{record.source}","by":{by}{route}'
-
-
-def _error(error: BaseException, hide: bool = False) -> str:
-    kind, code = type(error).__name__, None
-    if isinstance(error, BaeError):
-        code, message = error.code, error.message.partition("\n")[0]
-    elif isinstance(error, RecordedError):
-        kind, code, message = error.type_name, error.code, error.message
-    else:
-        message = describe(error).partition(": ")[2]
-    return _quoted({"type": kind, "code": code, "message": "withheld" if hide else message})
 
 
 def _class_name(cls: type[Any]) -> str | None:

@@ -33,7 +33,9 @@ class Hidden:
         nodes = {cls: kept_node(cls) for each in graphs for cls in each.plans}
         self._calls = _calls(nodes.values())
         secret = {cls for cls, kept in nodes.items() if kept.secret or _recalls(kept, nodes)}
-        self._any = bool(secret) or any(map(_depends_on_one, nodes.values()))
+        self.any = bool(secret) or any(map(_depends_on_one, nodes.values()))
+        """Whether there is a secret at all."""
+        self._fields = {name for kept in nodes.values() for name in kept.fields}
         self._asks: dict[str, bool] = {}
         for each in graphs:
             for cls, plan in each.plans.items():
@@ -57,7 +59,13 @@ class Hidden:
     def asks(self, by: str) -> bool:
         """Whether an LM is told, or tells, a secret while it does what `by` says. What bodies and
         functions ask is not known, so there any secret of the graph counts."""
-        return self._asks.get(by, self._any)
+        return self._asks.get(by, self.any)
+
+    def place_of(self, said: str) -> str:
+        """The field that a complaint about an answer begins with, and nothing it says: where it is
+        of no field, or goes on to a key, those may be values themselves."""
+        name = said.partition(":")[0].partition(".")[0]
+        return name if name in self._fields else "withheld"
 
 
 def _calls(nodes: Any) -> set[Hashable]:

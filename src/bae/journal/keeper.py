@@ -10,7 +10,8 @@ from threading import Lock
 from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bae.exceptions import BaeError, JournalError, describe
+from bae.exceptions import JournalError
+from bae.journal.nodes import kept_node
 from bae.journal.recording import Recording
 from bae.journal.records import (
     LMAnswered,
@@ -22,7 +23,7 @@ from bae.journal.records import (
     TextArrived,
 )
 from bae.journal.store import Claim, Journal, Line, ParkedGate
-from bae.journal.values import read_answer
+from bae.journal.values import dump_answer, read_answer
 from bae.markers import Map
 from bae.run import NOTHING
 
@@ -50,11 +51,13 @@ class Keeper:
         past: Recording | None = None,
         claim: Claim | None = None,
         lines: int = 0,
+        begun: Callable[[], None] | None = None,
     ) -> None:
         self.journal = journal
         self.past = Recording() if past is None else past
         self._encoder = encoder
         self._claim = claim
+        self._begun = begun
         self._n = lines
         self._broken: JournalError | None = None
         # An LM may tell of an answer from a thread of its own.
@@ -64,10 +67,6 @@ class Keeper:
     def has_claim(self) -> bool:
         """Whether the run is still this one's to write."""
         return self._claim is not None
-
-    def going_on(self, past: Recording, claim: Claim) -> Keeper:
-        """The keeper of the same run once it goes on after a stop, in the same process."""
-        return Keeper(self.journal, self._encoder, past, claim, self._n)
 
     async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
         """Store a run that begins; one that is resumed is stored already."""
@@ -87,6 +86,8 @@ class Keeper:
         self._n = 1
         create = self.journal.create(run.run_id, graph.name, shape.json, shape.hash, [line])
         await to_the_end(create, self._take)
+        if self._begun is not None:
+            self._begun()
 
     def first(self, path: str, start: Node) -> Node:
         """The first node of a run: as far as it got before, or as it was given."""
@@ -168,6 +169,16 @@ class Keeper:
             return NOTHING
         return read_answer(plan.node, gate.field_name, answer)
 
+    async def settle(self, run: Run, gate: OpenGate, plan: NodePlan, value: Any) -> Any:
+        """Have `value` be the answer at a gate, or answer what somebody else has said before."""
+        if not self.journal.secrets and gate.field_name in kept_node(plan.node).secret:
+            return value  # nobody else can have answered: it would have to be stored
+        answer = dump_answer(plan.node, gate.field_name, value)
+        if await self.journal.answer(run.run_id, gate.address, answer):
+            return value
+        said = (await self.journal.read(run.run_id)).answers[gate.address]
+        return read_answer(plan.node, gate.field_name, said)
+
     def opened(self, gate: OpenGate) -> float | None:
         """When a gate was reached first; None where it is reached now."""
         return self.past.opened.get(gate.address)
@@ -221,10 +232,11 @@ class Keeper:
             ParkedGate(gate.address, gate.place, gate.question, gate.deadline)
             for gate in ended.gates
         ]
-        said = _said(ended.error) if ended.error is not None else ""
+        said = self._encoder.error_line(ended.error) if ended.error is not None else ""
         claim, self._claim = self._claim, None
         # After lines that could not be stored there would be a gap.
-        lines = [] if self._broken is not None else self._numbered([ended])
+        with self._order:
+            lines = [] if self._broken is not None else self._numbered([ended])
         await to_the_end(self.journal.release(claim, ended.outcome, lines, waiting, said))
 
     def _take(self, claim: Claim) -> None:
@@ -240,10 +252,10 @@ class Keeper:
         return lines
 
     def _put(self, record: Record, data: str) -> None:
-        if self._claim is None or self._broken is not None:
-            return
         kind = type(record).__name__
         with self._order:
+            if self._claim is None or self._broken is not None:
+                return
             line = Line(self._n, kind, record.at, record.path, record.step, data)
             self._n += 1
             self.journal.note(self._claim, line)
@@ -273,14 +285,6 @@ class Keeper:
         except Exception as error:  # of a store that is somebody's own
             self._broken = _unforeseen(error, self._claim.run_id)
             raise self._broken from error
-
-
-def _said(error: BaseException) -> str:
-    """One line about what a run failed with, and about what was behind it."""
-    if isinstance(error, BaeError):
-        cause = f" ({describe(error.cause)})" if error.cause is not None else ""
-        return f"[{error.code}] {error.message.splitlines()[0]}{cause}"
-    return describe(error)
 
 
 def _unforeseen(error: Exception, run_id: str) -> JournalError:

@@ -15,7 +15,7 @@ from secrets import token_hex
 def own_name() -> str:
     """A name that nobody else has, nor this process another time."""
     pid = os.getpid()
-    return f"{socket.gethostname()}:{pid}:{_world()}.{_born(pid)}:{token_hex(4)}"
+    return f"{socket.gethostname()}:{pid}:{_world()}.{_born(pid) or ''}:{token_hex(4)}"
 
 
 def has_died(name: str) -> bool:
@@ -24,7 +24,9 @@ def has_died(name: str) -> bool:
     if len(parts) != 4 or not parts[1].isdecimal():
         return False
     world, _, born = parts[2].partition(".")
-    return bool(world and born) and world == _world() and _born(int(parts[1])) != born
+    if not (world and born) or world != _world():
+        return False
+    return _born(int(parts[1])) not in (born, None)
 
 
 @cache
@@ -37,12 +39,26 @@ def _world() -> str:
         return ""
 
 
-def _born(pid: int) -> str:
-    """When a process was started, in a count of its own; empty where it is gone."""
+def _born(pid: int) -> str | None:
+    """When a process was started, in a count of its own; empty where it is gone, and None where
+    that cannot be seen: there is no descriptor left to look with, or others are hidden."""
     try:
         told = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None if _answers(pid) else ""
     except OSError:
-        return ""
+        return None
     # The second field is a name in brackets, which may hold anything.
     state, *rest = told.rpartition(")")[2].split()
     return "" if state in "ZX" else rest[18]
+
+
+def _answers(pid: int) -> bool:
+    """Whether there is such a process, be it one that is hidden from this user."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True

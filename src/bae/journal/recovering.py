@@ -51,7 +51,9 @@ async def recover(
     async def worker() -> None:
         for run_id in left:
             try:
-                result = await resume(graph, run_id, options, journal, given)
+                # What one run has found is none of the others' business.
+                own = options._replace(dep_cache=dict(options.dep_cache or {}))
+                result = await resume(graph, run_id, own, journal, given)
                 found[run_id] = Recovered(run_id, result)
             except BaeError as error:
                 if isinstance(error, JournalError) and error.code in _TAKEN:

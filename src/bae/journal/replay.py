@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from bae.journal.store import Journal
     from bae.lm.backend import Prompt
     from bae.lm.protocol import LM
+    from bae.markers import OpenGate
     from bae.plan import NodePlan
 
 T = TypeVar("T", bound=Node)
@@ -200,6 +201,10 @@ class Replayer(Keeper):
         raise unasked(
             self._run_id, by, method, target, prompt, left, self._prompts.get((run.path, step, by))
         )
+
+    async def settle(self, run: Run, gate: OpenGate, plan: NodePlan, value: Any) -> Any:
+        """Nothing: a replay stores no answers."""
+        return value
 
     def lm(self, run: Run, step: int, by: str, lm: Callable[[], LM | None]) -> LM | None:
         """An LM that answers from the recording."""

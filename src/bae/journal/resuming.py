@@ -10,17 +10,25 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
-from bae.exceptions import JournalError, ProofError
+from bae.exceptions import JournalError, ProofError, describe
 from bae.journal.changes import refuse_changes
 from bae.journal.decoding import decode
 from bae.journal.encoding import Encoder
 from bae.journal.keepable import every_graph, unkeepable
 from bae.journal.keeper import Keeper, to_the_end
-from bae.journal.of_run import RunJournal
+from bae.journal.nodes import kept_node
+from bae.journal.of_run import Log, RunJournal
 from bae.journal.recording import Recording
-from bae.journal.records import RunEnded, RunForked, RunResumed, StepStarted
+from bae.journal.records import (
+    Record,
+    RunEnded,
+    RunForked,
+    RunResumed,
+    StepStarted,
+    TextArrived,
+)
 from bae.journal.shapes import shape_of
-from bae.journal.store import Claim, Journal, StoredRun
+from bae.journal.store import Claim, Journal, RunInfo, StoredRun
 from bae.lm.late import LateLM
 from bae.lm.policies.carrying import carry_over
 from bae.node import Node
@@ -57,22 +65,31 @@ async def begin(graph: Graph[Any, T], start: Node, run: Run, journal: Journal) -
     graph.prove()
     if graph not in _KEEPABLE:
         _prove_keepable(graph)
-    run.keeper = Keeper(journal, encoder_for(graph, journal))
-    carry_over(run, run.keeper.past)
-    return await _to_a_stop(graph, start, run, journal)
+    run.keeper = Keeper(journal, encoder_for(graph, journal), begun=lambda: carry_over(run))
+    result = await run_graph(graph, start, run)
+    return await _answered_meanwhile(graph, run, result, journal, None)
 
 
 async def begin_or_resume(
     graph: Graph[Any, T], start: Node, run: Run, journal: Journal
 ) -> GraphResult[T]:
     """Run a graph with a journal; where that has a run of the same id, go on with that one."""
+    check_journal(journal)
     options = Options(run.lm, run.max_iters, run.prefetch, run.answer, run.dep_cache)
     try:
-        return await begin(graph, start, run, journal)
+        await journal.read(run.run_id)
     except JournalError as error:
-        if error.code != "bae-run-exists" or error.run_id != run.run_id:
+        if error.code != "bae-run-unknown":
             raise
-    return await resume(graph, run.run_id, options, journal, None)
+        try:
+            return await begin(graph, start, run, journal)
+        except JournalError as late:  # somebody else has begun it in between
+            if late.code != "bae-run-exists" or late.run_id != run.run_id:
+                raise
+    # The secrets of the start node, which no journal has, are given again here.
+    secret = kept_node(type(start)).secret & start.__dict__.keys()
+    given = {f"{type(start).__name__}.{name}": start.__dict__[name] for name in secret}
+    return await resume(graph, run.run_id, options, journal, given)
 
 
 def _prove_keepable(graph: Graph[Any, Any]) -> None:
@@ -93,8 +110,10 @@ async def resume(
     options: Options,
     journal: Journal,
     given: Mapping[str, Any] | None,
+    log: Log | None = None,
 ) -> GraphResult[T]:
-    """Go on with a run where it was."""
+    """Go on with a run where it was. `log` is what it is written to in memory, where somebody
+    reads that already."""
     check_journal(journal)
     graph.prove()
     if given:
@@ -106,53 +125,79 @@ async def resume(
     changes = refuse_changes(stored, graph)
     if not changes and _only_waits(stored, options):
         return as_it_stands(graph, stored, given)
-    claim = await _claimed(journal, run_id, stored)
+    before = stored.info
+    try:
+        claim = await _claimed(journal, before)
+    except JournalError as error:
+        if error.code != "bae-run-ended":
+            raise
+        return as_it_stands(graph, await journal.read(run_id), given)
+    run: Run | None = None
     try:
         stored = await journal.read(run_id)
         records = decode(graph, stored.lines, given=given)
+        run, start = _taken_up(graph, stored, records, options, journal, claim, log)
+        said = tuple(str(change) for change in changes)
+        keeper = cast(Keeper, run.keeper)
+        await keeper.keep(run, RunResumed(time(), "", keeper.past.steps, claim.owner, said))
+        result = await run_graph(graph, start, run)
     except BaseException as error:
-        await _put_back(journal, claim, stored, error)
+        if run is None or run.keeper is None or run.keeper.has_claim:  # before the first step
+            await _put_back(journal, claim, before, error)
         raise
+    return await _answered_meanwhile(graph, run, result, journal, given)
+
+
+def _taken_up(
+    graph: Graph[Any, Any],
+    stored: StoredRun,
+    records: list[Record],
+    options: Options,
+    journal: Journal,
+    claim: Claim,
+    log: Log | None,
+) -> tuple[Run, Node]:
+    """A run that knows what was recorded, and the node it was begun with."""
     past = Recording(records)
     past.answers = stored.answers
     if options.max_iters is None:
         options = options._replace(max_iters=past.max_iters)
-    run = Run(*options, log=[*records], run_id=run_id)  # pyright: ignore[reportArgumentType] - no None is left
+    run = Run(*options, log=[*records], run_id=stored.info.run_id)  # pyright: ignore[reportArgumentType] - no None is left
+    if log is not None:  # somebody reads it, and has read what is there; text is not stored
+        known = sum(1 for entry in log if not isinstance(entry, TextArrived))
+        log.extend(records[known:])
+        run.log = log
     run.keeper = Keeper(journal, encoder_for(graph, journal), past, claim, len(stored.lines))
     if run.lm is None and graph.needs_lm:
         run.lm = LateLM(graph.needs_lm)  # what is left to do may ask for none
     carry_over(run, past)
-    said = tuple(str(change) for change in changes)
-    try:
-        await run.keeper.keep(run, RunResumed(time(), "", past.steps, claim.owner, said))
-        return await _to_a_stop(graph, past.started[""], run, journal)
-    except BaseException as error:
-        if run.keeper.has_claim:  # it failed before the first step
-            await _put_back(journal, claim, stored, error)
-        raise
+    return run, past.started[""]
 
 
-async def _to_a_stop(
-    graph: Graph[Any, T], start: Node, run: Run, journal: Journal
+async def _answered_meanwhile(
+    graph: Graph[Any, T],
+    run: Run,
+    result: GraphResult[T],
+    journal: Journal,
+    given: Mapping[str, Any] | None,
 ) -> GraphResult[T]:
-    """Run until there is an end, or nobody has answered any gate that is waited for."""
-    while True:
-        result = await run_graph(graph, start, run)
-        if not result.waiting:
-            return result
-        answers = (await journal.read(run.run_id)).answers
-        if not any(gate.address in answers for gate in result.waiting):
-            return result
-        # Somebody answered while the rest of the run was still under way.
-        claim = await to_the_end(journal.claim(run.run_id))
-        keeper = cast(Keeper, run.keeper)
-        past = Recording(run.journal)
-        past.answers = answers
-        log, options = run.log, (run.lm, run.max_iters, run.prefetch, run.answer, run.dep_cache)
-        run = Run(*options, run_id=run.run_id)
-        run.log = log
-        run.keeper = keeper.going_on(past, claim)
-        await run.keeper.keep(run, RunResumed(time(), "", past.steps, claim.owner))
+    """A run that came to a stop at gates goes on where somebody answered one while the rest of it
+    was still under way, unless they have taken the run up themselves."""
+    if not result.waiting:
+        return result
+    stored = await journal.read(run.run_id)
+    if stored.info.status == "ended":
+        return as_it_stands(graph, stored, given)
+    answered = any(gate.address in stored.answers for gate in result.waiting)
+    if stored.info.status != "waiting" or not answered:
+        return result
+    options = Options(run.lm, run.max_iters, run.prefetch, run.answer, run.dep_cache)
+    try:
+        return await resume(graph, run.run_id, options, journal, given, run.log)
+    except JournalError as error:
+        if error.code != "bae-run-owned":
+            raise
+        return result
 
 
 def as_it_stands(
@@ -184,26 +229,26 @@ def _trace_of(records: list[Any]) -> list[Node]:
     return [nodes[step] for step in sorted(nodes)]
 
 
-async def _claimed(journal: Journal, run_id: str, stored: StoredRun) -> Claim:
+async def _claimed(journal: Journal, before: RunInfo) -> Claim:
     """Claim a run; a cancellation meanwhile leaves it as it was."""
     claims: list[Claim] = []
     try:
-        return await to_the_end(journal.claim(run_id), claims.append)
+        return await to_the_end(journal.claim(before.run_id), claims.append)
     except asyncio.CancelledError as cancelled:
         for claim in claims:
-            await _put_back(journal, claim, stored, cancelled)
+            await _put_back(journal, claim, before, cancelled)
         raise
 
 
-async def _put_back(
-    journal: Journal, claim: Claim, stored: StoredRun, error: BaseException
-) -> None:
-    """Give up a claim that came to nothing, and leave the run as it was."""
-    info = stored.info
+async def _put_back(journal: Journal, claim: Claim, before: RunInfo, error: BaseException) -> None:
+    """Give up a claim that came to nothing, and leave the run as it was before."""
+    put = journal.release(claim, before.status, (), before.waiting, before.error)
     try:
-        await journal.release(claim, info.status, (), info.waiting, info.error)
-    except JournalError as failed:
-        error.add_note(f"and the run could not be given up: {failed.message}")
+        await to_the_end(put)
+    except asyncio.CancelledError:
+        raise
+    except Exception as failed:
+        error.add_note(f"and the run could not be given up: {describe(failed)}")
 
 
 def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bae.lm.policies.charging import in_force
+from bae.lm.usage import Usage
 
 if TYPE_CHECKING:
     from bae.journal.recording import Recording
@@ -14,13 +15,14 @@ if TYPE_CHECKING:
     from bae.run import Run
 
 
-def carry_over(run: Run, past: Recording) -> None:
+def carry_over(run: Run, past: Recording | None = None) -> None:
     """Charge what a run has used and how long it took to the budgets it is under from here on.
 
     A budget that was around the run when it spent that, in this process, has it already.
     """
+    used, seconds = (Usage(), 0.0) if past is None else (past.usage, past.seconds)
     for budget in _around(run):
-        budget.carry(run.run_id, past.usage, past.seconds)
+        budget.carry(run.run_id, used, seconds)
 
 
 def _around(run: Run) -> Iterator[Budget]:
