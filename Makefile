@@ -54,7 +54,7 @@ $(OTHER_MINORS:%=pytest-%): pytest-%:
 	else \
 		echo "Python $*: $$python"; \
 		$(MAKE) --no-print-directory .venv-$*/.test && \
-		.venv-$*/bin/python -m pytest -m "not slow and not typing"; \
+		.venv-$*/bin/python -m pytest -m "not slow and not typing and not once"; \
 	fi
 
 .PHONY: slow

@@ -28,6 +28,7 @@ from crash.forks import Forks
 from crash.killing import Kill
 
 pytestmark = [
+    pytest.mark.once,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="kills processes that it forks"),
 ]

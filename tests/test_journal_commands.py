@@ -33,6 +33,8 @@ from pydantic import BaseModel
 
 from bae import Dep, Gate, Graph, Node, Recall
 
+pytestmark = pytest.mark.once
+
 
 class Weather(BaseModel):
     degrees: int

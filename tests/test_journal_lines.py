@@ -31,6 +31,8 @@ from bae.journal import (
 from bae.journal.recorded import RecordedRuns
 from bae.journal.run_lines import VERSION, read_runs, write_run
 
+pytestmark = pytest.mark.once
+
 STORES = ["memory", "sqlite"]
 
 

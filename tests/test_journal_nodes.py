@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import AsyncIterator
+from enum import StrEnum
 from typing import Annotated, Any
 
 import pytest
@@ -174,6 +175,50 @@ def test_a_plain_field_that_holds_what_no_journal_can_is_refused_by_name() -> No
         assert raised.value.fix
     # A source is found again, so it is left out instead.
     assert there_and_back(Hidden(anything=Client())).__dict__ == {}
+
+
+class Word(StrEnum):
+    YES = "yes"
+
+
+class Raw(bytes):
+    """Bytes with more to them."""
+
+
+class Lax(Node):
+    word: str = Word.YES
+    texts: list[str] = Field(default_factory=lambda: [Word.YES])
+    raw: bytes = b""
+    made: str = ""
+    same: Any = None
+
+    @field_validator("made")
+    @classmethod
+    def make(cls, value: str) -> str:
+        return Word.YES if value == "yes" else value
+
+    async def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"texts": []}, "word"),
+        ({"word": "yes"}, "texts"),
+        ({"word": "yes", "texts": [], "made": "yes"}, "made"),
+        ({"word": "yes", "texts": [], "raw": Raw(b"a")}, "raw"),
+    ],
+)
+def test_a_field_that_holds_a_subclass_of_what_is_declared_is_refused_by_name(
+    given: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(JournalError, match=rf"Lax\.{name}: ") as raised:
+        kept_node(Lax).dump(Lax(**given))
+    assert raised.value.code == "bae-journal-field"
+
+
+def test_what_pydantic_has_made_plain_is_kept() -> None:
+    there_and_back(Lax(word=Word.YES, texts=[Word.YES], made="no"))
 
 
 def test_one_field_is_written_and_read_by_itself() -> None:

@@ -395,6 +395,13 @@ EXACT: list[tuple[Any, Any]] = [
     (dt.datetime, dt.datetime(2024, 1, 1, 1, 2, 3, 4)),
     (dt.datetime, dt.datetime(2024, 1, 1, tzinfo=dt.UTC)),
     (dt.datetime, dt.datetime(2024, 6, 1, tzinfo=BERLIN)),
+    (dt.datetime, dt.datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=BERLIN)),
+    (dt.datetime, dt.datetime(2024, 10, 27, 2, 30, fold=1)),
+    (dt.datetime | str, dt.datetime(2024, 6, 1, tzinfo=BERLIN)),
+    (dict[dt.datetime, int], {dt.datetime(2024, 6, 1): 1}),
+    (list[AwareDatetime], [dt.datetime(2024, 6, 1, tzinfo=BERLIN)]),
+    (dt.time, dt.time(1, 2, tzinfo=BERLIN)),
+    (dt.time, dt.time(1, 2, fold=1)),
     (dt.time, dt.time(1, 2, tzinfo=dt.UTC)),
     (dt.date, dt.date.min),
     (dt.timedelta, dt.timedelta.max),
@@ -510,6 +517,38 @@ def test_a_value_of_its_declared_type_reads_back_exactly_as_it_was(
     assert same(there_and_back(declared, value), value)
 
 
+class Text(str):
+    """A text with more to it."""
+
+
+class Share(float):
+    pass
+
+
+class Raw(bytes):
+    pass
+
+
+class Row(list[int]):
+    pass
+
+
+class Bag(set[int]):
+    pass
+
+
+class Moment(dt.datetime):
+    pass
+
+
+class Key(uuid.UUID):
+    pass
+
+
+class Named(BaseModel):
+    word: str = Word.YES
+
+
 NOT_THAT_ONE: list[tuple[Any, Any]] = [
     (Animal, Dog(name="a")),
     (Animal, Puppy(name="a")),
@@ -527,7 +566,27 @@ NOT_THAT_ONE: list[tuple[Any, Any]] = [
     (int, "1"),
     (dt.date, dt.datetime(2024, 1, 1)),
     (dt.datetime, dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(seconds=61)))),
-    (dt.time, dt.time(1, 2, tzinfo=BERLIN)),
+    (str, Text("a")),
+    (str, Word.YES),
+    (list[str], ["a", Text("b")]),
+    (dict[str, int], {Text("a"): 1}),
+    (dict[str, str], {"a": Text("a")}),
+    (str | None, Text("a")),
+    (str | int, Text("a")),
+    (Literal["yes", "no"], Word.YES),
+    (int, Level.LOW),
+    (float, Share(0.5)),
+    (bytes, Raw(b"a")),
+    (bytes | None, Raw(b"a")),
+    (dt.datetime, Moment(2024, 1, 1)),
+    (uuid.UUID, Key(int=1)),
+    (list[int], Row([1])),
+    (set[int], Bag([1])),
+    (tuple[int, str], Pair(1, "b")),
+    (dict[str, int], collections.Counter("aab")),
+    (dict[str, int], collections.OrderedDict(a=1)),
+    (Mapping[str, int], collections.OrderedDict(a=1)),
+    (Named, Named()),
     (Any, (1, 2)),
     (Any, {1: 2}),
     (Any, math.nan),
@@ -545,6 +604,22 @@ NOT_THAT_ONE: list[tuple[Any, Any]] = [
     (Annotated[str, AfterValidator(pathlib.Path)], pathlib.Path("a")),
     (str, "half a character: \ud800"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "back"),
+    [(int, True, 1), (float, 3, 3.0), (list[float], [1], [1.0]), (float | None, 1, 1.0)],
+)
+def test_a_number_of_a_narrower_type_comes_back_as_the_one_that_is_declared(
+    declared: Any, value: Any, back: Any
+) -> None:
+    assert same(there_and_back(declared, value), back)
+    assert back == value
+
+
+def test_a_zone_that_is_not_known_is_said() -> None:
+    with pytest.raises(ValueError, match="Nowhere/Land"):
+        kept_type(dt.datetime).load({"$zone": "Nowhere/Land", "value": "2024-01-01T00:00:00"})
 
 
 @pytest.mark.parametrize(("declared", "value"), NOT_THAT_ONE, ids=lambda each: repr(each)[:40])

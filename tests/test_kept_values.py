@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import Field, SecretStr
@@ -267,3 +269,40 @@ async def test_a_name_in_given_that_no_class_has_is_told(journal: Journal):
     with pytest.raises(JournalError) as caught:
         await graph.resume("one", journal=journal, given={"Login.tokn": "x"})
     assert caught.value.code == "bae-journal-given"
+
+
+class Spot(NamedTuple):
+    x: int
+    y: int
+
+
+def find_spot() -> tuple[int, int]:
+    WORLD.do("spot")
+    return Spot(1, 2)
+
+
+def find_distance(spot: Annotated[tuple[int, int], Dep(find_spot)]) -> int:
+    WORLD.do("distance")
+    return spot.x  # type: ignore[attr-defined]
+
+
+class Far(Node):
+    distance: Annotated[int, Dep(find_distance)]
+    when: datetime
+
+    async def __call__(self) -> None:
+        WORLD.do("far")
+
+
+async def test_what_a_dependency_returns_is_never_given_back_as_less_than_it_was(journal: Journal):
+    far = Graph(start=Far)
+    WORLD.failing.add("distance")
+    start = Far(when=datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")))
+    with pytest.raises(DepError):
+        await far.arun(start, journal=journal, run_id="one")
+    WORLD.mend()
+    result = await far.resume("one", journal=journal)
+    assert result.trace[-1].distance == 1
+    assert WORLD.done == {"spot": 2, "distance": 1, "far": 1}
+    when = result.trace[-1].when
+    assert (when, when.tzinfo, when.fold) == (start.when, ZoneInfo("Europe/Berlin"), 1)

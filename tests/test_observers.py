@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import time
 import weakref
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -219,6 +220,53 @@ async def test_an_observer_that_raises_is_dropped_for_that_run_and_noted_once(
         await graph.arun(start, lm())
     assert len(told) == 2
     assert len(caplog.records) == 2
+
+
+async def test_an_observer_that_raises_a_cancellation_cancels_nothing(
+    caplog: pytest.LogCaptureFixture,
+):
+    def cancels(run: ObservedRun, record: Record) -> None:
+        raise asyncio.CancelledError
+
+    with observing(cancels), caplog.at_level(logging.WARNING, logger="bae"):
+        result = await graph.arun(start, lm())
+    assert result.result == Last(words=["a", "b"], items=[Item(text="a"), Item(text="b")])
+    assert caplog.text.count("is told no more of the run") == 1
+
+
+async def test_only_what_ends_a_program_gets_through_an_observer():
+    def stops(run: ObservedRun, record: Record) -> None:
+        raise SystemExit(3)
+
+    async def run() -> None:
+        with observing(stops):
+            await graph.arun(start, lm())
+
+    coroutine = run()  # driven by hand, since a loop would end with it
+    with pytest.raises(SystemExit):
+        coroutine.send(None)
+
+
+async def test_an_observer_that_takes_too_long_once_is_told_no_more_of_that_run(
+    caplog: pytest.LogCaptureFixture,
+):
+    told: list[str] = []
+
+    def slow(run: ObservedRun, record: Record) -> None:
+        told.append(run.run_id)
+        time.sleep(0.02)
+
+    quick: list[Record] = []
+    with (
+        observing(slow, patience=0.01),
+        observing(lambda run, record: quick.append(record)),
+        caplog.at_level(logging.WARNING, logger="bae"),
+    ):
+        first = await graph.arun(start, lm(), run_id="first")
+        await graph.arun(start, lm(), run_id="second")
+    assert told == ["first", "second"]
+    assert quick[: len(first.journal)] == list(first.journal)
+    assert "took 0.0 s at a RunStarted and is told no more of the run first" in caplog.text
 
 
 async def test_a_run_that_fails_or_is_cancelled_is_told_of_to_the_end():

@@ -7,7 +7,23 @@ from typing import Annotated, Any
 
 import pytest
 
-from bae import LM, BaeError, Dep, Gate, Graph, Map, Node, NodeError, Recall, ReplayError
+from bae import (
+    LM,
+    BaeError,
+    BudgetError,
+    Dep,
+    DepError,
+    FillError,
+    Gate,
+    Graph,
+    LimitError,
+    Map,
+    Node,
+    NodeError,
+    Recall,
+    ReplayError,
+    RouteError,
+)
 from bae.journal import Journal, MemoryJournal
 from bae.testing import ScriptedLM
 from kept_runs import World
@@ -233,3 +249,177 @@ async def test_what_no_journal_holds_is_made_anew_on_resume(journal: Journal):
     assert isinstance(result.result, Fetched)
     assert result.trace[0].client is result.trace[1].client
     assert WORLD.done == {"client": 2, "fetch": 1, "fetched": 1}
+
+
+class Thought(Node):
+    about: str
+
+    async def __call__(self) -> Feeling: ...
+
+
+class Feeling(Node):
+    mood: str
+
+    async def __call__(self) -> Said:
+        return Said(text=f"{self.mood}{SWITCH.get('said', '')}")
+
+
+class Said(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+thoughts = Graph(start=Thought)
+
+
+async def test_a_fork_is_replayed_with_what_was_changed(journal: Journal):
+    lm = ScriptedLM([{"mood": "glum"}])
+    await thoughts.arun(Thought(about="x"), lm, journal=journal, run_id="one")
+    fork = await thoughts.fork("one", at=1, mood="glad", journal=journal)
+    again = await thoughts.fork(fork, at=1, mood="calm", journal=journal)
+    for run_id, mood in ((fork, "glad"), (again, "calm")):
+        await thoughts.resume(run_id, journal=journal)
+        assert (await thoughts.replay(run_id, journal=journal)).result == Said(text=mood)
+    SWITCH["said"] = "!"
+    with pytest.raises(ReplayError, match="step 2: Said is not as it was"):
+        await thoughts.replay(fork, journal=journal)
+
+
+async def test_a_fork_of_the_start_is_replayed_from_its_own(journal: Journal):
+    lm = ScriptedLM([{"mood": "glum"}, {"mood": "glad"}])
+    await thoughts.arun(Thought(about="x"), lm, journal=journal, run_id="one")
+    fork = await thoughts.fork("one", at=0, about="y", journal=journal)
+    await thoughts.resume(fork, lm, journal=journal)
+    replayed = await thoughts.replay(fork, journal=journal)
+    assert replayed.trace == [Thought(about="y"), Feeling(mood="glad"), Said(text="glad")]
+
+
+async def failure_of(running: Any) -> BaeError:
+    with pytest.raises(BaeError) as caught:
+        await running
+    return caught.value
+
+
+async def test_a_run_that_the_lm_failed_fails_again_the_same_way(journal: Journal):
+    lm = ScriptedLM([{"mod": 1}] * 9)
+    first = await failure_of(thoughts.arun(Thought(about="x"), lm, journal=journal, run_id="one"))
+    again = await failure_of(thoughts.replay("one", journal=journal))
+    assert isinstance(first, FillError)
+    assert (type(again), again.code, again.message) == (FillError, first.code, first.message)
+    assert again.trace == first.trace
+
+
+class Lost(Node):
+    async def __call__(self) -> Left | Right: ...
+
+
+class Left(Node):
+    async def __call__(self) -> None: ...
+
+
+class Right(Node):
+    async def __call__(self) -> None: ...
+
+
+class Astray:
+    """An LM that goes where it may not, and can pay for no fill."""
+
+    async def choose_type(self, offered: Any, context: Any) -> Any:
+        return Thought
+
+    async def fill(self, target: Any, *_: Any, **__: Any) -> Any:
+        raise BudgetError("nothing is left", limit="cost")
+
+    async def make(self, *_: Any) -> Any:
+        raise AssertionError
+
+    async def decide(self, *_: Any) -> Any:
+        raise AssertionError
+
+
+async def test_a_choice_that_was_none_and_a_spent_budget_are_told_again(journal: Journal):
+    lost = Graph(start=Lost)
+    first = await failure_of(lost.arun(Lost(), Astray(), journal=journal, run_id="lost"))
+    again = await failure_of(lost.replay("lost", journal=journal))
+    assert isinstance(again, RouteError) == isinstance(first, RouteError)
+    assert (type(again), again.code, again.message) == (type(first), first.code, first.message)
+    await failure_of(thoughts.arun(Thought(about="x"), Astray(), journal=journal, run_id="poor"))
+    again = await failure_of(thoughts.replay("poor", journal=journal))
+    assert (type(again), again.code, again.message) == (
+        BudgetError,
+        "bae-budget-spent",
+        "nothing is left",
+    )
+
+
+class Loop(Node):
+    n: int = 0
+    place: Annotated[str, Dep(get_place, cache=False)]
+
+    async def __call__(self) -> Loop | None:
+        return Loop(n=self.n + 1) if self.n < 5 else None
+
+
+loop = Graph(start=Loop)
+
+
+async def test_a_bound_on_nodes_is_reached_again(journal: Journal):
+    first = await failure_of(loop.arun(Loop(n=0), journal=journal, run_id="one", max_iters=3))
+    again = await failure_of(loop.replay("one", journal=journal))
+    assert isinstance(again, LimitError)
+    assert (again.message, again.bound) == (first.message, 3)
+
+
+async def test_a_bound_that_was_raised_later_holds_no_replay_up(journal: Journal):
+    await failure_of(loop.arun(Loop(n=0), journal=journal, run_id="one", max_iters=3))
+    await loop.resume("one", journal=journal, max_iters=9)
+    assert len((await loop.replay("one", journal=journal)).trace) == 6
+
+
+class Loops(Node):
+    last: Annotated[Loop, Dep(loop)]
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_bound_that_a_graph_inside_reached_is_reached_again(journal: Journal):
+    loops = Graph(start=Loops)
+    first = await failure_of(loops.arun(Loops(), journal=journal, run_id="one", max_iters=3))
+    again = await failure_of(loops.replay("one", journal=journal))
+    assert (type(again), again.message) == (type(first), first.message)
+
+
+async def test_a_dependency_that_failed_is_named_as_it_was(journal: Journal):
+    WORLD.failing = {"place"}
+    first = await failure_of(loop.arun(Loop(n=0), journal=journal, run_id="one"))
+    again = await failure_of(loop.replay("one", journal=journal))
+    assert isinstance(first, DepError)
+    assert str(again) == str(first)
+    assert "get_place raised Trouble" in str(again)
+
+
+class Quiz(Node):
+    ok: Annotated[bool, Gate("ok?")]
+
+    async def __call__(self) -> Done:
+        return Done(text=str(self.ok))
+
+
+def length_of(done: Annotated[Done, Dep(Quiz)]) -> int:
+    return len(done.text)
+
+
+class Quizzed(Node):
+    length: Annotated[int, Dep(length_of)]
+    done: Annotated[Done, Dep(Quiz)]
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_graph_that_was_first_run_for_a_parameter_is_replayed_there(journal: Journal):
+    quizzed = Graph(start=Quizzed)
+    run = await quizzed.arun(Quizzed(), journal=journal, run_id="one")
+    await quizzed.answer("one", run.waiting[0].address, True, journal=journal)
+    result = await quizzed.replay("one", journal=journal)
+    assert result.result.done == Done(text="True")

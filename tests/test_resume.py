@@ -400,7 +400,7 @@ async def test_a_run_is_parked_at_a_gate_and_goes_on_with_the_answer(journal: Jo
     assert gate.address == "0:Refund.approved"
     (info,) = await journal.runs(status="waiting")
     assert info.owner is None
-    assert [(g.gate, g.question) for g in info.waiting] == [("0:Refund.approved", "Refund?")]
+    assert [(g.address, g.question) for g in info.waiting] == [("0:Refund.approved", "Refund?")]
     result = await refund.answer("one", "Refund.approved", True, journal=journal)
     assert result.result == Paid(amount=3)
     assert dict(WORLD.done) == {"place": 1, "refund": 1, "paid": 1}

@@ -20,6 +20,8 @@ from bae import JournalError
 from bae.journal import SQLiteJournal
 from journal_parts import begun, ended, ids, line, lines, numbers, printed, program, refused
 
+pytestmark = pytest.mark.once
+
 BOUND = 30
 PAGE = 8192
 LONG = json.dumps({"text": "x" * 3000})

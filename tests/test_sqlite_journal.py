@@ -22,6 +22,8 @@ from bae.journal.sqlite_reading import page_query
 from bae.journal.sqlite_runs import LINES_OF_A_RUN
 from journal_parts import begun, ended, ids, line, lines, numbers, printed, program, refused
 
+pytestmark = pytest.mark.once
+
 BOUND = 30
 
 

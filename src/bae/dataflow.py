@@ -192,7 +192,10 @@ class Dataflow:
             if call.graph is not None:
                 from bae.runner import run_inside
 
-                return await run_inside(call, marker, flight.place.path, flight.place.run)
+                run, path = flight.place.run, flight.place.path
+                if key is not None and run.keeper is not None:
+                    path = run.keeper.graph_path(key, path)
+                return await run_inside(call, marker, path, run)
             arguments = flight.arguments()
             for name in call.lm_parameters:
                 arguments[name] = lm_of(flight)

@@ -3,9 +3,11 @@ items. Workers draw items from one iterator, so a slow item holds up nobody but 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Iterable
 from time import time
-from typing import Any
+from typing import Any, cast
+
+from pydantic_core import to_json
 
 from bae.calls import CallPlan
 from bae.dataflow import Dataflow, Flight, lm_of
@@ -24,7 +26,7 @@ async def fan_out(flight: Flight, call: CallPlan, marker: Map, flow: Dataflow) -
     over = shared.pop("")
     if not flight.inputs[0][1].given:
         over = validated(flight.place.node_type, {marker.over: over})[marker.over]
-    items: Collection[Any] = tuple(over)
+    items: Collection[Any] = tuple(in_order(over))
     place, run = flight.place, flight.place.run
     for name in call.lm_parameters:
         shared[name] = lm_of(flight)
@@ -66,3 +68,24 @@ async def fan_out(flight: Flight, call: CallPlan, marker: Map, flow: Dataflow) -
     if gates:
         raise Waiting(gates)
     return results
+
+
+def in_order(over: Iterable[Any]) -> Iterable[Any]:
+    """The items of a collection in the order they are numbered by. A set has another one in every
+    process, so its items are sorted by what they are as JSON: a run that goes on elsewhere has to
+    know which of them are done."""
+    return sorted(over, key=_text) if _is_set(over) else over
+
+
+def _is_set(value: object) -> bool:
+    return isinstance(value, set | frozenset)
+
+
+def _text(item: Any) -> str:
+    if isinstance(item, tuple) or _is_set(item):
+        return f"[{','.join(map(_text, in_order(cast('Iterable[Any]', item))))}]"
+    try:
+        text = to_json(item, inf_nan_mode="constants").decode()
+    except Exception:  # whatever a type does when it is written: no journal keeps such a thing
+        text = repr(item)
+    return f"{text} {type(item).__qualname__}"

@@ -335,7 +335,7 @@ class Graph(Generic[S, T]):
         lm: LM | str | None = None,
         *,
         journal: Journal,
-        limit: int = 10,
+        concurrency: int = 10,
         prefetch: bool = True,
         answer: Answer | None = None,
         dep_cache: dict[Any, Any] | None = None,
@@ -344,15 +344,16 @@ class Graph(Generic[S, T]):
         """Resume every run of this graph that was interrupted and is nobody's, and every parked one
         that can go on: a gate of it was answered, or is out of time.
 
-        Call it when a program starts, and now and then. At most `limit` runs go on at once. Each is
-        handed back with its result or its error; runs that somebody else takes first are left out.
+        Call it when a program starts, and now and then. At most `concurrency` runs go on at once.
+        Each is handed back with its result or its error; runs that somebody else takes first are
+        left out.
         Runs that failed or were cancelled are not taken up: `resume` does that.
         """
         from bae.journal.recovering import recover
         from bae.journal.resuming import Options
 
         options = Options(lm, None, prefetch, answer, dep_cache)
-        return await recover(self, options, journal, limit, given)
+        return await recover(self, options, journal, concurrency, given)
 
     async def answer(
         self,
@@ -391,16 +392,19 @@ class Graph(Generic[S, T]):
         at: int,
         journal: Journal,
         new_id: str | None = None,
-        **changed: Any,
+        changed: Mapping[str, Any] | None = None,
+        **fields: Any,
     ) -> str:
         """Make a new run that is the same as another up to its step `at`, and answer its id.
 
-        The node at that step is taken with the `changed` fields, and `resume` with the new id goes
-        on from it. Nothing before it is done again, and the other run stays as it is.
+        The node at that step is taken with other values for the `fields` that you name, and
+        `resume` with the new id goes on from it. Nothing before it is done again, and the other run
+        stays as it is. A field that is called as a parameter here is named in `changed`:
+        `changed={"at": …}`.
         """
         from bae.journal.forking import fork
 
-        return await fork(self, run_id, at, journal, new_id, changed)
+        return await fork(self, run_id, at, journal, new_id, {**(changed or {}), **fields})
 
     async def replay(
         self,

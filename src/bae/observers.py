@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from bae.journal.records import Record, RunResumed, RunStarted, StepStarted
@@ -39,17 +40,18 @@ class ObservedRun:
 Observer = Callable[[ObservedRun, Record], object]
 """What is called with every record of a run, and with the run. It is called where the record is
 written, mostly on the event loop and sometimes in a worker thread, and everything waits until it
-returns: so be quick, and hand slow work to a queue. One that raises is not called again in that
-run, which goes on; the log of `bae` says so."""
+returns: so be quick, and hand slow work to a queue. One that raises, or takes too long once, is not
+called again in that run, which goes on; the log of `bae` says so."""
 
 
-def observe(observer: Observer) -> Callable[[], None]:
+def observe(observer: Observer, *, patience: float = 1.0) -> Callable[[], None]:
     """Have `observer` told of all runs of this process that begin from here on.
 
-    Call what is returned to end that; runs that are under way then are told of until they end.
+    One that takes more than `patience` seconds for a record is told no more of that run. Call what
+    is returned to end it all; runs that are under way then are told of until they end.
     """
     _refuse_async(observer)
-    registration = (observer,)
+    registration = Watching(observer, patience)
     _everywhere.append(registration)
 
     def remove() -> None:
@@ -59,11 +61,12 @@ def observe(observer: Observer) -> Callable[[], None]:
 
 
 @contextmanager
-def observing(observer: Observer) -> Generator[None]:
+def observing(observer: Observer, *, patience: float = 1.0) -> Generator[None]:
     """Have `observer` told of the runs that begin inside the block, to their ends, in tasks and
-    threads started in it too."""
+    threads started in it too. One that takes more than `patience` seconds for a record is told no
+    more of that run."""
     _refuse_async(observer)
-    token = _here.set((*_here.get(), observer))
+    token = _here.set((*_here.get(), Watching(observer, patience)))
     try:
         yield
     finally:
@@ -71,6 +74,16 @@ def observing(observer: Observer) -> Generator[None]:
 
 
 # What `run.py` and `stream.py` use.
+
+
+class Watching:
+    """An observer, and how many seconds it may take for a record."""
+
+    __slots__ = ("observer", "patience")
+
+    def __init__(self, observer: Observer, patience: float) -> None:
+        self.observer = observer
+        self.patience = patience
 
 
 class LoudLog(list[Record | float]):
@@ -91,18 +104,19 @@ class LoudLog(list[Record | float]):
         self.hear()
 
 
-def in_force() -> Sequence[Observer]:
+def in_force() -> Sequence[Watching]:
     """Who is to be told of a run that begins here."""
     here = _here.get()
     if not _everywhere:
         return here
-    found = [*(observer for (observer,) in _everywhere), *here]
+    found = [*_everywhere, *here]
     # One that is there twice is told once.
-    return [each for index, each in enumerate(found) if each not in found[:index]]
+    told = [each.observer for each in found]
+    return [each for index, each in enumerate(found) if each.observer not in told[:index]]
 
 
 def observed(
-    log: list[Record | float], trace: list[Node], run_id: str, observers: Sequence[Observer]
+    log: list[Record | float], trace: list[Node], run_id: str, observers: Sequence[Watching]
 ) -> list[Record | float]:
     """A log in the place of `log` that tells observers of what is written from here on."""
     past = tuple(entry for entry in log if isinstance(entry, Record))
@@ -117,7 +131,7 @@ class _ObservedLog(list[Record | float]):
         log: list[Record | float],
         trace: list[Node],
         run: ObservedRun,
-        observers: Sequence[Observer],
+        observers: Sequence[Watching],
     ) -> None:
         super().__init__(log)
         self._hear = log.hear if isinstance(log, LoudLog) else None
@@ -145,22 +159,30 @@ class _ObservedLog(list[Record | float]):
             self.append(entry)
 
     def _tell(self, record: Record) -> None:
-        for observer in self._observers:
+        for watching in self._observers:
+            began = perf_counter()
             try:
-                observer(self._run, record)
-            except Exception:
-                self._drop(observer, record)
+                watching.observer(self._run, record)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException:  # its own CancelledError too: nobody has cancelled the run
+                self._drop(watching, record, "raised")
+            else:
+                taken = perf_counter() - began
+                if taken > watching.patience:
+                    self._drop(watching, record, f"took {taken:.1f} s")
 
-    def _drop(self, observer: Observer, record: Record) -> None:
+    def _drop(self, watching: Watching, record: Record, did: str) -> None:
         import logging
 
-        self._observers = tuple(each for each in self._observers if each is not observer)
+        self._observers = tuple(each for each in self._observers if each is not watching)
         logging.getLogger("bae").warning(
-            "the observer %r raised at a %s and is told no more of the run %s, which goes on",
-            observer,
+            "the observer %r %s at a %s and is told no more of the run %s, which goes on",
+            watching.observer,
+            did,
             type(record).__name__,
             self._run.run_id,
-            exc_info=True,
+            exc_info=did == "raised",
         )
 
 
@@ -177,5 +199,5 @@ def _refuse_async(observer: Observer) -> None:
         )
 
 
-_everywhere: list[tuple[Observer]] = []
-_here: ContextVar[tuple[Observer, ...]] = ContextVar("bae_observers", default=())
+_everywhere: list[Watching] = []
+_here: ContextVar[tuple[Watching, ...]] = ContextVar("bae_observers", default=())

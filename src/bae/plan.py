@@ -72,6 +72,8 @@ class NodePlan:
     after: tuple[FieldPlan, ...] = ()
     """Maps over what the LM fills, directly or through another map."""
     sourced: tuple[FieldPlan, ...] = ()
+    factories: frozenset[str] = frozenset()
+    """Sourced fields whose default is made anew each time."""
     successors: tuple[type[Node], ...] = ()
     offered: tuple[type[Node] | type[None], ...] = ()
     may_end: bool = False
@@ -160,6 +162,7 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
     plan.context = tuple(f for f in sourced if f.name not in after)
     plan.after = tuple(f for f in sourced if f.name in after)
     plan.sourced = plan.context + plan.after
+    plan.factories = frozenset(f.name for f in sourced if f.info.default_factory is not None)
 
 
 def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> FieldPlan:

@@ -48,7 +48,7 @@ from bae.lm.protocol import is_lm
 from bae.lm.usage import Usage, collected
 from bae.markers import Dep, Map
 from bae.node import Node
-from bae.plan import NodePlan
+from bae.plan import FieldPlan, NodePlan
 from bae.resolver import resolve, start_early
 from bae.result import GraphResult
 from bae.run import NONE, NOTHING, Run, Waiting
@@ -274,8 +274,11 @@ async def _make_whole(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Nod
     given_up, run.given_up = run.given_up, NONE
     absent = [field for field in plan.sourced if field.name not in node.__dict__]
     values: dict[str, Any] = {}
+    without: Sequence[FieldPlan] = ()
     if absent:
-        missing = [field for field in absent if field.name not in given_up]
+        if run.keeper is not None:
+            without = run.keeper.left_out(run, plan, absent)
+        missing = [f for f in absent if f.name not in given_up and f not in without]
         try:
             values = await resolve(run, plan, missing, node.__dict__)
         except Waiting as waiting:
@@ -286,8 +289,12 @@ async def _make_whole(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Nod
         await _let_go(run, cast(Dataflow, run.flow))
     if not absent:
         return node
+    if plan.factories and run.keeper is not None:
+        values = {**run.keeper.defaults(run, plan), **values}
     whole = copy(node)
     try:
+        if run.keeper is not None and any(field.required for field in without):
+            return run.keeper.without(node, values)
         complete(whole, values)
     except Exception as error:
         raise invalid(plan, error) from error

@@ -19,6 +19,7 @@ from typing import Any
 from bae.journal import RunInfo, SQLiteJournal
 from bae.journal.decoding import decode
 from crash import newsroom
+from crash.acknowledged import acknowledged, calls
 from crash.child import Action, Job, Outcome, Report, Task
 from crash.effects import Happened
 from crash.forks import Forks
@@ -141,7 +142,7 @@ class Story:
             outcome = report.outcomes[self.run_id]
             assert not outcome.raised, outcome.raised
             if before.info is None or before.info.status != "ended":
-                paid, asked = newsroom.calls(after.done), newsroom.calls(happened.total())
+                paid, asked = calls(after.done), calls(happened.total())
                 assert paid <= outcome.calls <= asked, f"{outcome.calls} calls: {paid} to {asked}"
             if not outcome.waiting:
                 self.outcome = outcome
@@ -155,8 +156,8 @@ class Story:
                 assert [line.n for line in stored.lines] == list(range(len(stored.lines)))
                 records = decode(newsroom.graph, stored.lines)
                 if info.run_id == self.run_id:
-                    done = newsroom.acknowledged(records)
-                    unanswered = sum(g.gate not in stored.answers for g in stored.info.waiting)
+                    done = acknowledged(records)
+                    unanswered = sum(not gate.answered for gate in stored.info.waiting)
                     mine = Standing(stored.info, unanswered, len(stored.lines), done)
         return mine
 
@@ -196,8 +197,8 @@ async def uninterrupted(forks: Forks, folder: Path) -> Reference:
 async def all_of(
     story: Callable[..., Coroutine[Any, Any, None]], cases: Iterable[tuple[Any, ...]]
 ) -> None:
-    """One story for each case, some of them at the same time: most of one is waiting for leases.
-    All are told to their ends, and what went wrong is said together."""
+    """One story for each case, some of them at the same time. All are told to their ends, and what
+    went wrong is said together."""
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def one(case: tuple[Any, ...]) -> str:

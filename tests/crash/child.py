@@ -15,6 +15,7 @@ from bae.lm import Budget
 from crash import held, newsroom
 from crash.effects import HERE, Effects
 from crash.killing import Kill, KillingJournal
+from crash.oracle import Oracle
 
 Action = Literal["begin", "resume", "answer"]
 
@@ -109,7 +110,7 @@ async def _carry_out(task: Task, journal: Journal) -> Outcome:
 
 
 async def _action(task: Task, journal: Journal) -> GraphResult[Any]:
-    graph, start, lm = newsroom.graph, newsroom.START, newsroom.Oracle()
+    graph, start, lm = newsroom.graph, newsroom.START, Oracle()
     options: dict[str, Any] = {"max_iters": newsroom.MAX_ITERS, "journal": journal}
     if task.held:
         held.PIPE.set(task.held)
@@ -124,7 +125,7 @@ async def _action(task: Task, journal: Journal) -> GraphResult[Any]:
 async def answer_all(run_id: str, lm: LM, options: dict[str, Any]) -> GraphResult[Any]:
     """Answer every gate that a run waits for; it goes on with the last one."""
     stored = await options["journal"].read(run_id)
-    *gates, last = (each.gate for each in stored.info.waiting if each.gate not in stored.answers)
+    *gates, last = (each.address for each in stored.info.waiting if not each.answered)
     for gate in gates:
         await newsroom.graph.answer(run_id, gate, True, lm, go_on=False, **options)
     return await newsroom.graph.answer(run_id, last, True, lm, **options)

@@ -22,6 +22,7 @@ from bae.threads import THREAD_LIMIT, set_thread_limit
 from crash import newsroom
 from crash.child import answer_all, do, job_of
 from crash.effects import HERE, Effects
+from crash.oracle import Oracle
 
 
 def main() -> None:
@@ -142,7 +143,7 @@ def warm_up() -> None:
     async def run() -> None:
         HERE.set(Effects(os.devnull, 0))
         options: dict[str, Any] = {"max_iters": newsroom.MAX_ITERS, "journal": MemoryJournal()}
-        lm = newsroom.Oracle()
+        lm = Oracle()
         await newsroom.graph.arun(newsroom.START, lm, run_id="warm", **options)
         await answer_all("warm", lm, options)
         stored = await options["journal"].read("warm")

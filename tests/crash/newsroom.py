@@ -1,30 +1,17 @@
 """The graph that is crashed: a little of everything a graph can have, every part of it with an
-effect that is told by its name. `acknowledged` reads from a journal which of them are done."""
+effect that is told by its name. `oracle.py` is its LM, and `acknowledged.py` reads from a journal
+which of the effects are done."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator
 from time import sleep
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import ConfigDict, SecretStr
 
 from bae import LM, Dep, Gate, Graph, Map, Node, Recall
-from bae.journal import (
-    ChoiceMade,
-    FillEnded,
-    ItemEnded,
-    LMAnswered,
-    Record,
-    Returned,
-    RunEnded,
-    SourceEnded,
-    StepStarted,
-)
-from bae.lm import Answer, Backend, Prompt, Question, Usage
-from bae.plan import plan_of
 from crash.effects import effect
 
 FAN_OUT = 50
@@ -340,50 +327,6 @@ START = Assignment(topic="rain")
 MAX_ITERS = 20
 
 
-class Oracle(Backend):
-    """An LM whose answer follows from the question, so that it does not matter how much of it was
-    asked in which process. Each call is an effect."""
-
-    model = "oracle"
-    free = True
-
-    async def answer(self, prompt: Prompt) -> Answer:
-        question = prompt.question
-        about = "" if question.source is None else label(question.source)
-        if question.types:
-            with effect(f"choose from {about}"):
-                await work(2)
-                return self._said(_choice(question))
-        assert question.target is not None
-        with effect(f"fill {question.target.__name__} from {about}"):
-            await work(2)
-            return self._said(_fields(question.target, question.source))
-
-    def _said(self, value: dict[str, Any]) -> Answer:
-        return Answer(value=value, usage=Usage(calls=1, input_tokens=10, output_tokens=5))
-
-
-def _choice(question: Question) -> dict[str, Any]:
-    chosen = Printed if isinstance(question.source, Review) else Report
-    said: dict[str, Any] = {"choice": chosen.__name__}
-    if chosen in question.fillable:
-        said["fields"] = _fields(chosen, question.source)
-    return {"answer": said} if question.fillable else said
-
-
-def _fields(target: type[Node], source: Node | None) -> dict[str, Any]:
-    match source:
-        case Verdict():
-            return {"holds": source.claim.endswith(("0", "2"))}
-        case Review():
-            return {"title": "Rain", "parts": ["front", "back"]}
-    return {
-        Mood: {"word": "grave"},
-        Report: {"text": "It rained."},
-        Headline: {"text": "Rain again"},
-    }[target]
-
-
 def label(node: Node) -> str:
     """A node as effects name it."""
     match node:
@@ -394,60 +337,3 @@ def label(node: Node) -> str:
         case Round():
             return f"Round {node.left}"
     return type(node).__name__
-
-
-# --- which effects a journal says are done --------------------------------------------------------
-
-
-def acknowledged(records: Iterable[Record]) -> Counter[str]:
-    """How often each effect is done for good, going by the records of a run."""
-    nodes: dict[tuple[str, int], Node] = {}
-    bodies: set[tuple[str, int]] = set()
-    done: Counter[str] = Counter()
-    for record in records:
-        before = nodes.get((record.path, record.step - 1))
-        if isinstance(record, StepStarted):
-            nodes[record.path, record.step] = record.node
-        ends = isinstance(record, RunEnded) and record.outcome == "ended"
-        follows = ends or isinstance(record, StepStarted | Returned)
-        if follows and before is not None and plan_of(type(before)).written:
-            bodies.add((record.path, record.step - 1))
-        done.update(_done(record, before))
-    done.update(f"body {label(nodes[spot])}" for spot in bodies)
-    return done
-
-
-def calls(effects: Counter[str]) -> int:
-    """How many of these effects are calls of the LM."""
-    return sum(n for name, n in effects.items() if name.startswith(("choose", "fill")))
-
-
-def _done(record: Record, before: Node | None) -> Iterator[str]:
-    match record:
-        case SourceEnded(source="dep", error=None):
-            if record.by not in REMADE | INSIDE:
-                yield record.by
-        case ItemEnded(field="facts"):
-            yield f"look_up {START.topic} {record.index}"
-        case ItemEnded(field="letters" | "set_up"):
-            yield f"count_letters {_words(record, before)[record.index]}"
-        case ChoiceMade():
-            yield f"choose from {label(record.node)}"
-        case FillEnded():
-            assert before is not None
-            if not isinstance(record.node, Printed):  # which comes with the choice
-                yield f"fill {type(record.node).__name__} from {label(before)}"
-        case LMAnswered():
-            about = label(before) if record.by.endswith("__call__") and before else "Tone"
-            yield f"fill {record.target} from {about}"
-        case _:
-            pass
-
-
-def _words(record: ItemEnded, before: Node | None) -> list[str]:
-    if record.node_type is History:
-        return ["one", "two", "three"]
-    if record.node_type is Printed:
-        return ["front", "back"]
-    assert isinstance(before, Round)
-    return before.heads

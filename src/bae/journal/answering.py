@@ -13,6 +13,7 @@ from bae.exceptions import GateError, JournalError, faults
 from bae.journal.changes import refuse_changes
 from bae.journal.decoding import graph_at
 from bae.journal.nodes import kept_node
+from bae.journal.off_loop import off_loop
 from bae.journal.open_gates import find_gate
 from bae.journal.resuming import Options, as_it_stands, check_journal, resume
 from bae.journal.store import Journal
@@ -43,7 +44,7 @@ async def answer(
     around = graph_at(graph, gate.path)
     node_type = next((cls for cls in around.plans if cls.__name__ == gate.node), None)
     if node_type is None:
-        refuse_changes(stored, graph)
+        await off_loop(len(stored.lines), refuse_changes, stored, graph)
         raise JournalError(
             f"{graph.name} has no node {gate.node}, where the run waits at {gate.address}",
             run_id=run_id,
@@ -78,7 +79,7 @@ async def answer(
             # Whoever has it sees the answer when the run comes to a stop.
             if error.code != "bae-run-owned":
                 raise
-    return as_it_stands(graph, await journal.read(run_id), given)
+    return await as_it_stands(graph, await journal.read(run_id), given)
 
 
 def _refuse_secret(journal: Journal, node_type: type[Node], field: str, run_id: str) -> None:

@@ -1,25 +1,69 @@
 """What must be looked at in a value before JSON can be trusted with it: an object of a subclass, of
 which only what its declared class has would come back; anything at all where the type says `Any`; a
-zone that JSON cannot name. Most types need no look. `values.py` asks for one check per type."""
+zone that JSON cannot name. Most fields need no look, since pydantic has made plain values of what
+it was given. `values.py` asks for one check per type."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final, cast
+from uuid import UUID
 
 from bae.core_schemas import Schema
 from bae.journal.sameness import is_plain
+from bae.journal.zones import has_kept_zone
 
 Check = Callable[[Any], bool]
 
 
-def check_for(schema: Any) -> Check | None:
-    """What tells whether a value of the schema reads back as it is; None where all do."""
-    return _Checks().of(schema)
+def check_for(schema: Any, exact: bool = True) -> Check | None:
+    """What tells whether a value of the schema reads back as it is; None where all do. Where it is
+    not to be `exact`, pydantic has validated the value, which then is of no subclass of `str` or
+    whatever else pydantic makes plain."""
+    return _Checks(exact).of(schema)
+
+
+class _Is:
+    """Whether a value is of one of these types, and of no subclass."""
+
+    def __init__(self, *kinds: type) -> None:
+        self.kinds = frozenset(kinds)
+
+    def __call__(self, value: Any) -> bool:
+        return type(value) in self.kinds
+
+
+_AS_IT_COMES: Final[dict[str, Check]] = {
+    "bytes": _Is(bytes),
+    "date": _Is(date),
+    "timedelta": _Is(timedelta),
+    "uuid": _Is(UUID),
+}
+"""What pydantic leaves as it is, subclasses too."""
+_MADE_PLAIN: Final[dict[str, Check]] = {
+    "none": _Is(type(None)),
+    "str": _Is(str),
+    # Equal to what they come back as, and good for it to every type checker.
+    "int": _Is(int, bool),
+    "float": _Is(float, int, bool),
+    "bool": _Is(bool),
+    "decimal": _Is(Decimal),
+}
+"""What pydantic makes of a subclass."""
+_HOLDING: Final[dict[str, type]] = {
+    "list": list,
+    "set": set,
+    "frozenset": frozenset,
+    "tuple": tuple,
+    "dict": dict,
+}
 
 
 class _Checks:
-    def __init__(self) -> None:
+    def __init__(self, exact: bool) -> None:
+        self._exact = exact
         self._defined: dict[str, Any] = {}
         self._made: dict[str, Check | None] = {}
 
@@ -27,11 +71,22 @@ class _Checks:
         if isinstance(schema, tuple):
             schema = cast(Any, schema[0])
         found = cast(Schema, schema)
-        match found["type"]:
+        kind: str = found["type"]
+        inner = self._of(found, kind)
+        if self._exact and kind in _HOLDING:
+            return _exactly(_HOLDING[kind], inner)
+        return inner
+
+    def _of(self, found: Schema, kind: str) -> Check | None:
+        match kind:
             case "any":
                 return is_plain
-            case "datetime" | "time":
-                return _has_plain_zone
+            case "datetime":
+                return lambda value: type(value) is datetime and has_kept_zone(value)
+            case "time":
+                return lambda value: type(value) is time and has_kept_zone(value)
+            case "literal" if self._exact:
+                return _Is(*map(type, found["expected"]))
             case "definitions":
                 self._defined |= {d["ref"]: d for d in found["definitions"]}
                 return self.of(found["schema"])
@@ -44,8 +99,7 @@ class _Checks:
             case "list" | "set" | "frozenset":
                 return _each(self.of(found.get("items_schema") or {"type": "any"}))
             case "dict":
-                inner = _each(self.of(found.get("values_schema") or {"type": "any"}))
-                return None if inner is None else lambda value: inner(value.values())
+                return self._dict(found)
             case "tuple":
                 return self._tuple(found)
             case "union":
@@ -57,7 +111,7 @@ class _Checks:
             case "dataclass":
                 return self._dataclass(found)
             case _:
-                return None
+                return _AS_IT_COMES.get(kind) or (_MADE_PLAIN.get(kind) if self._exact else None)
 
     def _referred(self, ref: str) -> Check:
         if ref not in self._made:
@@ -69,6 +123,13 @@ class _Checks:
             return made is None or made(value)
 
         return check
+
+    def _dict(self, schema: Schema) -> Check | None:
+        keys = _each(self.of(schema["keys_schema"])) if self._exact else None
+        values = _each(self.of(schema.get("values_schema") or {"type": "any"}))
+        if keys is None:
+            return None if values is None else lambda value: values(value.values())
+        return lambda value: keys(value) and (values is None or values(value.values()))
 
     def _tuple(self, schema: Schema) -> Check | None:
         checks = [self.of(each) for each in schema["items_schema"]]
@@ -144,11 +205,13 @@ def _if_any(check: Check | None) -> Check | None:
 
 
 def _each(check: Check | None) -> Check | None:
+    if isinstance(check, _Is):  # the same, and much quicker
+        kinds = check.kinds
+        return lambda value: kinds.issuperset(map(type, value))
     return None if check is None else lambda value: all(map(check, value))
 
 
-def _has_plain_zone(value: Any) -> bool:
-    if value.tzinfo is None:
-        return True
-    offset = value.utcoffset()
-    return offset is not None and not offset.microseconds and not offset.seconds % 60
+def _exactly(kind: type, inner: Check | None) -> Check:
+    if inner is None:
+        return _Is(kind)
+    return lambda value: type(value) is kind and inner(value)

@@ -180,14 +180,12 @@ async def _id_of(journal: Journal, said: str) -> str:
             raise
     else:
         return said
-    before: str | None = None
     found: list[str] = []
-    while len(found) < 5:
-        page = await journal.runs(limit=1000, before=before)
-        found += [info.run_id for info in page if said and info.run_id.startswith(said)]
-        if len(page) < 1000:
+    async for info in journal.every_run():
+        if said and info.run_id.startswith(said):
+            found.append(info.run_id)
+        if len(found) == 5:
             break
-        before = page[-1].run_id
     if len(found) == 1:
         return found[0]
     what = f"no run is called {said}, nor begins so"

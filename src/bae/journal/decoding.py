@@ -15,13 +15,14 @@ from bae.journal.inside import graph_at
 from bae.journal.line_objects import Data, RecordedError
 from bae.journal.line_reading import LineReading, damaged
 from bae.journal.nodes import kept_node, secret_needed
+from bae.journal.off_loop import off_loop
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.records import Record
     from bae.journal.store import Line
 
-__all__ = ["RecordedError", "decode", "graph_at"]
+__all__ = ["RecordedError", "decode", "decoded", "graph_at"]
 
 
 def decode(
@@ -50,6 +51,17 @@ def decode(
         if left == every:
             raise
     return _decoded(graph, left, given or {}, partial)
+
+
+async def decoded(
+    graph: Graph[Any, Any],
+    lines: Sequence[Line],
+    *,
+    given: Mapping[str, Any] | None = None,
+    partial: bool = False,
+) -> list[Record]:
+    """What `decode` comes to, without holding up the event loop where a run is long."""
+    return await off_loop(len(lines), decode, graph, lines, given=given, partial=partial)
 
 
 def _decoded(

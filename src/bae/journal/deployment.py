@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 UNFINISHED: Final[tuple[Status, ...]] = ("running", "waiting", "failed", "cancelled")
 """How a run stands that may still go on."""
-PAGE: Final = 100
-"""How many runs are listed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +88,9 @@ async def _unfinished(journal: Journal, names: Sequence[str]) -> list[RunInfo]:
     found: dict[str, RunInfo] = {}
     for name in names:
         for status in UNFINISHED:
-            before: str | None = None
-            while True:
-                page = await journal.runs(status=status, graph=name, limit=PAGE, before=before)
-                # A run may be met twice: it can change how it stands between two pages.
-                found.update((info.run_id, info) for info in page)
-                if len(page) < PAGE:
-                    break
-                before = page[-1].run_id
+            # A run may be met twice: it can change how it stands between two pages.
+            async for info in journal.every_run(status=status, graph=name):
+                found[info.run_id] = info
     return list(found.values())
 
 

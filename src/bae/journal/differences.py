@@ -6,9 +6,11 @@ import json
 from collections.abc import Sequence
 from difflib import unified_diff
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from bae.exceptions import ReplayError
+from bae import exceptions
+from bae.exceptions import BaeError, CallTimeout, ReplayError
+from bae.journal.line_objects import RecordedError
 
 if TYPE_CHECKING:
     from bae.calls import CallPlan
@@ -87,6 +89,28 @@ def beyond(run_id: str, what: str, how: str) -> ReplayError:
         code="bae-replay-ended",
         fix="go on with the run by graph.resume, and replay it then",
     )
+
+
+def raised_again(error: BaseException) -> BaseException:
+    """What a dependency failed with: of bae's own errors the same one, of others one of the same
+    name."""
+    if not isinstance(error, RecordedError):
+        return error
+    if error.type_name == CallTimeout.__name__:
+        return CallTimeout(error.message)
+    named = type(error.type_name, (Exception,), {"__module__": "bae.replay"})
+    return as_recorded(error) or named(error.message)
+
+
+def as_recorded(error: BaseException | None) -> BaeError | None:
+    """What a run failed with, to be raised again where an LM was asked; None where it was nothing
+    of bae's own."""
+    kind = getattr(exceptions, error.type_name, None) if isinstance(error, RecordedError) else None
+    if not isinstance(kind, type) or not issubclass(kind, BaeError) or error is None:
+        return None
+    raised = kind(cast(RecordedError, error).message, fix="it is as recorded: nothing was asked")
+    raised.code = cast(RecordedError, error).code or raised.code
+    return raised
 
 
 def unkept(run_id: str, place: Place, call: CallPlan | None, how: str) -> ReplayError:

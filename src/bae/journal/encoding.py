@@ -4,7 +4,7 @@ one call of pydantic's serializer; values of sources go through the declared typ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from hashlib import sha256
 from types import NoneType
@@ -38,7 +38,7 @@ from bae.journal.records import (
     SourceStarted,
     StepStarted,
 )
-from bae.journal.values import LIVE, WITHHELD, Unkeepable
+from bae.journal.values import LIVE, WITHHELD, Unkeepable, Unkept
 from bae.lm.usage import Usage
 
 if TYPE_CHECKING:
@@ -90,7 +90,25 @@ class Encoder:
         return kept_node(type(node)).dump(node, secrets=self._secrets, plain=plain)
 
     def _step_started(self, record: StepStarted) -> str:
+        if record.made:
+            return f'{{"node":{self._made(record.node, record.made)},"made":true}}'
         return f'{{"node":{self._node(record.node)}}}'
+
+    def _returned(self, record: Returned) -> str:
+        return f'{{"node":{self._node(record.node)}}}'
+
+    def _made(self, node: Node, names: Iterable[str]) -> str:
+        """The defaults that a node has, as a node that has nothing else."""
+        kept = kept_node(type(node))
+        said: list[str] = []
+        for name in names:
+            if name in kept.live or (name in kept.secret and not self._secrets):
+                continue  # it is made anew
+            try:
+                said.append(f"{_quoted(name)}:{kept.fields[name].dump(node.__dict__[name])}")
+            except Unkeepable:
+                continue
+        return f'{{"type":{_quoted(type(node).__name__)},"fields":{{{",".join(said)}}}}}'
 
     def _run_started(self, record: RunStarted) -> str:
         run_id, graph = _quoted(record.run_id), _quoted(record.graph)
@@ -112,7 +130,9 @@ class Encoder:
         if record.error is not None:
             return f'{said},"error":{self._error(record.error)}}}'
         if record.source == "map" and not record.route:
-            return f'{said},"items":true}}'
+            items = cast("list[Any] | Unkept", record.value)
+            count = "" if isinstance(items, Unkept) else f',"count":{len(items)}'
+            return f'{said},"items":true{count}}}'
         value = self._value(record.node_type, record.field, record.route, record.value)
         return f"{said},{value}}}"
 
@@ -221,7 +241,7 @@ _KINDS: Final = cast(
         for kind, name in (
             (RunStarted, "_run_started"),
             (StepStarted, "_step_started"),
-            (Returned, "_step_started"),
+            (Returned, "_returned"),
             (RunResumed, "_run_resumed"),
             (RunForked, "_run_forked"),
             (SourceStarted, "_source_started"),

@@ -22,11 +22,13 @@ from bae.journal.schema_kinds import (
     asks_the_world,
     imports,
     is_certain,
+    is_exact_default,
     is_of_callers,
     is_secret,
     is_sequence,
     is_users,
 )
+from bae.journal.zones import with_zone
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -61,6 +63,9 @@ class Facts:
     """Whether a value can be nested without end."""
     choices: bool = False
     """Whether there are types of which JSON does not tell which one a value is of."""
+    free: bool = False
+    """Whether a field may hold an object of a subclass where pydantic makes plain ones of them: a
+    validator made it, or it is a default, which nobody validates."""
 
 
 def exact_config(config: Schema | None, mode: Mode) -> Schema:
@@ -170,6 +175,10 @@ class _Walk:
                 kept = {k: v for k, v in kept.items() if k not in BOUNDS}
         if kind == "decimal" and self.mode not in _JUDGING:
             kept["allow_inf_nan"] = True
+        if kind == "datetime" or kind == "time":
+            kept = with_zone(kept)
+        if kind == "default" and not is_exact_default(schema):
+            facts.free = True
         return self._with_serialization(kept, schema)
 
     def _union(self, schema: Schema) -> Any:
@@ -220,7 +229,7 @@ class _Walk:
             aside.live = ""
         self._add(aside)
         if own:
-            self.facts.judged = True
+            self.facts.judged = self.facts.free = True
             if self.mode not in _JUDGING or (self.mode == "judge" and kind != "function-after"):
                 return {**inner, "ref": schema["ref"]} if "ref" in schema else inner
         else:
@@ -250,6 +259,7 @@ class _Walk:
         facts.judged |= met.judged
         facts.open |= met.open
         facts.choices |= met.choices
+        facts.free |= met.free
 
     def _fields(self, schema: Schema) -> Any:
         kind: str = schema["type"]

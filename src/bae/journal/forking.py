@@ -12,12 +12,12 @@ from pydantic import ValidationError
 
 from bae.draft import hold
 from bae.exceptions import JournalError, faults
-from bae.journal.decoding import decode
+from bae.journal.decoding import decoded
 from bae.journal.nodes import kept_node
 from bae.journal.recording import Recording
 from bae.journal.records import RunForked
 from bae.journal.resuming import check_journal, encoder_for
-from bae.journal.store import Journal, Line
+from bae.journal.store import Journal, Line, StoredRun
 from bae.node import Node
 from bae.plan import plan_of
 
@@ -45,15 +45,9 @@ async def fork(
         None,
     )
     if line is None:
-        steps = [e.step for e in stored.lines if not e.path and e.kind == "StepStarted"]
-        raise JournalError(
-            f"the run {run_id} has no step {at}; it has {len(steps)}, from 0",
-            run_id=run_id,
-            code="bae-fork-step",
-            fix="give at= the number of a node in the trace",
-        )
+        raise _no_step(stored, at)
     until = [each for each in stored.lines if each.n <= line.n]
-    node = Recording(decode(graph, until, partial=True)).nodes["", at]
+    node = Recording(await decoded(graph, until, partial=True)).nodes["", at]
     other = _with(node, changed, run_id)
     forked = RunForked(time(), "", at, run_id, other, tuple(changed))
     data = encoder_for(graph, journal).encode(forked)
@@ -61,6 +55,19 @@ async def fork(
     upto = line.n
     await journal.fork(run_id, new_id, upto, [Line(upto, "RunForked", forked.at, "", at, data)])
     return new_id
+
+
+def _no_step(stored: StoredRun, at: int) -> JournalError:
+    steps = {
+        e.step for e in stored.lines if not e.path and e.kind in ("StepStarted", "RunForked")
+    }
+    said = f"the run {stored.info.run_id} has no step {at}; it has {len(steps)}, from 0"
+    fix = "give at= the number of a node in the trace"
+    gates = [gate.address for gate in stored.info.waiting if gate.address.startswith(f"{at}:")]
+    if gates:
+        said += f". It waits for the answer to {', '.join(gates)}, and has not come to that node"
+        fix = "answer the gate first, or fork at a node before it"
+    return JournalError(said, run_id=stored.info.run_id, code="bae-fork-step", fix=fix)
 
 
 def _with(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:

@@ -104,10 +104,12 @@ class Inside:
             for later in [each for each in table if each >= step]:
                 del table[later]
 
-    def listed(self, step: int, cls: type[Node], field: str) -> Any:
-        """What the items of a map came to, in order."""
+    def listed(self, step: int, cls: type[Node], field: str, count: int | None) -> Any:
+        """What the items of a map came to, in order. There may be more than counted: items that
+        were made anew can have become fewer."""
         items = self.items.get((step, cls, field), {})
-        if sorted(items) != list(range(len(items))):
+        wanted = range(len(items) if count is None else count)
+        if not all(index in items for index in wanted):
             raise Refused(f"items of {cls.__name__}.{field} are missing")
-        values = [items[index] for index in range(len(items))]
+        values = [items[index] for index in wanted]
         return next((each for each in values if isinstance(each, Unkept)), values)

@@ -5,7 +5,7 @@ anybody uses what was done. Runs without a journal have none."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from threading import Lock
 from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bae.lm.protocol import LM
     from bae.markers import OpenGate
     from bae.node import Node
-    from bae.plan import NodePlan
+    from bae.plan import FieldPlan, NodePlan
     from bae.run import Run
 
 T = TypeVar("T")
@@ -60,6 +60,8 @@ class Keeper:
         self._begun = begun
         self._n = lines
         self._broken: JournalError | None = None
+        self._anew: set[str] = set()
+        """The maps whose items are made anew, by path."""
         # An LM may tell of an answer from a thread of its own.
         self._order = Lock()
 
@@ -72,6 +74,8 @@ class Keeper:
         """Store a run that begins; one that is resumed is stored already."""
         started = RunStarted(time(), run.path, 0, run.run_id, graph.name, start, run.max_iters)
         if run.path:
+            if self._is_other_item(run.path, start):
+                self.past.forget(run.path)
             if run.path not in self.past.started:
                 self.past.started[run.path] = start
                 self.note(run, started)
@@ -98,13 +102,15 @@ class Keeper:
 
     async def step(self, run: Run, step: int, node: Node, plan: NodePlan, fresh: bool) -> None:
         """Say that a node is whole. Where it is `fresh`, what a body has just returned, this is
-        what keeps it."""
+        what keeps it; elsewhere it keeps what nothing but a default has made."""
         spot = run.path, step
         if spot in self.past.nodes:
             return
         started = StepStarted(time(), run.path, step, node)
+        if plan.factories and not fresh:
+            started.made = tuple(sorted(plan.factories - node.__pydantic_fields_set__))
         run.log.append(started)
-        if not fresh:
+        if not fresh and not started.made:
             self._put(started, "{}")
         elif plan.written or plan.successors:
             await self._append([started])
@@ -152,15 +158,39 @@ class Keeper:
         spot = place.run.path, place.step, place.node_type, place.field, place.route
         return self.past.sources.get(spot, NOTHING)
 
+    def graph_path(self, key: Hashable, path: str) -> str:
+        """Where a graph runs that is run once for the whole run: at the path where it began, which
+        may have been for somebody else than who asks for it first now."""
+        return self.past.graphs.get(key, path)
+
     def items(self, place: Place) -> dict[int, Any]:
         """What the items of a map came to the last time, those that are done. None where the items
         themselves are made anew: they may be others."""
         over = place.node_type.__pydantic_fields__[place.field].metadata
         mapped = next(marker.over for marker in over if isinstance(marker, Map))
-        if (place.node_type, mapped) in self.past.unkept:
+        if self.past.is_anew((place.run.path, place.step, place.node_type, mapped, "")):
+            self._anew.add(place.path)
             return {}
         spot = place.run.path, place.step, place.node_type, place.field, place.route
         return self.past.items.get(spot, {})
+
+    def left_out(
+        self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
+    ) -> Sequence[FieldPlan]:
+        """The fields that the node which is made whole does without: the run has left it, and it
+        had them not when it was there."""
+        if not self.past.new_fields:
+            return ()
+        spot = run.path, len(run.trace), plan.node
+        return [field for field in absent if self.past.has_none((*spot, field.name, ""))]
+
+    def without(self, node: Node, values: Mapping[str, Any]) -> Node:
+        """A node that the run has left, with the values that it had and not with more."""
+        return kept_node(type(node)).joined(node, values, False)
+
+    def defaults(self, run: Run, plan: NodePlan) -> Mapping[str, Any]:
+        """The defaults that stood in the node that is made whole, in a run that is replayed."""
+        return {}
 
     def answered(self, gate: OpenGate, plan: NodePlan) -> Any:
         """What a person has answered meanwhile, or `NOTHING`."""
@@ -238,6 +268,15 @@ class Keeper:
         with self._order:
             lines = [] if self._broken is not None else self._numbered([ended])
         await to_the_end(self.journal.release(claim, ended.outcome, lines, waiting, said))
+
+    def _is_other_item(self, path: str, start: Node) -> bool:
+        """Whether what is recorded at a path is of an item of a map that was another: where the
+        items are made anew, their numbers do not tell."""
+        recorded = self.past.started.get(path)
+        if recorded is None or not path.endswith("]") or path.rpartition("[")[0] not in self._anew:
+            return False
+        held, given = recorded.__dict__, start.__pydantic_fields_set__ & start.__dict__.keys()
+        return not all(name in held and held[name] == start.__dict__[name] for name in given)
 
     def _take(self, claim: Claim) -> None:
         self._claim = claim

@@ -88,12 +88,16 @@ class LineReading:
         return RunStarted(*_place(line), data.text("run_id"), data.text("graph"), node, limit)
 
     def step_started(self, line: Line, here: Inside, data: Data) -> Record:
-        if "node" in data:
+        made: dict[str, Any] = {}
+        if "made" in data:
+            made = self.rebuilt.made(here, line.step, data.inside("node").inside("fields").held)
+            node = self.rebuilt.whole(here, line.step, made)
+        elif "node" in data:
             node = self.node(here, data.inside("node"))
         else:
             node = self.rebuilt.whole(here, line.step)
         here.trace[line.step] = node
-        return StepStarted(*_place(line), node)
+        return StepStarted(*_place(line), node, tuple(made))
 
     def returned(self, line: Line, here: Inside, data: Data) -> Record:
         node = self.node(here, data.inside("node"))
@@ -143,7 +147,8 @@ class LineReading:
         if "withheld" in data:
             return WITHHELD
         if "items" in data:
-            return here.listed(line.step, cls, field)
+            count = data.get("count", int) if "count" in data else None
+            return here.listed(line.step, cls, field, count)
         if "value" not in data:
             raise Missing("lacks a value")
         return self.rebuilt.value(cls, field, route, data.held["value"])

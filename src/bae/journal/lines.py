@@ -5,22 +5,22 @@ sent, put under version control and replayed in tests. `run_lines.py` knows how 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace as with_other
 from pathlib import Path
 from time import time
-from typing import IO, Any, Final, Literal, cast
+from typing import IO, Any, Literal, cast
 
 from bae.exceptions import JournalError, describe
+from bae.journal.refusals import not_replaced
 from bae.journal.run_lines import read_runs, write_run
-from bae.journal.store import Journal, Status, StoredRun
+from bae.journal.store import Journal, Listed, StoredRun
 from bae.threads import in_thread_to_the_end
 
 PathOrFile = str | os.PathLike[str] | IO[str] | IO[bytes]
 Existing = Literal["refuse", "keep", "replace"]
-
-_PAGE: Final = 200
-"""How many runs are listed at once."""
+Unfinished = Literal["cancel", "keep"]
 
 
 async def export(
@@ -28,7 +28,7 @@ async def export(
     to: PathOrFile,
     run_ids: Sequence[str] | None = None,
     *,
-    status: Status | None = None,
+    status: Listed | None = None,
     graph: str | None = None,
 ) -> int:
     """Write runs of a journal to a file as JSON lines, and answer how many; see
@@ -54,28 +54,46 @@ async def export(
     return count
 
 
-async def load(journal: Journal, source: PathOrFile, *, existing: Existing = "refuse") -> list[str]:
+async def load(
+    journal: Journal,
+    source: PathOrFile,
+    *,
+    existing: Existing = "refuse",
+    unfinished: Unfinished = "cancel",
+) -> list[str]:
     """Put the runs of a file of JSON lines into a journal, and answer their ids; see
     `Journal.load`."""
+    if existing not in ("refuse", "keep", "replace"):
+        raise ValueError(f'load(existing={existing!r}): give "refuse", "keep" or "replace"')
+    if unfinished not in ("cancel", "keep"):
+        raise ValueError(f'load(unfinished={unfinished!r}): give "cancel" or "keep"')
     loaded: list[str] = []
+
+    def put(run: StoredRun) -> Awaitable[bool]:
+        return _load_one(journal, run if unfinished == "keep" else _cancelled(run), existing)
+
     if hasattr(source, "read"):
         file = cast(IO[Any], source)
-        await _load_all(journal, read_runs(file, _name_of(file)), existing, loaded)
+        await _load_all(put, read_runs(file, _name_of(file)), loaded)
         return loaded
     path = Path(cast("str | os.PathLike[str]", source))
     opened: list[IO[bytes]] = []
     try:
         with _said(path, "read"):
             await in_thread_to_the_end(path.open, "rb", then=opened.append)
-            await _load_all(journal, read_runs(opened[0], str(path)), existing, loaded)
+            await _load_all(put, read_runs(opened[0], str(path)), loaded)
     finally:
         for file in opened:
             file.close()
     return loaded
 
 
-async def put(journal: Journal, run: StoredRun) -> None:
-    """Store a run that was read elsewhere, with how it came out: all of it or nothing."""
+async def put(journal: Journal, run: StoredRun, replace: bool = False) -> None:
+    """Store a run that was read elsewhere, with how it came out: all of it or nothing, as far as a
+    store can do that which has no `put` of its own."""
+    if replace:
+        await _replace(journal, run)
+        return
     info = run.info
     claim = await journal.create(info.run_id, info.graph, run.shape, info.shape, run.lines)
     try:
@@ -89,11 +107,32 @@ async def put(journal: Journal, run: StoredRun) -> None:
         raise
 
 
+async def _replace(journal: Journal, run: StoredRun) -> None:
+    """Delete a run and put another in its place, or the same again where that fails."""
+    run_id = run.info.run_id
+    try:
+        there = await journal.read(run_id)
+    except JournalError as error:
+        if error.code != "bae-run-unknown":
+            raise
+        await journal.put(run)
+        return
+    if not await journal.delete([run_id]):
+        info = (await journal.read(run_id)).info
+        busy = info.lease_until is not None and info.lease_until > time()
+        raise not_replaced(run_id, info.owner if busy else None)
+    try:
+        await journal.put(run)
+    except BaseException:
+        await journal.put(there)  # rather the old one than none
+        raise
+
+
 async def _write_runs(
     journal: Journal,
     file: IO[Any],
     run_ids: Sequence[str] | None,
-    status: Status | None,
+    status: Listed | None,
     graph: str | None,
 ) -> int:
     text = hasattr(file, "encoding")  # as files of text have, and files of bytes have not
@@ -104,8 +143,9 @@ async def _write_runs(
 
     count = 0
     listed = run_ids is None
-    chosen = await _oldest_first(journal, status, graph) if run_ids is None else run_ids
-    for run_id in dict.fromkeys(chosen):
+    if run_ids is None:  # the oldest first, the order in which they are to be loaded again
+        run_ids = [i.run_id async for i in journal.every_run(status=status, graph=graph)][::-1]
+    for run_id in dict.fromkeys(run_ids):
         try:
             run = await journal.read(run_id)
         except JournalError as error:
@@ -118,30 +158,15 @@ async def _write_runs(
     return count
 
 
-async def _oldest_first(journal: Journal, status: Status | None, graph: str | None) -> list[str]:
-    """The ids of runs in the order in which they are to be loaded again."""
-    found: list[str] = []
-    before: str | None = None
-    while True:
-        page = await journal.runs(status=status, graph=graph, limit=_PAGE, before=before)
-        found += [info.run_id for info in page]
-        if len(page) < _PAGE:
-            return found[::-1]
-        before = page[-1].run_id
-
-
 async def _load_all(
-    journal: Journal, runs: Iterator[StoredRun], existing: Existing, loaded: list[str]
+    put: Callable[[StoredRun], Awaitable[bool]], runs: Iterator[StoredRun], loaded: list[str]
 ) -> None:
-    if existing not in ("refuse", "keep", "replace"):
-        raise ValueError(f'load(existing={existing!r}): give "refuse", "keep" or "replace"')
-
     def following() -> StoredRun | None:
         return next(runs, None)
 
     try:
         while (run := await in_thread_to_the_end(following)) is not None:
-            if await _load_one(journal, run, existing):
+            if await put(run):
                 loaded.append(run.info.run_id)
     except JournalError as error:
         if loaded:
@@ -150,39 +175,23 @@ async def _load_all(
 
 
 async def _load_one(journal: Journal, run: StoredRun, existing: Existing) -> bool:
-    run_id = run.info.run_id
-    there = None
-    if existing != "refuse":
-        try:
-            there = await journal.read(run_id)
-        except JournalError as error:
-            if error.code != "bae-run-unknown":
-                raise
-    if there is None:
-        await journal.put(run)
-        return True
-    if existing == "keep":
-        return False
-    if there.info.owner is not None and (there.info.lease_until or 0.0) > time():
-        raise JournalError(
-            f"the run {run_id} is under way, owned by {there.info.owner}, and was not replaced",
-            run_id=run_id,
-            code="bae-run-owned",
-            fix="wait for its end, or load the file into another journal",
-        )
-    if not await journal.delete([run_id]):
-        raise JournalError(
-            f"the run {run_id} was not replaced: other runs share its lines",
-            run_id=run_id,
-            code="bae-run-exists",
-            fix="delete the runs that were forked from it first, or load into another journal",
-        )
     try:
-        await journal.put(run)
-    except BaseException:
-        await journal.put(there)  # rather the old one than none
+        await journal.put(run, replace=existing == "replace")
+    except JournalError as error:
+        if existing == "keep" and error.code == "bae-run-exists":
+            return False
         raise
     return True
+
+
+def _cancelled(run: StoredRun) -> StoredRun:
+    """A run that nobody goes on with by accident."""
+    info = run.info
+    if info.status not in ("running", "waiting"):
+        return run
+    how = "under way" if info.status == "running" else "waiting"
+    said = f"it was {how} where it was exported; graph.resume goes on with it here"
+    return with_other(run, info=with_other(info, status="cancelled", waiting=(), error=said))
 
 
 @contextmanager

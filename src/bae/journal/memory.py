@@ -7,19 +7,24 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Awaitable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from time import time
 
 from bae.exceptions import JournalError
+from bae.journal.refusals import has_ended, not_replaced
 from bae.journal.store import (
     Claim,
     Journal,
     Line,
+    Listed,
     ParkedGate,
+    Rewrite,
     RunInfo,
     Status,
     StoredRun,
+    check_listed,
+    is_listed,
 )
 
 
@@ -89,7 +94,7 @@ class MemoryJournal(Journal):
             run.error = error
 
     async def claim(self, run_id: str) -> Claim:
-        """Claim a run that nobody has."""
+        """Claim a run that nobody has, and that has not ended."""
         with self._lock:
             self._refuse_closed(run_id)
             run = self._found(run_id)
@@ -100,6 +105,8 @@ class MemoryJournal(Journal):
                     run_id=run_id,
                     fix="leave the run to its owner, or wait until it has ended",
                 )
+            if run.status == "ended":
+                raise has_ended(run_id)
             run.status, run.waiting, run.error = "running", (), ""
             return self._claimed(run)
 
@@ -113,7 +120,7 @@ class MemoryJournal(Journal):
     async def runs(
         self,
         *,
-        status: Status | None = None,
+        status: Listed | None = None,
         graph: str | None = None,
         limit: int = 50,
         before: str | None = None,
@@ -121,15 +128,14 @@ class MemoryJournal(Journal):
         """The newest runs, the newest first; `before` goes on after the run of that id."""
         if limit < 0:
             raise ValueError(f"runs(limit={limit}): give 0 or more")
+        check_listed(status)
         with self._lock:
             self._refuse_closed()
             newest = list(reversed(self._runs.values()))
             if before is not None:
                 newest = newest[newest.index(self._found(before)) + 1 :]
-            wanted = [
-                run for run in newest if status in (None, run.status) and graph in (None, run.graph)
-            ]
-            return [run.info() for run in wanted[:limit]]
+            infos = [run.info() for run in newest if graph in (None, run.graph)]
+            return [info for info in infos if is_listed(info, status)][:limit]
 
     async def answer(self, run_id: str, gate: str, value: str) -> bool:
         """Store the answer to a gate, as JSON; False where there is one already."""
@@ -162,19 +168,52 @@ class MemoryJournal(Journal):
                 shared=upto,
             )
 
-    async def replace(self, run_id: str, lines: Sequence[Line], forget: Sequence[str] = ()) -> None:
-        """Put other lines in the place of those with the same numbers."""
+    async def rewrite(self, changes: Sequence[Rewrite]) -> None:
+        """Put other lines in the place of those with the same numbers, and forget answers."""
+        with self._lock:
+            self._refuse_closed()
+            for run_id, lines, _ in changes:
+                there = len(self._found(run_id).lines)
+                for line in lines:
+                    if not 0 <= line.n < there:
+                        raise ValueError(f"run {run_id!r} has no line {line.n} to replace")
+            for run_id, lines, forget in changes:
+                run = self._found(run_id)
+                for line in lines:
+                    for one in self._sharing(run, line.n):
+                        one.lines[line.n] = line
+                for gate in forget:
+                    run.answers.pop(gate, None)
+
+    async def put(self, run: StoredRun, *, replace: bool = False) -> None:
+        """Store a run that was read elsewhere."""
+        info = run.info
+        run_id = info.run_id
+        _check_numbers(run.lines, 0)
         with self._lock:
             self._refuse_closed(run_id)
-            run = self._found(run_id)
-            for line in lines:
-                if not 0 <= line.n < len(run.lines):
-                    raise ValueError(f"run {run_id!r} has no line {line.n} to replace")
-            for line in lines:
-                for one in self._sharing(run, line.n):
-                    one.lines[line.n] = line
-            for gate in forget:
-                run.answers.pop(gate, None)
+            there = self._runs.get(run_id)
+            if not replace or there is None:
+                self._refuse_existing(run_id)
+            elif there.claim is not None:
+                raise not_replaced(run_id, there.claim.owner)
+            elif self._has_forks(there):
+                raise not_replaced(run_id, None)
+            else:
+                del self._runs[run_id]
+            self._runs[run_id] = _Run(
+                run_id,
+                info.graph,
+                info.started,
+                run.shape,
+                info.shape,
+                list(run.lines),
+                dict(run.answers),
+                came_from=info.parent,
+                status=info.status,
+                waiting=info.waiting,
+                error=info.error,
+            )
 
     async def delete(self, run_ids: Sequence[str]) -> int:
         """Delete runs and answer how many. One whose lines another run shares stays, and so does
@@ -184,8 +223,7 @@ class MemoryJournal(Journal):
             count = 0
             wanted = set(run_ids)
             for run in reversed(list(self._runs.values())):  # forks before what they share with
-                shared = any(one.parent == run.run_id for one in self._runs.values())
-                if run.run_id in wanted and run.claim is None and not shared:
+                if run.run_id in wanted and run.claim is None and not self._has_forks(run):
                     del self._runs[run.run_id]
                     count += 1
             return count
@@ -244,6 +282,9 @@ class MemoryJournal(Journal):
                 found.append(one)
         return found
 
+    def _has_forks(self, run: _Run) -> bool:
+        return any(one.parent == run.run_id for one in self._runs.values())
+
     def _refuse_existing(self, run_id: str) -> None:
         if run_id in self._runs:
             raise JournalError(
@@ -275,6 +316,8 @@ class _Run:
     answers: dict[str, str] = field(default_factory=dict[str, str])
     parent: str | None = None
     shared: int = 0
+    came_from: str | None = None
+    """What it was forked from in another journal: nothing is shared with that."""
     claim: Claim | None = None
     status: Status = "running"
     waiting: tuple[ParkedGate, ...] = ()
@@ -294,9 +337,11 @@ class _Run:
             shape=self.shape_hash,
             owner=None if self.claim is None else self.claim.owner,
             lease_until=None if self.claim is None else time() + _LEASE,
-            waiting=self.waiting,
+            waiting=tuple(
+                replace(gate, answered=gate.address in self.answers) for gate in self.waiting
+            ),
             error=self.error,
-            parent=self.parent,
+            parent=self.parent or self.came_from,
         )
 
 

@@ -78,7 +78,8 @@ class Met:
             stored = cast(Json, node)
             name = str(stored.get("type", ""))
             fields = cast(Json, stored.get("fields") or {})
-            self.nodes.append((graph, name, {*fields, *stored.get("withheld", ())}))
+            if "made" not in data:  # it has a few defaults and nothing else
+                self.nodes.append((graph, name, {*fields, *stored.get("withheld", ())}))
             for each, value in fields.items():
                 self._note(graph, name, each, Value(path, None, value))
         elif isinstance(node, str):

@@ -10,7 +10,7 @@ from pydantic_core import SchemaSerializer
 
 from bae.core_schemas import compiled
 from bae.draft import field_schema, model_config_of
-from bae.journal.checking import check_for
+from bae.journal.checking import Check, check_for
 from bae.journal.exact import Facts, exact_config, fields_exact, made_exact
 from bae.journal.nodes import KeptNode, quoted
 from bae.journal.sameness import is_plain
@@ -38,7 +38,7 @@ class NodeWriting:
         self._checks = [
             (name, check)
             for name in certain
-            if (check := check_for(_alone(kept.cls, name))) is not None
+            if (check := _check(kept, name)) is not None
         ]
         self._open = any(kept.fields[n].facts.open for n in certain)
         self._head = f'{{"type":{quoted(kept.cls.__name__)},"fields":'
@@ -104,5 +104,6 @@ class NodeWriting:
             return ""  # it is made anew, or found again
 
 
-def _alone(cls: type[Node], name: str) -> Any:
-    return made_exact(field_schema(cls, name), "exact", Facts())
+def _check(kept: KeptNode, name: str) -> Check | None:
+    alone = made_exact(field_schema(kept.cls, name), "exact", Facts())
+    return check_for(alone, kept.fields[name].facts.free)

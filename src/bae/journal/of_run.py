@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from bae.journal.records import Record, StepStarted
-from bae.lm.usage import Usage
 
 if typing.TYPE_CHECKING:
+    from bae.lm.usage import Usage
     from bae.node import Node
 
 R = TypeVar("R", bound=Record)
@@ -62,9 +62,14 @@ class RunJournal(Sequence[Record]):
         return [record for record in self._records() if isinstance(record, kind)]
 
     def usage(self) -> Usage:
-        """What all LM calls of the run used, those of graphs and maps inside it too."""
-        parts = (getattr(record, "usage", None) for record in self._records())
-        return Usage.total(part for part in parts if isinstance(part, Usage))
+        """What all LM calls of the run used, those of graphs and maps inside it too, and those that
+        a crash cut off after they were paid for."""
+        from bae.journal.paid import Paid
+
+        paid = Paid()
+        for record in self._records():
+            paid.take(record)
+        return paid.total()
 
     def nested(self) -> dict[str, list[Node]]:
         """The nodes of every graph that ran inside this run, by its place."""

@@ -185,8 +185,8 @@ class _Telling:
             yield f"ended at {trace[-1].name}" if trace else "ended"
         elif info.status == "waiting":
             for gate in info.waiting:
-                answered = " (answered)" if gate.gate in self._story.answers else ""
-                yield f"waits at {gate.gate}: {gate.question}{answered}"
+                answered = " (answered)" if gate.answered else ""
+                yield f"waits at {gate.address}: {gate.question}{answered}"
         elif info.status == "failed":
             yield f"failed: {info.error}"
         elif info.is_interrupted(time()):

@@ -4,7 +4,7 @@ reads the lines and asks for them."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae.calls import CallPlan, every_call
@@ -20,6 +20,9 @@ from bae.plan import FieldPlan, plan_of
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.records import Origin
+
+
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class Rebuilt:
@@ -133,12 +136,29 @@ class Rebuilt:
         ]
         return self._joined(node, given, whole=bool(given) and not lacks)
 
-    def whole(self, here: Inside, step: int) -> Node:
-        """The node at a step, from its draft and what its sources came to. It stays a draft where
-        something must be made anew."""
+    def made(self, here: Inside, step: int, said: Mapping[str, Any]) -> dict[str, Any]:
+        """The defaults that stood in the node at a step, from their JSON."""
+        cls = type(self._draft(here, step))
+        fields = kept_node(cls).fields
+        values: dict[str, Any] = {}
+        for name, data in said.items():
+            if name in fields:
+                try:
+                    values[name] = fields[name].load(data)
+                except Exception as error:
+                    raise unreadable(f"{cls.__name__}.{name}", error) from error
+        return values
+
+    def _draft(self, here: Inside, step: int) -> Node:
         draft = here.drafts.get(step)
         if draft is None:
             raise Refused(f"nothing is recorded of the node at step {step}")
+        return draft
+
+    def whole(self, here: Inside, step: int, made: Mapping[str, Any] = _NOTHING) -> Node:
+        """The node at a step, from its draft, what its sources came to and the defaults that were
+        `made`. It stays a draft where something must be made anew."""
+        draft = self._draft(here, step)
         cls = type(draft)
         absent = [f for f in plan_of(cls).sourced if f.name not in draft.__dict__]
         if not absent:
@@ -146,7 +166,7 @@ class Rebuilt:
         values: dict[str, Any] = {}
         lacks = False
         for field in absent:
-            value = self._of(here, step, cls, field)
+            value = made[field.name] if field.name in made else self._of(here, step, cls, field)
             if isinstance(value, Unkept):
                 lacks = True
             elif not isinstance(value, _Absent):

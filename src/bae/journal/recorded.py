@@ -10,7 +10,19 @@ from typing import NoReturn
 
 from bae.exceptions import JournalError
 from bae.journal.run_lines import read_runs
-from bae.journal.store import Claim, Journal, Line, ParkedGate, RunInfo, Status, StoredRun
+from bae.journal.store import (
+    Claim,
+    Journal,
+    Line,
+    Listed,
+    ParkedGate,
+    Rewrite,
+    RunInfo,
+    Status,
+    StoredRun,
+    check_listed,
+    is_listed,
+)
 
 
 class RecordedRuns(Journal):
@@ -54,18 +66,19 @@ class RecordedRuns(Journal):
     async def runs(
         self,
         *,
-        status: Status | None = None,
+        status: Listed | None = None,
         graph: str | None = None,
         limit: int = 50,
         before: str | None = None,
     ) -> list[RunInfo]:
         """The newest runs, the newest first; `before` goes on after the run of that id."""
+        check_listed(status)
         infos = self.infos
         if before is not None:
-            infos = infos[[info.run_id for info in infos].index(before) + 1 :]
-        return [
-            info for info in infos if status in (None, info.status) and graph in (None, info.graph)
-        ][:limit]
+            infos = infos[infos.index((await self.read(before)).info) + 1 :]
+        return [info for info in infos if is_listed(info, status) and graph in (None, info.graph)][
+            :limit
+        ]
 
     async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
         """The ids of the runs that were last written before the time `than`, by status."""
@@ -112,7 +125,7 @@ class RecordedRuns(Journal):
         """Refused."""
         self._refuse()
 
-    async def replace(self, run_id: str, lines: Sequence[Line], forget: Sequence[str] = ()) -> None:
+    async def rewrite(self, changes: Sequence[Rewrite]) -> None:
         """Refused."""
         self._refuse()
 

@@ -7,13 +7,14 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.calls import CallPlan
+from bae.journal.paid import Paid
 from bae.journal.records import (
-    AnswerJudged,
     ChoiceMade,
     FillEnded,
     GateOpened,
     ItemEnded,
     LMAnswered,
+    Recalled,
     Record,
     Returned,
     RunEnded,
@@ -21,10 +22,10 @@ from bae.journal.records import (
     RunResumed,
     RunStarted,
     SourceEnded,
+    SourceStarted,
     StepStarted,
 )
 from bae.journal.values import LIVE, WITHHELD
-from bae.lm.usage import Usage
 from bae.markers import Dep
 from bae.plan import plan_of
 from bae.run import NOTHING, Nothing
@@ -52,22 +53,30 @@ class Recording:
         self.deps: dict[Hashable, Any] = {}
         self.sources: dict[Place, Any] = {}
         self.failed: set[Place] = set()
-        self.unkept: set[tuple[type[Node], str]] = set()
-        """The fields whose values are made anew, and may be others then."""
+        self.unkept: set[Place] = set()
+        """Where values are made anew, and may be others then."""
+        self.unkept_deps: set[Hashable] = set()
+        """The same of dependencies that are made once in a run."""
+        self.recalled: set[Place] = set()
+        self.new_fields: frozenset[str] = frozenset()
+        """The fields, as `Class.field`, that classes have and had not when the run began."""
+        self.graphs: dict[Hashable, str] = {}
+        """The path at which a graph that is run once for the whole run began."""
+        self._graph_places: dict[str, Hashable] = {}
         self.items: dict[Place, dict[int, Any]] = {}
         self.opened: dict[str, float] = {}
         self.answers: dict[str, str] = {}
         """What people have answered at gates, as JSON, by the gate's address."""
         self.asked: dict[tuple[str, int, str], list[LMAnswered]] = {}
-        self.usage = Usage()
         self.max_iters = 10
         self.seconds = 0.0
         """How long the run was under way, added up over all the times that it was."""
         self._took_up = self._last = 0.0
-        self._judged: dict[tuple[str, int, str], Usage] = {}
+        paid = Paid()
         for record in records:
             self._take(record)
-        self._count_cut_off()
+            paid.take(record)
+        self.usage = paid.total()
         self.seconds += max(0.0, self._last - self._took_up)
 
     @property
@@ -92,6 +101,28 @@ class Recording:
             entries = cast("dict[Any, Any]", table)
             for key in [k for k in entries if _path_of(k) == path or _path_of(k).startswith(under)]:
                 del entries[key]
+        for places in (self.failed, self.unkept, self.recalled):
+            places.difference_update([p for p in places if p[0] == path or p[0].startswith(under)])
+        for key in [k for k, begun in self.graphs.items() if begun.startswith(under)]:
+            del self.graphs[key]
+
+    def is_anew(self, place: Place) -> bool:
+        """Whether a value is made anew, as no journal has it, and may be another."""
+        return place in self.unkept or _key_at(place) in self.unkept_deps
+
+    def has_none(self, place: Place) -> bool:
+        """Whether the node at a place that the run has left was there without the field, which its
+        class had not then."""
+        path, step, node_type, field, _ = place
+        if f"{node_type.__name__}.{field}" not in self.new_fields:
+            return False
+        following = self.after(path, step + 1) if (path, step) in self.nodes else None
+        if following is None or following is NOTHING:  # it is there, or the end of a graph inside
+            return False
+        if any(place in places for places in (self.sources, self.unkept, self.recalled)):
+            return False
+        key = _key_at(place)
+        return key is None or (key not in self.deps and key not in self.unkept_deps)
 
     def after(self, path: str, step: int) -> Node | Nothing | None:
         """What the node before `step` led to: the node there, whole or as far as it got, None where
@@ -107,11 +138,12 @@ class Recording:
     def _take(self, record: Record) -> None:
         self._clock(record)
         path, spot = record.path, (record.path, record.step)
-        self._count(record)
         match record:
             case RunStarted():
                 if path in self.started:
                     self.forget(path)
+                if path in self._graph_places:
+                    self.graphs[self._graph_places[path]] = path
                 self.started[path] = record.node
                 if not path:
                     self.max_iters = record.max_iters
@@ -125,8 +157,15 @@ class Recording:
                 self.chosen[spot] = record.chosen
             case FillEnded():
                 self.filled[spot] = record.node
+            case SourceStarted() if record.source == "dep":
+                self._take_graph(record)
             case SourceEnded():
                 self._take_source(record)
+            case Recalled():
+                place = (*spot, record.node_type, record.field, "")
+                self.recalled.add(place)
+                if _is_unkept(record.value):
+                    self.unkept.add(place)
             case ItemEnded():
                 if not _is_unkept(record.value):
                     place = (*spot, record.node_type, record.field, "")
@@ -145,38 +184,34 @@ class Recording:
         if record.error is not None:
             self.failed.add(place)
             return
-        if _is_unkept(record.value):
-            self.unkept.add((record.node_type, record.field))
-            return  # it is made anew
         call, cached = call_at(record.node_type, record.field, record.route)
-        if call is not None and call.opens:
-            return  # it was closed when the run stopped
-        if call is not None and cached:
-            self.deps[call.key] = record.value
+        key = call.key if call is not None and cached else None
+        self._has_succeeded(place, key)
+        # What was opened was closed when the run stopped.
+        if _is_unkept(record.value) or (call is not None and call.opens):
+            if key is not None:
+                self.unkept_deps.add(key)
+            else:
+                self.unkept.add(place)
+        elif key is not None:
+            self.deps[key] = record.value
         else:
             self.sources[place] = record.value
 
-    def _count(self, record: Record) -> None:
-        spot = record.path, record.step
-        if isinstance(record, RunResumed):
-            self._count_cut_off()
-        if isinstance(record, AnswerJudged):
-            asking = (*spot, record.by)
-            self._judged[asking] = self._judged.get(asking, Usage()) + record.attempt.usage
-            return
-        usage = getattr(record, "usage", None)
-        if isinstance(usage, Usage):
-            self.usage += usage
-            by = getattr(record, "by", None)
-            for asking in [key for key in self._judged if key[:2] == spot]:
-                if by in (None, asking[2]):
-                    del self._judged[asking]
+    def _has_succeeded(self, place: Place, key: Hashable) -> None:
+        self.failed.discard(place)
+        self.unkept.discard(place)
+        if key is not None:
+            self.unkept_deps.discard(key)
+            for other in [p for p in self.failed if _key_at(p) == key]:
+                self.failed.discard(other)
 
-    def _count_cut_off(self) -> None:
-        """Add answers that were paid for, to questions that were cut off before they had their last
-        one: no sum that comes later has them."""
-        self.usage += Usage.total(self._judged.values())
-        self._judged.clear()
+    def _take_graph(self, record: SourceStarted) -> None:
+        call, cached = call_at(record.node_type, record.field, record.route)
+        if call is not None and call.graph is not None and cached:
+            before = f"{record.path}/" if record.path else ""
+            last = f"{record.step}:{record.node_type.__name__}.{record.field}{record.route}"
+            self._graph_places[before + last] = call.key
 
     def _clock(self, record: Record) -> None:
         if isinstance(record, RunResumed):  # the time in between nobody worked
@@ -196,6 +231,11 @@ def call_at(node_type: type[Node], field: str, route: str) -> tuple[CallPlan | N
         below = dict(cast(CallPlan, call).inputs)[parameter]
         call, marker = below.call, below.marker
     return call, isinstance(marker, Dep) and marker.cache
+
+
+def _key_at(place: Place) -> Hashable:
+    call, cached = call_at(*place[2:])
+    return call.key if call is not None and cached else None
 
 
 def _is_unkept(value: object) -> bool:

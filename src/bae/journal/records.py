@@ -39,9 +39,11 @@ class RunStarted(Record):
 
 @dataclass(slots=True)
 class StepStarted(Record):
-    """`node` is whole, in the trace, and about to be called."""
+    """`node` is whole, in the trace, and about to be called. `made` are the fields with a source
+    that have a default instead, where a factory has made that; only runs with a journal say so."""
 
     node: Node
+    made: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

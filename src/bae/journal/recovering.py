@@ -3,7 +3,6 @@ gates were answered or are out of time. `Graph.recover` is the way in."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from time import time
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bae.exceptions import BaeError, JournalError
 from bae.journal.resuming import Options, resume
-from bae.journal.store import Journal, RunInfo, Status
+from bae.journal.store import Journal, RunInfo
 from bae.node import Node
 from bae.result import GraphResult
 from bae.tasks import all_or_first_error
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from bae.graph import Graph
 
 T = TypeVar("T", bound=Node, covariant=True)
-
-PAGE = 200
-"""How many runs are listed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +34,12 @@ async def recover(
     graph: Graph[Any, T],
     options: Options,
     journal: Journal,
-    limit: int,
+    concurrency: int,
     given: Mapping[str, Any] | None,
 ) -> list[Recovered[T]]:
     """Resume what can go on, so many at once; those that somebody else takes first are left out."""
-    if limit < 1:
-        raise ValueError(f"limit={limit}: give a number of runs, 1 or more")
+    if concurrency < 1:
+        raise ValueError(f"concurrency={concurrency}: give a number of runs, 1 or more")
     ids = [info.run_id async for info in _stranded(graph, journal)]
     found: dict[str, Recovered[T]] = {}
     left = iter(ids)
@@ -60,37 +56,18 @@ async def recover(
                     continue
                 found[run_id] = Recovered(run_id, error=error)
 
-    await all_or_first_error(worker for _ in range(min(limit, len(ids))))
+    await all_or_first_error(worker for _ in range(min(concurrency, len(ids))))
     return [found[run_id] for run_id in ids if run_id in found]
 
 
 async def _stranded(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator[RunInfo]:
     """The runs of a graph that nobody has and that can go on, the newest first."""
-    async for info in _pages(graph, journal, "running"):
-        if info.is_interrupted(time()):
-            yield info
-    async for info in _pages(graph, journal, "waiting"):
+    async for info in journal.every_run(status="interrupted", graph=graph.name):
+        yield info
+    async for info in journal.every_run(status="waiting", graph=graph.name):
         now = time()
-        if any(gate.deadline is not None and gate.deadline <= now for gate in info.waiting):
-            yield info
-            continue
-        answers = (await journal.read(info.run_id)).answers
-        if any(gate.gate in answers for gate in info.waiting):
+        if any(g.answered or (g.deadline is not None and g.deadline <= now) for g in info.waiting):
             yield info
 
 
-async def _pages(
-    graph: Graph[Any, Any], journal: Journal, status: Status
-) -> AsyncIterator[RunInfo]:
-    before: str | None = None
-    while True:
-        page = await journal.runs(status=status, graph=graph.name, limit=PAGE, before=before)
-        for info in page:
-            yield info
-        if len(page) < PAGE:
-            return
-        before = page[-1].run_id
-        await asyncio.sleep(0)
-
-
-_TAKEN = ("bae-run-owned", "bae-run-taken")
+_TAKEN = ("bae-run-owned", "bae-run-taken", "bae-run-ended")

@@ -8,18 +8,16 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any
 
 from bae.exceptions import JournalError
 from bae.journal.line_data import WITHHELD, Place
+from bae.journal.off_loop import off_loop
 from bae.journal.same_text import SameText
 from bae.journal.shapes import segments
-from bae.journal.store import Claim, Journal, RunInfo, StoredRun
+from bae.journal.store import Claim, Journal, Rewrite, RunInfo, StoredRun
 from bae.journal.withholding import Opened
 from bae.tasks import gone
-
-_PAGE: Final = 1000
-"""How many runs are looked at together for those that share lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +65,13 @@ async def redact(
         for info in family:
             if info.status != "ended":  # which nobody goes on with
                 held.append((await journal.claim(info.run_id), info))
-        opened = [_opened(await journal.read(info.run_id), family) for info in family]
-        done = _take_out(opened, places, copies)
+        runs = [await journal.read(info.run_id) for info in family]
+        done = await off_loop(
+            sum(len(run.lines) for run in runs), _taken_out, runs, family, places, copies
+        )
         # A claim wipes the error off a run; it is put back with the rest.
         errors = {i.run_id: WITHHELD if done.same.is_in(i.error) else i.error for i in family}
-        for each in opened:
-            gates = each.answered(done.places)
-            await journal.replace(each.run.info.run_id, each.changed(), gates)
+        await journal.rewrite(done.changes)
         return done.report
     finally:
         task = asyncio.ensure_future(_let_go(journal, held, errors))
@@ -91,11 +89,14 @@ def _opened(run: StoredRun, family: Sequence[RunInfo]) -> Opened:
 @dataclass(frozen=True, slots=True)
 class _Done:
     report: Redaction
-    places: set[Place]
+    changes: list[Rewrite]
     same: SameText
 
 
-def _take_out(opened: list[Opened], places: Sequence[str], copies: bool) -> _Done:
+def _taken_out(
+    runs: Sequence[StoredRun], family: Sequence[RunInfo], places: Sequence[str], copies: bool
+) -> _Done:
+    opened = [_opened(run, family) for run in runs]
     wanted = _wanted(opened, places)
     taken: list[Any] = []
     while True:
@@ -117,7 +118,10 @@ def _take_out(opened: list[Opened], places: Sequence[str], copies: bool) -> _Don
         sum(each.texts for each in opened),
         tuple(sorted(place if isinstance(place, str) else ".".join(place) for place in left)),
     )
-    return _Done(report, wanted, same)
+    changes = [
+        Rewrite(each.run.info.run_id, each.changed(), each.answered(wanted)) for each in opened
+    ]
+    return _Done(report, changes, same)
 
 
 def _wanted(opened: list[Opened], places: Sequence[str]) -> set[Place]:
@@ -160,17 +164,11 @@ async def _family(journal: Journal, run_id: str) -> list[RunInfo]:
     first = (await journal.read(run_id)).info
     related: dict[str, set[str]] = {}
     infos: dict[str, RunInfo] = {run_id: first}
-    before: str | None = None
-    while True:
-        page = await journal.runs(limit=_PAGE, before=before)
-        for info in page:
-            infos[info.run_id] = info
-            if info.parent is not None:
-                related.setdefault(info.run_id, set()).add(info.parent)
-                related.setdefault(info.parent, set()).add(info.run_id)
-        if len(page) < _PAGE:
-            break
-        before = page[-1].run_id
+    async for info in journal.every_run():
+        infos[info.run_id] = info
+        if info.parent is not None:
+            related.setdefault(info.run_id, set()).add(info.parent)
+            related.setdefault(info.parent, set()).add(info.run_id)
     family = [run_id]
     for each in family:
         family.extend(sorted(r for r in related.get(each, ()) if r not in family and r in infos))

@@ -4,29 +4,34 @@ does, except that written bodies and graphs inside are run anew and compared wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
-from bae.exceptions import ReplayError
+from bae.exceptions import BaeError, LimitError, ReplayError
 from bae.journal.asked import Asked
-from bae.journal.decoding import decode
+from bae.journal.decoding import decoded
 from bae.journal.differences import (
+    as_recorded,
     beyond,
     ended_early,
     not_offered,
     other_node,
     other_prompt,
+    raised_again,
     unasked,
     unkept,
 )
 from bae.journal.encoding import Encoder
 from bae.journal.keeper import Keeper
+from bae.journal.line_objects import RecordedError
 from bae.journal.recording import Place as Spot
 from bae.journal.recording import Recording, call_at
 from bae.journal.records import (
     AnswerJudged,
     Record,
     RunEnded,
+    RunForked,
+    RunResumed,
     RunStarted,
     SourceEnded,
     StepStarted,
@@ -63,8 +68,9 @@ async def replay(
     check_journal(journal)
     graph.prove()
     stored = await journal.read(run_id)
-    records = decode(graph, stored.lines, given=given)
-    run = Run(cast("LM", _NoLM()), 0, False, None, dep_cache, run_id=run_id)
+    records = await decoded(graph, stored.lines, given=given)
+    limit = _limit_reached(records)
+    run = Run(cast("LM", _NoLM()), limit, False, None, dep_cache, run_id=run_id)
     run.log = []  # of its own: observers have been told of all this when it happened
     encoder = Encoder(graph, secrets=True, prompts=False)
     run.keeper = keeper = Replayer(journal, encoder, records, run_id)
@@ -84,23 +90,39 @@ class Replayer(Keeper):
         super().__init__(journal, encoder, Recording(records))
         self._run_id = run_id
         self._failures: dict[Spot, BaseException] = {}
+        self._failed: dict[Hashable, set[Spot]] = {}
+        """Where dependencies that are called once for the whole run have failed, by key."""
+        self._later: dict[Hashable, Any] = {}
+        """What some of these came to after all, when the run was resumed."""
+        self._graphs: dict[Hashable, Any] = {}
+        """What graphs inside came to that run once in the whole run, by key."""
         self._prompts: dict[tuple[str, int, str], str] = {}
+        self._made: dict[tuple[str, int], StepStarted] = {}
+        self._forked: dict[tuple[str, int], Node] = {}
+        self._ends: dict[str, RunEnded] = {}
         for record in records:
             if isinstance(record, AnswerJudged) and record.attempt.asked:
                 spot = record.path, record.step, record.by
                 self._prompts.setdefault(spot, record.attempt.asked)
             elif isinstance(record, SourceEnded):
                 self._take_source(record)
-        ended = [r for r in records if isinstance(r, RunEnded) and not r.path]
-        self._end = ended[-1] if ended else None
+            elif isinstance(record, StepStarted) and record.made:
+                self._made[record.path, record.step] = record
+            elif isinstance(record, RunForked):
+                self._forked[record.path, record.step] = record.node
+            elif isinstance(record, RunEnded):
+                self._ends[record.path] = record
+        self._end = self._ends.get("")
+        self._failed = {key: spots for key, spots in self._failed.items() if spots}
+        self._later = {k: self.past.deps.pop(k) for k in self._failed if k in self.past.deps}
 
     async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
         """Say that a run begins."""
         run.log.append(RunStarted(0.0, run.path, 0, run.run_id, graph.name, start))
 
     def first(self, path: str, start: Node) -> Node:
-        """The first node of a run, as it was given."""
-        return start
+        """The first node of a run, as it was given, or as a fork has it."""
+        return self._forked.get((path, 0), start)
 
     async def step(self, run: Run, step: int, node: Node, plan: NodePlan, fresh: bool) -> None:
         """Compare a node with the one that was there."""
@@ -118,10 +140,13 @@ class Replayer(Keeper):
                 self._run_id, run, step, self._said(recorded), self._said(node), recorded, node
             )
         run.log.append(StepStarted(0.0, run.path, step, node))
+        if self._later and run.flow is not None:
+            run.flow.forget_failures()
 
     def after(self, run: Run, step: int, plan: NodePlan) -> Any:
-        """Nothing: bodies are called, and what the LM did is asked for by `chosen` and `filled`."""
-        return NOTHING
+        """The node that a fork has put there. Elsewhere nothing: bodies are called, and what the
+        LM did is asked for by `chosen` and `filled`."""
+        return self._forked.get((run.path, step), NOTHING)
 
     async def returned(self, run: Run, step: int, node: Node | None, plan: NodePlan | None) -> bool:
         """Nothing: `step` compares it."""
@@ -131,7 +156,7 @@ class Replayer(Keeper):
         """Where the LM chose to go on, if that is still offered."""
         spot = run.path, run.step
         if spot not in self.past.chosen:
-            self._nothing_more(f"the choice after {plan.name}")
+            self._nothing_more(run, f"the choice after {plan.name}")
         chosen = self.past.chosen[spot]
         if chosen not in plan.offered:
             raise not_offered(self._run_id, run, plan, chosen)
@@ -154,7 +179,7 @@ class Replayer(Keeper):
         """What the LM filled, if it would still be asked the same."""
         node = self.past.filled.get((run.path, run.step))
         if node is None:
-            self._nothing_more(f"the fill of {plan.name}")
+            self._nothing_more(run, f"the fill of {plan.name}")
         if type(node) is not plan.node:
             raise other_node(
                 self._run_id, run, run.step, self._said(node), f"{plan.name}(…)", node, plan.node
@@ -165,18 +190,32 @@ class Replayer(Keeper):
 
     def source(self, place: Place) -> Any:
         """The value that a source came to."""
-        call, _ = call_at(place.node_type, place.field, place.route)
+        call, cached = call_at(place.node_type, place.field, place.route)
         if call is not None and call.graph is not None:
+            if cached and place.path not in self.past.started:
+                return self._graphs.get(call.key, NOTHING)  # it ran for somebody else who asked
             return NOTHING  # it is run again, or each of its items is
         known = super().source(place)
         if known is not NOTHING:
             return known
         spot = place.run.path, place.step, place.node_type, place.field, place.route
         if spot in self._failures:
-            if getattr(self._failures[spot], "type_name", "") == "Waiting":
+            if type(self._failures[spot]).__name__ == "Waiting":
                 return NOTHING  # and so it waits again
             raise self._failures[spot]
+        if call is not None and cached:
+            if call.key in self._later:
+                return self._later[call.key]
+            if call.key in self._failed:  # for somebody else who asked
+                raise self._failures[min(self._failed[call.key], key=str)]
         raise unkept(self._run_id, place, call, self._how_it_ended())
+
+    def defaults(self, run: Run, plan: NodePlan) -> Mapping[str, Any]:
+        """The defaults that stood in the node that is made whole."""
+        made = self._made.get((run.path, len(run.trace)))
+        if made is None or type(made.node) is not plan.node:
+            return {}
+        return {n: made.node.__dict__[n] for n in made.made if n in made.node.__dict__}
 
     def items(self, place: Place) -> dict[int, Any]:
         """What the items of a map came to; none where graphs are run for them again."""
@@ -198,6 +237,8 @@ class Replayer(Keeper):
         if known is not None:
             return known
         left = self.past.asked.get((run.path, step, by), [])
+        if not left and (failure := self._failure_at(run)) is not None:
+            raise failure
         raise unasked(
             self._run_id, by, method, target, prompt, left, self._prompts.get((run.path, step, by))
         )
@@ -230,8 +271,18 @@ class Replayer(Keeper):
         if recorded is not None and recorded not in texts:
             raise other_prompt(self._run_id, run, by, recorded, texts[0])
 
-    def _nothing_more(self, what: str) -> NoReturn:
+    def _nothing_more(self, run: Run, what: str) -> NoReturn:
+        failure = self._failure_at(run)
+        if failure is not None:
+            raise failure
         raise beyond(self._run_id, what, self._how_it_ended())
+
+    def _failure_at(self, run: Run) -> BaeError | None:
+        """What the run, or a graph inside it, failed with where it is now."""
+        end = self._ends.get(run.path)
+        if end is None or end.outcome != "failed" or end.step != run.step:
+            return None
+        return as_recorded(end.error)
 
     def _how_it_ended(self) -> str:
         if self._end is None or self._end.outcome == "ended":
@@ -243,13 +294,34 @@ class Replayer(Keeper):
         return self._encoder.node(node)
 
     def _take_source(self, record: SourceEnded) -> None:
-        if record.error is not None:
-            spot = record.path, record.step, record.node_type, record.field, record.route
-            self._failures[spot] = record.error
-        # A graph inside is run again, so what it came to is not given.
+        spot = record.path, record.step, record.node_type, record.field, record.route
         call, cached = call_at(record.node_type, record.field, record.route)
-        if call is not None and call.graph is not None and cached:
-            self.past.deps.pop(call.key, None)
+        failed = self._failed.setdefault(call.key, set()) if call and cached else set[Spot]()
+        if record.error is not None:
+            self._failures[spot] = raised_again(record.error)
+            failed.add(spot)
+        else:
+            self._failures.pop(spot, None)
+            failed.discard(spot)
+        # A graph inside is run again, so what it came to is not given.
+        if call is not None and call.graph is not None and cached and call.key in self.past.deps:
+            self._graphs[call.key] = self.past.deps.pop(call.key)
+
+
+def _limit_reached(records: list[Record]) -> int:
+    """The bound on nodes that the run, or a graph inside it, has reached in the end; 0 where it
+    has reached none."""
+    limit = furthest = 0
+    for record in records:
+        if isinstance(record, StepStarted):
+            furthest = max(furthest, record.step + 1)
+        elif isinstance(record, RunResumed):
+            limit = 0
+        elif isinstance(record, RunEnded):
+            error = record.error
+            if isinstance(error, RecordedError) and error.type_name == LimitError.__name__:
+                limit = record.step
+    return limit if limit >= furthest else 0
 
 
 class _NoLM:

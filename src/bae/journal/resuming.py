@@ -12,12 +12,13 @@ from weakref import WeakSet
 
 from bae.exceptions import JournalError, ProofError, describe
 from bae.journal.changes import refuse_changes
-from bae.journal.decoding import decode
+from bae.journal.decoding import decoded
 from bae.journal.encoding import Encoder
 from bae.journal.keepable import every_graph, unkeepable
 from bae.journal.keeper import Keeper, to_the_end
 from bae.journal.nodes import kept_node
 from bae.journal.of_run import Log, RunJournal
+from bae.journal.off_loop import off_loop
 from bae.journal.recording import Recording
 from bae.journal.records import (
     Record,
@@ -121,24 +122,25 @@ async def resume(
     stored = await journal.read(run_id)
     _check_graph(graph, stored)
     if stored.info.status == "ended":
-        return as_it_stands(graph, stored, given)
-    changes = refuse_changes(stored, graph)
+        return await as_it_stands(graph, stored, given)
+    changes = await off_loop(len(stored.lines), refuse_changes, stored, graph)
     if not changes and _only_waits(stored, options):
-        return as_it_stands(graph, stored, given)
+        return await as_it_stands(graph, stored, given)
     before = stored.info
     try:
         claim = await _claimed(journal, before)
     except JournalError as error:
         if error.code != "bae-run-ended":
             raise
-        return as_it_stands(graph, await journal.read(run_id), given)
+        return await as_it_stands(graph, await journal.read(run_id), given)
     run: Run | None = None
     try:
         stored = await journal.read(run_id)
-        records = decode(graph, stored.lines, given=given)
+        records = await decoded(graph, stored.lines, given=given)
         run, start = _taken_up(graph, stored, records, options, journal, claim, log)
         said = tuple(str(change) for change in changes)
         keeper = cast(Keeper, run.keeper)
+        keeper.past.new_fields = frozenset(c.place for c in changes if c.kind == "field-new")
         await keeper.keep(run, RunResumed(time(), "", keeper.past.steps, claim.owner, said))
         result = await run_graph(graph, start, run)
     except BaseException as error:
@@ -187,7 +189,7 @@ async def _answered_meanwhile(
         return result
     stored = await journal.read(run.run_id)
     if stored.info.status == "ended":
-        return as_it_stands(graph, stored, given)
+        return await as_it_stands(graph, stored, given)
     answered = any(gate.address in stored.answers for gate in result.waiting)
     if stored.info.status != "waiting" or not answered:
         return result
@@ -200,11 +202,11 @@ async def _answered_meanwhile(
         return result
 
 
-def as_it_stands(
+async def as_it_stands(
     graph: Graph[Any, T], stored: StoredRun, given: Mapping[str, Any] | None
 ) -> GraphResult[T]:
     """What is recorded of a run, as a result."""
-    records = decode(graph, stored.lines, given=given, partial=True)
+    records = await decoded(graph, stored.lines, given=given, partial=True)
     trace = _trace_of(records)
     ended = [r for r in records if isinstance(r, RunEnded) and not r.path]
     gates = tuple(
@@ -261,7 +263,7 @@ def _only_waits(stored: StoredRun, options: Options) -> bool:
     return (
         info.status == "waiting"
         and options.answer is None
-        and not any(gate.gate in stored.answers for gate in info.waiting)
+        and not any(gate.answered for gate in info.waiting)
         and not any(gate.deadline is not None and gate.deadline <= now for gate in info.waiting)
     )
 

@@ -8,7 +8,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
 from bae.exceptions import JournalError, faults
@@ -33,7 +33,7 @@ def write_run(run: StoredRun) -> Iterator[bytes]:
         "error": info.error,
         "waiting": [
             {
-                "gate": gate.gate,
+                "address": gate.address,
                 "place": gate.place,
                 "question": gate.question,
                 "deadline": gate.deadline,
@@ -147,7 +147,8 @@ class _Numbered:
 class _Gate(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    gate: str
+    # Files have it by either name.
+    address: str = Field(validation_alias=AliasChoices("address", "gate"))
     place: str
     question: str
     deadline: float | None = None
@@ -219,7 +220,10 @@ def _line(at: _Numbered, entry: dict[str, Any], n: int, run_id: str) -> Line:
 
 
 def _stored(header: _Header, lines: list[Line]) -> StoredRun:
-    gates = (ParkedGate(g.gate, g.place, g.question, g.deadline) for g in header.waiting)
+    gates = (
+        ParkedGate(g.address, g.place, g.question, g.deadline, g.address in header.answers)
+        for g in header.waiting
+    )
     info = RunInfo(
         header.run_id,
         header.graph,

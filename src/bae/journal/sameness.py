@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import fields, is_dataclass
+from datetime import datetime, time
 from decimal import Decimal
 from typing import Any, cast
 
 from pydantic import BaseModel
+
+from bae.journal.zones import same_time
 
 
 def same(one: Any, two: Any) -> bool:
@@ -22,6 +25,8 @@ def same(one: Any, two: Any) -> bool:
         return one == two or (one != one and two != two)
     if issubclass(kind, dict):
         return _same_dicts(one, two)
+    if issubclass(kind, datetime | time):
+        return same_time(one, two)
     if issubclass(kind, list | tuple | deque):
         bound = getattr(one, "maxlen", None) == getattr(two, "maxlen", None)
         return bound and len(one) == len(two) and all(map(same, one, two))

@@ -124,6 +124,16 @@ def is_certain(schema: dict[str, Any]) -> bool:
             return kind in CERTAIN
 
 
+def is_exact_default(schema: dict[str, Any]) -> bool:
+    """Whether a default is plainly of no subclass; one that is validated is as any value."""
+    if schema.get("validate_default"):
+        return True
+    if "default_factory" in schema:
+        return schema["default_factory"] in (list, dict, set)
+    default: Any = schema.get("default")
+    return default is None or type(default) in (str, int, float, bool)
+
+
 def is_of_callers(key: str) -> bool:
     """Whether what a field says under this key is for those outside: names, and what they see."""
     return key.endswith("_alias") or key.startswith("serialization_exclude")

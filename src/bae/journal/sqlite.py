@@ -22,7 +22,18 @@ from bae.journal.sqlite_owner import Owner
 from bae.journal.sqlite_reader import Reader
 from bae.journal.sqlite_tasks import claimed, created, releasing, rewriting
 from bae.journal.sqlite_writer import Writer
-from bae.journal.store import Claim, Journal, Line, ParkedGate, RunInfo, Status, StoredRun
+from bae.journal.store import (
+    Claim,
+    Journal,
+    Line,
+    Listed,
+    ParkedGate,
+    Rewrite,
+    RunInfo,
+    Status,
+    StoredRun,
+    check_listed,
+)
 from bae.threads import in_thread_to_the_end
 
 T = TypeVar("T")
@@ -152,17 +163,21 @@ class SQLiteJournal(Journal):
         )
         await self._writing(run_id).ask(Task(do))
 
-    async def replace(self, run_id: str, lines: Sequence[Line], forget: Sequence[str] = ()) -> None:
+    async def rewrite(self, changes: Sequence[Rewrite]) -> None:
         """Put other lines in the place of those with the same numbers, and leave nothing of these
-        in the file or its log. The file is written anew for that, which takes as long as copying it
-        and as much room; nobody else can write meanwhile."""
-        task = rewriting(self.path, run_id, tuple(lines), tuple(forget))
-        await self._writing(run_id).ask(task)
+        in the file or its log. The file is written anew for that, once and if anything changed,
+        which takes as long as copying it and as much room; nobody else can write meanwhile."""
+        writer = self._writing()
+        await writer.ask(rewriting(writer, [Rewrite(i, tuple(lines), tuple(gates)) for i, lines, gates in changes]))
 
-    async def put(self, run: StoredRun) -> None:
-        """Store a run that was read elsewhere, in one transaction."""
+    async def put(self, run: StoredRun, *, replace: bool = False) -> None:
+        """Store a run that was read elsewhere, in one transaction, that which it replaces taken out
+        in the same."""
         _check_numbers(run.lines)
-        await self._writing(run.info.run_id).ask(Task(partial(sqlite_runs.put, run=run)))
+        writer = self._writing(run.info.run_id)
+        await writer.ask(Task(partial(sqlite_runs.put, run=run, replace=replace)))
+        if replace:
+            await self._sweep(writer)
 
     async def delete(self, run_ids: Sequence[str]) -> int:
         """Delete runs and answer how many. One whose lines another run shares stays, and so does
@@ -180,9 +195,12 @@ class SQLiteJournal(Journal):
         for first in range(0, len(found), RUNS_AT_ONCE):
             some = found[first : first + RUNS_AT_ONCE]
             count += await writer.ask(Task(partial(sqlite_runs.delete, runs=some)))
+        await self._sweep(writer)
+        return count
+
+    async def _sweep(self, writer: Writer) -> None:
         while await writer.ask(Task(partial(sqlite_runs.sweep, at_once=LINES_AT_ONCE))):
             pass
-        return count
 
     # Reading
 
@@ -199,7 +217,7 @@ class SQLiteJournal(Journal):
     async def runs(
         self,
         *,
-        status: Status | None = None,
+        status: Listed | None = None,
         graph: str | None = None,
         limit: int = 50,
         before: str | None = None,
@@ -207,6 +225,7 @@ class SQLiteJournal(Journal):
         """The newest runs, the newest first; `before` goes on after the run of that id."""
         if limit < 0:
             raise ValueError(f"runs(limit={limit}): give 0 or more")
+        check_listed(status)
 
         def read(connection: sqlite3.Connection | None) -> list[RunInfo]:
             if connection is None:

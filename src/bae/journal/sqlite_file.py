@@ -31,7 +31,7 @@ create table runs (
     run integer primary key, id text not null unique, graph text not null, status text not null,
     started real not null, shape integer not null, owner text, epoch integer not null,
     waiting text not null default '[]', error text not null default '',
-    parent integer, shared integer not null default 0
+    parent integer, shared integer not null default 0, came_from text
 );
 create index runs_by_status on runs (status);
 create index runs_by_graph on runs (graph, status);
@@ -46,6 +46,7 @@ create table answers (
 ) without rowid;
 create table owners (name text primary key, until real not null) without rowid;
 create table deleted (run integer primary key);
+create table unclean (since real not null);
 create view readable as
     select runs.id as run, lines.id & 4294967295 as n, kind, datetime(at, 'unixepoch') as at, path,
         step, data

@@ -50,8 +50,15 @@ class Owner:
         """Give the word, in the transaction that is open, unless that was done lately."""
         now = monotonic()
         if now >= self.renew_at:
+            if not self.renew_at:  # the first word of this process: others may have left theirs
+                sqlite_runs.forget_dead(connection)
             sqlite_runs.renew(connection, self.name, time() + self._lease)
             self._given_at = now
+
+    def vouch_for(self, connection: sqlite3.Connection, seconds: float) -> None:
+        """Give the word for longer, while it cannot be renewed."""
+        if self.active:
+            sqlite_runs.renew(connection, self.name, time() + self._lease + seconds)
 
     def has(self, run: int) -> bool:
         """Whether a run is this process's already."""

@@ -6,18 +6,20 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from bae.exceptions import JournalError
 from bae.journal.processes import has_died
 from bae.journal.sqlite_errors import damaged, oneline, unknown
 from bae.journal.sqlite_runs import LINES_OF_A_RUN, ancestry
-from bae.journal.store import Line, ParkedGate, RunInfo, Status, StoredRun
+from bae.journal.store import Line, Listed, ParkedGate, RunInfo, Status, StoredRun
 
-STATUSES: tuple[Status, ...] = ("running", "waiting", "ended", "failed", "cancelled")
+STATUSES: tuple[Status, ...] = get_args(Status)
+AT_ONCE = 200
+"""How many runs are looked at together for interrupted ones: no index knows these."""
 
 _INFO = """select runs.run, runs.id, runs.graph, runs.status, runs.started, hash, runs.owner, until,
-    runs.waiting, runs.error, parents.id, runs.shared,
+    runs.waiting, runs.error, coalesce(parents.id, runs.came_from), runs.shared,
     (select at from lines where lines.id between runs.run << 32 and (runs.run << 32) + 4294967295
         order by lines.id desc limit 1)
 from runs join shapes using (shape)
@@ -42,7 +44,7 @@ def read(connection: sqlite3.Connection, path: str, run_id: str) -> StoredRun:
         lines: list[Line] = []
         for home in reversed(ancestry(connection, run, row[11])):
             _read_lines(connection, path, run_id, home, lines)
-        return StoredRun(_info(row), shape, tuple(lines), answers)
+        return StoredRun(_info(connection, row), shape, tuple(lines), answers)
     finally:
         if connection.in_transaction:
             connection.execute("rollback")
@@ -51,7 +53,7 @@ def read(connection: sqlite3.Connection, path: str, run_id: str) -> StoredRun:
 def runs(
     connection: sqlite3.Connection,
     path: str,
-    status: Status | None,
+    status: Listed | None,
     graph: str | None,
     limit: int,
     before: str | None,
@@ -63,8 +65,25 @@ def runs(
         if found is None:
             raise unknown(path, before)
         below = found[0]
+    if status == "interrupted":
+        return _interrupted(connection, graph, limit, below)
     text, values = page_query(status, graph, limit, below)
-    return [_info(row) for row in connection.execute(text, values)]
+    return [_info(connection, row) for row in connection.execute(text, values).fetchall()]
+
+
+def _interrupted(
+    connection: sqlite3.Connection, graph: str | None, limit: int, below: int
+) -> list[RunInfo]:
+    """A page of the runs that are under way and whose owners are gone."""
+    found: list[RunInfo] = []
+    while len(found) < limit:
+        text, values = page_query("running", graph, AT_ONCE, below)
+        rows = connection.execute(text, values).fetchall()
+        found += [info for row in rows if (info := _info(connection, row)).is_interrupted()]
+        if len(rows) < AT_ONCE:
+            break
+        below = rows[-1][0]
+    return found[:limit]
 
 
 def page_query(
@@ -111,8 +130,13 @@ def newest_first(connection: sqlite3.Connection, run_ids: Sequence[str]) -> list
     return sorted(found, reverse=True)
 
 
-def _info(row: Sequence[Any]) -> RunInfo:
+def _info(connection: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
     died = row[6] is not None and has_died(row[6])
+    waiting: list[list[Any]] = json.loads(row[8])
+    answered: set[str] = set()
+    if waiting:
+        told = connection.execute("select gate from answers where run = ?", (row[0],))
+        answered = {gate for (gate,) in told}
     return RunInfo(
         run_id=row[1],
         graph=row[2],
@@ -122,7 +146,7 @@ def _info(row: Sequence[Any]) -> RunInfo:
         shape=row[5],
         owner=row[6],
         lease_until=None if died else row[7],
-        waiting=tuple(ParkedGate(*gate) for gate in json.loads(row[8])),
+        waiting=tuple(ParkedGate(*gate, answered=gate[0] in answered) for gate in waiting),
         error=row[9],
         parent=row[10],
     )

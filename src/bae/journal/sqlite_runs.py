@@ -7,16 +7,18 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple
 from secrets import randbits
 from time import time
 from typing import Any
 
 from bae.exceptions import JournalError
 from bae.journal.processes import has_died
+from bae.journal.refusals import has_ended, not_replaced
 from bae.journal.sqlite_errors import unknown
-from bae.journal.store import Line, ParkedGate, Status, StoredRun
+from bae.journal.store import Line, ParkedGate, Rewrite, Status, StoredRun
 
+LONG_SILENT = 86400.0
+"""Seconds after which an owner whose word is over is forgotten: it gives it anew if it lives."""
 LINES_OF_A_RUN = 1 << 32
 """How far apart the keys of two runs are; the number of a line is below."""
 
@@ -53,11 +55,17 @@ def create(
     return fence
 
 
-def put(connection: sqlite3.Connection, run: StoredRun) -> None:
+def put(connection: sqlite3.Connection, run: StoredRun, replace: bool = False) -> None:
     """Add a run that was read elsewhere, as it was there, and nobody's."""
     info = run.info
+    if replace:
+        _take_away(connection, info.run_id)
     shape = run.shape, info.shape
     fence = create(connection, "", info.run_id, info.graph, *shape, run.lines)
+    connection.execute(
+        "update runs set started = ?, came_from = ? where run = ?",
+        (info.started, info.parent, fence[0]),
+    )
     connection.executemany(
         "insert into answers (run, gate, value) values (?, ?, ?)",
         [(fence[0], gate, value) for gate, value in run.answers.items()],
@@ -76,15 +84,15 @@ def claim(
     """Make `owner` the owner of a run, and answer where its lines go on. `has` says which runs the
     same owner is at work on."""
     found = connection.execute(
-        "select run, runs.owner, until, shared from runs left join owners on name = runs.owner"
-        " where id = ?",
+        "select run, runs.owner, until, shared, status from runs"
+        " left join owners on name = runs.owner where id = ?",
         (run_id,),
     ).fetchone()
     if found is None:
         raise unknown(path, run_id)
-    run, had, until, shared = found
-    left = (until or 0.0) - time()
-    if has(run) if had == owner else had is not None and left > 0 and not has_died(had):
+    run, had, until, shared, status = found
+    if has(run) if had == owner else _is_at_work(had, until):
+        left = (until or 0.0) - time()
         raise JournalError(
             f"run {run_id!r} has an owner, {had}, whose word is good for {max(left, 0):.1f} s more",
             code="bae-run-owned",
@@ -92,6 +100,8 @@ def claim(
             fix="leave the run to its owner. Where that has died, on another machine, try again "
             "when its lease is over",
         )
+    if status == "ended":
+        raise has_ended(run_id)
     fence = run, randbits(48)
     connection.execute(
         "update runs set owner = ?, epoch = ?, status = 'running', waiting = '[]', error = ''"
@@ -111,7 +121,7 @@ def release(
     """Say how a run came out, and that it has no owner; False where that was lost before."""
     gates = "[]"
     if waiting:
-        gates = json.dumps([astuple(gate) for gate in waiting])
+        gates = json.dumps([(g.address, g.place, g.question, g.deadline) for g in waiting])
     changed = connection.execute(
         "update runs set owner = null, status = ?, waiting = ?, error = ?"
         " where run = ? and epoch = ?",
@@ -128,6 +138,15 @@ def give_up(connection: sqlite3.Connection, fences: Iterable[Fence]) -> None:
 def renew(connection: sqlite3.Connection, owner: str, until: float) -> None:
     """Say that an owner is alive: one small row, however many runs it has."""
     connection.execute("replace into owners (name, until) values (?, ?)", (owner, until))
+
+
+def forget_dead(connection: sqlite3.Connection) -> None:
+    """Take away owners that have died, or have said nothing for long. Runs that still bear the name
+    of one are nobody's."""
+    long_ago = time() - LONG_SILENT
+    for name, until in connection.execute("select name, until from owners").fetchall():
+        if until < long_ago or has_died(name):
+            forget_owner(connection, name)
 
 
 def forget_owner(connection: sqlite3.Connection, owner: str) -> None:
@@ -176,29 +195,29 @@ def fork(
     add_lines(connection, fence, lines)
 
 
-def replace(
-    connection: sqlite3.Connection,
-    path: str,
-    run_id: str,
-    lines: Sequence[Line],
-    forget: Sequence[str],
-) -> None:
-    """Put other lines in the place of those that are there, in the run that has them."""
-    run, shared = _found(connection, path, run_id)
-    homes = ancestry(connection, run, shared)
+def rewrite(connection: sqlite3.Connection, path: str, changes: Iterable[Rewrite]) -> bool:
+    """Put other lines in the place of those that are there, in the runs that have them. The answer
+    is whether the file must be written anew, as copies of lines may be left in it: these, or some
+    that an earlier call could not get rid of."""
     rows: list[tuple[Any, ...]] = []
-    for line in lines:
-        home = next((home for home, first, end in homes if first <= line.n < end), 0)
-        key = home * LINES_OF_A_RUN + line.n
-        if not connection.execute("select 1 from lines where id = ?", (key,)).fetchone():
-            raise ValueError(f"run {run_id!r} has no line {line.n} to replace")
-        rows.append((*line[1:], key))
+    forgotten: list[tuple[int, str]] = []
+    for run_id, lines, forget in changes:
+        run, shared = _found(connection, path, run_id)
+        homes = ancestry(connection, run, shared)
+        for line in lines:
+            home = next((home for home, first, end in homes if first <= line.n < end), 0)
+            key = home * LINES_OF_A_RUN + line.n
+            if not connection.execute("select 1 from lines where id = ?", (key,)).fetchone():
+                raise ValueError(f"run {run_id!r} has no line {line.n} to replace")
+            rows.append((*line[1:], key))
+        forgotten += [(run, gate) for gate in forget]
     connection.executemany(
         "update lines set kind = ?, at = ?, path = ?, step = ?, data = ? where id = ?", rows
     )
-    connection.executemany(
-        "delete from answers where run = ? and gate = ?", [(run, gate) for gate in forget]
-    )
+    connection.executemany("delete from answers where run = ? and gate = ?", forgotten)
+    if rows or forgotten:
+        connection.execute("insert into unclean (since) values (?)", (time(),))
+    return connection.execute("select 1 from unclean limit 1").fetchone() is not None
 
 
 def ancestry(connection: sqlite3.Connection, run: int, shared: int) -> list[tuple[int, int, int]]:
@@ -230,6 +249,7 @@ def count_lines(connection: sqlite3.Connection, run: int, shared: int) -> int:
 def delete(connection: sqlite3.Connection, runs: Sequence[tuple[int, str]]) -> int:
     """Take runs out of the list, given with their keys and the newest first, but for those that
     others share lines with or that somebody is at work on. Their lines are left to `sweep`."""
+    forget_dead(connection)
     now = time()
     deleted = 0
     for run, run_id in runs:
@@ -241,8 +261,7 @@ def delete(connection: sqlite3.Connection, runs: Sequence[tuple[int, str]]) -> i
         ).rowcount
         if gone:
             deleted += 1
-            connection.execute("delete from answers where run = ?", (run,))
-            connection.execute("insert into deleted (run) values (?)", (run,))
+            _leave_lines(connection, run)
     return deleted
 
 
@@ -263,6 +282,34 @@ def sweep(connection: sqlite3.Connection, at_once: int) -> bool:
             connection.execute("delete from deleted where run = ?", run)
         left -= max(done, 1)
     return True
+
+
+def _take_away(connection: sqlite3.Connection, run_id: str) -> None:
+    """Take a run out of the list, if there is one, for another that comes in its place."""
+    found = connection.execute(
+        "select run, runs.owner, until from runs left join owners on name = runs.owner"
+        " where id = ?",
+        (run_id,),
+    ).fetchone()
+    if found is None:
+        return
+    run, owner, until = found
+    if _is_at_work(owner, until):
+        raise not_replaced(run_id, owner)
+    if connection.execute("select 1 from runs where parent = ?", (run,)).fetchone():
+        raise not_replaced(run_id, None)
+    connection.execute("delete from runs where run = ?", (run,))
+    _leave_lines(connection, run)
+
+
+def _leave_lines(connection: sqlite3.Connection, run: int) -> None:
+    """Leave the lines of a run that is gone to `sweep`: there may be many."""
+    connection.execute("delete from answers where run = ?", (run,))
+    connection.execute("insert into deleted (run) values (?)", (run,))
+
+
+def _is_at_work(owner: str | None, until: float | None) -> bool:
+    return owner is not None and (until or 0.0) > time() and not has_died(owner)
 
 
 def _found(connection: sqlite3.Connection, path: str, run_id: str) -> tuple[int, int]:

@@ -4,6 +4,8 @@ is done in the transaction, and what once that is stored, or has failed."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sqlite3
 from asyncio import Future
 from collections.abc import Callable, Sequence
@@ -14,7 +16,12 @@ from bae.journal.sqlite_claims import Item, SQLiteClaim, Task
 from bae.journal.sqlite_errors import is_busy, told
 from bae.journal.sqlite_runs import Fence
 from bae.journal.sqlite_writer import Writer
-from bae.journal.store import Claim, Line, ParkedGate, Status
+from bae.journal.store import Claim, Line, ParkedGate, Rewrite, Status
+
+PATIENCE = 60.0
+"""Seconds that writing a file anew may take, however small it is,"""
+SLOWEST = 5e6
+"""and bytes of it for which it may take one second more."""
 
 
 async def created(
@@ -65,33 +72,49 @@ def releasing(
     return Task(do, then, lambda: writer.owner.let_go(claim, released=False))
 
 
-def rewriting(path: str, run_id: str, lines: Sequence[Line], forget: Sequence[str]) -> Task:
+def rewriting(writer: Writer, changes: Sequence[Rewrite]) -> Task:
     """Put lines in the place of others, and leave nothing of these: pages have copies of lines that
-    were moved, and so has the log."""
+    were moved, and so has the log. The word of this process holds for as long as that may take."""
+    path, owner = writer.path, writer.owner
+    run_id = changes[0].run_id if len(changes) == 1 else None
+    who = ", ".join(repr(change.run_id) for change in changes)
 
-    def do(connection: sqlite3.Connection) -> None:
-        sqlite_runs.replace(connection, path, run_id, lines, forget)
+    def do(connection: sqlite3.Connection) -> bool:
+        owner.vouch_for(connection, PATIENCE + os.stat(path).st_size / SLOWEST)
+        return sqlite_runs.rewrite(connection, path, changes)
 
-    def then(connection: sqlite3.Connection, _: None) -> None:
+    def then(connection: sqlite3.Connection, unclean: bool) -> None:
         try:
-            connection.execute("vacuum")
-            busy = connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]
+            if unclean:
+                _write_anew(connection)
         except sqlite3.Error as error:
             if not is_busy(error):
                 said = told(error, path, run_id)
-                said.message += f"; run {run_id!r} is changed, but the file has old lines still"
+                said.message += f"; run {who} is changed, but the file has old lines still"
                 raise said from error
-            busy = True
-        if busy:
             raise JournalError(
-                f"run {run_id!r} is changed, but {path} has old lines of it still: somebody else "
+                f"run {who} is changed, but {path} has old lines of it still: somebody else "
                 "was at work on the file",
                 code="bae-journal-locked",
                 run_id=run_id,
                 fix="do it again when nobody else uses the file",
-            )
+            ) from error
+        finally:
+            with contextlib.suppress(sqlite3.Error):  # the longer word stands then
+                owner.vouch_for(connection, 0.0)
 
     return Task(do, then)
+
+
+def _write_anew(connection: sqlite3.Connection) -> None:
+    """Leave nothing in the file but what can be read in it. What is owed is noted in the file, for
+    the next one where this fails."""
+    connection.execute("vacuum")
+    if connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
+        busy = sqlite3.OperationalError("the log is in use")
+        busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+        raise busy
+    connection.execute("delete from unclean")
 
 
 async def _claimed(

@@ -5,17 +5,27 @@ lines of records, and `keeper.py` hands them over while a run lasts."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from time import time
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, get_args
+
+from bae.exceptions import JournalError
 
 if TYPE_CHECKING:
-    from bae.journal.lines import Existing, PathOrFile
+    from datetime import timedelta
+
+    from bae.journal.lines import Existing, PathOrFile, Unfinished
     from bae.journal.provenance import Provenance
     from bae.journal.redaction import Redaction
 
 Status = Literal["running", "waiting", "ended", "failed", "cancelled"]
 """How a run stands. One that is "running" and whose owner is gone was interrupted."""
+Listed = Literal["running", "waiting", "ended", "failed", "cancelled", "interrupted"]
+"""What runs can be listed by: how they stand, or that they were interrupted."""
+
+_PAGE: Final = 200
+"""How many runs `every_run` lists at a time."""
 
 
 class Line(NamedTuple):
@@ -32,13 +42,15 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParkedGate:
-    """A question that a run waits for: `gate` is its address, as `2:Refund.approved`, `place` the
-    field as `Refund.approved`, `deadline` the time at which the field's default stands."""
+    """A question that a run waits for: `address` names it, as `2:Refund.approved`, `place` is the
+    field as `Refund.approved`, `deadline` the time at which the field's default stands. With
+    `answered` the answer is stored, and the run takes it when it is resumed."""
 
-    gate: str
+    address: str
     place: str
     question: str
     deadline: float | None = None
+    answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +74,11 @@ class RunInfo:
     error: str = ""
     parent: str | None = None
 
-    def is_interrupted(self, now: float) -> bool:
-        """Whether the run was under way and whoever ran it is gone."""
-        gone = self.lease_until is None or self.lease_until < now
-        return self.status == "running" and gone
+    def is_interrupted(self, now: float | None = None) -> bool:
+        """Whether the run was under way and whoever ran it is gone, at the time `now`."""
+        if self.status != "running":
+            return False
+        return self.lease_until is None or self.lease_until < (time() if now is None else now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +91,15 @@ class StoredRun:
     shape: str
     lines: tuple[Line, ...]
     answers: dict[str, str]
+
+
+class Rewrite(NamedTuple):
+    """Lines to put in the place of those of a run that have the same numbers, and the gates whose
+    answers are to be forgotten."""
+
+    run_id: str
+    lines: Sequence[Line]
+    forget: Sequence[str] = ()
 
 
 class Claim:
@@ -141,8 +163,9 @@ class Journal(ABC):
     @abstractmethod
     async def claim(self, run_id: str) -> Claim:
         """Claim a run that nobody has, or whose owner is gone, with a heartbeat from here on; its
-        status is "running" then. Refused with `bae-run-unknown`, or with `bae-run-owned`, which
-        says who has it and for how long."""
+        status is "running" then. Refused with `bae-run-unknown`, with `bae-run-owned`, which says
+        who has it and for how long, or with `bae-run-ended`: a run that has ended is written no
+        more, and it may have ended, under another process, since it was read."""
 
     @abstractmethod
     async def read(self, run_id: str) -> StoredRun:
@@ -152,12 +175,16 @@ class Journal(ABC):
     async def runs(
         self,
         *,
-        status: Status | None = None,
+        status: Listed | None = None,
         graph: str | None = None,
         limit: int = 50,
         before: str | None = None,
     ) -> list[RunInfo]:
-        """The newest runs, the newest first; `before` goes on after the run of that id."""
+        """The newest runs, the newest first; `before` goes on after the run of that id.
+
+        Those that are "running" include those that were interrupted, which can be asked for alone.
+        A `status` that there is not is a ValueError (`check_listed`).
+        """
 
     @abstractmethod
     async def answer(self, run_id: str, gate: str, value: str) -> bool:
@@ -171,11 +198,9 @@ class Journal(ABC):
         not taken yet: people are asked anew."""
 
     @abstractmethod
-    async def replace(
-        self, run_id: str, lines: Sequence[Line], forget: Sequence[str] = ()
-    ) -> None:
-        """Put other lines in the place of those with the same numbers, those included that it
-        shares with the run it was forked from, and forget the answers to the gates `forget`: what
+    async def rewrite(self, changes: Sequence[Rewrite]) -> None:
+        """Put other lines in the place of those with the same numbers, those included that a run
+        shares with the one it was forked from, and forget answers, all of it or nothing: what
         redacting does. Nothing of what was there may be left in the store's file."""
 
     @abstractmethod
@@ -198,40 +223,65 @@ class Journal(ABC):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    async def replace(self, run_id: str, lines: Sequence[Line], forget: Sequence[str] = ()) -> None:
+        """Put other lines in the place of those of one run, as `rewrite` does for several."""
+        await self.rewrite([Rewrite(run_id, lines, forget)])
+
+    async def every_run(
+        self, *, status: Listed | None = None, graph: str | None = None
+    ) -> AsyncIterator[RunInfo]:
+        """All runs, the newest first, a page at a time: `async for info in journal.every_run():`.
+
+        Those that begin meanwhile are not among them. One that is deleted meanwhile may still be,
+        and one that changes how it stands may be met or not.
+        """
+        page: list[RunInfo] = []
+        while True:
+            page = await self._page_after(page, status, graph)
+            for info in page:
+                yield info
+            if len(page) < _PAGE:
+                return
+
     async def why(self, run_id: str, place: str, *, step: int | None = None) -> Provenance:
         """Where the value of a field came from: `await journal.why(run_id, "Outfit.mood")`.
 
         With several nodes of the class in the run it is the newest one's, or the one at `step`.
         """
+        from bae.journal.off_loop import off_loop
         from bae.journal.why import why
 
-        return why(await self.read(run_id), place, step)
+        run = await self.read(run_id)
+        return await off_loop(len(run.lines), why, run, place, step)
 
     async def prune(
         self,
         *,
-        older_than: float,
+        older_than: float | timedelta,
         statuses: Sequence[Status] = ("ended", "failed", "cancelled"),
     ) -> int:
-        """Delete the runs that were last written more than `older_than` seconds ago, and answer how
-        many. Runs that wait or are under way stay unless `statuses` names them."""
-        from time import time
+        """Delete the runs that were last written longer ago than `older_than`, in seconds or as a
+        timedelta, and answer how many. Runs that wait or are under way stay unless `statuses` names
+        them."""
+        age = older_than if isinstance(older_than, int | float) else older_than.total_seconds()
+        for status in statuses:
+            check_status(status)
+        return await self.delete(await self.older(time() - age, statuses))
 
-        return await self.delete(await self.older(time() - older_than, statuses))
-
-    async def put(self, run: StoredRun) -> None:
+    async def put(self, run: StoredRun, *, replace: bool = False) -> None:
         """Store a run that was read elsewhere, with how it came out: all of it, or nothing. A run
-        of its id that is there already is refused with `bae-run-exists`."""
+        of its id that is there already is refused with `bae-run-exists`, unless it is to be
+        replaced: then that is still there where this fails."""
         from bae.journal.lines import put
 
-        await put(self, run)
+        await put(self, run, replace)
 
     async def export(
         self,
         to: PathOrFile,
         run_ids: Sequence[str] | None = None,
         *,
-        status: Status | None = None,
+        status: Listed | None = None,
         graph: str | None = None,
     ) -> int:
         """Write runs as JSON lines to a path or an open file, and answer how many.
@@ -244,16 +294,27 @@ class Journal(ABC):
 
         return await export(self, to, run_ids, status=status, graph=graph)
 
-    async def load(self, source: PathOrFile, *, existing: Existing = "refuse") -> list[str]:
+    async def load(
+        self,
+        source: PathOrFile,
+        *,
+        existing: Existing = "refuse",
+        unfinished: Unfinished = "cancel",
+    ) -> list[str]:
         """Read runs that `export` has written, from a path or an open file, and answer their ids.
 
         Each run is checked before anything of it is stored, and what is wrong is said with the
         file and the line. A run that is there already stops it, unless `existing` is "keep", to
         pass over it, or "replace".
+
+        A run that is under way or waits where the file comes from is "cancelled" here, so that
+        nobody goes on with it by accident, and does again what was done there: `graph.recover`
+        leaves it alone, `graph.resume` goes on with it. With `unfinished="keep"` it stays what it
+        is, for a journal that takes the place of the other.
         """
         from bae.journal.lines import load
 
-        return await load(self, source, existing=existing)
+        return await load(self, source, existing=existing, unfinished=unfinished)
 
     async def redact(self, run_id: str, *places: str, copies: bool = False) -> Redaction:
         """Take the values of fields out of a run for good:
@@ -268,3 +329,35 @@ class Journal(ABC):
         from bae.journal.redaction import redact
 
         return await redact(self, run_id, places, copies=copies)
+
+    async def _page_after(
+        self, page: list[RunInfo], status: Listed | None, graph: str | None
+    ) -> list[RunInfo]:
+        """The page that follows on another, though runs of that may be deleted by now."""
+        before = [info.run_id for info in page] or [None]
+        while True:
+            last = before.pop()
+            try:
+                return await self.runs(status=status, graph=graph, limit=_PAGE, before=last)
+            except JournalError as error:
+                if error.code != "bae-run-unknown" or not before:
+                    raise
+
+
+def check_listed(status: str | None) -> None:
+    """Refuse a status that runs cannot be listed by, for the `runs` of a store."""
+    if status is not None and status not in get_args(Listed):
+        raise ValueError(f"status={status!r}: give one of {', '.join(get_args(Listed))}")
+
+
+def is_listed(info: RunInfo, status: Listed | None) -> bool:
+    """Whether a run is one of those to list."""
+    if status == "interrupted":
+        return info.is_interrupted()
+    return status in (None, info.status)
+
+
+def check_status(status: str) -> None:
+    """Refuse a status that no run has."""
+    if status not in get_args(Status):
+        raise ValueError(f"status={status!r}: give one of {', '.join(get_args(Status))}")

@@ -133,7 +133,7 @@ class Story:
                 node.given, node.name = entry, named["type"]
             case "StepStarted":
                 node.whole = True
-                if named is not None:
+                if named is not None and "made" not in data:
                     node.given, node.name = entry, named["type"]
             case "RunForked":
                 node.forked, node.name, node.whole = entry, named["type"], True

@@ -131,7 +131,9 @@ class Kept:
 
     def _prepare(self) -> SchemaSerializer:
         if not self.facts.doubtful:
-            self._check = check_for(self._exact)
+            # What a function returns nobody has validated; of fields pydantic knows more.
+            exact = not self._judges or self.facts.free
+            self._check = check_for(self._exact, exact)
         config = exact_config(self._config, "exact")
         self._serializer = compiled(SchemaSerializer, self._exact, config)
         return self._serializer

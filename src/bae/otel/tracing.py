@@ -77,10 +77,10 @@ async def export_run(
 ) -> None:
     """Make the spans of a run that a journal holds, as `export` does. Every time that it was taken
     up again is a span of its own, which links to the one before."""
-    from bae.journal.decoding import decode
+    from bae.journal.decoding import decoded
 
     stored = await journal.read(run_id)
-    records = decode(graph, stored.lines, partial=True)
+    records = await decoded(graph, stored.lines, partial=True)
     export(records, tracer_provider, content=content, run_id=run_id, context=context)
 
 

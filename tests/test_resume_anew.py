@@ -1,0 +1,367 @@
+"""What a run that goes on does about values that it cannot have back, or has never had: items made
+anew, defaults from a factory, graphs that somebody else asked for first, fields that are new."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field
+
+from bae import BaeError, Dep, DepError, Gate, Graph, Map, Node, NodeError, Recall
+from bae.journal import Journal, MemoryJournal
+from bae.testing import ScriptedLM
+from kept_runs import World
+
+WORLD = World()
+JOBS: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def world() -> World:
+    WORLD.__init__()
+    JOBS[:] = ["a", "b"]
+    return WORLD
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return MemoryJournal()
+
+
+class Client:
+    """Something no journal holds."""
+
+
+def make_client() -> Client:
+    WORLD.do("client")
+    return Client()
+
+
+async def open_jobs() -> AsyncIterator[list[str]]:
+    yield list(JOBS)
+
+
+class Job(Node):
+    name: str
+
+    async def __call__(self) -> Made:
+        WORLD.do(f"make {self.name}")
+        return Made(name=self.name)
+
+
+class Made(Node):
+    name: str
+
+    async def __call__(self) -> None:
+        WORLD.do(f"check {self.name}")
+
+
+class Shift(Node):
+    jobs: Annotated[list[str], Dep(open_jobs)]
+    made: Annotated[list[Made], Map(Job, over="jobs", limit=1)]
+
+    async def __call__(self) -> None:
+        WORLD.do("shift")
+
+
+shift = Graph(start=Shift)
+
+
+async def test_a_graph_for_an_item_that_is_another_now_is_run_for_that_one(journal: Journal):
+    WORLD.failing = {"check b"}
+    with pytest.raises(DepError):
+        await shift.arun(Shift(), journal=journal, run_id="one")
+    WORLD.mend()
+    JOBS[:] = ["a", "x"]
+    result = await shift.resume("one", journal=journal)
+    assert [made.name for made in result.trace[0].made] == ["a", "x"]
+    assert WORLD.done == {"make a": 1, "check a": 1, "make b": 1, "make x": 1, "check x": 1} | {
+        "shift": 1
+    }
+
+
+async def test_items_that_have_become_fewer_leave_none_of_the_others_behind(journal: Journal):
+    WORLD.failing = {"check b"}
+    with pytest.raises(DepError):
+        await shift.arun(Shift(), journal=journal, run_id="one")
+    WORLD.failing = {"shift"}
+    JOBS[:] = ["x"]
+    with pytest.raises(NodeError):
+        await shift.resume("one", journal=journal)
+    WORLD.mend()
+    result = await shift.resume("one", journal=journal)
+    assert [made.name for made in result.trace[0].made] == ["x"]
+
+
+def read_names(client: Annotated[Client, Dep(make_client)]) -> list[str]:
+    WORLD.do("names")
+    return ["a", "b"]
+
+
+def do_one(name: str) -> str:
+    WORLD.do(f"do {name}")
+    return name
+
+
+class Named(Node):
+    names: Annotated[list[str], Dep(read_names)]
+    each: Annotated[list[str], Map(do_one, over="names", limit=1)]
+
+    async def __call__(self) -> None: ...
+
+
+async def test_items_are_kept_where_only_what_made_their_list_is_not(journal: Journal):
+    named = Graph(start=Named)
+    WORLD.failing = {"do b"}
+    with pytest.raises(DepError):
+        await named.arun(Named(), journal=journal, run_id="one")
+    WORLD.mend()
+    await named.resume("one", journal=journal)
+    assert WORLD.done["do a"] == WORLD.done["names"] == 1
+
+
+SET_PROGRAM = '''
+from __future__ import annotations
+import asyncio, sys
+from typing import Annotated
+from bae import Dep, DepError, Graph, Map, Node
+from bae.journal import SQLiteJournal
+
+done = 0
+
+async def get_words() -> set[str]:
+    return {"alpha", "beta", "gamma", "delta", "eps"}
+
+async def shout(word: str) -> str:
+    global done
+    if sys.argv[2] == "begin" and done == 3:
+        raise RuntimeError("stop")
+    done += 1
+    print(word)
+    return word.upper()
+
+class Words(Node):
+    words: Annotated[set[str], Dep(get_words)]
+    loud: Annotated[list[str], Map(shout, over="words", limit=1)]
+
+    async def __call__(self) -> None: ...
+
+graph = Graph(start=Words)
+
+async def main() -> None:
+    async with SQLiteJournal(sys.argv[1]) as journal:
+        if sys.argv[2] == "begin":
+            try:
+                await graph.arun(Words(), journal=journal, run_id="one")
+            except DepError:
+                return
+        result = await graph.resume("one", journal=journal)
+        print(*result.result.loud)
+
+asyncio.run(main())
+'''
+
+
+def test_the_items_of_a_set_have_the_same_numbers_in_every_process(tmp_path: Path):
+    program = tmp_path / "words.py"
+    program.write_text(SET_PROGRAM)
+
+    def ran(what: str, seed: int) -> list[str]:
+        command = [sys.executable, str(program), str(tmp_path / "runs.db"), what]
+        env = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    assert [*ran("begin", 1), *ran("go on", 2)] == [
+        *("alpha", "beta", "delta", "eps", "gamma"),
+        *("ALPHA", "BETA", "DELTA", "EPS", "GAMMA"),
+    ]
+
+
+class Topic(Node):
+    name: str
+
+    async def __call__(self) -> Essay: ...
+
+
+class Essay(Node):
+    client: Annotated[Client | None, Dep(make_client)] = None
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_source_that_failed_once_and_then_did_not_has_not_failed(journal: Journal):
+    essays = Graph(start=Topic)
+    WORLD.failing = {"client"}
+    with pytest.raises(BaeError):
+        await essays.arun(Topic(name="x"), ScriptedLM([]), journal=journal, run_id="one")
+    WORLD.mend()
+    await essays.resume("one", ScriptedLM([{"text": "t"}]), journal=journal)
+    # The same run, had it been killed right after the fill.
+    run = await journal.read("one")
+    filled = max(line.n for line in run.lines if line.kind == "FillEnded")
+    cut = MemoryJournal()
+    info = replace(run.info, status="failed")
+    await cut.put(replace(run, lines=[line for line in run.lines if line.n <= filled], info=info))
+    result = await essays.resume("one", journal=cut)
+    assert isinstance(result.trace[-1].client, Client)
+
+
+KEYS = iter(range(1000))
+
+
+def never() -> str:
+    WORLD.do("never")
+    raise OSError("down")
+
+
+class Payment(Node):
+    key: Annotated[str, Dep(never)] = Field(default_factory=lambda: f"key {next(KEYS)}")
+    found: Annotated[list[int], Recall()] = Field(default_factory=lambda: [next(KEYS)])
+
+    async def __call__(self) -> Paid:
+        WORLD.do(f"pay with {self.key} {self.found}")
+        WORLD.do("pay")
+        return Paid(key=self.key)
+
+
+class Paid(Node):
+    key: str
+
+    async def __call__(self) -> None: ...
+
+
+payments = Graph(start=Payment)
+
+
+async def test_a_default_that_a_factory_made_is_not_made_again(journal: Journal):
+    WORLD.failing = {"pay"}
+    with pytest.raises(NodeError):
+        await payments.arun(Payment(), journal=journal, run_id="one")
+    WORLD.mend()
+    await payments.resume("one", journal=journal)
+    [paid] = [what for what in WORLD.done if what.startswith("pay with")]
+    assert WORLD.done[paid] == 2
+    assert "its default stands" in str(await journal.why("one", "Payment.key"))
+
+
+async def test_a_replay_has_the_defaults_that_a_factory_made(journal: Journal):
+    first = await payments.arun(Payment(), journal=journal, run_id="one")
+    assert (await payments.replay("one", journal=journal)).trace == first.trace
+
+
+async def test_a_default_that_a_factory_made_can_be_redacted(journal: Journal):
+    first = await payments.arun(Payment(), journal=journal, run_id="one")
+    key = first.trace[0].key
+    await journal.redact("one", "Payment.key", "Paid.key")
+    assert not [line for line in (await journal.read("one")).lines if key in line.data]
+
+
+class Ask(Node):
+    ok: Annotated[bool, Gate("ok?")]
+
+    async def __call__(self) -> Answered:
+        WORLD.do("ask")
+        return Answered(ok=self.ok)
+
+
+class Answered(Node):
+    ok: bool
+    client: Annotated[Client, Dep(make_client)]
+
+    async def __call__(self) -> None: ...
+
+
+def decide(answered: Annotated[Answered, Dep(Ask)]) -> bool:
+    return answered.ok
+
+
+class Decision(Node):
+    decided: Annotated[bool, Dep(decide)]
+    answered: Annotated[Answered, Dep(Ask)]
+
+    async def __call__(self) -> None:
+        WORLD.do("decision")
+
+
+async def test_a_graph_that_somebody_else_asked_for_first_is_taken_up_where_it_was(
+    journal: Journal,
+):
+    decisions = Graph(start=Decision)
+    run = await decisions.arun(Decision(), journal=journal, run_id="one")
+    [gate] = run.waiting
+    WORLD.failing = {"decision"}
+    with pytest.raises(NodeError):
+        await decisions.answer("one", gate.address, True, journal=journal)
+    WORLD.mend()
+    result = await decisions.resume("one", journal=journal)
+    assert not result.waiting
+    assert result.trace[0].answered.ok
+    assert WORLD.done["ask"] == 1
+
+
+async def effect() -> int:
+    WORLD.do("effect")
+    return 1
+
+
+def before_and_after() -> tuple[Graph[Any, Any], Graph[Any, Any], type[Node]]:
+    def before() -> tuple[Graph[Any, Any], type[Node]]:
+        class First(Node):
+            client: Annotated[Client, Dep(make_client)]
+
+            async def __call__(self) -> Second:
+                return Second(x=1)
+
+        class Second(Node):
+            x: int
+
+            async def __call__(self) -> None:
+                WORLD.do("second")
+
+        return Graph(start=First), First
+
+    def after() -> Graph[Any, Any]:
+        class First(Node):
+            client: Annotated[Client, Dep(make_client)]
+            more: Annotated[int, Dep(effect)]
+            ok: Annotated[bool, Gate("fine?")]
+
+            async def __call__(self) -> Second:
+                return Second(x=1)
+
+        class Second(Node):
+            x: int
+            more: Annotated[int, Dep(effect)]
+
+            async def __call__(self) -> None:
+                WORLD.do(f"second with {self.more}")
+
+        return Graph(start=First)
+
+    graph, first = before()
+    return graph, after(), first
+
+
+async def test_a_node_that_the_run_has_left_is_not_given_a_field_that_is_new(journal: Journal):
+    before, after, first = before_and_after()
+    WORLD.failing = {"second"}
+    with pytest.raises(NodeError):
+        await before.arun(first(), journal=journal, run_id="one")
+    WORLD.mend()
+    result = await after.resume("one", journal=journal)
+    assert not result.waiting
+    left = result.trace[0]
+    assert isinstance(left.client, Client)  # no journal holds it: it is made anew
+    assert "ok" not in left.__dict__
+    # The node where the run stands gets what it has not had.
+    assert WORLD.done == {"client": 2, "effect": 1, "second with 1": 1}
