@@ -72,7 +72,8 @@ async def answer(path: Path) -> None:
         for info in await journal.runs(status="waiting"):
             for gate in info.waiting:
                 print(f"{info.run_id}: {gate.question} Yes.")
-                done = await graph.answer(info.run_id, gate.address, True, scripted(), journal=journal)
+                where = info.run_id, gate.address
+                done = await graph.answer(*where, True, scripted(), journal=journal)
                 print(repr(done.result))
 
 

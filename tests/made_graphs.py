@@ -22,6 +22,7 @@ from bae.lm import Answer, Backend, Prompt
 from kept_runs import Trouble
 
 HEAD = """
+from collections.abc import AsyncIterator
 from typing import Annotated, Union
 from pydantic import BaseModel
 from bae import LM, Dep, Gate, Graph, Map, Node, Recall
@@ -243,6 +244,13 @@ class Made:
             return FillerBackend(self.outside, one_call=self.one_call)
         return Filler(self.outside)
 
+    @property
+    def stand_ins(self) -> dict[Any, Any]:
+        """What stands in for what no journal holds, in a replay."""
+        opening = {n: fn for n, fn in vars(self.names).items() if n.startswith("opening")}
+        values = {name: number(name) for name in opening}
+        return {fn: None if values[n] % 7 == 0 else values[n] for n, fn in opening.items()}
+
     def start(self) -> Any:
         return self.graph.start(value=5, items=[1, 2, 3], topic=self.names.Topic(name="t"))
 
@@ -285,11 +293,11 @@ def _source(d: _Draw) -> tuple[str, str]:
 
 
 def _function(d: _Draw) -> None:
-    kind = d.one("on_loop", "on_loop", "on_loop", "inline", "thread", "stumbling")
+    kind = d.one("on_loop", "on_loop", "on_loop", "inline", "thread", "stumbling", "opening")
     name = f"{kind}{next(d.numbers)}"
-    lists = d.maybe(5)
+    lists = kind != "opening" and d.maybe(5)
     parameters: list[str] = []
-    if d.functions:
+    if d.functions and kind != "opening":
         for place in range(d.upto(2)):
             annotation, marker = _source(d)
             parameters.append(f"p{place}: Annotated[{annotation}, {marker}]")
@@ -300,7 +308,9 @@ def _function(d: _Draw) -> None:
     what = f'f"{name} {{({given})!r}}"'
     out = "[v, v + 1]" if lists else "None if v % 7 == 0 else v"
     returns = "list[int]" if lists else "int | None"
-    on_loop = kind in ("on_loop", "stumbling")
+    on_loop = kind in ("on_loop", "stumbling", "opening")
+    if kind == "opening":
+        returns = f"AsyncIterator[{returns}]"
     define = "async def" if on_loop else "def"
     d.lines += ["", "", f"{define} {name}({', '.join(parameters)}) -> {returns}:"]
     if kind == "stumbling":
@@ -310,7 +320,7 @@ def _function(d: _Draw) -> None:
     else:
         d.lines.append(f"    v = number({name!r}, {given})" if given else f"    v = number({name!r})")
     act = f"await act({what}, {d.upto(4)})" if on_loop else f"act_sync({what})"
-    d.lines += [f"    {act}", f"    return {out}"]
+    d.lines += [f"    {act}", f"    {'yield' if kind == 'opening' else 'return'} {out}"]
     (d.lists if lists else d.functions).append(name)
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import pytest
 
-from bae import Dep, Graph, JournalError, Node, Recall
-from bae.journal import Journal, MemoryJournal, RunForked, SQLiteJournal
+from bae import Dep, Gate, Graph, JournalError, Node, Recall
+from bae.journal import Journal, MemoryJournal, RunForked, SQLiteJournal, StoredRun
 from bae.testing import ScriptedLM
 from kept_runs import World
 
@@ -125,3 +125,53 @@ async def test_a_change_that_the_node_refuses_is_told(journal: Journal, change: 
         await graph.fork("one", at=1, journal=journal, **change)
     assert caught.value.code == "bae-fork-field"
     assert len(await journal.runs()) == 1
+
+
+class Trip(Node):
+    at: int
+    journal: str
+    changed: int
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_field_that_is_called_as_a_parameter_can_be_changed(journal: Journal):
+    trips = Graph(start=Trip)
+    await trips.arun(Trip(at=1, journal="red", changed=0), journal=journal, run_id="trip")
+    other = {"at": 2, "journal": "blue", "changed": 1}
+    new = await trips.fork("trip", at=0, journal=journal, changed=other)
+    assert (await trips.resume(new, journal=journal)).trace == [Trip.model_validate(other)]
+
+
+class Refund(Node):
+    amount: int
+    approved: Annotated[bool, Gate("May I?")]
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_fork_at_the_node_that_a_run_waits_for_is_told_that_it_waits(journal: Journal):
+    refunds = Graph(start=Refund)
+    await refunds.arun(Refund(amount=1), journal=journal, run_id="refund")
+    with pytest.raises(JournalError, match="waits for the answer to 0:Refund.approved") as caught:
+        await refunds.fork("refund", at=0, journal=journal)
+    assert caught.value.code == "bae-fork-step"
+
+
+async def test_runs_that_only_wait_are_not_read_to_recover_the_others():
+    class Watched(MemoryJournal):
+        async def read(self, run_id: str) -> StoredRun:
+            reads.append(run_id)
+            return await super().read(run_id)
+
+    reads: list[str] = []
+    refunds, journal = Graph(start=Refund), Watched()
+    for number in range(5):
+        await refunds.arun(Refund(amount=number), journal=journal, run_id=f"r{number}")
+    await refunds.answer("r3", "approved", True, journal=journal, go_on=False)
+    reads.clear()
+    done = await refunds.recover(journal=journal, concurrency=2)
+    assert [each.run_id for each in done] == ["r3"]
+    assert set(reads) == {"r3"}
+    with pytest.raises(ValueError, match="concurrency=0"):
+        await refunds.recover(journal=journal, concurrency=0)

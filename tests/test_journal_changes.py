@@ -487,7 +487,7 @@ async def test_a_renamed_start_class_breaks_the_runs_of_the_old_one(store: Journ
 async def test_more_runs_than_a_page_are_all_looked_at(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("bae.journal.deployment.PAGE", 3)
+    monkeypatch.setattr("bae.journal.store._PAGE", 3)
     day = graph()
     for n in range(7):
         await parked(journal, f"r{n}", day)

@@ -25,6 +25,7 @@ from bae.exceptions import DepError
 from bae.journal import MemoryJournal
 from bae.journal.decoding import RecordedError, decode, graph_at
 from bae.journal.encoding import Encoder
+from bae.journal.keepable import notes, unkeepable
 from bae.journal.records import (
     AnswerJudged,
     AnswerRestarted,
@@ -48,13 +49,7 @@ from bae.journal.records import (
 )
 from bae.journal.sameness import same
 from bae.journal.store import Line
-from bae.journal.values import (
-    LIVE,
-    WITHHELD,
-    notes,
-    read_node,
-    unkeepable,
-)
+from bae.journal.values import LIVE, WITHHELD, read_node
 from bae.lm import report
 from bae.lm.usage import Attempt, Usage
 from bae.result import GraphResult

@@ -23,6 +23,8 @@ from bae.journal.commands import seconds_in
 from bae.testing import ScriptedLM
 from bae.testing.written_tests import GraphName, literal
 
+pytestmark = pytest.mark.once
+
 WARDROBE = """
 from __future__ import annotations
 
@@ -32,8 +34,6 @@ from typing import Annotated
 from pydantic import BaseModel
 
 from bae import Dep, Gate, Graph, Node, Recall
-
-pytestmark = pytest.mark.once
 
 
 class Weather(BaseModel):
@@ -590,3 +590,50 @@ async def test_the_functions_are_used_without_a_command_line(tmp_path):
     memory = MemoryJournal()
     await memory.export(tmp_path / "none.jsonl")
     assert await commands.runs(str(tmp_path / "none.jsonl")) == "no runs"
+
+
+# --- gates and deployments -----------------------------------------------------------------------
+
+
+def test_a_gate_is_answered_and_the_run_left_to_whoever_goes_on(journal, capsys):
+    asked = ("answer", "runs.db", "ask", "sure")
+    text = refused(capsys, *asked, "perhaps", "--graph", "wardrobe:asking")
+    assert "bae-gate-invalid" in text
+    assert "ask456: sure is answered" in said(capsys, *asked, "true", "--graph", "wardrobe:asking")
+    assert "(answered)" in said(capsys, "show", "runs.db", "ask456")
+    assert "bae-gate-answered" in refused(capsys, *asked, "true", "--graph", "wardrobe:asking")
+
+    async def go_on() -> list[Any]:
+        import wardrobe  # pyright: ignore[reportMissingImports]
+
+        async with SQLiteJournal("runs.db") as runs:
+            return await wardrobe.asking.recover(journal=runs)
+
+    (done,) = asyncio.run(go_on())
+    assert done.result.result.sure is True
+
+
+def test_a_deployment_that_breaks_runs_is_told_and_has_an_exit_code(journal, capsys):
+    assert "every unfinished run" in said(capsys, "check", "runs.db", "--graph", "wardrobe:asking")
+    text = (journal / "wardrobe.py").read_text()
+    changed = text.replace("    question: str\n", "    question: str\n    urgent: bool\n")
+    (journal / "changed.py").write_text(changed)
+    try:
+        assert main(["check", "runs.db", "--graph", "changed:asking"]) == 1
+    finally:
+        sys.modules.pop("changed", None)
+    out, err = capsys.readouterr()
+    assert "ask456 (Ask, waiting since" in out
+    assert "1 run of Ask cannot go on" in out
+    assert err == ""
+    assert "no module" in refused(capsys, "check", "runs.db", "--graph", "nothing:graph")
+    assert refused(capsys, "check", "runs.db", "--graph", "nonsense")
+
+
+def test_a_run_that_waits_elsewhere_is_cancelled_where_it_is_loaded(journal, capsys):
+    said(capsys, "export", "runs.db", "out.jsonl", "ask456")
+    said(capsys, "load", "one.db", "out.jsonl")
+    assert "cancelled" in said(capsys, "runs", "one.db")
+    said(capsys, "load", "two.db", "out.jsonl", "--unfinished", "keep")
+    assert "waiting" in said(capsys, "runs", "two.db")
+    assert said(capsys, "runs", "two.db", "--status", "interrupted") == "no runs\n"

@@ -94,13 +94,35 @@ async def test_what_is_exported_from_one_store_is_loaded_into_another_as_it_was(
         assert await journal.export(path) == 5
         stored = {s: await journal.read(f"run-{s}") for s in statuses}
     async with opened(second, tmp_path, "other.db") as journal:
-        loaded = await journal.load(path)
+        loaded = await journal.load(path, unfinished="keep")
         assert sorted(loaded) == sorted(f"run-{s}" for s in statuses)
         for status in statuses:
             same(await journal.read(f"run-{status}"), stored[status])
         # And it can be claimed, so that it can be gone on with.
         claim = await journal.claim("run-running")
         await journal.release(claim, "cancelled", [])
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_run_that_goes_on_elsewhere_is_cancelled_where_it_is_loaded(kind, tmp_path):
+    path = tmp_path / "runs.jsonl"
+    async with opened(kind, tmp_path) as journal:
+        for status in ("running", "waiting", "failed"):
+            await put(journal, status, status)
+        await journal.answer("waiting", "2:A.x", "1")
+        assert await journal.export(path) == 3
+    async with opened(kind, tmp_path, "other.db") as journal:
+        await journal.load(path)
+        infos = {info.run_id: info async for info in journal.every_run()}
+        assert (infos["failed"].status, infos["failed"].error) == ("failed", "ValueError: no")
+        for run_id, how in (("running", "under way"), ("waiting", "waiting")):
+            assert (infos[run_id].status, infos[run_id].waiting) == ("cancelled", ())
+            assert f"it was {how} where it was exported" in infos[run_id].error
+        assert (await journal.read("waiting")).answers == {"2:A.x": "1"}
+        assert await journal.runs(status="interrupted") == []
+        await journal.claim("running")  # whoever means to can go on with it
+        with pytest.raises(ValueError, match='give "cancel" or "keep"'):
+            await journal.load(path, unfinished="whatever")
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -131,7 +153,7 @@ async def test_runs_are_chosen_by_id_status_or_graph(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", STORES)
 async def test_more_runs_than_are_listed_at_once_are_all_exported(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("bae.journal.lines._PAGE", 3)
+    monkeypatch.setattr("bae.journal.store._PAGE", 3)
     async with opened(kind, tmp_path) as journal:
         for n in range(10):
             await put(journal, f"run-{n}")
@@ -183,6 +205,8 @@ async def test_a_store_that_has_no_way_of_its_own_to_put_a_run_does_it_in_steps(
 
 async def test_a_run_that_cannot_be_stored_to_its_end_is_not_there():
     class Full(MemoryJournal):
+        put = Journal.put  # that of a store which has none of its own
+
         async def answer(self, run_id: str, gate: str, value: str) -> bool:
             raise JournalError("the disk is full", code="bae-journal-full")
 
@@ -193,6 +217,11 @@ async def test_a_run_that_cannot_be_stored_to_its_end_is_not_there():
     with pytest.raises(JournalError, match="the disk is full"):
         await journal.put(await first.read("a"))
     assert await journal.runs() == []
+    await put(journal, "a")
+    before = await journal.read("a")
+    with pytest.raises(JournalError, match="the disk is full"):
+        await journal.put(await first.read("a"), replace=True)
+    assert await journal.read("a") == before
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -259,6 +288,7 @@ def stored_runs(draw: st.DrawFn) -> StoredRun:
         for n in range(count)
     )
     gates = draw(st.lists(st.builds(ParkedGate, TEXT, TEXT, TEXT, st.none() | st.floats(0, 9))))
+    answers = {gate: json.dumps(draw(JSON)) for gate in draw(st.lists(TEXT, max_size=3))}
     info = RunInfo(
         draw(TEXT.filter(bool)),
         draw(TEXT),
@@ -266,12 +296,11 @@ def stored_runs(draw: st.DrawFn) -> StoredRun:
         draw(st.floats(0, 2e9)),
         draw(st.floats(0, 2e9)),
         draw(TEXT),
-        waiting=tuple(gates),
+        waiting=tuple(replace(gate, answered=gate.address in answers) for gate in gates),
         error=draw(TEXT),
         parent=draw(st.none() | TEXT),
     )
     shape = draw(TEXT | st.dictionaries(TEXT, JSON, max_size=3).map(json.dumps))
-    answers = {gate: json.dumps(draw(JSON)) for gate in draw(st.lists(TEXT, max_size=3))}
     return StoredRun(info, shape, lines, answers)
 
 

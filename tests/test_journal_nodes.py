@@ -23,7 +23,7 @@ from pydantic import (
 from bae import Dep, Gate, JournalError, Map, Node, Recall
 from bae.journal.nodes import kept_node
 from bae.journal.sameness import same
-from bae.journal.values import dump_field, read_field
+from bae.journal.values import read_field
 
 
 class Place(BaseModel):
@@ -222,14 +222,14 @@ def test_what_pydantic_has_made_plain_is_kept() -> None:
 
 
 def test_one_field_is_written_and_read_by_itself() -> None:
-    assert dump_field(Judge, "allowed", True) == "true"
+    assert kept_node(Judge).dump_field("allowed", True) == "true"
     assert read_field(Judge, "allowed", "true") is True
     with pytest.raises(JournalError) as raised:
         read_field(Judge, "allowed", '"perhaps"')
     assert raised.value.code == "bae-journal-unreadable"
     assert "Judge.allowed" in str(raised.value)
     with pytest.raises(JournalError) as raised:
-        dump_field(Judge, "allowed", Client())
+        kept_node(Judge).dump_field("allowed", Client())
     assert raised.value.code == "bae-journal-field"
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 from dataclasses import replace as with_other
+from datetime import timedelta
 from functools import partial
+from time import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from bae import JournalError
 from bae.journal import MemoryJournal, ParkedGate, SQLiteJournal
+from bae.journal.store import Rewrite
 from journal_parts import SHAPE, begun, ended, ids, line, lines, numbers, refused
 
 GATE = ParkedGate("2:Refund.approved", "Refund.approved", "May I?", 2000.0)
@@ -110,7 +113,7 @@ async def test_a_run_has_one_owner(journal):
 
 
 async def test_of_two_who_claim_a_run_at_once_one_wins(journal):
-    await ended(journal)
+    await ended(journal, status="failed")
     results = await asyncio.gather(
         *(journal.claim("run") for _ in range(5)), return_exceptions=True
     )
@@ -138,7 +141,7 @@ async def test_a_released_run_says_how_it_came_out_and_can_be_claimed(journal):
 
 async def test_a_claim_that_was_given_up_is_good_for_nothing(journal):
     claim = await begun(journal)
-    await journal.release(claim, "ended", [])
+    await journal.release(claim, "cancelled", [])
     journal.note(claim, line(1))
     with refused("bae-run-taken"):
         await journal.append(claim, [line(1)])
@@ -149,6 +152,121 @@ async def test_a_claim_that_was_given_up_is_good_for_nothing(journal):
         await journal.append(claim, [line(1)])
     await journal.append(new, [line(1)])
     assert await numbers(journal) == [0, 1]
+
+
+async def test_a_run_that_has_ended_is_claimed_no_more(journal):
+    await ended(journal, count=3)
+    before = await journal.read("run")
+    with refused("bae-run-ended") as error:
+        await journal.claim("run")
+    assert error.value.run_id == "run"
+    assert await journal.read("run") == before
+
+
+async def test_a_gate_that_was_answered_is_listed_so(journal):
+    claim = await begun(journal)
+    other = ParkedGate("3:Refund.sum", "Refund.sum", "How much?")
+    await journal.release(claim, "waiting", [], [GATE, other])
+    assert [gate.answered for gate in (await journal.runs())[0].waiting] == [False, False]
+    await journal.answer("run", GATE.address, "true")
+    waiting = (with_other(GATE, answered=True), other)
+    assert (await journal.runs(status="waiting"))[0].waiting == waiting
+    assert (await journal.read("run")).info.waiting == waiting
+
+
+async def test_interrupted_runs_are_listed_alone(journal):
+    for number in range(7):
+        claim = await begun(journal, f"r{number}", graph="AB"[number % 2])
+        await journal.release(claim, "running", [])
+    claims = [await journal.claim(run_id) for run_id in ("r1", "r4")]
+    await ended(journal, "over")
+    assert await ids(journal, status="interrupted") == ["r6", "r5", "r3", "r2", "r0"]
+    assert await ids(journal, status="interrupted", limit=2, before="r5") == ["r3", "r2"]
+    assert await ids(journal, status="interrupted", graph="B") == ["r5", "r3"]
+    assert len(await ids(journal, status="running")) == 7
+    for claim in claims:
+        await journal.release(claim, "failed", [])
+    assert len(await ids(journal, status="interrupted")) == 5
+
+
+async def test_a_status_that_there_is_not_is_refused_with_those_there_are(journal):
+    await ended(journal)
+    for asked in (
+        journal.runs(status="nope"),
+        journal.prune(older_than=0, statuses=["nope"]),
+        anext(aiter(journal.every_run(status="nope"))),
+    ):
+        with pytest.raises(ValueError, match="'nope': give one of running, waiting, ended"):
+            await asked
+    assert await ids(journal) == ["run"]
+
+
+async def test_every_run_is_met_once_however_many_there_are(journal):
+    for number in range(450):
+        await ended(journal, f"r{number}", graph="AB"[number % 2])
+    newest = [f"r{number}" for number in reversed(range(450))]
+    assert [info.run_id async for info in journal.every_run()] == newest
+    odd = [info.run_id async for info in journal.every_run(status="ended", graph="B")]
+    assert odd == newest[::2]
+    assert [info async for info in journal.every_run(status="failed")] == []
+
+
+async def test_every_run_is_met_though_some_are_deleted_meanwhile(journal):
+    for number in range(250):
+        await ended(journal, f"r{number}")
+    met = []
+    async for info in journal.every_run():
+        met.append(info.run_id)
+        if len(met) == 200:  # the last of a page, and the one before it
+            await journal.delete(met[-2:])
+    assert met == [f"r{number}" for number in reversed(range(250))]
+
+
+async def test_a_run_takes_the_place_of_another_or_that_one_stays(journal):
+    await ended(journal, count=5, data='{"old": 1}')
+    await journal.answer("run", "g", "1")
+    other = MemoryJournal()
+    await journal.release(await begun(journal, "mine"), "failed", [])
+    await ended(other, count=2, data='{"new": 1}', status="failed")
+    new = await other.read("run")
+    with refused("bae-run-exists"):
+        await journal.put(new)
+    wrong = with_other(new, lines=(new.lines[0], new.lines[1]._replace(data="\ud800")))
+    if isinstance(journal, SQLiteJournal):
+        with pytest.raises((JournalError, UnicodeError)):
+            await journal.put(wrong, replace=True)
+        assert await numbers(journal) == [0, 1, 2, 3, 4]
+        assert (await journal.read("run")).answers == {"g": "1"}
+    await journal.put(new, replace=True)
+    assert await journal.read("run") == new
+    await journal.put(with_other(new, info=with_other(new.info, run_id="none")), replace=True)
+    assert await ids(journal) == ["none", "run", "mine"]
+
+
+async def test_a_run_that_was_put_keeps_when_it_began_and_what_it_was_forked_from(journal):
+    await ended(journal, "p", 2, at=50.0)
+    info = with_other((await journal.read("p")).info, run_id="f", started=7.0, parent="elsewhere")
+    await journal.put(with_other(await journal.read("p"), info=info))
+    assert (await journal.read("f")).info == info
+    assert (await journal.runs())[0] == info
+
+
+async def test_several_runs_are_rewritten_together_or_not_at_all(journal):
+    for run_id in ("a", "b"):
+        await ended(journal, run_id, 3)
+        await journal.answer(run_id, "g", "1")
+    changes = [Rewrite("a", [line(1, '{"new": 1}')], ["g"]), Rewrite("b", [line(3)], ["g"])]
+    before = [await journal.read(run_id) for run_id in ("a", "b")]
+    with pytest.raises(ValueError, match="no line 3"):
+        await journal.rewrite(changes)
+    assert [await journal.read(run_id) for run_id in ("a", "b")] == before
+    await journal.rewrite([changes[0], Rewrite("b", [line(2, '{"new": 2}')])])
+    read = [await journal.read(run_id) for run_id in ("a", "b")]
+    assert [run.lines[n].data for run, n in zip(read, (1, 2), strict=True)] == [
+        '{"new": 1}',
+        '{"new": 2}',
+    ]
+    assert [run.answers for run in read] == [{}, {"g": "1"}]
 
 
 async def test_a_claim_of_another_journal_is_refused(journal, tmp_path):
@@ -306,6 +424,12 @@ async def test_a_run_that_somebody_is_at_work_on_is_not_deleted(journal):
     await journal.append(claim, [line(1)])
     await journal.release(claim, "ended", [])
     assert await journal.delete(["run"]) == 1
+
+
+async def test_an_age_may_be_a_timedelta(journal):
+    await ended(journal, at=time() - 7200)
+    assert await journal.prune(older_than=timedelta(hours=3)) == 0
+    assert await journal.prune(older_than=timedelta(hours=1)) == 1
 
 
 async def test_runs_are_pruned_by_age_and_status(journal):

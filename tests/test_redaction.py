@@ -565,7 +565,7 @@ async def test_a_cancelled_redaction_leaves_the_run_to_whoever_comes_next():
             super().__init__()
             self.replacing = asyncio.Event()
 
-        async def replace(self, run_id: str, lines: Any, forget: Any = ()) -> None:
+        async def rewrite(self, changes: Any) -> None:
             self.replacing.set()
             await asyncio.Event().wait()
 

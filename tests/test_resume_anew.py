@@ -127,7 +127,7 @@ async def test_items_are_kept_where_only_what_made_their_list_is_not(journal: Jo
     assert WORLD.done["do a"] == WORLD.done["names"] == 1
 
 
-SET_PROGRAM = '''
+SET_PROGRAM = """
 from __future__ import annotations
 import asyncio, sys
 from typing import Annotated
@@ -166,7 +166,7 @@ async def main() -> None:
         print(*result.result.loud)
 
 asyncio.run(main())
-'''
+"""
 
 
 def test_the_items_of_a_set_have_the_same_numbers_in_every_process(tmp_path: Path):

@@ -153,10 +153,10 @@ def without_people(done: Counter[str]) -> Counter[str]:
     return Counter({what: times for what, times in done.items() if not what.startswith("gate")})
 
 
-PARTS = ("gate", "thread", "wrong", "lm answer Choice")
+PARTS = ("gate", "thread", "wrong", "lm answer Choice", "opening")
 """Effects that are not recorded at once, being parts of something: a call in a thread, a request
 that was answered wrongly, the first of two requests that a body makes by one call of `lm.decide`.
-Where the run is interrupted before the rest, they are done again."""
+Where the run is interrupted before the rest, they are done again. So is what opens something."""
 
 
 def assert_once(made: Made, wanted: Counter[str], stopped: int) -> None:
@@ -227,7 +227,7 @@ def test_a_replay_comes_to_the_same_with_nothing_called_but_bodies(made: Made):
 async def assert_replays(made: Made, journal: Journal, run_id: str, wanted: Came) -> None:
     made.outside.__init__()
     try:
-        result = await made.graph.replay(run_id, journal=journal)
+        result = await made.graph.replay(run_id, journal=journal, dep_cache=made.stand_ins)
     except BaeError as error:
         came = Came(error.trace, error)
     else:

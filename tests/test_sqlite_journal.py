@@ -20,6 +20,7 @@ from bae.journal import SQLiteJournal
 from bae.journal.processes import has_died, own_name
 from bae.journal.sqlite_reading import page_query
 from bae.journal.sqlite_runs import LINES_OF_A_RUN
+from bae.journal.store import Rewrite
 from journal_parts import begun, ended, ids, line, lines, numbers, printed, program, refused
 
 pytestmark = pytest.mark.once
@@ -199,7 +200,7 @@ async def test_a_cancelled_append_is_stored_all_the_same(path):
 
 async def test_a_claim_whose_waiter_was_cancelled_is_given_up(path):
     async with SQLiteJournal(path) as journal:
-        await ended(journal)
+        await ended(journal, status="failed")
 
         async def nobodys():
             return len(runs := await journal.runs()) == 2 and not any(run.owner for run in runs)
@@ -547,7 +548,7 @@ async def test_the_word_of_an_owner_is_renewed_however_idle_it_is(path):
         await until(renewed)
         with refused("bae-run-owned"):
             await other.claim("run")
-        await journal.release(claim, "ended", [])
+        await journal.release(claim, "failed", [])
         await other.claim("run")
 
 
@@ -685,6 +686,38 @@ async def test_replacing_says_when_somebody_else_keeps_the_old_lines_in_the_log(
             assert b'{"old": 1}' not in file.read_bytes()
 
 
+async def test_a_redaction_of_many_runs_writes_the_file_anew_once_and_only_if_it_must(path):
+    async with SQLiteJournal(path) as journal:
+        for number in range(5):
+            await ended(journal, f"r{number}", data='{"old": 1}')
+        reading = sqlite3.connect(path)
+
+        def written():
+            return reading.execute("pragma schema_version").fetchone()[0]
+
+        before = written()
+        await journal.rewrite([Rewrite(f"r{n}", [line(0, "{}")]) for n in range(5)])
+        assert written() == before + 1, "a VACUUM counts it up by one"
+        await journal.rewrite([Rewrite(f"r{n}", []) for n in range(5)])
+        assert written() == before + 1
+        reading.close()
+
+
+async def test_what_could_not_be_got_rid_of_is_got_rid_of_by_the_next(path):
+    async with SQLiteJournal(path, busy_timeout=0.05) as journal:
+        await ended(journal, data='{"old": 1}')
+        reading = sqlite3.connect(path)
+        reading.execute("begin")
+        reading.execute("select * from lines").fetchone()
+        with refused("bae-journal-locked"):
+            await journal.rewrite([Rewrite("run", [line(0, '{"new": 1}')])])
+        reading.close()
+    async with SQLiteJournal(path) as journal:
+        await journal.rewrite([Rewrite("run", [])])
+        for file in path.parent.iterdir():
+            assert b'{"old": 1}' not in file.read_bytes()
+
+
 async def test_the_file_can_be_read_by_a_person_with_sqlite_alone(path):
     async with SQLiteJournal(path) as journal:
         await ended(journal, count=2, at=0.0)
@@ -725,3 +758,72 @@ def test_a_process_is_known_to_be_gone_only_where_that_can_be_seen():
     with subprocess.Popen([sys.executable, "-c", ""]) as other:
         os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
         assert has_died(f"{host}:{other.pid}:{world}.1:{token}"), "nobody has taken note of its end"
+
+
+@seen_to_die
+def test_a_process_that_cannot_be_looked_at_has_not_died():
+    text = """
+import os, resource, sys
+from bae.journal.processes import has_died
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+print(has_died(sys.argv[1]))  # what it takes to look is remembered
+held = []
+try:
+    while True:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+print(has_died(sys.argv[1]))
+"""
+    with program(text, own_name()) as other:
+        assert other.communicate(timeout=BOUND)[0].split() == ["False", "False"]
+
+
+@seen_to_die
+async def test_what_the_dead_have_left_is_deleted_and_so_are_their_names(path):
+    for _ in range(2):
+        with program(OWNER, path, 3600) as owner:
+            owner.stdout.readline()
+            async with SQLiteJournal(path) as journal:
+                assert await journal.delete(["run", "other"]) == 0
+                owner.kill()
+                owner.wait()
+                assert await journal.delete(["run", "other"]) == 2
+                await ended(journal)
+                await journal.delete(["run"])
+            owner.communicate()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("select * from owners").fetchall() == []
+    connection.close()
+
+
+@seen_to_die
+async def test_the_run_of_a_dead_owner_can_be_replaced(path):
+    with program(OWNER, path, 3600) as owner:
+        owner.stdout.readline()
+        async with SQLiteJournal(path) as journal:
+            stored = await journal.read("run")
+            with refused("bae-run-owned"):
+                await journal.put(stored, replace=True)
+            owner.kill()
+            owner.wait()
+            await journal.put(stored, replace=True)
+            assert (await journal.read("run")).info.owner is None
+        owner.communicate()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no such rights")
+async def test_a_new_journal_is_for_its_user_alone(path):
+    async with SQLiteJournal(path) as journal:
+        await begun(journal)
+        modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    assert set(modes.values()) == {0o600}
+    assert len(modes) == 3, modes
+
+
+async def test_a_file_that_is_there_keeps_its_rights(path):
+    path.touch(0o640)
+    mode = path.stat().st_mode
+    async with SQLiteJournal(path) as journal:
+        await begun(journal)
+    assert path.stat().st_mode == mode

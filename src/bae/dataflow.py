@@ -186,6 +186,8 @@ class Dataflow:
             if flight is not None:
                 flight.interest += 1
                 return flight
+        elif place.run.keeper is not None and (known := place.run.keeper.done(place)) is not NOTHING:
+            return landed(place, known)
         inputs = [(name, self.dep(below, place.below(name))) for name, below in call.inputs]
 
         async def work(flight: Flight) -> Any:
@@ -326,7 +328,7 @@ class Dataflow:
         failure: BaseException | None = None
         try:
             assert flight.work is not None
-            with collected(partial(run.watch, flight.by)) as used:
+            with collected(partial(run.watch, flight.by, step=place.step)) as used:
                 try:
                     value = await flight.work(flight)
                 finally:
@@ -400,7 +402,7 @@ def lm_of(flight: Flight) -> LM | None:
         return run.lm
     place = flight.place
     by = f"{place.node_type.__name__}.{place.field}{place.route}"
-    return run.keeper.lm(run, place.step, by, lambda: run.lm)
+    return run.keeper.lm(run, place.step, by, lambda: run.lm, flight.key)
 
 
 def landed(place: Place, value: Any, given: bool = False) -> Flight:

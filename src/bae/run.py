@@ -147,9 +147,10 @@ class Run:
             run.by_name[name] = shared(name)
         return run.by_name[name]
 
-    def watch(self, by: str, event: Event) -> None:
-        """Write down what an LM tells of a call while it lasts."""
-        place = time(), self.path, self.step, by
+    def watch(self, by: str, event: Event, step: int | None = None) -> None:
+        """Write down what an LM tells of a call while it lasts; `step` is of one that was started
+        early."""
+        place = time(), self.path, self.step if step is None else step, by
         match event:
             case str():
                 self.log.append(TextArrived(*place, event))

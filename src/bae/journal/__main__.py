@@ -11,9 +11,10 @@ from typing import Any, Final, get_args
 
 from bae.exceptions import BaeError
 from bae.journal import commands
-from bae.journal.store import Status
+from bae.journal.store import Listed, Status
 
-Command = Callable[[Namespace], Coroutine[Any, Any, str]]
+Command = Callable[[Namespace], Coroutine[Any, Any, str | tuple[str, bool]]]
+"""What to do; it answers what to print, and whether all is well where that is the question."""
 
 ABOUT: Final = """\
 Look into a journal of runs, and take runs out of it.
@@ -28,8 +29,8 @@ examples:
   python -m bae.journal why runs.db 3f2a Outfit.mood
   python -m bae.journal test runs.db 3f2a --graph wardrobe.nodes:graph -o tests/test_outfit.py
 
-The exit code is 0 when it is done, 1 when it could not be done, and 2 when the
-command line makes no sense.
+The exit code is 0 when it is done, 1 when it could not be done or `check` found runs
+that would break, and 2 when the command line makes no sense.
 """
 
 
@@ -37,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do what a command line says, and answer the exit code."""
     options = parser().parse_args(arguments)
     try:
-        said = asyncio.run(options.command(options))
+        answer: str | tuple[str, bool] = asyncio.run(options.command(options))
+        said, well = answer if isinstance(answer, tuple) else (answer, True)
         if said:
             print(said)
         sys.stdout.flush()
@@ -52,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    return 0
+    return 0 if well else 1
 
 
 def parser() -> ArgumentParser:
@@ -116,6 +118,31 @@ def add_commands(whole: ArgumentParser) -> None:
     made.add_argument("--step", type=int, help="of which node, where there are several")
 
     made = command(
+        "answer",
+        lambda o: commands.answer(o.file, o.run, o.gate, o.value, o.graph),
+        "answer a gate that a run waits for",
+        "GATE is its address, the field as Refund.approved, or the field alone. VALUE is JSON,\n"
+        "as true or 3; what is none is text. The answer is stored, and whoever goes on with the\n"
+        "run takes it.",
+    )
+    made.add_argument("run", metavar="RUN")
+    made.add_argument("gate", metavar="GATE")
+    made.add_argument("value", metavar="VALUE")
+    _graph_option(made)
+
+    made = command(
+        "check",
+        lambda o: commands.check(o.file, o.graph, was=o.was),
+        "list the unfinished runs that the code of today would break",
+        "Run it with the new code before you deploy it. It changes nothing; the exit code is 1\n"
+        "where there are such runs.",
+    )
+    _graph_option(made)
+    made.add_argument(
+        "--was", metavar="NAME", action="append", default=[], help="what the graph was called"
+    )
+
+    made = command(
         "export",
         lambda o: commands.export(
             o.file, o.out, o.runs, status=o.status, graph=o.graph, force=o.force
@@ -130,9 +157,13 @@ def add_commands(whole: ArgumentParser) -> None:
 
     made = command(
         "load",
-        lambda o: commands.load(o.file, o.source, existing=o.existing),
+        lambda o: commands.load(
+            o.file, o.source, existing=o.existing, unfinished=o.unfinished
+        ),
         "read runs from a file of JSON lines into a journal",
-        "The journal is made where there is none. A run is loaded whole or not at all.",
+        "The journal is made where there is none. A run is loaded whole or not at all. One\n"
+        "that is under way or waits is cancelled here, so that nobody goes on with it by\n"
+        "accident: graph.resume does, if you mean to.",
     )
     made.add_argument("source", metavar="IN.jsonl", help="what `export` has written; - reads it")
     made.add_argument(
@@ -140,6 +171,12 @@ def add_commands(whole: ArgumentParser) -> None:
         choices=["refuse", "keep", "replace"],
         default="refuse",
         help="what to do with a run that is there already (refuse)",
+    )
+    made.add_argument(
+        "--unfinished",
+        choices=["cancel", "keep"],
+        default="cancel",
+        help="what to do with a run that has not ended (cancel)",
     )
 
     made = command(
@@ -189,9 +226,7 @@ def add_commands(whole: ArgumentParser) -> None:
         "what it was. It needs no LM and no network.",
     )
     made.add_argument("run", metavar="RUN")
-    made.add_argument(
-        "--graph", required=True, metavar="MODULE:GRAPH", help="as package.module:graph"
-    )
+    _graph_option(made)
     made.add_argument("-o", "--output", required=True, metavar="tests/test_X.py")
     made.add_argument("--force", action="store_true", help="replace files that are there")
 
@@ -199,12 +234,18 @@ def add_commands(whole: ArgumentParser) -> None:
 _OVER: Final[tuple[Status, ...]] = ("ended", "failed", "cancelled")
 
 
+def _graph_option(made: ArgumentParser) -> None:
+    made.add_argument(
+        "--graph", required=True, metavar="MODULE:GRAPH", help="as package.module:graph"
+    )
+
+
 def _filters(made: ArgumentParser) -> None:
     made.add_argument(
         "--status",
-        choices=get_args(Status),
+        choices=get_args(Listed),
         metavar="STATUS",
-        help=f"only those of this status: {', '.join(get_args(Status))}",
+        help=f"only those of this status: {', '.join(get_args(Listed))}",
     )
     made.add_argument("--graph", metavar="NAME", help="only those of this graph")
 

@@ -191,7 +191,7 @@ def _refused_answers(
 
 def _class_at(graph: Graph[Any, Any], path: str, name: str) -> type[Node]:
     """A class by its name, in the graph that runs at a path; KeyError where there is none."""
-    from bae.journal.nodes import call_at
+    from bae.journal.routes import call_at
 
     for part in segments(path) or ():
         call = call_at(plan_of(_class_at(graph, "", part.node)).fields[part.field], part.route)

@@ -1,9 +1,10 @@
 """What one does with a journal at a terminal: list runs, read one, ask where a value came from,
-export, load, prune, redact, and make a test of a run. Each is a function that answers with what is
+answer a gate, check a deployment, export, load, prune, redact, and make a test of a run. Each is a function that answers with what is
 to be printed; `__main__.py` reads the command line."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -17,16 +18,16 @@ from bae.exceptions import JournalError
 from bae.journal.printing import story_of, table_of
 from bae.journal.recorded import RecordedRuns, is_sqlite
 from bae.journal.run_lines import write_run
-from bae.journal.store import Journal, Status
+from bae.journal.store import Journal, Listed, Status
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.lines import Existing
+    from bae.journal.lines import Existing, Unfinished
     from bae.testing.written_tests import GraphName
 
 
 async def runs(
-    file: str, *, status: Status | None = None, graph: str | None = None, limit: int = 50
+    file: str, *, status: Listed | None = None, graph: str | None = None, limit: int = 50
 ) -> str:
     """The newest runs of a journal, or of a file that was exported, as a table."""
     async with _to_read(file) as journal:
@@ -54,7 +55,7 @@ async def export(
     to: str,
     run_ids: Sequence[str] = (),
     *,
-    status: Status | None = None,
+    status: Listed | None = None,
     graph: str | None = None,
     force: bool = False,
 ) -> str:
@@ -68,11 +69,13 @@ async def export(
     return "" if to == "-" else f"{to}: {_count(count)}"
 
 
-async def load(file: str, source: str, *, existing: Existing = "refuse") -> str:
+async def load(
+    file: str, source: str, *, existing: Existing = "refuse", unfinished: Unfinished = "cancel"
+) -> str:
     """Read runs from a file of JSON lines into a journal, which is made where there is none."""
     async with _to_write(file, new=True) as journal:
         start: str | IO[bytes] = sys.stdin.buffer if source == "-" else source
-        loaded = await journal.load(start, existing=existing)
+        loaded = await journal.load(start, existing=existing, unfinished=unfinished)
     return "\n".join([f"{file}: {_count(len(loaded))} loaded", *(f"  {run}" for run in loaded)])
 
 
@@ -95,19 +98,43 @@ async def redact(file: str, run: str, places: Sequence[str], *, copies: bool = F
     return str(done).replace("copies=True", "--copies")
 
 
+async def check(file: str, graph: str, *, was: Sequence[str] = ()) -> tuple[str, bool]:
+    """Which unfinished runs the classes of today would break, and whether there are none."""
+    from bae.journal.deployment import check
+
+    found = _graph(_named(graph))
+    async with _to_read(file) as journal:
+        broken = await check(found, journal, was=was)
+    if not broken:
+        return f"{file}: every unfinished run of {found.name} can go on", True
+    said = "\n".join(map(str, broken))
+    return f"{said}\n{file}: {_count(len(broken))} of {found.name} cannot go on", False
+
+
+async def answer(file: str, run: str, gate: str, value: str, graph: str) -> str:
+    """Store the answer to a gate, for whoever goes on with the run. The value is JSON, or the text
+    that it is where it is none."""
+    found = _graph(_named(graph))
+    try:
+        said: Any = json.loads(value)
+    except ValueError:
+        said = value
+    async with _to_write(file) as journal:
+        run_id = await _id_of(journal, run)
+        await found.answer(run_id, gate, said, journal=journal, go_on=False)
+    return f"{run_id}: {gate} is answered; graph.recover or graph.resume goes on with the run"
+
+
 async def write_test(file: str, run: str, graph: str, output: str, *, force: bool = False) -> str:
     """Make a test of a run: a pytest file, and the recording that it replays beside it."""
-    from bae.testing.written_tests import GraphName, source_of_test
+    from bae.testing.written_tests import source_of_test
 
     target = Path(output)
     cassette = target.with_suffix(".jsonl")
     if target.suffix != ".py":
         raise _refused(f"{output} is no Python file", fix="write -o tests/test_….py")
     _refuse_existing([target, cassette], force)
-    try:
-        name = GraphName.read(graph)
-    except ValueError as error:
-        raise _refused(str(error)) from error
+    name = _named(graph)
     async with _to_read(file) as journal:
         stored = await journal.read(await _id_of(journal, run))
     info = stored.info
@@ -192,6 +219,15 @@ async def _id_of(journal: Journal, said: str) -> str:
     if found:
         what = f"several runs begin with {said}: {', '.join(found)}"
     raise _refused(what, fix="list them with: runs FILE")
+
+
+def _named(graph: str) -> GraphName:
+    from bae.testing.written_tests import GraphName
+
+    try:
+        return GraphName.read(graph)
+    except ValueError as error:
+        raise _refused(str(error)) from error
 
 
 def _graph(name: GraphName) -> Graph[Any, Any]:

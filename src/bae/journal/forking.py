@@ -88,8 +88,8 @@ def _with(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
     if withheld:
         example = ", ".join(f"{name}=…" for name in withheld)
         raise JournalError(
-            f"{cls.__name__} needs {', '.join(withheld)}, which the journal does not have: secrets "
-            "are not stored",
+            f"{cls.__name__} needs {', '.join(withheld)}, which the journal does not have: it was "
+            "withheld as a secret, or redacted",
             run_id=run_id,
             code="bae-journal-secret",
             fix=f"give it to the fork: {example}",

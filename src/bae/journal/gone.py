@@ -8,9 +8,8 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.calls import CallPlan
-from bae.journal.shapes import Json, Segment, parameters, segments
-from bae.plan import FieldPlan
+from bae.journal.routes import call_at
+from bae.journal.shapes import Json, Segment, segments
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -85,22 +84,12 @@ def _is_gone(graph: Graph[Any, Any], node: str, field: str, route: str) -> bool:
     fields = next((p.fields for cls, p in graph.plans.items() if cls.__name__ == node), None)
     if fields is None:
         return False
-    return field not in fields or (bool(route) and _call(fields[field], route) is None)
+    return field not in fields or (bool(route) and call_at(fields[field], route) is None)
 
 
 def _inside(graph: Graph[Any, Any], part: Segment) -> Graph[Any, Any] | None:
     for cls, plan in graph.plans.items():
         if cls.__name__ == part.node:
-            call = _call(plan.fields[part.field], part.route)
+            call = call_at(plan.fields[part.field], part.route)
             return None if call is None else call.graph
     return None
-
-
-def _call(field: FieldPlan, route: str) -> CallPlan | None:
-    call = field.call
-    for parameter in parameters(route):
-        below = None if call is None else dict(call.inputs).get(parameter)
-        if below is None:
-            return None
-        call = below.call
-    return call

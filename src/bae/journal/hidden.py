@@ -8,8 +8,9 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from bae.journal.keepable import every_graph, routes
-from bae.journal.nodes import KeptNode, call_at, kept_node
+from bae.journal.keepable import every_graph
+from bae.journal.nodes import KeptNode, kept_node
+from bae.journal.routes import call_at, routes
 from bae.recall import holders_for
 
 if TYPE_CHECKING:

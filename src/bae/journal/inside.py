@@ -7,12 +7,11 @@ import re
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
-from bae.calls import CallPlan
 from bae.exceptions import JournalError
-from bae.journal.nodes import call_at
+from bae.journal.routes import call_at
 from bae.journal.values import Unkept
 from bae.node import Node
-from bae.plan import FieldPlan, plan_of
+from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -46,18 +45,11 @@ def graph_inside(graph: Graph[Any, Any], path: str) -> Graph[Any, Any]:
             raise Refused(f"{path!r} is no place in a run")
         cls = next((c for c in graph.plans if c.__name__ == found[2]), None)
         field = plan_of(cls).fields.get(found[3]) if cls is not None else None
-        call = _call(field, found[4]) if field is not None else None
+        call = call_at(field, found[4]) if field is not None else None
         if call is None or call.graph is None:
             raise Refused(f"the graph {graph.name} runs no graph for {segment}")
         graph = call.graph
     return graph
-
-
-def _call(field: FieldPlan, route: str) -> CallPlan | None:
-    try:
-        return call_at(field, route)
-    except KeyError:
-        return None
 
 
 class Inside:

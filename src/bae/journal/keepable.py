@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from bae.calls import CallPlan, every_call
+from bae.calls import every_call
 from bae.journal.nodes import KeptNode, kept_node
+from bae.journal.routes import routes
 from bae.problem import Problem
 
 if TYPE_CHECKING:
@@ -89,14 +90,6 @@ def _of_source(kept: KeptNode, name: str, place: str) -> Iterator[Problem]:
                 f"{place}{route}",
                 f"a journal does not write it, so it is made anew when a run is resumed: {why}",
             )
-
-
-def routes(call: CallPlan | None, before: str = "") -> Iterator[str]:
-    """The ways to a call and to whatever it waits for."""
-    if call is not None:
-        yield before
-        for parameter, below in call.inputs:
-            yield from routes(below.call, f"{before}({parameter})")
 
 
 def _why_secret(kept: KeptNode, name: str) -> str:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bae.exceptions import JournalError
 from bae.journal.nodes import kept_node
-from bae.journal.recording import Recording
+from bae.journal.recording import Place as Spot
+from bae.journal.recording import Recording, shared_at
 from bae.journal.records import (
     LMAnswered,
     Record,
@@ -60,6 +61,11 @@ class Keeper:
         self._begun = begun
         self._n = lines
         self._broken: JournalError | None = None
+        self._asking: dict[tuple[str, int, str], tuple[str, int, str]] = {}
+        """Under which place the answers are recorded to a dependency that asks from another."""
+        self._inside: set[str] = set()
+        """The graphs inside that have begun, or gone on, in this process: one that does so again
+        is begun anew, and not where it was."""
         self._anew: set[str] = set()
         """The maps whose items are made anew, by path."""
         # An LM may tell of an answer from a thread of its own.
@@ -74,8 +80,9 @@ class Keeper:
         """Store a run that begins; one that is resumed is stored already."""
         started = RunStarted(time(), run.path, 0, run.run_id, graph.name, start, run.max_iters)
         if run.path:
-            if self._is_other_item(run.path, start):
+            if run.path in self._inside or self._is_other_item(run.path, start):
                 self.past.forget(run.path)
+            self._inside.add(run.path)
             if run.path not in self.past.started:
                 self.past.started[run.path] = start
                 self.note(run, started)
@@ -146,17 +153,25 @@ class Keeper:
         """What the LM filled the last time; None where it is not recorded."""
         node = self.past.filled.get((run.path, run.step))
         if node is not None:
+            spot = run.path, run.step, plan.node
             run.given_up = frozenset(
                 field.name
                 for field in plan.context
-                if (run.path, run.step, plan.node, field.name, "") in self.past.failed
+                if field.name not in node.__dict__ and self._stood((*spot, field.name, ""), field)
             )
         return node
 
     def source(self, place: Place) -> Any:
         """The value that a source came to the last time, or `NOTHING`."""
         spot = place.run.path, place.step, place.node_type, place.field, place.route
-        return self.past.sources.get(spot, NOTHING)
+        known = self.past.sources.get(spot, NOTHING)
+        if known is NOTHING and place.route:
+            return self.past.inputs.get(shared_at(spot), NOTHING)
+        return known
+
+    def done(self, place: Place) -> Any:
+        """The same for one whose inputs are not needed then."""
+        return self.source(place)
 
     def graph_path(self, key: Hashable, path: str) -> str:
         """Where a graph runs that is run once for the whole run: at the path where it began, which
@@ -177,12 +192,17 @@ class Keeper:
     def left_out(
         self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
     ) -> Sequence[FieldPlan]:
-        """The fields that the node which is made whole does without: the run has left it, and it
-        had them not when it was there."""
-        if not self.past.new_fields:
+        """The fields that the node which is made whole does without. It was whole before: their
+        defaults stood, or the run has left it, and it had them not when it was there."""
+        spot = run.path, len(run.trace)
+        if spot not in self.past.nodes:
             return ()
-        spot = run.path, len(run.trace), plan.node
-        return [field for field in absent if self.past.has_none((*spot, field.name, ""))]
+        return [
+            field
+            for field in absent
+            if self._stood(place := (*spot, plan.node, field.name, ""), field)
+            or (self.past.new_fields and self.past.has_none(place))
+        ]
 
     def without(self, node: Node, values: Mapping[str, Any]) -> Node:
         """A node that the run has left, with the values that it had and not with more."""
@@ -225,16 +245,27 @@ class Keeper:
     ) -> LMAnswered | None:
         """What an LM has answered to the same question from the same place before, each answer
         once; None where it has not."""
-        answers = self.past.asked.get((run.path, step, by), [])
+        spot = run.path, step, by
+        answers = self.past.asked.get(self._asking.get(spot, spot), [])
         for index, answer in enumerate(answers):
             if (answer.method, answer.asked, answer.target) == (method, asked, target):
                 return answers.pop(index)
         return None
 
-    def lm(self, run: Run, step: int, by: str, lm: Callable[[], LM | None]) -> LM | None:
-        """The LM as a body or a dependency gets it: one whose answers are kept."""
+    def lm(
+        self,
+        run: Run,
+        step: int,
+        by: str,
+        lm: Callable[[], LM | None],
+        key: Hashable = None,
+    ) -> LM | None:
+        """The LM as a body or a dependency gets it: one whose answers are kept. What is called once
+        for the whole run has a `key`: it may have asked for somebody else."""
         from bae.journal.asked import Asked
 
+        if key is not None and key in self.past.asking:
+            self._asking[run.path, step, by] = self.past.asking[key]
         return None if lm() is None else Asked(self, run, step, by, lm)
 
     def forget(self, path: str) -> None:
@@ -277,6 +308,13 @@ class Keeper:
             return False
         held, given = recorded.__dict__, start.__pydantic_fields_set__ & start.__dict__.keys()
         return not all(name in held and held[name] == start.__dict__[name] for name in given)
+
+    def _stood(self, place: Spot, field: FieldPlan) -> bool:
+        """Whether the default of a field stood that a recorded node does not have: its value is not
+        made anew, and it has been there to have one."""
+        named = f"{place[2].__name__}.{field.name}"
+        is_new = named in self.past.new_fields
+        return not field.required and not is_new and not self.past.is_anew(place)
 
     def _take(self, claim: Claim) -> None:
         self._claim = claim

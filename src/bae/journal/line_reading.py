@@ -116,6 +116,7 @@ class LineReading:
     def source_started(self, line: Line, here: Inside, data: Data) -> Record:
         cls, field, route = self._field(here, data)
         source = _source(data)
+        self.rebuilt.asked(here, line.step, cls, field, route)
         return SourceStarted(*_place(line), cls, field, source, data.text("by"), route)
 
     def source_ended(self, line: Line, here: Inside, data: Data) -> Record:

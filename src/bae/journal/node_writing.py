@@ -36,9 +36,7 @@ class NodeWriting:
         config = exact_config(model_config_of(kept.cls), "exact")
         self._serializer = compiled(SchemaSerializer, schema, config)
         self._checks = [
-            (name, check)
-            for name in certain
-            if (check := _check(kept, name)) is not None
+            (name, check) for name in certain if (check := _check(kept, name)) is not None
         ]
         self._open = any(kept.fields[n].facts.open for n in certain)
         self._head = f'{{"type":{quoted(kept.cls.__name__)},"fields":'

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from bae.calls import CallPlan
 from bae.draft import field_schema, model_config_of, validated
 from bae.exceptions import JournalError, describe, faults
+from bae.journal.routes import asked_at
 from bae.journal.sameness import is_plain
 from bae.journal.values import Kept, Unkeepable
 from bae.node import Node
-from bae.plan import FieldPlan, plan_of
+from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.journal.kept_calls import KeptGraph
@@ -61,8 +61,10 @@ class KeptNode:
         if found is None:
             from bae.journal.kept_calls import kept_call
 
-            call = call_at(self.plan.fields[field], route)
-            found = self.fields[field] if call is None else kept_call(call)
+            asked = asked_at(self.plan.fields[field], route)
+            if asked is None:
+                raise KeyError(f"{field}{route}")
+            found = self.fields[field] if asked.call is None else kept_call(asked.call)
             self._calls[field, route] = found
         return found
 
@@ -153,17 +155,6 @@ class KeptNode:
         )
 
 
-def call_at(field: FieldPlan, route: str) -> CallPlan | None:
-    """The call behind a field, or behind a parameter that `route` leads to; None for a gate.
-    Raises KeyError where there is no such parameter."""
-    call = field.call
-    for parameter in route[1:-1].split(")(") if route else ():
-        if call is None:
-            raise KeyError(route)
-        call = dict(call.inputs)[parameter].call
-    return call
-
-
 def unreadable(place: str, error: BaseException) -> JournalError:
     """What is raised where today's classes refuse what was recorded."""
     said = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
@@ -181,10 +172,11 @@ def secret_needed(names: Iterable[str]) -> JournalError:
     listed = list(names)
     example = ", ".join(f'"{name}": …' for name in listed)
     return JournalError(
-        f"the run needs {', '.join(listed)}, which the journal does not have: secrets are not "
-        "stored",
+        f"the run needs {', '.join(listed)}, which the journal does not have: it was withheld as a "
+        "secret, or redacted",
         code="bae-journal-secret",
-        fix=f"give it again: given={{{example}}}; a journal with secrets=True stores them",
+        fix=f"give it again: given={{{example}}}; a journal with secrets=True keeps the secrets of "
+        "new runs",
     )
 
 

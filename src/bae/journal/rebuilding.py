@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from bae.calls import CallPlan, every_call
 from bae.exceptions import JournalError
 from bae.journal.inside import SEGMENT, Inside, Refused, graph_inside
-from bae.journal.nodes import call_at, kept_node, unreadable
-from bae.journal.recording import call_at as asked_at
+from bae.journal.nodes import kept_node, unreadable
+from bae.journal.recording import call_at as shared_call
+from bae.journal.recording import is_inside
+from bae.journal.routes import asked_at, call_at
 from bae.journal.values import LIVE, WITHHELD, Unkept
 from bae.markers import Dep, Gate, Map, OpenGate
 from bae.node import Node
@@ -34,6 +36,8 @@ class Rebuilt:
         self._shared: dict[Hashable, Any] = {}
         self._failed: set[Hashable] = set()
         self._gates: dict[str, OpenGate] = {}
+        self._graphs: set[str] = set()
+        """The paths of graphs that run once for the whole run."""
 
     def at(self, path: str) -> Inside:
         """What is known at a path."""
@@ -50,24 +54,31 @@ class Rebuilt:
             return None
 
     def begin(self, path: str) -> Inside:
-        """A graph begins at a path, anew where it has run before."""
-        under = f"{path}/"
-        for each in [p for p in self._insides if p == path or (path and p.startswith(under))]:
-            del self._insides[each]
+        """A graph begins at a path, anew where it has run before. One that runs once for the whole
+        run may have been asked for in there, and goes on for others."""
+        kept = [inner for inner in self._graphs if path and inner.startswith(f"{path}/")]
+        for each in [p for p in self._insides if p == path or (path and is_inside(p, path))]:
+            if not any(is_inside(each, inner) for inner in kept):
+                del self._insides[each]
         found = self.at(path) if path else Inside(self.outermost.graph, "")
         if not path:
             self.outermost = self._insides[""] = found
         return found
+
+    def asked(self, here: Inside, step: int, cls: type[Node], field: str, route: str) -> None:
+        """Somebody asks for what is behind a field."""
+        call, shared = shared_call(cls, field, route)
+        if call is not None and call.graph is not None and shared:
+            before = f"{here.path}/" if here.path else ""
+            self._graphs.add(f"{before}{step}:{cls.__name__}.{field}{route}")
 
     def check_field(self, cls: type[Node], field: str, route: str) -> None:
         """Refuse a field, or a parameter behind it, that the class does not have."""
         plan = plan_of(cls).fields.get(field)
         if plan is None:
             raise Refused(f"{cls.__name__} has no field {field}")
-        try:
-            call_at(plan, route)
-        except KeyError:
-            raise Refused(f"nothing behind {cls.__name__}.{field} takes {route}") from None
+        if asked_at(plan, route) is None:
+            raise Refused(f"nothing behind {cls.__name__}.{field} takes {route}")
 
     def value(self, cls: type[Node], field: str, route: str, data: Any) -> Any:
         """The value of a source, from its JSON."""
@@ -90,7 +101,7 @@ class Rebuilt:
         """A source came to a value."""
         here.sources[step, cls, field, route] = value
         here.failures.discard((step, cls, field, route))
-        call, shared = asked_at(cls, field, route)
+        call, shared = shared_call(cls, field, route)
         if call is not None and shared:
             self._shared[call.key] = value
             self._failed.discard(call.key)

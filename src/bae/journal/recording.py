@@ -25,6 +25,7 @@ from bae.journal.records import (
     SourceStarted,
     StepStarted,
 )
+from bae.journal.routes import asked_at
 from bae.journal.values import LIVE, WITHHELD
 from bae.markers import Dep
 from bae.plan import plan_of
@@ -52,6 +53,9 @@ class Recording:
         self.ended: dict[Spot, str] = {}
         self.deps: dict[Hashable, Any] = {}
         self.sources: dict[Place, Any] = {}
+        self.inputs: dict[tuple[Hashable, str], Any] = {}
+        """What was called for a dependency that is itself called once for the whole run, by the key
+        of that one and the route from it: who asks for it first may be somebody else now."""
         self.failed: set[Place] = set()
         self.unkept: set[Place] = set()
         """Where values are made anew, and may be others then."""
@@ -68,6 +72,8 @@ class Recording:
         self.answers: dict[str, str] = {}
         """What people have answered at gates, as JSON, by the gate's address."""
         self.asked: dict[tuple[str, int, str], list[LMAnswered]] = {}
+        self.asking: dict[Hashable, tuple[str, int, str]] = {}
+        """Where dependencies that are called once for the whole run ask an LM from, by key."""
         self.max_iters = 10
         self.seconds = 0.0
         """How long the run was under way, added up over all the times that it was."""
@@ -85,8 +91,13 @@ class Recording:
         return sum(1 for path, _ in self.nodes if not path)
 
     def forget(self, path: str) -> None:
-        """Drop what is recorded of a graph inside the run: it is begun anew."""
-        under = f"{path}/"
+        """Drop what is recorded of a graph inside the run: it is begun anew. A graph that runs once
+        for the whole run may have been asked for in there, and goes on for others."""
+        kept = [inner for inner in self._graph_places if inner.startswith(f"{path}/")]
+
+        def is_gone(other: str) -> bool:
+            return is_inside(other, path) and not any(is_inside(other, each) for each in kept)
+
         for table in (
             self.started,
             self.nodes,
@@ -99,12 +110,10 @@ class Recording:
             self.asked,
         ):
             entries = cast("dict[Any, Any]", table)
-            for key in [k for k in entries if _path_of(k) == path or _path_of(k).startswith(under)]:
+            for key in [k for k in entries if is_gone(_path_of(k))]:
                 del entries[key]
         for places in (self.failed, self.unkept, self.recalled):
-            places.difference_update([p for p in places if p[0] == path or p[0].startswith(under)])
-        for key in [k for k, begun in self.graphs.items() if begun.startswith(under)]:
-            del self.graphs[key]
+            places.difference_update([p for p in places if is_gone(p[0])])
 
     def is_anew(self, place: Place) -> bool:
         """Whether a value is made anew, as no journal has it, and may be another."""
@@ -158,7 +167,7 @@ class Recording:
             case FillEnded():
                 self.filled[spot] = record.node
             case SourceStarted() if record.source == "dep":
-                self._take_graph(record)
+                self._take_shared(record)
             case SourceEnded():
                 self._take_source(record)
             case Recalled():
@@ -197,6 +206,9 @@ class Recording:
             self.deps[key] = record.value
         else:
             self.sources[place] = record.value
+            shared = shared_at(place)
+            if shared is not None:
+                self.inputs[shared] = record.value
 
     def _has_succeeded(self, place: Place, key: Hashable) -> None:
         self.failed.discard(place)
@@ -206,12 +218,16 @@ class Recording:
             for other in [p for p in self.failed if _key_at(p) == key]:
                 self.failed.discard(other)
 
-    def _take_graph(self, record: SourceStarted) -> None:
+    def _take_shared(self, record: SourceStarted) -> None:
         call, cached = call_at(record.node_type, record.field, record.route)
-        if call is not None and call.graph is not None and cached:
+        if call is None or not cached:
+            return
+        by = f"{record.node_type.__name__}.{record.field}{record.route}"
+        if call.graph is not None:
             before = f"{record.path}/" if record.path else ""
-            last = f"{record.step}:{record.node_type.__name__}.{record.field}{record.route}"
-            self._graph_places[before + last] = call.key
+            self._graph_places[f"{before}{record.step}:{by}"] = call.key
+        elif call.lm_parameters:
+            self.asking[call.key] = record.path, record.step, by
 
     def _clock(self, record: Record) -> None:
         if isinstance(record, RunResumed):  # the time in between nobody worked
@@ -225,12 +241,29 @@ class Recording:
 def call_at(node_type: type[Node], field: str, route: str) -> tuple[CallPlan | None, bool]:
     """What is called for a field, and whether its value is made once in the whole run. `route`
     leads to a parameter of the function behind the field. A gate calls nothing."""
-    plan = plan_of(node_type).fields[field]
-    call, marker = plan.call, plan.marker
-    for parameter in route[1:-1].split(")(") if route else ():
-        below = dict(cast(CallPlan, call).inputs)[parameter]
-        call, marker = below.call, below.marker
-    return call, isinstance(marker, Dep) and marker.cache
+    asked = asked_at(plan_of(node_type).fields[field], route)
+    if asked is None:
+        raise KeyError(route)
+    return asked.call, isinstance(asked.marker, Dep) and asked.marker.cache
+
+
+def is_inside(path: str, other: str) -> bool:
+    """Whether a path is another, or that of a graph inside the one that runs there."""
+    return path == other or path.startswith(f"{other}/")
+
+
+def shared_at(place: Place) -> tuple[Hashable, str] | None:
+    """The key of the dependency, called once for the whole run, that a parameter is for, and the
+    route from there; None where there is none."""
+    *_, node_type, field, route = place
+    below = ""
+    while route:
+        route, _, last = route.rpartition("(")
+        below = f"({last}{below}"
+        call, cached = call_at(node_type, field, route)
+        if call is not None and cached:
+            return call.key, below
+    return None
 
 
 def _key_at(place: Place) -> Hashable:

@@ -103,14 +103,14 @@ def _taken_out(
         for each in opened:
             taken += each.withhold(wanted)
         same = SameText(taken)
-        more = {place for each in opened for place in each.left(same)} - wanted
+        more = {place for each in opened for place in each.left(same, wanted)} - wanted
         more = {place for place in more if not isinstance(place, str)}
         if not (copies and more):
             break
         wanted |= more
     for each in opened:
         each.silence(wanted, same)
-    left = {place for each in opened for place in each.left(same)}
+    left = {place for each in opened for place in each.left(same, wanted)}
     report = Redaction(
         tuple(each.run.info.run_id for each in opened),
         tuple(sorted(f"{cls}.{field}" for cls, field in wanted)),

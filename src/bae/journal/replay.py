@@ -4,7 +4,7 @@ does, except that written bodies and graphs inside are run anew and compared wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from bae.exceptions import BaeError, LimitError, ReplayError
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from bae.lm.backend import Prompt
     from bae.lm.protocol import LM
     from bae.markers import OpenGate
-    from bae.plan import NodePlan
+    from bae.plan import FieldPlan, NodePlan
 
 T = TypeVar("T", bound=Node)
 
@@ -94,18 +94,24 @@ class Replayer(Keeper):
         """Where dependencies that are called once for the whole run have failed, by key."""
         self._later: dict[Hashable, Any] = {}
         """What some of these came to after all, when the run was resumed."""
+        self._tried: dict[Hashable, list[tuple[int, BaseException | None]]] = {}
+        """How they fared each time, with the place in the recording."""
+        self._reached: dict[tuple[str, int], int] = {}
+        """Where in the recording each node is."""
         self._graphs: dict[Hashable, Any] = {}
         """What graphs inside came to that run once in the whole run, by key."""
         self._prompts: dict[tuple[str, int, str], str] = {}
         self._made: dict[tuple[str, int], StepStarted] = {}
         self._forked: dict[tuple[str, int], Node] = {}
         self._ends: dict[str, RunEnded] = {}
-        for record in records:
+        for n, record in enumerate(records):
+            if isinstance(record, StepStarted):
+                self._reached[record.path, record.step] = n
             if isinstance(record, AnswerJudged) and record.attempt.asked:
                 spot = record.path, record.step, record.by
                 self._prompts.setdefault(spot, record.attempt.asked)
             elif isinstance(record, SourceEnded):
-                self._take_source(record)
+                self._take_source(record, n)
             elif isinstance(record, StepStarted) and record.made:
                 self._made[record.path, record.step] = record
             elif isinstance(record, RunForked):
@@ -198,17 +204,36 @@ class Replayer(Keeper):
         known = super().source(place)
         if known is not NOTHING:
             return known
+        if call is not None and cached and call.key in self._later:
+            return self._as_then(call.key, place)
         spot = place.run.path, place.step, place.node_type, place.field, place.route
         if spot in self._failures:
             if type(self._failures[spot]).__name__ == "Waiting":
                 return NOTHING  # and so it waits again
             raise self._failures[spot]
-        if call is not None and cached:
-            if call.key in self._later:
-                return self._later[call.key]
-            if call.key in self._failed:  # for somebody else who asked
-                raise self._failures[min(self._failed[call.key], key=str)]
+        if call is not None and cached and call.key in self._failed:  # for somebody else who asked
+            raise self._failures[min(self._failed[call.key], key=str)]
         raise unkept(self._run_id, place, call, self._how_it_ended())
+
+    def done(self, place: Place) -> Any:
+        """The value of a function whose inputs are not needed then."""
+        call, _ = call_at(place.node_type, place.field, place.route)
+        is_graph = call is not None and call.graph is not None
+        return NOTHING if is_graph else super().source(place)
+
+    def left_out(
+        self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
+    ) -> Sequence[FieldPlan]:
+        """Nothing: every field is looked up."""
+        return ()
+
+    def _as_then(self, key: Hashable, place: Place) -> Any:
+        """What was known of a dependency when the run came to a node: it had failed at first."""
+        reached = self._reached.get((place.run.path, place.step))
+        before = [e for n, e in self._tried[key] if reached is None or n < reached]
+        if before and before[-1] is not None:
+            raise before[-1]
+        return self._later[key]
 
     def defaults(self, run: Run, plan: NodePlan) -> Mapping[str, Any]:
         """The defaults that stood in the node that is made whole."""
@@ -247,7 +272,14 @@ class Replayer(Keeper):
         """Nothing: a replay stores no answers."""
         return value
 
-    def lm(self, run: Run, step: int, by: str, lm: Callable[[], LM | None]) -> LM | None:
+    def lm(
+        self,
+        run: Run,
+        step: int,
+        by: str,
+        lm: Callable[[], LM | None],
+        key: Hashable = None,
+    ) -> LM | None:
         """An LM that answers from the recording."""
         return Asked(self, run, step, by, lambda: cast("LM", _NoLM()))
 
@@ -293,10 +325,13 @@ class Replayer(Keeper):
     def _said(self, node: Node) -> str:
         return self._encoder.node(node)
 
-    def _take_source(self, record: SourceEnded) -> None:
+    def _take_source(self, record: SourceEnded, n: int) -> None:
         spot = record.path, record.step, record.node_type, record.field, record.route
         call, cached = call_at(record.node_type, record.field, record.route)
         failed = self._failed.setdefault(call.key, set()) if call and cached else set[Spot]()
+        if call is not None and cached:
+            again = None if record.error is None else raised_again(record.error)
+            self._tried.setdefault(call.key, []).append((n, again))
         if record.error is not None:
             self._failures[spot] = raised_again(record.error)
             failed.add(spot)

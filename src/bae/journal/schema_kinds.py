@@ -6,6 +6,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final, cast
 
+from bae.journal.sameness import is_plain
+
 CONFIG_BOUNDS: Final = frozenset(
     {
         "str_strip_whitespace",
@@ -130,8 +132,7 @@ def is_exact_default(schema: dict[str, Any]) -> bool:
         return True
     if "default_factory" in schema:
         return schema["default_factory"] in (list, dict, set)
-    default: Any = schema.get("default")
-    return default is None or type(default) in (str, int, float, bool)
+    return is_plain(schema.get("default"))
 
 
 def is_of_callers(key: str) -> bool:

@@ -287,7 +287,7 @@ class SQLiteJournal(Journal):
 
     def _not_ours(self, claim: Claim) -> JournalError:
         if self._closed:
-            return closed(self.path, claim.run_id)
+            return closed(self.path, claim.run_id, begun=True)
         if self._writer is not None and self._writer.forked:
             error = self._writer.refusal()
             error.run_id = claim.run_id

@@ -111,13 +111,14 @@ def gone(path: str, run_id: str | None = None) -> JournalError:
     )
 
 
-def closed(path: str, run_id: str | None = None) -> JournalError:
-    """The error about a journal that is closed."""
+def closed(path: str, run_id: str | None = None, *, begun: bool = False) -> JournalError:
+    """The error about a journal that is closed; `begun` where a run was under way."""
+    fix = "close it when its last run has ended; this one can be resumed"
     return JournalError(
         f"the journal {path} is closed",
         code="bae-journal-closed",
         run_id=run_id,
-        fix="close it when its last run has ended; this one can be resumed",
+        fix=fix if begun else "open it again, SQLiteJournal(…), and close it when you are done",
     )
 
 

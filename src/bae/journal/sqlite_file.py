@@ -3,9 +3,11 @@ that is something else. The writer and the reader get their connections here."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import sys
+from secrets import token_hex
 from time import monotonic, sleep
 
 from bae.exceptions import JournalError
@@ -68,6 +70,8 @@ def connected(
     if reading and missing:
         return None
     connection: sqlite3.Connection | None = None
+    if not os.path.lexists(path):
+        _make_private(path)
     try:
         connection = _opened(path, busy_timeout, reading)
         new = _is_new(connection, path)
@@ -106,6 +110,19 @@ def identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _make_private(path: str) -> None:
+    """Make an empty file that nobody but this user can read, as it will hold prompts; SQLite gives
+    those beside it the same rights. It comes into its place whole: to close the file itself would
+    take away the locks of whoever opens it at the same moment."""
+    beside = f"{path}.{token_hex(4)}.new"
+    with contextlib.suppress(OSError):  # then SQLite makes it, or says why it cannot
+        os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        try:
+            os.link(beside, path)
+        finally:
+            os.unlink(beside)
 
 
 def _size(path: str) -> int:

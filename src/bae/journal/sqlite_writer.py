@@ -76,6 +76,8 @@ class Writer(Worker[Item]):
         """Tell whoever waits for an item that it failed."""
         if item.future is not None and item.loop is not None:
             error.run_id = item.run_id
+            if item.claim is not None and error.code == "bae-journal-closed":
+                error = closed(self.path, item.run_id, begun=True)
             tell(item.loop, [(item.future, None, error)])
 
     # For the thread itself, from here on
@@ -329,7 +331,7 @@ class Writer(Worker[Item]):
             pass  # whoever wants one of the runs must wait then
         self._disconnect()
         for claim in claims:
-            claim.lost = closed(self.path, claim.run_id)
+            claim.lost = closed(self.path, claim.run_id, begun=True)
 
 
 class _Refused(Exception):

@@ -17,9 +17,7 @@ from bae.journal.exact import Facts, Mode, exact_config, made_exact
 from bae.journal.sameness import is_plain, same
 
 if TYPE_CHECKING:
-    from bae.graph import Graph
     from bae.node import Node
-    from bae.problem import Problem
 
 Verdict = Literal["keep", "live", "secret"]
 """What becomes of a value: it is kept, made anew on resume, or withheld unless asked for."""
@@ -225,27 +223,6 @@ def _is_typed_dict(declared: Any) -> bool:
 
 
 # The rest of what can be asked of values stands in modules of its own.
-
-
-def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
-    """The plain fields and gates of a graph, and of those inside it, that no journal can hold."""
-    from bae.journal.keepable import unkeepable
-
-    return unkeepable(graph)
-
-
-def notes(graph: Graph[Any, Any]) -> list[Problem]:
-    """The dependencies of a graph that are made anew on resume, and its secrets."""
-    from bae.journal.keepable import notes
-
-    return notes(graph)
-
-
-def dump_field(cls: type[Node], name: str, value: Any) -> str:
-    """The value of one field as JSON; a `JournalError` where JSON cannot hold it."""
-    from bae.journal.nodes import kept_node
-
-    return kept_node(cls).dump_field(name, value)
 
 
 def read_field(cls: type[Node], name: str, text: str) -> Any:

@@ -127,8 +127,10 @@ class Opened:
                 self._changed.add(line.n)
                 self.texts += texts if line.n >= self.own else 0
 
-    def left(self, same: SameText) -> Iterator[Place | str]:
-        """Where the same text is still: fields, or a line by its number where it is none."""
+    def left(self, same: SameText, wanted: set[Place]) -> Iterator[Place | str]:
+        """Where the same text is still: fields, or a line by its number where it is none. Answers
+        to gates that are `wanted` are forgotten in the end."""
+        forgotten = self.answered(wanted)
         for line, data in self._entries():
             if not same.is_in(data):
                 continue
@@ -145,7 +147,7 @@ class Opened:
                 yield f"line {line.n} ({line.kind})"
         for address, answer in self.run.answers.items():
             parts = parts_of(address)
-            if parts and same.is_in(from_json(answer)):
+            if parts and address not in forgotten and same.is_in(from_json(answer)):
                 yield parts[-1].node, parts[-1].field
 
     def answered(self, wanted: set[Place]) -> list[str]:
@@ -218,8 +220,17 @@ class Opened:
         if line.kind in TELL_OF_CALLS:
             return
         self._lines[line.n] = line._replace(kind="LMUsed")
-        self._data[line.n] = {"by": data.get("by", line.kind), "usage": data.get("usage", {})}
+        by = data.get("by") or (self._asked_by(line) if data.get("usage") else None)
+        self._data[line.n] = {"by": by or line.kind, "usage": data.get("usage", {})}
         self._changed.add(line.n)
+
+    def _asked_by(self, line: Line) -> str | None:
+        """Who asked the question whose last answer the line has: its answers are counted there."""
+        for other, said in zip(self._lines[line.n :: -1], self._data[line.n :: -1], strict=True):
+            here = (other.path, other.step) == (line.path, line.step)
+            if here and other.kind == "AnswerJudged":
+                return said["by"]
+        return None
 
     def _is_inside(self, line: Line, wanted: set[Place]) -> bool:
         """Whether the line belongs to a graph that made the value of such a field."""
