@@ -153,7 +153,7 @@ class Refund(Node):
 async def test_a_fork_at_the_node_that_a_run_waits_for_is_told_that_it_waits(journal: Journal):
     refunds = Graph(start=Refund)
     await refunds.arun(Refund(amount=1), journal=journal, run_id="refund")
-    with pytest.raises(JournalError, match="waits for the answer to 0:Refund.approved") as caught:
+    with pytest.raises(JournalError, match=r"the answer to 0:Refund\.approved") as caught:
         await refunds.fork("refund", at=0, journal=journal)
     assert caught.value.code == "bae-fork-step"
 
@@ -175,3 +175,13 @@ async def test_runs_that_only_wait_are_not_read_to_recover_the_others():
     assert set(reads) == {"r3"}
     with pytest.raises(ValueError, match="concurrency=0"):
         await refunds.recover(journal=journal, concurrency=0)
+
+
+async def test_a_field_that_was_redacted_is_said_to_be_so_when_it_is_needed(journal: Journal):
+    refunds = Graph(start=Refund)
+    await refunds.arun(Refund(amount=1), journal=journal, run_id="refund")
+    await journal.redact("refund", "Refund.amount")
+    with pytest.raises(JournalError, match=r"needs Refund\.amount.* or redacted") as caught:
+        await refunds.answer("refund", "approved", True, journal=journal)
+    assert caught.value.code == "bae-journal-secret"
+    assert 'given={"Refund.amount": …}' in (caught.value.fix or "")

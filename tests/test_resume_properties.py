@@ -19,6 +19,7 @@ import bae.invoke
 from bae import BaeError, GraphResult, JournalError, Node, OpenGate
 from bae.journal import Journal, Line, LMAnswered, MemoryJournal, Record, StoredRun, TextArrived
 from bae.journal.decoding import RecordedError, decode
+from bae.journal.values import LIVE
 from bounded import BOUND
 from made_graphs import Made, Outside, made_graphs, number
 
@@ -137,7 +138,18 @@ def assert_alike(made: Made, live: Sequence[Record], stored: StoredRun) -> None:
             elif isinstance(one, LMAnswered) and isinstance(was, Node) and isinstance(now, dict):
                 assert now["type"] == type(was).__name__  # its class is none of the graph's
             else:
-                assert now == was, (field.name, one, two)
+                assert is_alike(now, was), (field.name, one, two)
+
+
+def is_alike(now: object, was: object) -> bool:
+    """Whether something reads as it was, but for what no journal holds."""
+    if now is LIVE:
+        return True
+    if isinstance(now, Node) and type(now) is type(was):
+        return all(is_alike(value, vars(was)[name]) for name, value in vars(now).items())
+    if isinstance(now, dict) and isinstance(was, dict):
+        return all(is_alike(value, was[name]) for name, value in now.items())
+    return now == was
 
 
 def bounded(work: Coroutine[Any, Any, None]) -> None:
@@ -323,7 +335,8 @@ def test_a_fork_without_changes_comes_to_the_same_and_does_what_was_after_the_st
         made.outside.__init__()
         forked = await made.graph.fork("one", at=step, journal=journal, new_id="two")
         assert await whole(made, journal, forked, begin=False) == wanted
-        assert made.outside.done == after
+        for what in {*after, *made.outside.done}:
+            assert made.outside.done[what] == after[what] or what.startswith(PARTS), what
         await assert_replays(made, journal, "two", wanted)
 
     bounded(work())

@@ -827,3 +827,15 @@ async def test_a_file_that_is_there_keeps_its_rights(path):
     async with SQLiteJournal(path) as journal:
         await begun(journal)
     assert path.stat().st_mode == mode
+
+
+async def test_a_closed_journal_says_of_a_run_that_was_under_way_alone_that_it_can_be_resumed(path):
+    journal = SQLiteJournal(path)
+    claim = await begun(journal)
+    await journal.close()
+    with refused("bae-journal-closed") as error:
+        await journal.append(claim, [line(1)])
+    assert "can be resumed" in error.value.fix
+    with refused("bae-journal-closed") as error:
+        await begun(journal, "new")
+    assert "resumed" not in error.value.fix

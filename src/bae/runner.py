@@ -228,7 +228,15 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
         if keeper is None:
             log.append(StepStarted(now, path, step, node) if path else now)
         else:
-            await keeper.step(run, step, node, plan, fresh)
+            stored = keeper.step(run, step, node, plan, fresh)
+            if stored is not None:
+                try:
+                    await stored
+                except Exception as error:
+                    broken = keeper.broke(error)
+                    if broken is error:
+                        raise
+                    raise broken from error
         if not step & 15 and not 0 <= now - since < LONGEST_HOLD:
             # Bodies that await nothing would keep everybody else, and a cancellation, waiting.
             await asyncio.sleep(0)
@@ -236,7 +244,11 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
         step += 1
         run.step = step
         fresh = False
-        if keeper is not None and (found := keeper.after(run, step, plan)) is not NOTHING:
+        if (
+            keeper is not None
+            and not keeper.begins
+            and (found := keeper.after(run, step, plan)) is not NOTHING
+        ):
             following = found
         elif plan.written:
             try:
@@ -253,7 +265,9 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
             ):
                 raise undeclared(plan, following)
             if keeper is not None and following is not None:
-                fresh = await keeper.returned(run, step, following, plans[type(following)])
+                fresh = keeper.is_left_to_step(run, step, following, plans[type(following)])
+                if not fresh:
+                    await keeper.returned(run, step, following)
         elif plan.successors:
             following = await _go_on(run, plans, plan, node)
         else:

@@ -38,8 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do what a command line says, and answer the exit code."""
     options = parser().parse_args(arguments)
     try:
-        answer: str | tuple[str, bool] = asyncio.run(options.command(options))
-        said, well = answer if isinstance(answer, tuple) else (answer, True)
+        said, well = asyncio.run(_carried_out(options))
         if said:
             print(said)
         sys.stdout.flush()
@@ -55,6 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0 if well else 1
+
+
+async def _carried_out(options: Namespace) -> tuple[str, bool]:
+    command: Command = options.command
+    answer = await command(options)
+    return (answer, True) if isinstance(answer, str) else answer
 
 
 def parser() -> ArgumentParser:
@@ -157,9 +162,7 @@ def add_commands(whole: ArgumentParser) -> None:
 
     made = command(
         "load",
-        lambda o: commands.load(
-            o.file, o.source, existing=o.existing, unfinished=o.unfinished
-        ),
+        lambda o: commands.load(o.file, o.source, existing=o.existing, unfinished=o.unfinished),
         "read runs from a file of JSON lines into a journal",
         "The journal is made where there is none. A run is loaded whole or not at all. One\n"
         "that is under way or waits is cancelled here, so that nobody goes on with it by\n"

@@ -1,6 +1,6 @@
 """What one does with a journal at a terminal: list runs, read one, ask where a value came from,
-answer a gate, check a deployment, export, load, prune, redact, and make a test of a run. Each is a function that answers with what is
-to be printed; `__main__.py` reads the command line."""
+answer a gate, check a deployment, export, load, prune, redact, and make a test of a run. Each is a
+function that answers with what is to be printed; `__main__.py` reads the command line."""
 
 from __future__ import annotations
 

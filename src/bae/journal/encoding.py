@@ -74,6 +74,10 @@ class Encoder:
         """
         return _KINDS[type(record)](self, record)
 
+    def step(self, node: Node) -> str:
+        """The `data` of a `StepStarted` with its node."""
+        return f'{{"node":{kept_node(node.__class__).dump(node, secrets=self._secrets)}}}'
+
     def node(self, node: Node) -> str:
         """A node as it is stored, as JSON."""
         return self._node(node)

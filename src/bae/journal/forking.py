@@ -58,9 +58,7 @@ async def fork(
 
 
 def _no_step(stored: StoredRun, at: int) -> JournalError:
-    steps = {
-        e.step for e in stored.lines if not e.path and e.kind in ("StepStarted", "RunForked")
-    }
+    steps = {e.step for e in stored.lines if not e.path and e.kind in ("StepStarted", "RunForked")}
     said = f"the run {stored.info.run_id} has no step {at}; it has {len(steps)}, from 0"
     fix = "give at= the number of a node in the trace"
     gates = [gate.address for gate in stored.info.waiting if gate.address.startswith(f"{at}:")]

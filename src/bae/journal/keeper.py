@@ -11,6 +11,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bae.exceptions import JournalError
+from bae.journal.encoding import FOLLOWS
 from bae.journal.nodes import kept_node
 from bae.journal.recording import Place as Spot
 from bae.journal.recording import Recording, shared_at
@@ -55,6 +56,8 @@ class Keeper:
         begun: Callable[[], None] | None = None,
     ) -> None:
         self.journal = journal
+        self.begins = past is None
+        """Whether nothing was recorded before: then nobody needs to look."""
         self.past = Recording() if past is None else past
         self._encoder = encoder
         self._claim = claim
@@ -107,37 +110,67 @@ class Keeper:
             return start  # a secret that the journal has not is in what the run around it gives
         return recorded
 
-    async def step(self, run: Run, step: int, node: Node, plan: NodePlan, fresh: bool) -> None:
+    def step(
+        self, run: Run, step: int, node: Node, plan: NodePlan, fresh: bool
+    ) -> Awaitable[None] | None:
         """Say that a node is whole. Where it is `fresh`, what a body has just returned, this is
-        what keeps it; elsewhere it keeps what nothing but a default has made."""
-        spot = run.path, step
-        if spot in self.past.nodes:
-            return
-        started = StepStarted(time(), run.path, step, node)
+        what keeps it; elsewhere it keeps what nothing but a default has made. What is returned is
+        to be awaited, and `broke` to be told of what that raises.
+
+        A chain of steps spends its time here, so this does without a coroutine of its own, and
+        without a record where the log needs none.
+        """
+        path, now = run.path, time()
+        made: tuple[str, ...] = ()
+        if not self.begins and (path, step) in self.past.nodes:
+            return None
         if plan.factories and not fresh:
-            started.made = tuple(sorted(plan.factories - node.__pydantic_fields_set__))
-        run.log.append(started)
-        if not fresh and not started.made:
-            self._put(started, "{}")
-        elif plan.written or plan.successors:
-            await self._append([started])
-        else:  # it is the last one, and nothing happens before the end is kept
-            self._put(started, self._encoder.encode(started))
+            made = tuple(sorted(plan.factories - node.__pydantic_fields_set__))
+        if made or path or not self.begins:
+            started = StepStarted(now, path, step, node, made)
+            run.log.append(started)
+            if made:
+                return self._kept(started, plan)
+        else:
+            run.log.append(now)
+        if self._broken is not None and fresh:
+            raise self._broken
+        if self._claim is None or self._broken is not None:
+            return None
+        data = self._encoder.step(node) if fresh else FOLLOWS
+        with self._order:
+            line = Line(self._n, "StepStarted", now, path, step, data)
+            self._n += 1
+            if fresh and (plan.written or plan.successors):
+                return self.journal.append(self._claim, (line,))
+            # It follows from what is stored, or is the last one: nothing happens before the end.
+            self.journal.note(self._claim, line)
+        return None
+
+    def _kept(self, started: StepStarted, plan: NodePlan) -> Awaitable[None] | None:
+        if plan.written or plan.successors:
+            return self._append([started])
+        self._put(started, self._encoder.encode(started))
+        return None
+
+    def broke(self, error: Exception) -> JournalError:
+        """Be told that a line could not be stored: there can be none after it."""
+        run_id = "" if self._claim is None else self._claim.run_id
+        self._broken = _unforeseen(error, run_id)
+        return self._broken
 
     def after(self, run: Run, step: int, plan: NodePlan) -> Any:
         """What followed the node before `step` the last time, or `NOTHING`."""
         return self.past.after(run.path, step)
 
-    async def returned(self, run: Run, step: int, node: Node | None, plan: NodePlan | None) -> bool:
-        """Keep what a body has returned; answers whether that is left to `step`, as it is where
-        the node is whole."""
-        if node is None or plan is None:
-            return False
+    def is_left_to_step(self, run: Run, step: int, node: Node, plan: NodePlan) -> bool:
+        """Whether what a body has returned is kept by `step`, as it is where the node is whole."""
         whole = not plan.sourced or all(f.name in node.__dict__ for f in plan.sourced)
-        if whole and step != run.max_iters:
-            return True
+        return whole and step != run.max_iters
+
+    async def returned(self, run: Run, step: int, node: Node) -> None:
+        """Keep what a body has returned, where that is not left to `step`."""
         await self.keep(run, Returned(time(), run.path, step, node))
-        return False
 
     def chosen(self, run: Run, plan: NodePlan) -> type[Node] | type[None] | None:
         """Where the LM chose to go on the last time; None where it is not recorded."""
@@ -360,8 +393,7 @@ class Keeper:
             self._broken = error
             raise
         except Exception as error:  # of a store that is somebody's own
-            self._broken = _unforeseen(error, self._claim.run_id)
-            raise self._broken from error
+            raise self.broke(error) from error
 
 
 def _unforeseen(error: Exception, run_id: str) -> JournalError:

@@ -168,7 +168,8 @@ class SQLiteJournal(Journal):
         in the file or its log. The file is written anew for that, once and if anything changed,
         which takes as long as copying it and as much room; nobody else can write meanwhile."""
         writer = self._writing()
-        await writer.ask(rewriting(writer, [Rewrite(i, tuple(lines), tuple(gates)) for i, lines, gates in changes]))
+        given = [Rewrite(run_id, tuple(lines), tuple(gates)) for run_id, lines, gates in changes]
+        await writer.ask(rewriting(writer, given))
 
     async def put(self, run: StoredRun, *, replace: bool = False) -> None:
         """Store a run that was read elsewhere, in one transaction, that which it replaces taken out
