@@ -104,7 +104,9 @@ class Outside:
 
     def _do(self, what: str) -> None:
         lines = self.lines()
-        steps = sum(1 for line in lines if line.kind in ("StepStarted", "RunForked") and not line.path)
+        steps = sum(
+            1 for line in lines if line.kind in ("StepStarted", "RunForked") and not line.path
+        )
         self.done[what] += 1
         self.when.append((what, len(lines), steps))
 
@@ -218,7 +220,9 @@ class Made:
         self.parked = parked
 
     def __repr__(self) -> str:
-        options = f"{self.retries=} {self.prefetch=} {self.backend=} {self.one_call=} {self.parked=}"
+        options = (
+            f"{self.retries=} {self.prefetch=} {self.backend=} {self.one_call=} {self.parked=}"
+        )
         return f"# {options}\n{self.text}"
 
     def build(self) -> Made:
@@ -316,9 +320,11 @@ def _function(d: _Draw) -> None:
     if kind == "stumbling":
         d.lines.append(f"    stumble({what})")
     if asks:
-        d.lines.append(f"    v = (await lm.make(Noted(value=3), Noted)).value")
+        d.lines.append("    v = (await lm.make(Noted(value=3), Noted)).value")
     else:
-        d.lines.append(f"    v = number({name!r}, {given})" if given else f"    v = number({name!r})")
+        d.lines.append(
+            f"    v = number({name!r}, {given})" if given else f"    v = number({name!r})"
+        )
     act = f"await act({what}, {d.upto(4)})" if on_loop else f"act_sync({what})"
     d.lines += [f"    {act}", f"    {'yield' if kind == 'opening' else 'return'} {out}"]
     (d.lists if lists else d.functions).append(name)
@@ -384,24 +390,30 @@ def _node(d: _Draw, name: str, start: str, gates: bool) -> _Node:
         if d.mapped and d.maybe(2):
             name, ends = d.one(*d.mapped)
             more = ", retries=1" if d.retries and d.maybe(3) else ""
-            node.sourced.append(f"g: Annotated[list[{ends}], Map({name}, over='items'{limit}{more})]")
+            node.sourced.append(
+                f"g: Annotated[list[{ends}], Map({name}, over='items'{limit}{more})]"
+            )
             explicit = None
         else:
-            node.sourced.append(f"m: Annotated[list[int], Map({_item_function(d)}, over='items'{limit})]")
+            node.sourced.append(
+                f"m: Annotated[list[int], Map({_item_function(d)}, over='items'{limit})]"
+            )
     if d.maybe(4):
         node.sourced.append("topic_again: Annotated[Topic, Recall()] = Topic()")
     if d.maybe(6):
         node.sourced.append(f"never: Annotated[int, Dep({_failing(d)})] = -1")
     if gates and d.maybe(5):
         node.sourced.append('ok: Annotated[bool, Gate("well?")]')
-    node.explicit = explicit if not any(
-        s.startswith(("topic_again", "never", "ok", "m:")) for s in node.sourced
-    ) else None
+    node.explicit = (
+        explicit
+        if not any(s.startswith(("topic_again", "never", "ok", "m:")) for s in node.sourced)
+        else None
+    )
     return node
 
 
-def _arguments(target: _Node, whole: bool, left: str) -> str:
-    said = ["value=number(self)"]
+def _arguments(target: _Node, whole: bool, left: str, value: str = "number(self)") -> str:
+    said = [f"value={value}"]
     for plain in target.plain[1:]:
         if plain.startswith("items"):
             said.append("items=[self.value, 2]")
@@ -447,7 +459,7 @@ def _body(d: _Draw, node: _Node, following: _Node | None, stop: _Node | None) ->
                 "        made = await lm.make(self, Noted)",
                 "        other = await lm.make(made, Noted)",
                 act,
-                f"        return {name}({_arguments(following, False, '1').replace('number(self)', 'other.value')})",
+                f"        return {name}({_arguments(following, False, '1', 'other.value')})",
             ]
         case "decide":
             return [
@@ -470,7 +482,14 @@ def _body(d: _Draw, node: _Node, following: _Node | None, stop: _Node | None) ->
 def _class(node: _Node, body: list[str]) -> list[str]:
     required = [f for f in [*node.plain, *node.sourced] if " = " not in f]
     others = [f for f in [*node.plain, *node.sourced] if " = " in f]
-    return ["", "", f"class {node.name}(Node):", *(f"    {f}" for f in [*required, *others]), "", *body]
+    return [
+        "",
+        "",
+        f"class {node.name}(Node):",
+        *(f"    {f}" for f in [*required, *others]),
+        "",
+        *body,
+    ]
 
 
 def _graph(d: _Draw, name: str, start: str, gates: bool, most: int) -> str:
@@ -478,7 +497,8 @@ def _graph(d: _Draw, name: str, start: str, gates: bool, most: int) -> str:
     ends."""
     length = 1 + d.upto(most)
     nodes = [
-        _node(d, f"{name.title()}N{place}", "" if place else start, gates) for place in range(length)
+        _node(d, f"{name.title()}N{place}", "" if place else start, gates)
+        for place in range(length)
     ]
     stop = _Node(f"{name.title()}Stop", ["value: int"]) if d.maybe(2) else None
     if stop is not None:

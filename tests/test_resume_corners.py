@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,6 @@ from bae import (
     JournalError,
     Map,
     Node,
-    OpenGate,
     Recall,
 )
 from bae.journal import (
@@ -237,7 +236,7 @@ async def test_a_resumed_run_cancelled_at_any_await_can_be_resumed(twice: bool):
         if await cancelled_after(turns, graph.resume("one", lm(), journal=journal), twice):
             break
         await assert_nobody_has_it(journal, "failed", "cancelled", "ended")
-        if not (await journal.read("one")).lines[-1].kind == "RunEnded":
+        if (await journal.read("one")).lines[-1].kind != "RunEnded":
             after = (await journal.read("one")).info  # as if nothing had been
             assert (after.status, after.error) == (before.status, before.error)
         result = await graph.resume("one", lm(), journal=journal)
@@ -292,9 +291,10 @@ async def test_a_run_that_takes_up_an_answer_by_itself_can_be_cancelled_at_any_a
     for turns in range(1000):
         WORLD.__init__()
         journal = SlowJournal()
-        answered = asyncio.Event()
+        reached, answered = asyncio.Event(), asyncio.Event()
 
-        async def slow(answered: asyncio.Event = answered) -> int:
+        async def slow(reached: asyncio.Event = reached, answered: asyncio.Event = answered) -> int:
+            reached.set()
             await answered.wait()
             WORLD.do("slow")
             return 1
@@ -308,8 +308,7 @@ async def test_a_run_that_takes_up_an_answer_by_itself_can_be_cancelled_at_any_a
 
         both = Graph(start=Both)
         task = asyncio.create_task(both.arun(Both(), journal=journal, run_id="one"))
-        while "GateOpened" not in [e.kind for e in (await stored_lines(journal, "one"))]:
-            await asyncio.sleep(0)
+        await reached.wait()
         await both.answer("one", "approved", True, journal=journal, go_on=False)
         answered.set()
         for _ in range(turns):
@@ -325,11 +324,6 @@ async def test_a_run_that_takes_up_an_answer_by_itself_can_be_cancelled_at_any_a
         assert result.trace == [Both(approved=True, number=1)]
         assert WORLD.done["slow"] == 1
     assert 5 < turns < 1000
-
-
-async def stored_lines(journal: Journal, run_id: str) -> Sequence[Line]:
-    known = [info.run_id for info in await journal.runs()]
-    return (await journal.read(run_id)).lines if run_id in known else ()
 
 
 async def test_cancelling_a_run_in_a_file_leaves_it_to_the_next(tmp_path: Path):
@@ -378,15 +372,16 @@ async def test_what_a_journal_cannot_take_ends_the_run_as_itself_wherever_it_is(
     for at in range(100):
         WORLD.__init__()
         journal = FailingJournal(at)
-        try:
-            result = await graph.arun(Ask(message="a b"), lm(), journal=journal, run_id="one")
-        except JournalError as error:
-            assert error.code == "bae-journal-full"
-            assert error.run_id == "one"
-        else:
-            assert not journal.failed
-            assert result.trace == TRACE
+        begun = asyncio.create_task(
+            graph.arun(Ask(message="a b"), lm(), journal=journal, run_id="one")
+        )
+        await asyncio.wait([begun])
+        if not journal.failed:
+            assert begun.result().trace == TRACE
             break
+        with pytest.raises(JournalError) as caught:
+            begun.result()
+        assert (caught.value.code, caught.value.run_id) == ("bae-journal-full", "one")
         once = +WORLD.done
         assert set(once.values()) == {1}  # nothing is tried again because of it
         await assert_nobody_has_it(journal, "failed")
@@ -419,7 +414,7 @@ async def test_a_run_whose_end_cannot_be_stored_fails_with_that():
 
 async def test_a_failure_whose_end_cannot_be_stored_is_the_failure_and_says_so():
     WORLD.failing.add("ask")
-    with pytest.raises(Exception, match="ask raised|Ask") as caught:
+    with pytest.raises(Exception, match="Ask") as caught:
         await graph.arun(Ask(message="a b"), lm(), journal=NoRelease(), run_id="one")
     assert not isinstance(caught.value, JournalError)
     assert any("the disk is full" in said for said in caught.value.__notes__)
@@ -646,7 +641,7 @@ async def test_a_stream_that_is_left_leaves_a_run_that_can_go_on():
 async def test_another_lm_goes_on_where_the_first_one_stopped():
     journal = MemoryJournal()
     first = ScriptedLM(choices=[Outfit])  # it chooses, and cannot fill
-    with pytest.raises(Exception, match="Outfit|script"):
+    with pytest.raises(Exception, match="Outfit"):
         await graph.arun(Ask(message="a b"), first, journal=journal, run_id="one")
     second = ScriptedLM({Outfit: [{"top": "a coat"}]})
     result = await graph.resume("one", second, journal=journal)
@@ -659,9 +654,7 @@ async def test_recovering_many_runs_takes_each_once():
         await refund.arun(Refund(amount=n), journal=journal, run_id=f"run {n}")
         if n % 2:
             await refund.answer(f"run {n}", "approved", True, journal=journal, go_on=False)
-    both = await asyncio.gather(
-        refund.recover(journal=journal), refund.recover(journal=journal)
-    )
+    both = await asyncio.gather(refund.recover(journal=journal), refund.recover(journal=journal))
     ids = [each.run_id for found in both for each in found]
     assert sorted(ids) == sorted(f"run {n}" for n in range(1, 30, 2))
     assert all(each.error is None for found in both for each in found)

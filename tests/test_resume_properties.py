@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, event, given, note, settings
 from hypothesis import strategies as st
 
 import bae.invoke
-from bae import BaeError, GraphResult, JournalError, Node, OpenGate
+from bae import BaeError, GraphResult, Node, OpenGate
 from bae.journal import Journal, Line, LMAnswered, MemoryJournal, Record, StoredRun, TextArrived
 from bae.journal.decoding import RecordedError, decode
 from bae.journal.values import LIVE
 from bounded import BOUND
-from made_graphs import Made, Outside, made_graphs, number
+from made_graphs import Made, made_graphs, number
 
 many = settings(
-    max_examples=int(__import__("os").environ.get("N", "60")),
+    max_examples=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -77,7 +77,7 @@ async def to_the_end(made: Made, journal: Journal, run_id: str, begin: bool) -> 
 
     options: dict[str, Any] = {
         "journal": journal,
-        "prefetch": made.prefetch,
+        "prefetch": made.prefetch is begin,  # whether things are begun early changes nothing
         "answer": None if made.parked else answer,
     }
     if begin:
@@ -102,17 +102,16 @@ async def whole(made: Made, journal: MemoryJournal, run_id: str, begin: bool = T
     """What a run comes to that nobody interrupts, or the rest of one."""
     made.outside.go_on()
     watch(made, journal, run_id)
+    failure: BaeError | None = None
     try:
-        result = await to_the_end(made, journal, run_id, begin)
+        over: Any = await to_the_end(made, journal, run_id, begin)
     except BaeError as error:
-        stored = await journal.read(run_id)
-        assert error.run_id == run_id
-        assert_alike(made, [*error.journal], stored)
-        return Came(error.trace, error)
+        over = failure = error
     stored = await journal.read(run_id)
-    assert (stored.info.status, stored.info.owner) == ("ended", None)
-    assert_alike(made, [*result.journal], stored)
-    return Came(result.trace, None)
+    status = "ended" if failure is None else "failed"
+    assert (over.run_id, stored.info.status, stored.info.owner) == (run_id, status, None)
+    assert_alike(made, [*over.journal], stored)
+    return Came(over.trace, failure)
 
 
 def watch(made: Made, journal: MemoryJournal, run_id: str) -> None:
@@ -165,7 +164,7 @@ def without_people(done: Counter[str]) -> Counter[str]:
     return Counter({what: times for what, times in done.items() if not what.startswith("gate")})
 
 
-PARTS = ("gate", "thread", "wrong", "lm answer Choice", "opening")
+PARTS = ("thread", "wrong", "lm answer Choice", "opening")
 """Effects that are not recorded at once, being parts of something: a call in a thread, a request
 that was answered wrongly, the first of two requests that a body makes by one call of `lm.decide`.
 Where the run is interrupted before the rest, they are done again. So is what opens something."""
@@ -173,7 +172,7 @@ Where the run is interrupted before the rest, they are done again. So is what op
 
 def assert_once(made: Made, wanted: Counter[str], stopped: int) -> None:
     """That every effect happened as often as it does in one go."""
-    done = without_people(made.outside.done)
+    done = made.outside.done
     for what in {*done, *wanted}:
         again = what.startswith(PARTS)
         most = wanted[what] * (1 + stopped if again else 1)
@@ -183,7 +182,7 @@ def assert_once(made: Made, wanted: Counter[str], stopped: int) -> None:
 async def in_one_go(made: Made) -> tuple[Came, Counter[str]]:
     """What a run comes to without interruptions, and what it does. All is as new afterwards."""
     came = await whole(made, MemoryJournal(), "one")
-    done = without_people(made.outside.done)
+    done = made.outside.done
     made.outside.__init__()
     return came, done
 
@@ -201,10 +200,12 @@ def test_a_run_interrupted_anywhere_comes_to_the_same_and_does_nothing_twice(
         journal = MemoryJournal()
         watch(made, journal, "one")
         begin, stopped = True, 0
+        came: Came | None = None
         for how, at in stops:
             made.outside.interrupt("cancel" if made.retries else how, at)
             try:
-                await to_the_end(made, journal, "one", begin)
+                result = await to_the_end(made, journal, "one", begin)
+                came = Came(result.trace, None)
                 break
             except (BaeError, asyncio.CancelledError) as error:
                 event(f"{how}: {type(error).__name__}")
@@ -214,9 +215,8 @@ def test_a_run_interrupted_anywhere_comes_to_the_same_and_does_nothing_twice(
             assert stored.info.owner is None
             assert stored.info.status in ("failed", "cancelled")
             decode(made.graph, stored.lines)
-        if not stopped:
-            return
-        came = await whole(made, journal, "one", begin=False)
+        if came is None:
+            came = await whole(made, journal, "one", begin=False)
         assert came == wanted
         assert_once(made, effects, stopped)
         await assert_replays(made, journal, "one", wanted)

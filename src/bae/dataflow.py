@@ -186,8 +186,10 @@ class Dataflow:
             if flight is not None:
                 flight.interest += 1
                 return flight
-        elif place.run.keeper is not None and (known := place.run.keeper.done(place)) is not NOTHING:
-            return landed(place, known)
+        elif place.run.keeper is not None:
+            known = place.run.keeper.done(place)
+            if known is not NOTHING:
+                return landed(place, known)
         inputs = [(name, self.dep(below, place.below(name))) for name, below in call.inputs]
 
         async def work(flight: Flight) -> Any:

@@ -36,7 +36,16 @@ if TYPE_CHECKING:
     from bae.journal.recovering import Recovered
     from bae.journal.redaction import Redaction
     from bae.journal.sqlite import SQLiteJournal
-    from bae.journal.store import Claim, Journal, Line, ParkedGate, RunInfo, Status, StoredRun
+    from bae.journal.store import (
+        Claim,
+        Journal,
+        Line,
+        ParkedGate,
+        Rewrite,
+        RunInfo,
+        Status,
+        StoredRun,
+    )
 
 __all__ = [
     "AnswerJudged",
@@ -64,6 +73,7 @@ __all__ = [
     "Recovered",
     "Redaction",
     "Returned",
+    "Rewrite",
     "RunEnded",
     "RunForked",
     "RunInfo",

@@ -19,13 +19,21 @@ if TYPE_CHECKING:
 def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
     """What keeps a graph, or one inside it, from having a journal: plain fields and gates that no
     journal can hold, and classes that one name does not tell apart."""
-    return [*_one_name_twice(graph), *_held_by_none(graph)]
+    return [*_unfit_names(graph), *_held_by_none(graph)]
 
 
-def _one_name_twice(graph: Graph[Any, Any]) -> Iterator[Problem]:
+def _unfit_names(graph: Graph[Any, Any]) -> Iterator[Problem]:
     for each in every_graph(graph):
         named: dict[str, type[Node]] = {}
         for cls in each.plans:
+            if "/" in cls.__name__:
+                yield Problem(
+                    "error",
+                    "bae-journal-names",
+                    cls.__name__,
+                    "there is a / in its name, which parts the names of places in a journal",
+                    "give it a name of its own: class Small(Box[…]) with the same __call__",
+                )
             other = named.setdefault(cls.__name__, cls)
             if other is not cls:
                 yield Problem(

@@ -198,8 +198,9 @@ class Keeper:
         """The value that a source came to the last time, or `NOTHING`."""
         spot = place.run.path, place.step, place.node_type, place.field, place.route
         known = self.past.sources.get(spot, NOTHING)
-        if known is NOTHING and place.route:
-            return self.past.inputs.get(shared_at(spot), NOTHING)
+        if known is NOTHING and place.route and self.past.inputs:
+            shared = shared_at(spot)
+            return NOTHING if shared is None else self.past.inputs.get(shared, NOTHING)
         return known
 
     def done(self, place: Place) -> Any:

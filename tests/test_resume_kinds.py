@@ -1,0 +1,1125 @@
+"""All kinds of nodes, fields, gates and budgets in runs that are stopped and go on: each comes back
+as it was, nothing is validated, asked or charged twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import pytest
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    computed_field,
+    field_validator,
+    model_validator,
+)
+
+import bae.invoke
+from bae import (
+    LM,
+    BudgetError,
+    Dep,
+    DepError,
+    FillError,
+    Gate,
+    GateError,
+    Graph,
+    GraphResult,
+    JournalError,
+    LimitError,
+    Map,
+    Node,
+    NodeError,
+    ProofError,
+    Recall,
+)
+from bae.journal import Journal, MemoryJournal
+from bae.lm import Budget, Budgeted, Timeout
+from bae.testing import ScriptedLM
+from kept_runs import Trouble, World
+from toy_backend import ToyBackend
+
+WORLD = World()
+
+
+@pytest.fixture(autouse=True)
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(bae.invoke, "FIRST_PAUSE", 0.0)  # retries follow at once
+    WORLD.__init__()
+    return WORLD
+
+
+async def get_number() -> int:
+    WORLD.do("number")
+    return 7
+
+
+async def stopped(
+    graph: Graph[Any, Any], start: Node, lm: Any = None, **options: Any
+) -> MemoryJournal:
+    """A journal with a run of the graph that was stopped where the world fails; it is mended."""
+    journal = MemoryJournal()
+    with pytest.raises((NodeError, DepError)):
+        await graph.arun(start, lm, journal=journal, run_id="one", **options)
+    WORLD.mend()
+    return journal
+
+
+async def killed(journal: Journal, lines: int, run_id: str = "one") -> MemoryJournal:
+    """A journal with the run as a process leaves it that is killed after so many lines."""
+    stored = await journal.read(run_id)
+    info = replace(stored.info, status="running", owner=None, lease_until=None, error="")
+    left = MemoryJournal()
+    await left.put(replace(stored, info=info, lines=stored.lines[:lines]))
+    return left
+
+
+async def after_every_line(
+    graph: Graph[Any, Any], journal: Journal, lm: Any = None, **options: Any
+) -> GraphResult[Any]:
+    """Resume a run as it was after each of its lines, and replay it; they all come to the same."""
+    stored = await journal.read("one")
+    result = await graph.resume("one", journal=journal, **options)
+    for lines in range(1, len(stored.lines)):
+        left = await killed(journal, lines)
+        again = await graph.resume("one", lm() if lm else None, journal=left, **options)
+        assert again.trace == result.trace
+        assert [n.model_fields_set for n in again.trace] == [
+            n.model_fields_set for n in result.trace
+        ]
+        replayed = await graph.replay("one", journal=left)
+        assert replayed.trace == result.trace
+    return result
+
+
+# Nodes
+
+
+class Text(Node):
+    """What a validator does, it does once."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=False)
+    text: Annotated[str, AfterValidator(lambda text: f"{text}!")] = Field(alias="theText")
+    numbers: list[int] = Field(default_factory=lambda: [WORLD.done["made"]])
+    number: Annotated[int, Dep(get_number), AfterValidator(lambda number: number * 2)]
+
+    @field_validator("numbers")
+    @classmethod
+    def longer(cls, numbers: list[int]) -> list[int]:
+        return [*numbers, len(numbers)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def count_before(cls, data: Any) -> Any:
+        WORLD.do("before")
+        return data
+
+    @model_validator(mode="after")
+    def count_after(self) -> Text:
+        WORLD.do("after")
+        return self
+
+    @computed_field
+    @property
+    def twice(self) -> str:
+        return self.text * 2
+
+    async def __call__(self) -> Shouted:
+        WORLD.do("text")
+        return Shouted(theText=self.text, numbers=[1])
+
+
+class Shouted(Text):
+    async def __call__(self) -> None:
+        WORLD.do("shouted")
+
+
+async def test_validators_aliases_and_frozen_nodes_are_as_they_were():
+    graph = Graph(start=Text)
+    journal = MemoryJournal()
+    result = await graph.arun(Text(theText="a"), journal=journal, run_id="one")
+    first, second = result.trace
+    assert (first.text, first.number, first.numbers) == ("a!", 14, [0])
+    assert (second.text, second.number, second.numbers) == ("a!!", 14, [1, 1])
+    assert (await after_every_line(graph, journal)).trace == result.trace
+
+
+async def test_a_fork_leaves_what_is_not_changed_as_it_is():
+    graph = Graph(start=Text)
+    journal = MemoryJournal()
+    result = await graph.arun(Text(theText="a"), journal=journal, run_id="one")
+    forked = await graph.fork("one", at=1, journal=journal, numbers=[5])
+    again = await graph.resume(forked, journal=journal)
+    assert again.trace[0] == result.trace[0]
+    assert (again.trace[1].text, again.trace[1].numbers) == ("a!!", [5, 1])
+    assert again.trace[1].number == 14
+    replayed = await graph.replay(forked, journal=journal)
+    assert replayed.trace == again.trace
+
+
+class Loose(Node):
+    model_config = ConfigDict(extra="allow")
+    number: Annotated[int, Dep(get_number)]
+
+    async def __call__(self) -> Loose | None:
+        WORLD.do("loose")
+        extra: Any = self
+        return Loose(more=extra.more + 1) if extra.more < 3 else None
+
+
+async def test_fields_that_nobody_declared_are_kept():
+    graph = Graph(start=Loose)
+    journal = MemoryJournal()
+    result = await graph.arun(Loose(more=1), journal=journal, run_id="one")
+    assert [node.model_extra for node in result.trace] == [{"more": 1}, {"more": 2}, {"more": 3}]
+    again = await after_every_line(graph, journal)
+    assert [node.model_extra for node in again.trace] == [{"more": 1}, {"more": 2}, {"more": 3}]
+
+
+T = TypeVar("T")
+
+
+class Inside(Node):
+    number: Annotated[int, Dep(get_number)]
+
+    async def __call__(self) -> None:
+        WORLD.do("inside")
+
+
+class Box(Node, Generic[T]):
+    held: T
+    inside: Annotated[Inside, Dep(Graph(start=Inside), cache=False)]
+
+    async def __call__(self) -> None:
+        WORLD.do("box")
+
+
+Odd = Box[Literal["a.b", "0:C.d[1](e)"]]
+
+
+class Pack(Node):
+    words: list[Literal["a.b", "0:C.d[1](e)"]]
+    boxes: Annotated[list[Odd], Map(Odd, over="words")]
+
+    async def __call__(self) -> Box[list[int]]:
+        return Box[list[int]](held=[len(self.boxes)])
+
+
+async def test_generic_nodes_are_found_again_whatever_their_names_hold():
+    graph = Graph(start=Pack)
+    journal = MemoryJournal()
+    result = await graph.arun(Pack(words=["a.b", "0:C.d[1](e)"]), journal=journal, run_id="one")
+    assert result.trace[-1] == Box[list[int]](held=[2], inside=Inside(number=7))
+    await after_every_line(graph, journal)
+
+
+async def test_a_class_with_a_slash_in_its_name_keeps_a_run_from_starting():
+    graph = Graph(start=Box[Literal["a/b"]])
+    with pytest.raises(ProofError, match="there is a /"):
+        await graph.arun(graph.start(held="a/b"), journal=MemoryJournal())
+    assert not WORLD.done
+
+
+async def get_nothing() -> None:
+    WORLD.do("nothing")
+
+
+async def pick(item: int) -> int:
+    WORLD.do("pick")
+    return item
+
+
+class Nothing(Node):
+    nothing: Annotated[None, Dep(get_nothing)]
+    words: list[int]
+    items: Annotated[list[int], Map(pick, over="words")]
+
+    async def __call__(self) -> Nothing | None: ...
+
+
+async def test_none_and_no_items_and_a_choice_to_end_are_recorded_too():
+    graph = Graph(start=Nothing)
+    journal = MemoryJournal()
+    lm = ScriptedLM([None])
+    result = await graph.arun(Nothing(words=[]), lm, journal=journal, run_id="one")
+    assert result.trace == [Nothing(nothing=None, words=[], items=[])]
+    assert WORLD.done == {"nothing": 1}
+    await after_every_line(graph, journal, lambda: ScriptedLM([None]))
+
+
+async def test_what_the_caller_gives_for_a_sourced_field_stands():
+    class Given(Node):
+        number: Annotated[int, Dep(get_number)]
+
+        async def __call__(self) -> Last:
+            WORLD.do("given")
+            return Last(number=self.number)
+
+    class Last(Node):
+        number: Annotated[int, Dep(get_number)]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Given)
+    WORLD.failing.add("given")
+    journal = await stopped(graph, Given(number=3))
+    result = await graph.resume("one", journal=journal)
+    assert result.trace == [Given(number=3), Last(number=3)]
+    assert WORLD.done == {"given": 1}
+    assert (await graph.replay("one", journal=journal)).trace == result.trace
+
+
+async def test_a_body_may_return_itself_or_a_node_of_before():
+    class Turn(Node):
+        number: int
+        got: Annotated[int, Dep(get_number)]
+
+        async def __call__(self) -> Turn | Other | None:
+            WORLD.do(f"turn {WORLD.done['turns']}")
+            WORLD.done["turns"] += 1
+            match WORLD.done["turns"]:
+                case 1:
+                    return self
+                case 2:
+                    return Other(before=self)
+                case _:
+                    return None
+
+    class Other(Node):
+        before: Turn
+
+        async def __call__(self) -> Turn:
+            WORLD.do("other")
+            return self.before
+
+    graph = Graph(start=Turn)
+    WORLD.failing.add("other")
+    journal = await stopped(graph, Turn(number=1))
+    result = await graph.resume("one", journal=journal)
+    names = [type(node).__name__ for node in result.trace]
+    assert names == ["Turn", "Turn", "Other", "Turn"]
+    assert result.trace[0] == result.trace[1] == result.trace[3]
+    assert WORLD.done["number"] == 1
+
+
+async def test_a_node_is_kept_as_it_was_when_its_body_was_called():
+    """A body that changes its own node changes what the run has in memory, and not what was kept:
+    after an interruption the change is gone. So bodies should return nodes, and change none."""
+
+    class Counted(Node):
+        number: int
+
+        async def __call__(self) -> After:
+            self.number += 5
+            return After()
+
+    class After(Node):
+        number: Annotated[int, Recall(Counted)]
+
+        async def __call__(self) -> None:
+            WORLD.do("after")
+
+    graph = Graph(start=Counted)
+    journal = MemoryJournal()
+    WORLD.failing.add("after")
+    with pytest.raises(NodeError) as caught:
+        await graph.arun(Counted(number=1), journal=journal, run_id="one")
+    assert caught.value.trace[0] == Counted(number=6)
+    WORLD.mend()
+    result = await graph.resume("one", journal=journal)
+    assert result.trace[0] == Counted(number=1)
+
+
+async def test_a_value_is_kept_as_it_was_when_its_function_returned_it():
+    async def get_list() -> list[int]:
+        WORLD.do("list")
+        return [1]
+
+    async def add_to(numbers: Annotated[list[int], Dep(get_list)]) -> int:
+        numbers.append(2)
+        WORLD.do("add")
+        return len(numbers)
+
+    class Adding(Node):
+        added: Annotated[int, Dep(add_to)]
+
+        async def __call__(self) -> Added:
+            WORLD.do("adding")
+            return Added()
+
+    class Added(Node):
+        numbers: Annotated[list[int], Dep(get_list)]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Adding)
+    WORLD.failing.add("adding")
+    journal = await stopped(graph, Adding())
+    result = await graph.resume("one", journal=journal)
+    assert result.trace[1] == Added(numbers=[1])
+    assert dict(WORLD.done) == {"list": 1, "add": 1, "adding": 1}
+
+
+async def test_without_a_bound_on_nodes_a_run_goes_on_without_one():
+    class Step(Node):
+        number: int
+
+        async def __call__(self) -> Step | None:
+            WORLD.do(f"step {self.number}")
+            return Step(number=self.number + 1) if self.number < 30 else None
+
+    graph = Graph(start=Step)
+    WORLD.failing.add("step 20")
+    journal = await stopped(graph, Step(number=0), max_iters=0)
+    result = await graph.resume("one", journal=journal)
+    assert len(result.trace) == 31
+    assert max(WORLD.done.values()) == 1
+
+
+async def test_the_order_of_fields_may_change():
+    async def get_text() -> str:
+        WORLD.do("text")
+        return "t"
+
+    def made(turned: bool) -> Graph[Any, Any]:
+        fields: dict[str, Any] = {
+            "number": Annotated[int, Dep(get_number)],
+            "text": Annotated[str, Dep(get_text)],
+            "given": int,
+        }
+        if turned:
+            fields = dict(reversed(fields.items()))
+
+        async def call(self: Any) -> None:
+            WORLD.do("call")
+
+        members = {"__annotations__": fields, "__call__": call, "__module__": __name__}
+        return Graph(start=type("Ordered", (Node,), members))
+
+    before, after = made(False), made(True)
+    WORLD.failing.add("call")
+    journal = await stopped(before, before.start(given=1))
+    result = await after.resume("one", journal=journal)
+    assert result.trace == [after.start(given=1, number=7, text="t")]
+    assert dict(WORLD.done) == {"number": 1, "text": 1, "call": 1}
+
+
+# Defaults that stood
+
+
+async def get_soft() -> int:
+    WORLD.do("soft")
+    return 1
+
+
+async def use_soft(soft: Annotated[int, Dep(get_soft)]) -> int:
+    WORLD.do("use")
+    return soft
+
+
+class Begin(Node):
+    text: str
+
+    async def __call__(self) -> Filled: ...
+
+
+class Filled(Node):
+    soft: Annotated[int, Dep(use_soft)] = -1
+    text: str
+
+    async def __call__(self) -> None:
+        WORLD.do("filled")
+
+
+async def test_a_default_that_the_lm_has_seen_stands_though_the_source_works_again():
+    graph = Graph(start=Begin)
+    WORLD.failing |= {"soft", "filled"}
+    journal = await stopped(graph, Begin(text="x"), ScriptedLM([{"text": "y"}]))
+    lines = (await journal.read("one")).lines
+    filled = next(line.n for line in lines if line.kind == "FillEnded")
+    for kept in (filled + 1, len(lines)):
+        left = await killed(journal, kept)
+        result = await graph.resume("one", ScriptedLM(), journal=left)
+        assert result.result == Filled(soft=-1, text="y")
+    assert WORLD.done["soft"] == 0
+    left = await killed(journal, filled)  # and before that, it is asked for again
+    result = await graph.resume("one", ScriptedLM([{"text": "y"}]), journal=left)
+    assert result.result == Filled(soft=1, text="y")
+
+
+class Client:
+    """Something that no journal holds."""
+
+
+def open_client() -> Iterator[Client]:
+    WORLD.do("open")
+    yield Client()
+    WORLD.do("close")
+
+
+async def test_a_default_stands_beside_what_is_made_anew():
+    class Both(Node):
+        model_config = ConfigDict(arbitrary_types_allowed=True)
+        client: Annotated[Client, Dep(open_client)]
+        soft: Annotated[int, Dep(get_soft)] = 0
+
+        async def __call__(self) -> Last:
+            WORLD.do("both")
+            return Last(number=self.soft)
+
+    class Last(Node):
+        number: int
+
+        async def __call__(self) -> None:
+            WORLD.do("last")
+
+    graph = Graph(start=Both)
+    WORLD.failing |= {"soft", "last"}
+    journal = await stopped(graph, Both())
+    result = await graph.resume("one", journal=journal)
+    assert result.trace[0].soft == 0
+    assert dict(WORLD.done) == {"open": 2, "close": 2, "both": 1, "last": 1}
+
+
+async def test_what_is_recorded_needs_no_client_to_be_opened_for_it():
+    async def ask_client(client: Annotated[Client, Dep(open_client)]) -> int:
+        WORLD.do("ask")
+        return 1
+
+    class Asked(Node):
+        answer: Annotated[int, Dep(ask_client, cache=False)]
+
+        async def __call__(self) -> None:
+            WORLD.do("asked")
+
+    class Late(Node):
+        answer: Annotated[int, Dep(ask_client, cache=False)]
+        number: Annotated[int, Dep(get_number)]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Late)
+    journal = MemoryJournal()
+    result = await graph.arun(Late(), journal=journal, run_id="one")
+    lines = (await journal.read("one")).lines
+    asked = next(n.n for n in lines if n.kind == "SourceEnded" and '"ask_client"' in n.data)
+    WORLD.__init__()
+    left = await killed(journal, asked + 1)
+    assert (await graph.resume("one", journal=left)).trace == result.trace
+    assert WORLD.done["open"] == WORLD.done["ask"] == 0
+    assert (await graph.replay("one", journal=journal)).trace == result.trace
+
+
+async def test_a_source_that_failed_at_first_is_replayed_as_it_went():
+    class One(Node):
+        soft: Annotated[int, Dep(get_soft)] = 0
+
+        async def __call__(self) -> Two:
+            return Two(number=self.soft)
+
+    class Two(Node):
+        number: int
+        soft: Annotated[int, Dep(get_soft)] = 0
+
+        async def __call__(self) -> Three:
+            WORLD.do("two")
+            return Three(number=self.soft)
+
+    class Three(Node):
+        number: int
+        soft: Annotated[int, Dep(get_soft)] = 0
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=One)
+    WORLD.failing |= {"soft", "two"}
+    journal = await stopped(graph, One())
+    result = await graph.resume("one", journal=journal)
+    assert [node.soft for node in result.trace] == [0, 0, 1]
+    assert (await graph.replay("one", journal=journal)).trace == result.trace
+    assert (await graph.resume("one", journal=journal)).trace == result.trace
+
+
+# What is shared by the whole run
+
+
+async def test_an_input_of_a_shared_dependency_is_not_made_again_for_another_who_asks_first():
+    begun, go_on, asks_now = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def get_input() -> int:
+        WORLD.do("input")
+        return 1
+
+    async def shared(given: Annotated[int, Dep(get_input, cache=False)], lm: LM) -> int:
+        answer = await lm.make(Noted(number=given), Noted)
+        begun.set()
+        await go_on.wait()
+        WORLD.do("shared")
+        return answer.number
+
+    async def slow() -> int:
+        await begun.wait()
+        return 1
+
+    class Noted(Node):
+        number: int
+
+        async def __call__(self) -> None: ...
+
+    class Item(Node):
+        number: int
+
+        async def __call__(self) -> Slow | Uses:
+            return Slow() if self.number == 0 else Uses()
+
+    class Slow(Node):
+        slow: Annotated[int, Dep(slow)]
+
+        async def __call__(self) -> Uses:
+            WORLD.do("slow")
+            asks_now.set()
+            return Uses()
+
+    class Uses(Node):
+        shared: Annotated[int, Dep(shared)]
+
+        async def __call__(self) -> None: ...
+
+    class All(Node):
+        numbers: list[int]
+        items: Annotated[list[Uses], Map(Graph(start=Item), over="numbers")]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=All)
+    journal = MemoryJournal()
+    lm = ScriptedLM([{"number": 5}])
+    task = asyncio.create_task(graph.arun(All(numbers=[0, 1]), lm, journal=journal, run_id="one"))
+    await asks_now.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()
+    result = await graph.resume("one", ScriptedLM(), journal=journal)
+    assert [item.shared for item in result.trace[0].items] == [5, 5]
+    assert dict(WORLD.done) == {"input": 1, "slow": 1, "shared": 1}
+
+
+async def test_a_shared_graph_goes_on_while_one_that_asked_for_it_is_tried_again():
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> int:
+        begun.set()
+        await go_on.wait()
+        WORLD.do("wait")
+        return 5
+
+    class SharedStart(Node):
+        async def __call__(self) -> SharedMiddle:
+            WORLD.do("start")
+            return SharedMiddle(number=2)
+
+    class SharedMiddle(Node):
+        number: int
+        waited: Annotated[int, Dep(wait)]
+
+        async def __call__(self) -> SharedEnd:
+            WORLD.do("middle")
+            return SharedEnd(number=self.waited)
+
+    class SharedEnd(Node):
+        number: int
+
+        async def __call__(self) -> None: ...
+
+    async def stumble(number: int) -> int:
+        await begun.wait()
+        if number == 0:
+            if "stumble" not in WORLD.done:
+                WORLD.do("stumble")
+                raise Trouble("once")
+            go_on.set()
+        return number
+
+    class Item(Node):
+        numbers: list[int]
+        stumbled: Annotated[list[int], Map(stumble, over="numbers")]
+        shared: Annotated[SharedEnd, Dep(Graph(start=SharedStart))]
+
+        async def __call__(self) -> None: ...
+
+    class All(Node):
+        numbers: list[list[int]]
+        items: Annotated[list[Item], Map(Graph(start=Item), over="numbers", retries=1)]
+
+        async def __call__(self) -> None:
+            WORLD.do("all")
+
+    graph = Graph(start=All)
+    WORLD.failing.add("all")
+    journal = await stopped(graph, All(numbers=[[0], [1]]))
+    result = await graph.resume("one", journal=journal)
+    assert [item.shared.number for item in result.trace[0].items] == [5, 5]
+    assert dict(WORLD.done) == dict.fromkeys(["start", "wait", "middle", "stumble", "all"], 1)
+    lines = (await journal.read("one")).lines
+    middle = next(line.n for line in lines if line.kind == "Returned")
+    for kept in range(1, len(lines)):
+        WORLD.__init__()
+        WORLD.done["stumble"] = 1
+        left = await killed(journal, kept)
+        assert (await graph.resume("one", journal=left)).trace == result.trace
+        assert WORLD.done["start"] == (kept <= middle), kept
+
+
+# Gates
+
+
+class Doubled(Node):
+    number: Annotated[int, Gate("How many?"), AfterValidator(lambda number: number * 2)]
+    text: Annotated[str, Gate("Which?"), BeforeValidator(lambda text: f"<{text}>")]
+
+    async def __call__(self) -> None:
+        WORLD.do("doubled")
+
+
+async def test_an_answer_is_validated_once():
+    graph = Graph(start=Doubled)
+    journal = MemoryJournal()
+    await graph.arun(Doubled(), journal=journal, run_id="one")
+    result = await graph.answer("one", "number", 4, journal=journal)
+    assert [gate.field_name for gate in result.waiting] == ["text"]
+    result = await graph.answer("one", "text", "a", journal=journal)
+    assert result.result == Doubled.model_construct(number=8, text="<a>")
+    assert (await graph.resume("one", journal=journal)).trace == result.trace
+    assert (await graph.replay("one", journal=journal)).trace == result.trace
+
+
+class Check(Node):
+    word: str
+    number: Annotated[int, Dep(get_number)]
+    ok: Annotated[bool, Gate("Right?")]
+
+    async def __call__(self) -> None:
+        WORLD.do(f"check {self.word}")
+
+
+class Page(Node):
+    words: list[str]
+    checks: Annotated[list[Check], Map(Check, over="words", limit=2)]
+
+    async def __call__(self) -> None:
+        WORLD.do("page")
+
+
+async def test_gates_in_items_of_a_map_are_answered_in_any_order():
+    graph = Graph(start=Page)
+    journal = MemoryJournal()
+    result = await graph.arun(Page(words=list("abcde")), journal=journal, run_id="one")
+    assert len(result.waiting) == 5
+    for index in (3, 0, 4, 1, 2):
+        address = f"0:Page.checks[{index}]/0:Check.ok"
+        result = await graph.answer("one", address, index % 2 == 0, journal=journal)
+    assert [check.ok for check in result.result.checks] == [True, False, True, False, True]
+    effects = {f"check {word}" for word in "abcde"} | {"page", "number"}
+    assert dict(WORLD.done) == dict.fromkeys(effects, 1)
+    assert (await graph.replay("one", journal=journal)).trace == result.trace
+
+
+class Deep(Node):
+    number: Annotated[int, Dep(get_number)]
+    ok: Annotated[bool, Gate("Deep down?")]
+
+    async def __call__(self) -> None:
+        WORLD.do("deep")
+
+
+async def middle(deep: Annotated[Deep, Dep(Graph(start=Deep))]) -> str:
+    WORLD.do("middle")
+    return f"middle {deep.ok}"
+
+
+async def outer(text: Annotated[str, Dep(middle)]) -> str:
+    WORLD.do("outer")
+    return f"outer {text}"
+
+
+class Top(Node):
+    text: Annotated[str, Dep(outer)]
+    number: Annotated[int, Dep(get_number)]
+
+    async def __call__(self) -> None:
+        WORLD.do("top")
+
+
+async def test_a_gate_in_a_graph_behind_dependencies_of_dependencies_parks_the_run():
+    graph = Graph(start=Top)
+    journal = MemoryJournal()
+    result = await graph.arun(Top(), journal=journal, run_id="one")
+    (gate,) = result.waiting
+    assert gate.address == "0:Top.text(text)(deep)/0:Deep.ok"
+    result = await graph.answer("one", "Deep.ok", True, journal=journal)
+    assert result.result == Top(text="outer middle True", number=7)
+    assert dict(WORLD.done) == dict.fromkeys(["number", "deep", "middle", "outer", "top"], 1)
+    assert (await graph.replay("one", journal=journal)).trace == result.trace
+
+
+async def test_an_answer_for_a_class_that_has_changed_is_refused_or_read_by_the_new_one():
+    def made(kind: Any) -> Graph[Any, Any]:
+        class Changed(Node):
+            size: Annotated[kind, Gate("How big?")]
+
+            async def __call__(self) -> None: ...
+
+        return Graph(start=Changed)
+
+    numbers, words = made(int), made(Literal["big", "small"])
+    journal = MemoryJournal()
+    await numbers.arun(numbers.start(), journal=journal, run_id="one")
+    with pytest.raises((GateError, JournalError)):
+        await words.answer("one", "size", 3, journal=journal)
+    assert (await journal.read("one")).info.status == "waiting"
+    result = await numbers.answer("one", "size", 3, journal=journal)
+    assert result.trace[0].size == 3
+
+
+async def test_a_parked_run_that_is_resumed_waits_for_the_same():
+    graph = Graph(start=Page)
+    journal = MemoryJournal()
+    first = await graph.arun(Page(words=["a"]), journal=journal, run_id="one")
+    before = (await journal.read("one")).info
+    again = await graph.resume("one", journal=journal)
+    assert [gate.address for gate in again.waiting] == [gate.address for gate in first.waiting]
+    assert (await journal.read("one")).info.waiting == before.waiting
+    replayed = await graph.replay("one", journal=journal)
+    assert [gate.address for gate in replayed.waiting] == [gate.address for gate in first.waiting]
+
+
+# LMs and budgets
+
+
+class Topic(Node):
+    name: str
+
+    async def __call__(self) -> Joke: ...
+
+
+class Joke(Node):
+    text: str
+
+    @field_validator("text")
+    @classmethod
+    def is_short(cls, text: str) -> str:
+        if len(text) > 5:
+            raise ValueError("shorter, please")
+        return text
+
+    async def __call__(self) -> Laugh: ...
+
+
+class Laugh(Node):
+    loud: bool
+    number: Annotated[int, Dep(get_number)]
+
+    async def __call__(self) -> None:
+        WORLD.do("laugh")
+
+
+jokes = Graph(start=Topic)
+
+
+async def test_answers_of_a_question_that_was_cut_off_are_charged_when_it_goes_on():
+    lm = ToyBackend({"text": "far too long"}, KeyboardInterrupt(), attempts=2)
+    journal = MemoryJournal()
+    with pytest.raises(KeyboardInterrupt):
+        await jokes.arun(Topic(name="x"), lm, journal=journal, run_id="one")
+    judged = [n.n for n in (await journal.read("one")).lines if n.kind == "AnswerJudged"]
+    left = await killed(journal, judged[0] + 1)
+    rest = [{"text": "ha"}, {"loud": True}]
+    with Budget(calls=3) as budget:
+        result = await jokes.resume("one", ToyBackend(*rest), journal=left)
+    assert budget.usage.calls == 3
+    assert result.usage.calls == 3
+    left = await killed(journal, judged[0] + 1)
+    with Budget(calls=2), pytest.raises(BudgetError):
+        await jokes.resume("one", ToyBackend(*rest), journal=left)
+
+
+async def test_nested_budgets_and_budgeted_lms_are_each_charged_once():
+    WORLD.failing.add("laugh")
+    journal = await stopped(jokes, Topic(name="x"), ToyBackend({"text": "ha"}, {"loud": True}))
+    with Budget(calls=10) as outer_budget, Budget(calls=10) as inner_budget:
+        lm = Budgeted(ToyBackend(), Budget(calls=10))
+        WORLD.failing.add("laugh")
+        with pytest.raises(NodeError):
+            await jokes.resume("one", lm, journal=journal)
+        WORLD.mend()
+        await jokes.resume("one", lm, journal=journal)
+    for budget in (outer_budget, inner_budget, lm.budget):
+        assert budget.usage.calls == 2
+    assert (await jokes.resume("one", journal=journal)).usage.calls == 2
+
+
+async def test_a_budget_of_seconds_counts_the_time_of_before():
+    journal = MemoryJournal()
+    WORLD.failing.add("laugh")
+    with pytest.raises(NodeError):
+        await jokes.arun(
+            Topic(name="x"),
+            ToyBackend({"text": "ha"}, {"loud": True}),
+            journal=journal,
+            run_id="one",
+        )
+    WORLD.mend()
+    stored = await journal.read("one")
+    # As if the LM had taken an hour to fill the first node.
+    filled = next(line.n for line in stored.lines if line.kind == "FillEnded")
+    lines = [
+        line._replace(at=line.at + (3600 if line.n >= filled else 0)) for line in stored.lines
+    ][: filled + 1]
+    later = MemoryJournal()
+    info = replace(stored.info, status="running", error="", owner=None, lease_until=None)
+    await later.put(replace(stored, info=info, lines=tuple(lines)))
+    with Budget(seconds=1800), pytest.raises(BudgetError):
+        await jokes.resume("one", ToyBackend({"loud": True}), journal=later)
+    with Budget(seconds=7200) as budget:
+        await jokes.resume("one", ToyBackend({"loud": True}), journal=later)
+    assert 3600 <= budget.elapsed < 3700
+
+
+async def test_what_an_early_dependency_asks_an_lm_is_counted_once():
+    async def ask(lm: LM) -> int:
+        return len((await lm.make(Topic(name="y"), Joke)).text)
+
+    class First(Node):
+        name: str
+
+        async def __call__(self) -> Second: ...
+
+    class Second(Node):
+        text: str
+
+        async def __call__(self) -> Third: ...
+
+    class Third(Node):
+        asked: Annotated[int, Dep(ask)]
+        loud: bool
+
+        async def __call__(self) -> None:
+            WORLD.do("third")
+
+    def answers(prompt: Any) -> Any:
+        wanted = prompt.question.target
+        return {"text": "ha"} if wanted in (Second, Joke) else {"loud": True}
+
+    graph = Graph(start=First)
+    WORLD.failing.add("third")
+    lm = ToyBackend(answers)
+    journal = await stopped(graph, First(name="x"), lm)
+    assert lm.calls == 3
+    lines = (await journal.read("one")).lines
+    judged = {line.step for line in lines if line.kind == "AnswerJudged" and '"ask"' in line.data}
+    assert judged == {2}  # where it was asked for, however early
+    with Budget(calls=9) as budget:
+        result = await graph.resume("one", lm, journal=journal)
+    assert budget.usage.calls == result.usage.calls == 3
+
+
+async def test_policies_around_the_lm_of_a_body_work_with_a_journal_too():
+    class Body(Node):
+        name: str
+
+        async def __call__(self, lm: LM) -> Laugh:
+            joke = await Timeout(lm, 5).make(self, Joke)
+            WORLD.do("body")
+            return Laugh(loud=bool(joke.text))
+
+    graph = Graph(start=Body)
+    WORLD.failing.add("body")
+    journal = await stopped(graph, Body(name="x"), ToyBackend({"text": "ha"}))
+    result = await graph.resume("one", ToyBackend(), journal=journal)
+    assert result.trace[-1] == Laugh(loud=True, number=7)
+    assert (await graph.replay("one", journal=journal)).trace == result.trace
+
+
+# Replays of runs that did not end
+
+
+async def test_a_run_that_failed_is_replayed_to_the_same_failure():
+    lm = ToyBackend(*[{"text": "far too long"}] * 3, attempts=2)
+    journal = MemoryJournal()
+    with pytest.raises(FillError) as first:
+        await jokes.arun(Topic(name="x"), lm, journal=journal, run_id="one")
+    with pytest.raises(Exception, match="Joke") as again:
+        await jokes.replay("one", journal=journal)
+    assert getattr(again.value, "code", "") == first.value.code
+
+
+async def test_a_run_over_its_bound_is_replayed_to_it():
+    journal = MemoryJournal()
+    lm = ToyBackend({"text": "ha"}, {"loud": True})
+    with pytest.raises(LimitError):
+        await jokes.arun(Topic(name="x"), lm, 2, journal=journal, run_id="one")
+    with pytest.raises(LimitError):
+        await jokes.replay("one", journal=journal)
+
+
+async def test_a_run_that_was_cut_off_says_how_far_the_recording_goes():
+    journal = MemoryJournal()
+    lm = ToyBackend({"text": "ha"}, {"loud": True})
+    await jokes.arun(Topic(name="x"), lm, journal=journal, run_id="one")
+    lines = (await journal.read("one")).lines
+    filled = [line.n for line in lines if line.kind == "FillEnded"]
+    left = await killed(journal, filled[-1])
+    with pytest.raises(JournalError) as caught:
+        await jokes.replay("one", journal=left)
+    assert caught.value.code in ("bae-replay-ended", "bae-replay-live")
+    assert caught.value.fix
+    WORLD.__init__()
+    assert not WORLD.done
+
+
+class Summary(BaseModel):
+    words: int
+
+
+def count_in_thread(text: Annotated[str, Dep(outer)]) -> Summary:
+    WORLD.do("count")
+    return Summary(words=len(text.split()))
+
+
+async def test_functions_in_threads_are_replayed_without_a_call():
+    class Counted(Node):
+        summary: Annotated[Summary, Dep(count_in_thread, cache=False)]
+        soft: Annotated[int, Dep(get_soft)] = 3
+
+        async def __call__(self) -> None: ...
+
+    async def yes(gate: Any) -> bool:
+        return True
+
+    graph = Graph(start=Counted)
+    journal = MemoryJournal()
+    WORLD.failing.add("soft")
+    result = await graph.arun(Counted(), journal=journal, run_id="one", answer=yes)
+    assert result.trace == [Counted(summary=Summary(words=3), soft=3)]
+    WORLD.__init__()
+    replayed = await graph.replay("one", journal=journal)
+    assert replayed.trace == result.trace
+    assert not WORLD.done
+
+
+# Tried again
+
+
+async def test_a_graph_that_is_tried_again_is_never_made_of_two_tries():
+    class Start(Node):
+        word: str
+
+        async def __call__(self) -> Draft:
+            WORLD.do(f"start {self.word}")
+            return Draft(number=WORLD.done[f"start {self.word}"])
+
+    class Draft(Node):
+        number: int
+        got: Annotated[int, Dep(get_number, cache=False)]
+
+        async def __call__(self) -> Written: ...
+
+    class Written(Node):
+        number: Annotated[int, Recall(Draft)]
+        text: str
+
+        async def __call__(self) -> End:
+            if self.number == 1 and self.text.startswith("b"):
+                raise Trouble("the first time")
+            return End(number=self.number, text=self.text)
+
+    class End(Node):
+        number: int
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class All(Node):
+        words: list[str]
+        ends: Annotated[list[End], Map(Graph(start=Start), over="words", retries=1)]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=All)
+
+    def lm() -> ScriptedLM:
+        words = iter("abcdefgh" * 9)
+        return ScriptedLM({Written: [{"text": f"{next(words)} {n}"} for n in range(60)]})
+
+    journal = MemoryJournal()
+    await graph.arun(All(words=["x", "y", "z"]), lm(), journal=journal, run_id="one")
+    lines = (await journal.read("one")).lines
+    assert sum(line.kind == "RunStarted" for line in lines) == 1 + 3 + 1
+    for kept in range(1, len(lines)):
+        left = await killed(journal, kept)
+        result = await graph.resume("one", lm(), journal=left)
+        nested = result.journal.nested()
+        for index, end in enumerate(result.trace[0].ends):
+            trace = nested[f"0:All.ends[{index}]"]
+            drafts = [node for node in trace if isinstance(node, Draft)]
+            written = [node for node in trace if isinstance(node, Written)]
+            assert end == End(number=drafts[-1].number, text=written[-1].text)
+            assert written[-1].number == drafts[-1].number
+        replayed = await graph.replay("one", journal=left)
+        assert replayed.trace == result.trace
+
+
+async def test_a_gate_of_a_run_that_failed_beside_it_can_be_answered():
+    class Beside(Node):
+        ok: Annotated[bool, Gate("well?")]
+        number: Annotated[int, Dep(get_number)]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Beside)
+    WORLD.failing.add("number")
+    journal = await stopped(graph, Beside())
+    assert (await journal.read("one")).info.status == "failed"
+    result = await graph.answer("one", "ok", True, journal=journal)
+    assert result.result == Beside(ok=True, number=7)
+
+
+async def test_what_a_run_put_into_a_cache_is_not_given_to_those_who_want_it_anew():
+    reached, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> int:
+        reached.set()
+        await go_on.wait()
+        return 1
+
+    class First(Node):
+        number: Annotated[int, Dep(get_number)]
+        ok: Annotated[bool, Gate("well?")]
+        waited: Annotated[int, Dep(wait)]
+
+        async def __call__(self) -> Second:
+            return Second()
+
+    class Second(Node):
+        number: Annotated[int, Dep(get_number, cache=False)]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=First)
+    journal = MemoryJournal()
+    cache: dict[Any, Any] = {}
+    begun = graph.arun(First(), journal=journal, run_id="one", dep_cache=cache)
+    task = asyncio.create_task(begun)
+    await reached.wait()
+    await graph.answer("one", "ok", True, journal=journal, go_on=False)
+    go_on.set()
+    assert (await task).trace[-1] == Second(number=7)
+    assert cache[get_number] == 7
+    assert WORLD.done["number"] == 2
