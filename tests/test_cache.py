@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, SecretStr
 
 from bae import BaeLMError, Graph, GraphResult, Node, Usage
 from bae.exceptions import BudgetError
-from bae.journal import RunJournal, RunEnded, TextArrived
+from bae.journal import RunEnded, RunJournal, TextArrived
 from bae.lm import (
     Answer,
     Backend,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 
 from bae import LM, BaeError, Dep, Gate, GateError, Graph, Map, Node, NodeError, OpenGate, Usage
-from bae.journal import LMUsed, RunJournal, RunEnded, RunStarted, StepStarted
+from bae.journal import LMUsed, RunEnded, RunJournal, RunStarted, StepStarted
 from bae.lm import report
 from bae.testing import ScriptedLM
 

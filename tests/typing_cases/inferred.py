@@ -22,7 +22,7 @@ from bae import (
     Recall,
     Usage,
 )
-from bae.journal import FillEnded, RunJournal, Record, StepStarted
+from bae.journal import FillEnded, Record, RunJournal, StepStarted
 from bae.lm import Budget, Budgeted, Cached, Retry, Timeout, resolve
 from bae.stream import RunStream
 from bae.testing import ScriptedLM
