@@ -14,8 +14,8 @@ import pytest
 from bae import Graph
 from bae.exceptions import JournalError
 from bae.journal import Change, Journal, MemoryJournal, RunInfo, SQLiteJournal, StoredRun, check
-from bae.journal.changes import breaking, changes_for, refuse_changes
-from bae.journal.shapes import shape_of
+from bae.journal.shape.changes import breaking, changes_for, refuse_changes
+from bae.journal.shape.shapes import shape_of
 from bae.testing import ScriptedLM
 
 HEAD = """

@@ -23,9 +23,11 @@ from pydantic import (
 from bae import LM, Dep, Gate, Graph, JournalError, Map, Node, OpenGate, Recall
 from bae.exceptions import DepError
 from bae.journal import MemoryJournal
-from bae.journal.decoding import RecordedError, decode, graph_at
-from bae.journal.encoding import Encoder
-from bae.journal.keepable import notes, unkeepable
+from bae.journal.coding.decoding import RecordedError, decode, graph_at
+from bae.journal.coding.encoding import Encoder
+from bae.journal.coding.keepable import notes, unkeepable
+from bae.journal.coding.sameness import same
+from bae.journal.coding.values import LIVE, WITHHELD, read_node
 from bae.journal.records import (
     AnswerJudged,
     AnswerRestarted,
@@ -47,9 +49,7 @@ from bae.journal.records import (
     StepStarted,
     TextArrived,
 )
-from bae.journal.sameness import same
 from bae.journal.store import Line
-from bae.journal.values import LIVE, WITHHELD, read_node
 from bae.lm import report
 from bae.lm.usage import Attempt, Usage
 from bae.result import GraphResult

@@ -28,8 +28,8 @@ from bae.journal import (
     SQLiteJournal,
     StoredRun,
 )
-from bae.journal.recorded import RecordedRuns
-from bae.journal.run_lines import VERSION, read_runs, write_run
+from bae.journal.files.recorded import RecordedRuns
+from bae.journal.files.run_lines import VERSION, read_runs, write_run
 
 pytestmark = pytest.mark.once
 

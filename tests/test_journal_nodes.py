@@ -21,9 +21,9 @@ from pydantic import (
 )
 
 from bae import Dep, Gate, JournalError, Map, Node, Recall
-from bae.journal.nodes import kept_node
-from bae.journal.sameness import same
-from bae.journal.values import read_field
+from bae.journal.coding.nodes import kept_node
+from bae.journal.coding.sameness import same
+from bae.journal.coding.values import read_field
 
 
 class Place(BaseModel):

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pydantic import ConfigDict, Field, TypeAdapter, create_model
 
 from bae import Graph, Node
-from bae.journal.changes import Change, changes
-from bae.journal.shapes import ShapeView, segments, shape_of
+from bae.journal.shape.changes import Change, changes
+from bae.journal.shape.shapes import ShapeView, segments, shape_of
 
 
 class Point(NamedTuple):
@@ -220,7 +220,7 @@ def test_a_graph_that_is_only_renamed_has_the_same_hash():
 
 
 def test_a_shape_is_the_same_in_every_process():
-    code = HEAD + DAY + "from bae.journal.shapes import shape_of\n"
+    code = HEAD + DAY + "from bae.journal.shape.shapes import shape_of\n"
     code += 'Start.__annotations__; s = shape_of(Graph(start=Start)); print(s.hash, s.json, sep="")'
     texts = {
         subprocess.run(

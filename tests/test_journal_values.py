@@ -57,8 +57,8 @@ from pydantic import dataclasses as pydantic_dataclasses
 from pydantic_core import core_schema, from_json
 from typing_extensions import TypeAliasType, TypedDict
 
-from bae.journal.sameness import is_plain, same
-from bae.journal.values import LIVE, WITHHELD, Unkeepable, kept_type
+from bae.journal.coding.sameness import is_plain, same
+from bae.journal.coding.values import LIVE, WITHHELD, Unkeepable, kept_type
 
 T = TypeVar("T")
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")

@@ -16,7 +16,7 @@ from bae import LM, Dep, DepError, Gate, Graph, Map, Node, OpenGate, Recall
 from bae.exceptions import JournalError
 from bae.journal import Journal, MemoryJournal, SQLiteJournal
 from bae.journal.store import Line, RunInfo, StoredRun
-from bae.journal.why import why
+from bae.journal.telling.why import why
 from bae.testing import ScriptedLM
 
 

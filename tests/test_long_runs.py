@@ -11,7 +11,7 @@ from pydantic import field_validator
 
 from bae import Graph, Node, NodeError
 from bae.journal import MemoryJournal
-from bae.journal.off_loop import MANY
+from bae.journal.coding.off_loop import MANY
 
 SEEN: set[int] = set()
 FAILING = True

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from bae import LM, Dep, Gate, Graph, Map, Node, Recall
 from bae.exceptions import JournalError
 from bae.journal import Journal, MemoryJournal, SQLiteJournal
-from bae.journal.same_text import SameText
+from bae.journal.files.same_text import SameText
 from toy_backend import ToyBackend
 
 STORES = ["memory", "sqlite"]

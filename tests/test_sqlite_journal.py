@@ -17,9 +17,9 @@ import pytest
 
 from bae import JournalError
 from bae.journal import SQLiteJournal
-from bae.journal.processes import has_died, own_name
-from bae.journal.sqlite_reading import page_query
-from bae.journal.sqlite_runs import LINES_OF_A_RUN
+from bae.journal.sqlite.processes import has_died, own_name
+from bae.journal.sqlite.queries import page_query
+from bae.journal.sqlite.statements import LINES_OF_A_RUN
 from bae.journal.store import Rewrite
 from journal_parts import begun, ended, ids, line, lines, numbers, printed, program, refused
 
@@ -764,7 +764,7 @@ def test_a_process_is_known_to_be_gone_only_where_that_can_be_seen():
 def test_a_process_that_cannot_be_looked_at_has_not_died():
     text = """
 import os, resource, sys
-from bae.journal.processes import has_died
+from bae.journal.sqlite.processes import has_died
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 print(has_died(sys.argv[1]))  # what it takes to look is remembered
 held = []

@@ -14,7 +14,7 @@ from bae.plan import NodePlan, plan_of
 
 if TYPE_CHECKING:
     from bae.journal import Journal
-    from bae.journal.recovering import Recovered
+    from bae.journal.running.recovering import Recovered
     from bae.lm import LM
     from bae.problem import Problem
     from bae.result import GraphResult
@@ -184,7 +184,7 @@ class Graph(Generic[S, T]):
                 self._problems = problems
         if not journal or any(plan.unresolved for plan in self.plans.values()):
             return list(problems)
-        from bae.journal.keepable import notes, unkeepable
+        from bae.journal.coding.keepable import notes, unkeepable
 
         errors = [problem for problem in problems if problem.severity == "error"]
         others = [problem for problem in problems if problem.severity != "error"]
@@ -293,7 +293,7 @@ class Graph(Generic[S, T]):
         run = Run(lm, max_iters, prefetch, answer, dep_cache, run_id=run_id)
         if journal is None:
             return run_graph(self, start, run)
-        from bae.journal.resuming import begin, begin_or_resume
+        from bae.journal.running.resuming import begin, begin_or_resume
 
         if resume:
             return begin_or_resume(self, start, run, journal)
@@ -325,7 +325,7 @@ class Graph(Generic[S, T]):
         (`bae-run-owned`), as it does where the classes have changed so that the run cannot go on
         (`bae-run-changed`).
         """
-        from bae.journal.resuming import Options, resume
+        from bae.journal.running.resuming import Options, resume
 
         options = Options(lm, max_iters, prefetch, answer, dep_cache)
         return await resume(self, run_id, options, journal, given)
@@ -349,8 +349,8 @@ class Graph(Generic[S, T]):
         left out.
         Runs that failed or were cancelled are not taken up: `resume` does that.
         """
-        from bae.journal.recovering import recover
-        from bae.journal.resuming import Options
+        from bae.journal.running.recovering import recover
+        from bae.journal.running.resuming import Options
 
         options = Options(lm, None, prefetch, answer, dep_cache)
         return await recover(self, options, journal, concurrency, given)
@@ -378,8 +378,8 @@ class Graph(Generic[S, T]):
         `go_on=False` the answer is only stored, for whoever resumes the run. The other parameters
         are those of `resume`.
         """
-        from bae.journal.answering import answer as answer_gate
-        from bae.journal.resuming import Options
+        from bae.journal.running.answering import answer as answer_gate
+        from bae.journal.running.resuming import Options
 
         options = Options(lm, max_iters, prefetch, answer, dep_cache)
         return await answer_gate(self, run_id, field, value, options, journal, given, go_on)
@@ -402,7 +402,7 @@ class Graph(Generic[S, T]):
         stays as it is. A field that is called as a parameter here is named in `changed`:
         `changed={"at": …}`.
         """
-        from bae.journal.forking import fork
+        from bae.journal.running.forking import fork
 
         return await fork(self, run_id, at, journal, new_id, {**(changed or {}), **fields})
 
@@ -421,7 +421,7 @@ class Graph(Generic[S, T]):
         asked and what was recorded. `dep_cache` has stand-ins for what no journal holds, such as
         clients, and `given` the secrets.
         """
-        from bae.journal.replay import replay
+        from bae.journal.running.replay import replay
 
         return await replay(self, run_id, journal, dep_cache, given)
 

@@ -16,8 +16,8 @@ from bae.observers import in_force, observed
 
 if TYPE_CHECKING:
     from bae.dataflow import Dataflow, Flight
-    from bae.journal.keeper import Keeper
     from bae.journal.records import Record
+    from bae.journal.running.keeper import Keeper
     from bae.lm import LM
     from bae.lm.usage import Event
     from bae.markers import OpenGate

@@ -56,7 +56,7 @@ from bae.tasks import gone
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.keeper import Keeper
+    from bae.journal.running.keeper import Keeper
     from bae.lm import LM
 
 T = TypeVar("T", bound=Node)

@@ -76,7 +76,7 @@ async def _follow(
     if store is None:
         task = asyncio.create_task(run_graph(graph, start, run))
     else:
-        from bae.journal.resuming import begin
+        from bae.journal.running.resuming import begin
 
         task = asyncio.create_task(begin(graph, start, run, store))
     task.add_done_callback(lambda _: news.set())

@@ -29,12 +29,11 @@ from bae.journal.records import (
 )
 
 if TYPE_CHECKING:
-    from bae.journal.comparing import Change
-    from bae.journal.deployment import BrokenRun, check
+    from bae.journal.files.redaction import Redaction
     from bae.journal.memory import MemoryJournal
-    from bae.journal.provenance import JudgedAnswer, Provenance
-    from bae.journal.recovering import Recovered
-    from bae.journal.redaction import Redaction
+    from bae.journal.running.recovering import Recovered
+    from bae.journal.shape.comparing import Change
+    from bae.journal.shape.deployment import BrokenRun, check
     from bae.journal.sqlite import SQLiteJournal
     from bae.journal.store import (
         Claim,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
         Status,
         StoredRun,
     )
+    from bae.journal.telling.provenance import JudgedAnswer, Provenance
 
 __all__ = [
     "AnswerJudged",
@@ -92,15 +92,15 @@ __all__ = [
 
 # The stores are imported when they are first asked for: a run without one needs none of this.
 _MODULES = {
-    "BrokenRun": "deployment",
-    "Change": "comparing",
-    "check": "deployment",
-    "JudgedAnswer": "provenance",
+    "BrokenRun": "shape.deployment",
+    "Change": "shape.comparing",
+    "check": "shape.deployment",
+    "JudgedAnswer": "telling.provenance",
     "MemoryJournal": "memory",
-    "Provenance": "provenance",
-    "Recovered": "recovering",
-    "Redaction": "redaction",
-    "SQLiteJournal": "sqlite",
+    "Provenance": "telling.provenance",
+    "Recovered": "running.recovering",
+    "Redaction": "files.redaction",
+    "SQLiteJournal": "sqlite.journal",
 }
 
 

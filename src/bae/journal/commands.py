@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bae.exceptions import JournalError
-from bae.journal.printing import story_of, table_of
-from bae.journal.recorded import RecordedRuns, is_sqlite
-from bae.journal.run_lines import write_run
+from bae.journal.files.recorded import RecordedRuns, is_sqlite
+from bae.journal.files.run_lines import write_run
 from bae.journal.store import Journal, Listed, Status
+from bae.journal.telling.printing import story_of, table_of
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.lines import Existing, Unfinished
+    from bae.journal.files.lines import Existing, Unfinished
     from bae.testing.written_tests import GraphName
 
 
@@ -100,7 +100,7 @@ async def redact(file: str, run: str, places: Sequence[str], *, copies: bool = F
 
 async def check(file: str, graph: str, *, was: Sequence[str] = ()) -> tuple[str, bool]:
     """Which unfinished runs the classes of today would break, and whether there are none."""
-    from bae.journal.deployment import check
+    from bae.journal.shape.deployment import check
 
     found = _graph(_named(graph))
     async with _to_read(file) as journal:

@@ -64,7 +64,7 @@ class RunJournal(Sequence[Record]):
     def usage(self) -> Usage:
         """What all LM calls of the run used, those of graphs and maps inside it too, and those that
         a crash cut off after they were paid for."""
-        from bae.journal.paid import Paid
+        from bae.journal.running.paid import Paid
 
         paid = Paid()
         for record in self._records():

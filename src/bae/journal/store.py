@@ -15,9 +15,9 @@ from bae.exceptions import JournalError
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from bae.journal.lines import Existing, PathOrFile, Unfinished
-    from bae.journal.provenance import Provenance
-    from bae.journal.redaction import Redaction
+    from bae.journal.files.lines import Existing, PathOrFile, Unfinished
+    from bae.journal.files.redaction import Redaction
+    from bae.journal.telling.provenance import Provenance
 
 Status = Literal["running", "waiting", "ended", "failed", "cancelled"]
 """How a run stands. One that is "running" and whose owner is gone was interrupted."""
@@ -248,8 +248,8 @@ class Journal(ABC):
 
         With several nodes of the class in the run it is the newest one's, or the one at `step`.
         """
-        from bae.journal.off_loop import off_loop
-        from bae.journal.why import why
+        from bae.journal.coding.off_loop import off_loop
+        from bae.journal.telling.why import why
 
         run = await self.read(run_id)
         return await off_loop(len(run.lines), why, run, place, step)
@@ -272,7 +272,7 @@ class Journal(ABC):
         """Store a run that was read elsewhere, with how it came out: all of it, or nothing. A run
         of its id that is there already is refused with `bae-run-exists`, unless it is to be
         replaced: then that is still there where this fails."""
-        from bae.journal.lines import put
+        from bae.journal.files.lines import put
 
         await put(self, run, replace)
 
@@ -290,7 +290,7 @@ class Journal(ABC):
         forked is written whole, with the lines that it shares. A file at the path is replaced when
         everything is written, and not before.
         """
-        from bae.journal.lines import export
+        from bae.journal.files.lines import export
 
         return await export(self, to, run_ids, status=status, graph=graph)
 
@@ -312,7 +312,7 @@ class Journal(ABC):
         leaves it alone, `graph.resume` goes on with it. With `unfinished="keep"` it stays what it
         is, for a journal that takes the place of the other.
         """
-        from bae.journal.lines import load
+        from bae.journal.files.lines import load
 
         return await load(self, source, existing=existing, unfinished=unfinished)
 
@@ -326,7 +326,7 @@ class Journal(ABC):
         name those too, or give `copies=True` to follow it everywhere. A run that is resumed
         afterwards asks for the values: `graph.resume(…, given={"Person.email": …})`.
         """
-        from bae.journal.redaction import redact
+        from bae.journal.files.redaction import redact
 
         return await redact(self, run_id, places, copies=copies)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from bae.calls import MISSING, every_call
-from bae.journal.values import kept_type
+from bae.journal.coding.values import kept_type
 from bae.plan import plan_of
 
 if TYPE_CHECKING:

@@ -77,7 +77,7 @@ async def export_run(
 ) -> None:
     """Make the spans of a run that a journal holds, as `export` does. Every time that it was taken
     up again is a span of its own, which links to the one before."""
-    from bae.journal.decoding import decoded
+    from bae.journal.coding.decoding import decoded
 
     stored = await journal.read(run_id)
     records = await decoded(graph, stored.lines, partial=True)

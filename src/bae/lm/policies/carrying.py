@@ -10,7 +10,7 @@ from bae.lm.policies.charging import in_force
 from bae.lm.usage import Usage
 
 if TYPE_CHECKING:
-    from bae.journal.recording import Recording
+    from bae.journal.running.recording import Recording
     from bae.lm.policies.budget import Budget
     from bae.run import Run
 

@@ -1,0 +1,1 @@
+"""Runs that have a journal: begun, resumed, answered, forked and replayed."""
