@@ -24,7 +24,8 @@ from bounded import BOUND
 from made_graphs import Made, made_graphs, number
 
 many = settings(
-    max_examples=60,
+    max_examples=40,
+    derandomize=True,  # a rare graph is for whoever looks for one, not for whoever tests a change
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

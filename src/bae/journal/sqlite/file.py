@@ -169,9 +169,16 @@ def _connection(path: str, busy_timeout: float, uri: bool = False) -> sqlite3.Co
 
 def _is_new(connection: sqlite3.Connection, path: str) -> bool:
     """Whether there is nothing in the file yet. One that belongs to others is refused."""
-    application: int = connection.execute("pragma application_id").fetchone()[0]
-    version: int = connection.execute("pragma user_version").fetchone()[0]
-    tables: int = connection.execute("select count(*) from sqlite_master").fetchone()[0]
+    own = not connection.in_transaction
+    if own:  # all three of one moment: somebody else may be making the file just now
+        connection.execute("begin")
+    try:
+        tables: int = connection.execute("select count(*) from sqlite_master").fetchone()[0]
+        application: int = connection.execute("pragma application_id").fetchone()[0]
+        version: int = connection.execute("pragma user_version").fetchone()[0]
+    finally:
+        if own:
+            connection.execute("rollback")
     if not (application or version or tables):
         return True
     if application != APPLICATION:
