@@ -197,7 +197,7 @@ def _fields(target: Any, seed: int, source: Any) -> dict[str, Any]:
 class Made:
     """A program: its text, and what it is run with. With `retries`, what fails may be done again
     from its beginning; with `parked`, gates are answered by hand, and the run is parked until
-    then."""
+    then; `in_vain` is one that would do more if sources were asked early."""
 
     graph: Graph[Any, Any]
     outside: Outside
@@ -211,6 +211,7 @@ class Made:
         backend: bool,
         one_call: bool,
         parked: bool,
+        in_vain: bool = False,
     ) -> None:
         self.text = text
         self.retries = retries
@@ -218,6 +219,7 @@ class Made:
         self.backend = backend
         self.one_call = one_call
         self.parked = parked
+        self.in_vain = in_vain
 
     def __repr__(self) -> str:
         options = (
@@ -263,6 +265,8 @@ class Made:
 class _Draw:
     draw: Any
     retries: bool
+    in_vain: bool = False
+    """Whether a body gives values that a source might be asked for early, and in vain."""
     lines: list[str] = field(default_factory=list[str])
     functions: list[str] = field(default_factory=list[str])
     lists: list[str] = field(default_factory=list[str])
@@ -412,7 +416,7 @@ def _node(d: _Draw, name: str, start: str, gates: bool) -> _Node:
     return node
 
 
-def _arguments(target: _Node, whole: bool, left: str, value: str = "number(self)") -> str:
+def _arguments(d: _Draw, target: _Node, whole: bool, left: str, value: str = "number(self)") -> str:
     said = [f"value={value}"]
     for plain in target.plain[1:]:
         if plain.startswith("items"):
@@ -420,6 +424,7 @@ def _arguments(target: _Node, whole: bool, left: str, value: str = "number(self)
         if plain.startswith("left"):
             said.append(f"left={left}")
     if whole and target.explicit:
+        d.in_vain = True
         said += [f"{name}={value}" for name, value in target.explicit.items()]
     return ", ".join(said)
 
@@ -441,7 +446,7 @@ def _body(d: _Draw, node: _Node, following: _Node | None, stop: _Node | None) ->
     if node.loops:
         again = [
             "        if self.left > 0:",
-            f"            return {node.name}({_arguments(node, False, 'self.left - 1')})",
+            f"            return {node.name}({_arguments(d, node, False, 'self.left - 1')})",
         ]
     match way:
         case "whole" | "draft":
@@ -450,7 +455,7 @@ def _body(d: _Draw, node: _Node, following: _Node | None, stop: _Node | None) ->
                 f"    async def __call__(self) -> {loop_hint}:",
                 act,
                 *again,
-                f"        return {name}({_arguments(following, whole, '1')})",
+                f"        return {name}({_arguments(d, following, whole, '1')})",
             ]
         case "make":
             return [
@@ -459,7 +464,7 @@ def _body(d: _Draw, node: _Node, following: _Node | None, stop: _Node | None) ->
                 "        made = await lm.make(self, Noted)",
                 "        other = await lm.make(made, Noted)",
                 act,
-                f"        return {name}({_arguments(following, False, '1', 'other.value')})",
+                f"        return {name}({_arguments(d, following, False, '1', 'other.value')})",
             ]
         case "decide":
             return [
@@ -532,4 +537,5 @@ def made_graphs(draw: Any, *, gates: bool = True) -> Made:
             _function(d)
     _graph(d, "main", "main", gates, 4)
     text = "\n".join(d.lines) + "\n"
-    return Made(text, d.retries, d.maybe(), d.maybe(), d.maybe(), gates and d.maybe())
+    flags = d.maybe(), d.maybe(), d.maybe(), gates and d.maybe()
+    return Made(text, d.retries, *flags, d.in_vain)

@@ -18,6 +18,8 @@ from bae.journal.shape.changes import breaking, changes_for, refuse_changes
 from bae.journal.shape.shapes import shape_of
 from bae.testing import ScriptedLM
 
+pytestmark = pytest.mark.once
+
 HEAD = """
 from __future__ import annotations
 from enum import Enum

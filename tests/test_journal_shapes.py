@@ -21,6 +21,8 @@ from bae import Graph, Node
 from bae.journal.shape.changes import Change, changes
 from bae.journal.shape.shapes import ShapeView, segments, shape_of
 
+pytestmark = pytest.mark.once
+
 
 class Point(NamedTuple):
     x: int

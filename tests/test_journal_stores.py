@@ -15,6 +15,8 @@ from bae.journal import MemoryJournal, ParkedGate, SQLiteJournal
 from bae.journal.store import Rewrite
 from journal_parts import SHAPE, begun, ended, ids, line, lines, numbers, refused
 
+pytestmark = pytest.mark.once
+
 GATE = ParkedGate("2:Refund.approved", "Refund.approved", "May I?", 2000.0)
 
 

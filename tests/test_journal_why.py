@@ -19,6 +19,8 @@ from bae.journal.store import Line, RunInfo, StoredRun
 from bae.journal.telling.why import why
 from bae.testing import ScriptedLM
 
+pytestmark = pytest.mark.once
+
 
 class Told:
     """Lines of a run as they are written one after the other."""

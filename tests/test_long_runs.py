@@ -13,6 +13,8 @@ from bae import Graph, Node, NodeError
 from bae.journal import MemoryJournal
 from bae.journal.coding.off_loop import MANY
 
+pytestmark = pytest.mark.once
+
 SEEN: set[int] = set()
 FAILING = True
 

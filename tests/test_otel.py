@@ -18,6 +18,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field, SecretStr
 
+pytestmark = pytest.mark.once
+
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry import trace

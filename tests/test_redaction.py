@@ -20,6 +20,8 @@ from bae.journal import Journal, MemoryJournal, SQLiteJournal
 from bae.journal.files.same_text import SameText
 from toy_backend import ToyBackend
 
+pytestmark = pytest.mark.once
+
 STORES = ["memory", "sqlite"]
 SECRET = 'ada "the \u00e9nchantress" <ada@example.org>\n'
 

@@ -20,6 +20,8 @@ from bae.journal import MemoryJournal, SQLiteJournal
 from bae.testing import Recorded, replaying
 from toy_backend import ToyBackend, choose
 
+pytestmark = pytest.mark.once
+
 CALLED: list[str] = []
 
 

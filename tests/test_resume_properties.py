@@ -23,6 +23,8 @@ from bae.journal.coding.values import LIVE
 from bounded import BOUND
 from made_graphs import Made, made_graphs, number
 
+pytestmark = pytest.mark.once
+
 many = settings(
     max_examples=40,
     derandomize=True,  # a rare graph is for whoever looks for one, not for whoever tests a change
@@ -78,7 +80,8 @@ async def to_the_end(made: Made, journal: Journal, run_id: str, begin: bool) -> 
 
     options: dict[str, Any] = {
         "journal": journal,
-        "prefetch": made.prefetch is begin,  # whether things are begun early changes nothing
+        # Whether sources are asked early changes nothing, where it is not in vain.
+        "prefetch": made.prefetch is begin and not made.in_vain,
         "answer": None if made.parked else answer,
     }
     if begin:
