@@ -18,8 +18,6 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field, SecretStr
 
-pytestmark = pytest.mark.once
-
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry import trace
@@ -49,6 +47,8 @@ from bae.otel.attributes import provider_of
 from bae.run import Run
 from bae.testing import ScriptedLM
 from bounded import BOUND, some_turns
+
+pytestmark = pytest.mark.once
 
 
 class Traced:
