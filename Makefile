@@ -41,8 +41,10 @@ types: .venv/.dev ## Check src with pyright, strict
 pytest: .venv/.dev .claude-cli/.made ## Run the tests on the base Python, with every backend
 	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest
 
+# All at once, and each says what it has to say when it is done.
 .PHONY: pytest-others
-pytest-others: $(OTHER_MINORS:%=pytest-%) ## Run the tests on each of 3.12 to 3.14 found (or pytest-3.12)
+pytest-others: ## Run the tests on each of 3.12 to 3.14 found (or pytest-3.12)
+	$(MAKE) --no-print-directory -j --output-sync=target $(OTHER_MINORS:%=pytest-%)
 
 .PHONY: $(OTHER_MINORS:%=pytest-%)
 $(OTHER_MINORS:%=pytest-%): pytest-%:
