@@ -918,16 +918,16 @@ async def test_the_answer_to_a_secret_gate_is_not_stored() -> None:
         async def __call__(self) -> None: ...
 
     async def tell(gate: OpenGate) -> str:
-        return "1234"
+        return "sesame"
 
     locked = Graph(start=Locked)
     journal = MemoryJournal()
     await locked.arun(Locked(), journal=journal, run_id="r")
     with pytest.raises(JournalError) as raised:
-        await locked.answer("r", "code", "1234", journal=journal)
+        await locked.answer("r", "code", "sesame", journal=journal)
     assert raised.value.code == "bae-journal-secret"
     result = await locked.resume("r", journal=journal, answer=tell)
-    assert result.trace[0].code == SecretStr("1234")
+    assert result.trace[0].code == SecretStr("sesame")
     stored = await journal.read("r")
-    assert not any("1234" in line.data for line in stored.lines)
+    assert not any("sesame" in line.data for line in stored.lines)
     assert stored.answers == {}

@@ -62,7 +62,7 @@ class Came:
 
 
 def yes(gate: OpenGate) -> bool:
-    return number(gate.address) % 2 == 0
+    return number(gate.place) % 2 == 0  # not by its address: who asks first may differ
 
 
 async def cancellable(made: Made, work: Coroutine[Any, Any, GraphResult[Any]]) -> GraphResult[Any]:
@@ -75,7 +75,7 @@ async def to_the_end(made: Made, journal: Journal, run_id: str, begin: bool) -> 
     """Begin a run, or go on with one, and answer its gates until it ends."""
 
     async def answer(gate: OpenGate) -> bool:
-        await made.outside.act(f"gate {gate.address}", 1)
+        await made.outside.act(f"gate {gate.place}", 1)
         return yes(gate)
 
     options: dict[str, Any] = {
