@@ -53,7 +53,7 @@ class NodeWriting:
             if self._open:
                 refuse_deep(text)
             fields = text.decode()
-        except Exception:
+        except Exception:  # said of one of the fields: which one, and whether it can be left out
             fields = self._one_by_one(node, whole)
         if self._doubtful or node.__pydantic_extra__:
             fields = self._with_more(fields, node, whole)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Iterable
@@ -26,7 +27,7 @@ Told = tuple["Future[Any]", Any, BaseException | None]
 """Somebody who waits, and what came of it: a value, or an error."""
 
 
-class Worker(Generic[I]):
+class Worker(ABC, Generic[I]):
     """A thread that takes items from `queue`, in their order, until it is told to stop."""
 
     def __init__(self, path: str, name: str) -> None:
@@ -77,13 +78,13 @@ class Worker(Generic[I]):
         """Why nothing more is done here."""
         return forked(self.path) if self.forked else closed(self.path)
 
+    @abstractmethod
     def refuse(self, item: I, error: JournalError) -> None:
         """Tell whoever waits for an item that it failed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def work(self) -> None:
         """Take from the queue until `stopping`, then close what is open."""
-        raise NotImplementedError
 
     def _run(self) -> None:
         try:
