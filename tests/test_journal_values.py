@@ -59,6 +59,7 @@ from typing_extensions import TypeAliasType, TypedDict
 
 from bae.journal.coding.sameness import is_plain, same
 from bae.journal.coding.values import LIVE, WITHHELD, Unkeepable, kept_type
+from naming import shortly, shown
 
 T = TypeVar("T")
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
@@ -508,7 +509,7 @@ EXACT: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("declared", "value"), EXACT, ids=lambda each: repr(each)[:40])
+@pytest.mark.parametrize(("declared", "value"), EXACT, ids=shortly)
 def test_a_value_of_its_declared_type_reads_back_exactly_as_it_was(
     declared: Any, value: Any
 ) -> None:
@@ -622,7 +623,7 @@ def test_a_zone_that_is_not_known_is_said() -> None:
         kept_type(dt.datetime).load({"$zone": "Nowhere/Land", "value": "2024-01-01T00:00:00"})
 
 
-@pytest.mark.parametrize(("declared", "value"), NOT_THAT_ONE, ids=lambda each: repr(each)[:40])
+@pytest.mark.parametrize(("declared", "value"), NOT_THAT_ONE, ids=shortly)
 def test_a_value_that_would_come_back_as_something_else_is_refused(
     declared: Any, value: Any
 ) -> None:
@@ -646,7 +647,7 @@ def test_a_value_that_would_come_back_as_something_else_is_refused(
         dict[str, Client | None],
         Annotated[Client, BeforeValidator(lambda value: value)],
     ],
-    ids=str,
+    ids=shown,
 )
 def test_a_type_that_no_json_holds_is_live_and_says_why(declared: Any) -> None:
     kept = kept_type(declared)

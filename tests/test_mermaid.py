@@ -4,14 +4,14 @@ Mermaid accepts and that are told apart."""
 from __future__ import annotations
 
 import re
-from typing import Any, Union
+from typing import Annotated, Any, Union
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import create_model
+from pydantic import BaseModel, create_model
 
-from bae import Graph, Node
+from bae import Gate, Graph, Map, Node, Recall
 
 NODE = re.compile(r'    (\w+)(?:\(\["(?P<round>.+)"\]\)|\["(?P<square>.+)"\])')
 EDGE = re.compile(r"    (\w+) (-->|-\.->) (\w+)")
@@ -112,7 +112,11 @@ def test_a_made_up_identifier_does_not_take_the_name_of_a_class():
 
 
 @pytest.mark.parametrize(
-    "name", ["End", "END", "end", "eNd", "Graph", "graph", "Subgraph", "Flowchart"]
+    "name",
+    [
+        *("End", "END", "end", "eNd", "Graph", "graph", "Subgraph", "Flowchart", "Style"),
+        *("Class", "Click", "linkStyle", "Default", "interpolate"),
+    ],
 )
 def test_a_class_named_like_a_word_of_mermaids_own_gets_another_identifier(name: str):
     (cls,) = build([([0], True, False)], name=name)
@@ -120,7 +124,7 @@ def test_a_class_named_like_a_word_of_mermaids_own_gets_another_identifier(name:
 
     assert list(picture.labels.values()) == [name]
     (identifier,) = picture.labels
-    assert identifier.lower() not in {"end", "graph", "subgraph", "flowchart"}
+    assert identifier == f"{name}_2"
     assert picture.edges == [(identifier, "-.->", identifier)]
 
 
@@ -129,6 +133,82 @@ def test_a_name_that_is_no_identifier_is_still_drawn():
     picture = Picture(Graph(start=cls).to_mermaid())
 
     assert picture.labels == {"Box_int_": "Box[int]"}
+
+
+@pytest.mark.parametrize(
+    ("name", "identifier", "label"),
+    [
+        ("Κόμβος", "Κόμβος", "Κόμβος"),
+        ("节点", "节点", "节点"),
+        ("x²", "x_", "x²"),
+        ("𝒜", "_", "𝒜"),
+        ('say "hi"', "say__hi_", "say #quot;hi#quot;"),
+        ("<b>&#", "_b___", "#lt;b#gt;#amp;#35;"),
+        ("%%{init}%%", "___init___", "#37;#37;{init}#37;#37;"),
+        ("`md`", "_md_", "#96;md#96;"),
+    ],
+)
+def test_a_name_means_itself_and_nothing_of_mermaids(name: str, identifier: str, label: str):
+    (cls,) = build([([], True, False)], name="N")
+    cls.__name__ = name
+    assert Picture(Graph(start=cls).to_mermaid()).labels == {identifier: label}
+
+
+class Doc(BaseModel):
+    text: str
+
+
+class SumUp(Node):
+    doc: Doc
+
+    async def __call__(self) -> Summary: ...
+
+
+class Summary(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Read(Node):
+    docs: list[Doc]
+    parts: Annotated[list[Summary], Map(SumUp, over="docs")]
+
+    async def __call__(self) -> Check: ...
+
+
+class Check(Node):
+    ok: Annotated[bool, Gate('Is "that" <all>?')]
+
+    async def __call__(self) -> Read | Report:
+        return Report()
+
+
+class Report(Node):
+    parts: Annotated[list[Summary], Recall()]
+
+    async def __call__(self) -> Report | None: ...
+
+
+def test_fields_and_the_graphs_inside_are_drawn_when_asked_for():
+    assert Graph(start=Read).to_mermaid(fields=True) == (
+        "flowchart TD\n"
+        '    Read[["Read (start)<br/>docs: list[Doc] · given or code<br/>'
+        'parts: list[Summary] · map graph SumUp for each of docs"]]\n'
+        '    Check{{"Check<br/>ok: bool · gate “Is #quot;that#quot; #lt;all#gt;?”"}}\n'
+        '    Report{{"Report (may end)<br/>parts: list[Summary] · recall from the trace"}}\n'
+        "    Read --> Check\n"
+        "    Check -->|code| Read\n"
+        "    Check -->|code| Report\n"
+        "    Report -.->|LM| Report\n"
+        '    subgraph graph_SumUp["SumUp, inside Read.parts"]\n'
+        "        direction TD\n"
+        '        SumUp["SumUp (start)<br/>doc: Doc · given"]\n'
+        '        Summary(["Summary (end)<br/>text: str · LM"])\n'
+        "        SumUp --> Summary\n"
+        "    end\n"
+        '    Read -.-|"parts"| graph_SumUp\n'
+    )
 
 
 def test_a_graph_with_problems_is_drawn_as_far_as_it_is_known():
@@ -167,3 +247,19 @@ def test_a_picture_has_exactly_the_nodes_and_edges_of_the_types(shape: Any, name
         several = len(cls.successors()) + cls.is_terminal() > 1
         if cls.successors():
             assert arrows == {"-.->" if several and not written else "-->"}
+
+
+RICH = re.compile(r"    (\w+) (-->|-\.->\|LM\||-->\|code\|) (\w+)")
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(NODES, min_size=1, max_size=8), st.sampled_from(["N{}", "Same", "End"]))
+def test_with_fields_a_picture_has_the_same_edges_and_says_who_chooses(shape: Any, name: str):
+    graph = Graph(start=build(shape, name)[0])
+    plain = Picture(graph.to_mermaid())
+    found = [RICH.fullmatch(line) for line in graph.to_mermaid(fields=True).splitlines()]
+
+    assert [(edge[1], edge[3]) for edge in found if edge] == [(a, b) for a, _, b in plain.edges]
+    assert [edge[2] == "-.->|LM|" for edge in found if edge] == [
+        arrow == "-.->" for _, arrow, _ in plain.edges
+    ]

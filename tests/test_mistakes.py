@@ -309,7 +309,8 @@ def test_a_misspelt_name_in_a_field_is_reported_with_the_field():
         async def __call__(self) -> None: ...
 
     (problem,) = Graph(start=Start).validate()
-    assert "Start.number: the name 'Nmber' cannot be resolved" in problem.message
+    assert problem.place == "Start.number"
+    assert problem.message.startswith("the name 'Nmber' cannot be resolved")
 
 
 async def test_a_limit_reached_inside_a_graph_keeps_its_way_out():

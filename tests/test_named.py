@@ -20,6 +20,7 @@ from bae import BaeLMError, Graph, Node, NodeConfig, ProofError
 from bae.lm import named, resolve
 from bae.testing import ScriptedLM, ScriptError
 from bounded import run
+from naming import shown
 from toy_backend import ToyBackend
 
 
@@ -330,7 +331,7 @@ async def test_something_pinned_that_is_no_lm_is_proved_wrong_before_a_run(pinne
     assert lm.calls == 0
 
 
-@pytest.mark.parametrize("pinned", ["local", "anthropic:x", ScriptedLM(), ToyBackend()], ids=str)
+@pytest.mark.parametrize("pinned", ["local", "anthropic:x", ScriptedLM(), ToyBackend()], ids=shown)
 def test_an_lm_that_is_pinned_or_the_name_of_one_is_no_problem(pinned: Any):
     class Pinned(Node):
         node_config = NodeConfig(lm=pinned)

@@ -36,6 +36,7 @@ from bae import (
     Recall,
 )
 from bae.testing import ScriptedLM
+from naming import shown
 
 T = TypeVar("T")
 
@@ -233,7 +234,7 @@ def test_a_field_with_a_source_may_be_left_out():
 
 
 @pytest.mark.parametrize(
-    "source", [Dep(get_place), Map(len, over="plain"), Recall(), Gate("where?")], ids=repr
+    "source", [Dep(get_place), Map(len, over="plain"), Recall(), Gate("where?")], ids=shown
 )
 def test_every_source_lets_its_field_be_left_out(source):
     class Sourced(Node):

@@ -34,6 +34,7 @@ from bae.lm import (
 from bae.lm.foreign import Foreign
 from bae.testing import ScriptedLM
 from bounded import BOUND
+from naming import shown
 from policy_parts import REPLY, Ask, Held, Reply, at_once, busy, graph, prompt, settled
 from toy_backend import ToyBackend, choose, route
 
@@ -222,7 +223,7 @@ def test_a_policy_shows_what_it_is_around():
 
 
 @every
-@pytest.mark.parametrize("wrong", [object(), ScriptedLM, None], ids=repr)
+@pytest.mark.parametrize("wrong", [object(), ScriptedLM, None], ids=shown)
 def test_what_is_no_lm_is_refused_when_it_is_wrapped(wrap: Callable[[Any], Policy], wrong: Any):
     with pytest.raises(BaeLMError) as caught:
         wrap(wrong)

@@ -311,7 +311,7 @@ def test_a_function_without_a_return_annotation_is_an_error():
 
     assert (problem.severity, problem.code) == ("error", "bae-dep-unannotated")
     assert "untold does not say what it returns" in problem.message
-    assert problem.fix == "write `def untold(…) -> …`"
+    assert problem.fix == "write `def untold(…) -> int`"
 
 
 @pytest.mark.parametrize("fn", [lambda: 1, time.time], ids=["lambda", "builtin"])

@@ -27,6 +27,7 @@ from bae import (
     Node,
     Recall,
 )
+from naming import shown
 from proving import (
     Box,
     Celsius,
@@ -426,7 +427,7 @@ def test_two_sources_for_one_field_are_an_error():
         dict[str, list[Annotated[Weather, Gate("?")]]],
         Annotated[Annotated[Weather, Dep(get_weather)] | None, "noted"],
     ],
-    ids=str,
+    ids=shown,
 )
 def test_a_source_inside_the_type_is_an_error_since_it_would_not_be_seen(annotation: Any):
     async def call(self: Node) -> None: ...

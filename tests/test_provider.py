@@ -35,6 +35,7 @@ from bae.testing import (  # noqa: E402
     sample,
     tokens_in,
 )
+from naming import shown  # noqa: E402
 from provider_asks import NAME, TLS, WAYS, Way, asking  # noqa: E402
 
 
@@ -164,7 +165,7 @@ async def test_equal_requests_have_equal_answers_and_another_seed_gives_others()
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, object(), {1, 2}, {"a": {1}}, {"a": float("nan")}, Status, b"bytes"], ids=repr
+    "wrong", [None, object(), {1, 2}, {"a": {1}}, {"a": float("nan")}, Status, b"bytes"], ids=shown
 )
 def test_an_answer_that_cannot_be_sent_fails_where_it_is_scripted(wrong):
     provider = Provider()

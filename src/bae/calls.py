@@ -14,7 +14,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from bae.assignable import union_members
-from bae.exceptions import HintError
+from bae.exceptions import HintError, describe
 from bae.hints import NOWHERE, Names, annotations_of
 from bae.lm.protocol import LM
 from bae.markers import FUNCTION_TIMEOUT, SOURCES, Dep, Map
@@ -183,7 +183,7 @@ def _plan_function(
         hints = _hints(plan, names)
     except HintError as error:
         plan.problems.append(
-            Problem("error", error.code, "", _flat(error), error.fix or "mend the annotation")
+            Problem("error", error.code, "", flat(error), error.fix or "mend the annotation")
         )
         plan.declared = Any  # it may say; nobody can tell
         return plan
@@ -342,5 +342,9 @@ def _misplaced(plan: CallPlan, parameter: str, marker: object) -> Problem:
     )
 
 
-def _flat(error: HintError) -> str:
-    return f"{error.message} ({error.path})" if error.path else error.message
+def flat(error: HintError) -> str:
+    """What a hint's error says, in one line. That a name is not defined needs no cause besides."""
+    said = error.message
+    if error.cause is not None and not isinstance(error.cause, NameError):
+        said += f": {describe(error.cause)}"
+    return f"{said} ({error.path})" if error.path else said

@@ -121,13 +121,16 @@ def complete(node: Node, values: Mapping[str, Any]) -> None:
     _put(node, "__pydantic_fields_set__", given)
 
 
-def validated(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Some values of a node as its fields take them, without the rest of the node.
+def validated(
+    cls: type[Node], values: Mapping[str, Any], said: frozenset[str] | None = None
+) -> dict[str, Any]:
+    """Some values of a node as its fields take them, without the rest of the node. Those in `said`
+    are JSON and are read as such.
 
     A field whose validator may look at other fields is left to the whole node. Raises pydantic's
     ValidationError, and whatever else a validator raises.
     """
-    validator = _validator(cls, "some", frozenset(values))
+    validator = _validator(cls, "some", frozenset(values), said)
     checked, _, _ = validator.validate_python(dict(values))
     return {name: checked[name] for name in values}
 

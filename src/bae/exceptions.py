@@ -362,8 +362,11 @@ def describe(error: BaseException) -> str:
     name = type(error).__name__
     if isinstance(error, ValidationError):
         return f"{name} of {error.title}: {'; '.join(faults(error))}"
-    text = str(error).strip()
-    return f"{name}: {text.splitlines()[0]}" if text else name
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return name
+    more = f" {lines[-1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else ""
+    return f"{name}: {lines[0]}{more}"
 
 
 def faults(error: ValidationError) -> list[str]:

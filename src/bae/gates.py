@@ -78,7 +78,7 @@ async def _ask(answer_with: Answer, opened: OpenGate, plan: NodePlan, field: Fie
             if not isawaitable(answering):
                 raise _sync_answer(opened)
             answer = await answering
-        except BaeError:
+        except (BaeError, Waiting):  # an answerer that raises Waiting leaves the gate open
             raise
         except Exception as error:
             raise GateError(

@@ -205,11 +205,22 @@ class Graph(Generic[S, T]):
             )
         self._proved = self._problems is not None
 
-    def to_mermaid(self) -> str:
-        """The graph as a Mermaid flowchart, with exactly the edges of the types."""
-        from bae.mermaid import draw
+    def to_mermaid(self, *, fields: bool = False) -> str:
+        """The graph as a Mermaid flowchart, with exactly the edges of the types. With `fields` it
+        shows the fields by source, and the graphs inside."""
+        from bae.pictures import to_mermaid
 
-        return draw(self)
+        return to_mermaid(self, fields=fields)
+
+    def to_svg(self) -> str:
+        """The graph as an SVG picture: nodes with their fields by source, arrows by who chooses,
+        and the graphs inside. A notebook shows it by itself; `bae.pictures` has more formats."""
+        from bae.pictures import to_svg
+
+        return to_svg(self)
+
+    def _repr_svg_(self) -> str:
+        return self.to_svg()
 
     def run(
         self,

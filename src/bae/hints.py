@@ -313,12 +313,16 @@ def _settle(hint: Any, names: Names) -> Any:
 
 
 def _unresolved(error: NameError, name: str, where: object, names: Names) -> HintError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [*names, *vars(builtins)], n=1, cutoff=0.75)
     return HintError(
         f"{_label(where)}: the name {name!r} cannot be resolved",
         code="bae-hint-unresolved",
         path=f"looked in {names.labels()}",
         cause=error,
-        fix=f"define or import {name} where that code can see it (an import under "
+        fix=(f"did you mean {near[0]}? Or " if near else "")
+        + f"define or import {name} where that code can see it (an import under "
         "`if TYPE_CHECKING:` is not there at run time)",
     )
 

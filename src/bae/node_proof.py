@@ -82,7 +82,7 @@ def problems_of(call: CallPlan) -> Iterator[Problem]:
 
 
 def _check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Problem]:
-    yield from unreturned(below.call)
+    yield from unreturned(below.call, below.wanted)
     returned = below.call.returns
     if assignable(returned, below.wanted) is False:
         takes, made = type_name(below.wanted), type_name(returned)
@@ -96,7 +96,7 @@ def _check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Pro
     yield from unfilled(below.call)
 
 
-def unreturned(call: CallPlan) -> list[Problem]:
+def unreturned(call: CallPlan, wanted: Any = Any) -> list[Problem]:
     """The problem of a function that does not say what it returns; none where it does."""
     if call.returns is not MISSING:
         return []
@@ -111,7 +111,7 @@ def unreturned(call: CallPlan) -> list[Problem]:
             "bae-dep-unannotated",
             "",
             f"{call.name} does not say what it returns, so it cannot be proved to fit",
-            f"write `def {call.name}(…) -> …`"
+            f"write `def {call.name}(…) -> {'…' if wanted is Any else type_name(wanted)}`"
             if annotatable
             else "give Dep a function with a return annotation",
         )
@@ -147,7 +147,7 @@ def unfilled(call: CallPlan) -> list[Problem]:
 def _check_dep(cls: type[Node], field: FieldPlan, call: CallPlan) -> Iterator[Problem]:
     names = set(cls.__pydantic_fields__)
     yield from problems_of(call)
-    yield from unreturned(call)
+    yield from unreturned(call, field.annotation)
     for problem in unfilled(call):
         yield replace(problem, fix=_NO_FIELDS + problem.fix) if names & _free(call) else problem
     if not converts(cls, field.name):

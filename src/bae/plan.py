@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bae.assignable import type_name, union_members
-from bae.calls import CallPlan, buried, every_call, is_buried, is_lm, plan_call
+from bae.calls import CallPlan, buried, every_call, flat, is_buried, is_lm, plan_call
 from bae.exceptions import HintError
 from bae.hints import (
     Names,
@@ -122,10 +122,7 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
         if strict:
             raise
         plan.unresolved = plan.provisional = True
-        where = f" ({error.path})" if error.path else ""
-        plan.problems.append(
-            Problem("error", error.code, plan.name, error.message + where, error.fix or "")
-        )
+        plan.problems.append(_unresolved(plan, error))
         return plan
     calls = [call for each in plan.sourced for call in every_call(each.call)]
     if any(problem.code == HintError.default_code for call in calls for problem in call.problems):
@@ -137,6 +134,15 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
         if remembers_frame(base):  # a base that no graph leads to would never let go of it
             plan_of(base)
     return plan
+
+
+def _unresolved(plan: NodePlan, error: HintError) -> Problem:
+    said = flat(error)
+    where, _, rest = said.partition(": ")
+    owner, _, member = where.rpartition(".")
+    if owner.rpartition(".")[2] == plan.name and member.isidentifier():
+        return Problem("error", error.code, f"{plan.name}.{member}", rest, error.fix or "")
+    return Problem("error", error.code, plan.name, said, error.fix or "")
 
 
 def _pinned_lm(cls: type[Node]) -> LM | str | None:
@@ -171,7 +177,7 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
     if len(markers) > 1:
         said = " and ".join(type(m).__name__ for m in markers)
         plan.problems.append(
-            Problem("error", "bae-field-sources", place, f"has {said}", "keep one source")
+            Problem("error", "bae-field-sources", place, f"has {said}", "keep one of them")
         )
     if not markers:
         plan.problems.extend(problem.at(place) for problem in _missed_markers(info))
@@ -209,24 +215,38 @@ def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
             f"has a {kind} for its default, where it is a value like any other",
             f"put it into the annotation: Annotated[…, {kind}(…)]",
         )
-    if is_buried(info.annotation) or _in_model(info.annotation, ()):
+    if is_buried(info.annotation):
         yield buried()
+        return
+    inside = _in_model(info.annotation, ())
+    if inside:
+        model = inside.partition(".")[0]
+        yield Problem(
+            "error",
+            "bae-field-buried",
+            "",
+            f"{inside} has a source, where it is not seen: {model} is a model, and no Node",
+            f"put the source on a field of the node, or make {model} a Node and write Dep({model})",
+        )
 
 
-def _in_model(annotation: Any, seen: tuple[Any, ...]) -> bool:
-    """Whether a model inside a type has fields with sources: only those of nodes are resolved."""
+def _in_model(annotation: Any, seen: tuple[Any, ...]) -> str:
+    """The field of a model inside a type that has a source: only those of nodes are resolved."""
     if annotation in seen:
-        return False
+        return ""
     seen = (*seen, annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         if issubclass(annotation, Node):
-            return False
-        fields = annotation.__pydantic_fields__.values()
-        return any(
-            any(isinstance(m, SOURCES) for m in field.metadata) or _in_model(field.annotation, seen)
-            for field in fields
-        )
-    return any(_in_model(argument, seen) for argument in typing.get_args(annotation))
+            return ""
+        for name, field in annotation.__pydantic_fields__.items():
+            if any(isinstance(m, SOURCES) for m in field.metadata):
+                return f"{annotation.__name__}.{name}"
+            below = _in_model(field.annotation, seen)
+            if below:
+                return below
+        return ""
+    inside = (_in_model(argument, seen) for argument in typing.get_args(annotation))
+    return next(filter(None, inside), "")
 
 
 def _plan_call(plan: NodePlan, names: Names) -> None:

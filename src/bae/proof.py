@@ -85,13 +85,16 @@ def _check_recall(
         if len(gap) == 1:
             yield recall_on_start().at(place)
             return
+        skipped = _skipped(graph, field, gap)
         yield Problem(
             "error",
             "bae-recall-path",
             place,
-            f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}"
-            + _skipped(graph, field, gap),
-            f"fill a {wanted} before {cls.__name__} on that path, or give the field a default",
+            f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}{skipped}",
+            "use the same Dep here, which is not called again"
+            if "from Dep" in skipped
+            else f"fill {_a(wanted)} before {cls.__name__} on that path, or give the field a "
+            "default",
         )
         return
     gap = _gap((*chain, (graph, cls, field.name)), field, surely=True)
@@ -102,7 +105,7 @@ def _check_recall(
             place,
             f"{field.marker} may find no {wanted} on the path {' -> '.join(gap)}: the fields "
             "there can hold something else",
-            f"hold a plain {wanted} on that path, or give the field a default",
+            f"hold nothing but {_a(wanted)} there, or give the field a default",
         )
     for holder in graph.nodes:
         held = [name for name, _ in holders_for(field, holder)]
@@ -111,7 +114,7 @@ def _check_recall(
                 "warning",
                 "bae-recall-ambiguous",
                 place,
-                f"{holder.__name__} holds a {wanted} in {', '.join(held)}; {held[0]} is taken",
+                f"{holder.__name__} holds {_a(wanted)} in {', '.join(held)}; {held[0]} is taken",
                 "name the field as the one that is meant, or give the values types of their own",
             )
 
@@ -129,8 +132,7 @@ def _skipped(graph: Graph[Any, Any], field: FieldPlan, gap: Sequence[str]) -> st
                 and assignable(other.annotation, field.annotation) is True
             ):
                 return (
-                    f"; {cls.__name__}.{other.name} is one, but comes from Dep, which Recall "
-                    "skips: use the same Dep here"
+                    f"; {cls.__name__}.{other.name} is one, but comes from Dep, which Recall skips"
                 )
     return ""
 
@@ -210,22 +212,25 @@ def _fields_without_schema(plans: dict[type[Node], NodePlan]) -> Iterator[Proble
     for cls in filled:
         for field in plans[cls].plain:
             reason = _no_schema(cls, field)
-            if reason:
-                yield Problem(
-                    "error",
-                    "bae-field-no-schema",
-                    f"{cls.__name__}.{field.name}",
-                    f"the LM is to fill it, but {type_name(field.annotation)} has no JSON schema "
-                    f"({reason})",
-                    "use a type that JSON can say, or give the field a source",
-                )
+            if reason is None:
+                continue
+            yield Problem(
+                "error",
+                "bae-field-no-schema",
+                f"{cls.__name__}.{field.name}",
+                f"the LM is to fill it, but {type_name(field.annotation)} has no JSON schema"
+                + (f" ({reason})" if reason else ""),
+                "use what JSON can say (str, int, list, a BaseModel, …), or give the field a "
+                "source, as Annotated[…, Dep(…)]",
+            )
 
 
-def _no_schema(cls: type[Node], field: FieldPlan) -> str:
+def _no_schema(cls: type[Node], field: FieldPlan) -> str | None:
+    """Why a field has no schema, empty where the type's name says it all; None where it has one."""
     if not field.required:
-        return ""
+        return None
     if field.annotation in (str, int, float, bool) and not field.info.metadata:
-        return ""
+        return None
     from pydantic.errors import PydanticInvalidForJsonSchema
     from pydantic_core import PydanticOmit
 
@@ -234,8 +239,9 @@ def _no_schema(cls: type[Node], field: FieldPlan) -> str:
     except PydanticOmit:
         return "SkipJsonSchema leaves it out"
     except PydanticInvalidForJsonSchema as error:
-        return str(error).splitlines()[0]
-    return ""
+        said = str(error).splitlines()[0]
+        return "" if "IsInstanceSchema" in said else said
+    return None
 
 
 @cache
@@ -290,6 +296,11 @@ def _check_end(graph: Graph[Any, Any]) -> Iterator[Problem]:
                 "what its type says",
                 f"write end={_spelled(graph.terminal_nodes)}",
             )
+
+
+def _a(name: str) -> str:
+    """A type's name with its article."""
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def _spelled(classes: Sequence[type[Node]]) -> str:

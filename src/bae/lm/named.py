@@ -44,7 +44,7 @@ def resolve(name: str) -> LM:
     if error is not None:
         raise error
     kind, _, rest = name.strip().partition(":")
-    return _KINDS[kind][2](rest)
+    return KINDS[kind][2](rest)
 
 
 def misnamed(name: str) -> BaeLMError | None:
@@ -56,15 +56,15 @@ def misnamed(name: str) -> BaeLMError | None:
             fix=f"The names are: {', '.join(FORMS)}",
         )
     kind, _, rest = name.strip().partition(":")
-    if kind not in _KINDS:
-        near = _meant(name.strip()) or get_close_matches(kind.lower(), _KINDS, n=1)
+    if kind not in KINDS:
+        near = _meant(name.strip()) or get_close_matches(kind.lower(), KINDS, n=1)
         guess = f"did you mean {near[0]!r}? " if near else ""
         return BaeLMError(
             f"there is no LM named {name!r}",
             code="bae-lm-unknown-name",
             fix=f"{guess}The names are: {', '.join(FORMS)}",
         )
-    form, needs_rest, _ = _KINDS[kind]
+    form, needs_rest, _ = KINDS[kind]
     if needs_rest and not rest:
         return BaeLMError(
             f"{name!r} is not the whole name",
@@ -232,7 +232,7 @@ def _scripted(rest: str) -> LM:
         ) from error
 
 
-_KINDS: dict[str, tuple[str, bool, Callable[[str], LM]]] = {
+KINDS: dict[str, tuple[str, bool, Callable[[str], LM]]] = {
     "local": ("local or local:model.gguf", False, _local),
     "claude-cli": ("claude-cli or claude-cli:sonnet", False, _claude_cli),
     "anthropic": ("anthropic or anthropic:MODEL", False, _anthropic),
@@ -241,4 +241,4 @@ _KINDS: dict[str, tuple[str, bool, Callable[[str], LM]]] = {
     "dspy": ("dspy:PROVIDER/MODEL", True, _dspy),
     "scripted": ("scripted:FILE.json", True, _scripted),
 }
-FORMS = tuple(form for form, _, _ in _KINDS.values())
+FORMS = tuple(form for form, _, _ in KINDS.values())

@@ -1,5 +1,5 @@
 """A recorded run as a pytest file: code that replays it and says, in plain asserts, which way it
-went and where it ended. The command `python -m bae.journal test` writes it."""
+went and where it ended. The command `bae runs test` writes it to a file."""
 
 from __future__ import annotations
 
@@ -7,29 +7,59 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
+from bae.journal.files.recorded import RecordedRuns
+from bae.journal.files.run_lines import write_run
 from bae.node import Node
 from bae.result import GraphResult
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal.store import StoredRun
 
 WIDTH: Final = 88
 """The longest line that is written."""
 
 
 class GraphName(NamedTuple):
-    """Where a graph is found, as `package.module:graph`."""
+    """Where a test imports its graph from: the module and the name in it, with dots where it is in
+    something else. The name is that of a graph, of the node class that it starts at, or of a
+    function that makes it. `folder`, seen from that of the test, is where the module is found;
+    empty where it is found anyway."""
 
     module: str
     attribute: str
+    kind: Literal["graph", "node", "function"] = "graph"
+    folder: str = ""
 
-    @classmethod
-    def read(cls, text: str) -> GraphName:
-        """Take `package.module:graph` apart; a ValueError says what is wrong with it."""
-        module, colon, attribute = text.partition(":")
-        parts = [*module.split("."), *attribute.split(".")]
-        if not colon or not all(part.isidentifier() for part in parts):
-            raise ValueError(f"{text!r} does not name a graph: write package.module:graph")
-        return cls(module, attribute)
+    @property
+    def code(self) -> str:
+        """The graph, in the code of a test."""
+        match self.kind:
+            case "graph":
+                return self.attribute
+            case "node":
+                return f"Graph(start={self.attribute})"
+            case "function":
+                return f"{self.attribute}()"
+
+
+class WrittenTest(NamedTuple):
+    """A test, and the recording that belongs beside it, with the ending `.jsonl`."""
+
+    source: str
+    recording: bytes
+
+
+async def write_test(graph: Graph[Any, Any], stored: StoredRun, name: GraphName) -> WrittenTest:
+    """A test of a run that has ended or waits. It is replayed first, since a test that fails from
+    the start helps nobody: where it goes another way by now, that is raised as `ReplayError`."""
+    info = stored.info
+    result = await graph.replay(info.run_id, journal=RecordedRuns([stored], info.run_id))
+    said = f"A run of {info.graph} ({info.run_id}) that must still go the same way"
+    source = source_of_test(result, name, info.graph, said)
+    return WrittenTest(source, b"".join(write_run(stored)))
 
 
 def source_of_test(result: GraphResult[Any], graph: GraphName, name: str, recorded: str) -> str:
@@ -38,30 +68,21 @@ def source_of_test(result: GraphResult[Any], graph: GraphName, name: str, record
     The recording lies beside it under its name, with the ending `.jsonl`; `name` is that of the
     graph, and `recorded` says which run it was and when.
     """
-    first = graph.attribute.partition(".")[0]
-    own = f"from {graph.module} import {first}"
-    imports = ["from bae.testing import replaying"]
-    if _is_first_party(graph.module):
-        imports += ["", own]
-    else:
-        imports = sorted([*imports, own])
     lines = [
         f'"""{recorded}.',
         "",
         "It is replayed: no LM, no dependency and nobody at a gate is asked, the bodies of nodes",
-        "are called. Written by `python -m bae.journal test`; edit it as you like.",
+        "are called. Written by `bae runs test`; edit it as you like.",
         '"""',
         "",
-        "from pathlib import Path",
-        "",
-        *imports,
+        *_imports(graph),
         "",
         'RECORDED = Path(__file__).with_suffix(".jsonl")',
         "",
         "",
         f"def test_{_snake(name)}_goes_the_way_it_was_recorded():",
         "    with replaying(RECORDED) as recorded:",
-        f"        result = recorded.run({graph.attribute})",
+        f"        result = recorded.run({graph.code})",
         "",
         "    path = [type(node).__name__ for node in result.trace]",
         _assert("path", [type(node).__name__ for node in result.trace]),
@@ -75,6 +96,37 @@ def source_of_test(result: GraphResult[Any], graph: GraphName, name: str, record
         lines += ["    end = result.result", _assert("type(end).__name__", type(end).__name__)]
         lines += _asserts(end)
     return "\n".join([*lines, ""])
+
+
+def _imports(graph: GraphName) -> list[str]:
+    own = f"from {graph.module} import {graph.attribute.partition('.')[0]}"
+    ours = ["from bae import Graph"] if graph.kind == "node" else []
+    ours.append("from bae.testing import replaying")
+    if graph.folder:
+        # Where tests are run, and what is on the path there, is not known: the file is.
+        return [
+            "import sys",
+            "from pathlib import Path",
+            "",
+            *ours,
+            "",
+            f"sys.path.insert(0, str({_folder(graph.folder)}))",
+            "",
+            own,
+        ]
+    if _is_first_party(graph.module):
+        return ["from pathlib import Path", "", *ours, "", own]
+    return ["from pathlib import Path", "", *sorted([*ours, own])]
+
+
+def _folder(folder: str) -> str:
+    """A folder, seen from that of the test, as code."""
+    parts = [part for part in folder.split("/") if part not in ("", ".")]
+    up = sum(1 for part in parts if part == "..")
+    code = f"Path(__file__).parents[{up}]" if up else "Path(__file__).parent"
+    if folder.startswith("/"):
+        return f"Path({_quoted(folder)})"  # on another drive
+    return " / ".join([code, *(_quoted(part) for part in parts[up:])])
 
 
 def _asserts(end: Node) -> list[str]:

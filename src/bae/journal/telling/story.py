@@ -65,6 +65,12 @@ class Story:
     shared: dict[int, Entry] = field(default_factory=dict[int, Entry])
     """What dependencies came to that are called once for a whole run, by their number in the
     shape, whichever field asked first."""
+    _on: dict[str, list[NodeStory]] = field(default_factory=dict[str, list[NodeStory]])
+    """The nodes by path."""
+    _sourced: dict[tuple[str, str], dict[str, None]] = field(
+        default_factory=dict[tuple[str, str], dict[str, None]]
+    )
+    """The fields, by path and class, that sources came to values for."""
     _at: dict[Spot, list[Entry]] = field(default_factory=dict[Spot, list[Entry]])
     _inside: dict[str, list[Entry]] = field(default_factory=dict[str, list[Entry]])
 
@@ -75,13 +81,13 @@ class Story:
             stored.info.run_id,
             ShapeView(stored.shape),
             stored.answers,
-            _counting(_read(stored)),
+            _counting(read_lines(stored)),
         )
         for entry in told.entries:
             try:
                 told._take(entry)
             except (KeyError, TypeError, AttributeError) as error:
-                raise _damaged(told.run_id, entry.line, error) from error
+                raise damaged(told.run_id, entry.line, error) from error
         return told
 
     def paths(self) -> list[str]:
@@ -90,20 +96,18 @@ class Story:
 
     def trace(self, path: str) -> list[NodeStory]:
         """The nodes at a path, in order."""
-        found = [node for (at, _), node in self.nodes.items() if at == path and node.name]
+        found = [node for node in self._on.get(path, ()) if node.name]
         return sorted(found, key=lambda node: node.step)
 
     def fields(self, path: str, name: str) -> list[str]:
         """The fields of a class, as far as the shape and the lines tell."""
         cls = self.shape.class_at(path, name) or {"fields": {}}
         known: dict[str, None] = dict.fromkeys(cls["fields"])
-        for (at, _), node in self.nodes.items():
-            if at == path and node.name == name:
+        for node in self._on.get(path, ()):
+            if node.name == name:
                 for entry in node.entries():
                     known.update(dict.fromkeys(entry.data["node"].get("fields", ())))
-        for at, _, cls_name, name_of_field, _ in self.ended:
-            if at == path and cls_name == name:
-                known[name_of_field] = None
+        known.update(self._sourced.get((path, name), {}))
         return list(known)
 
     def at(self, path: str, step: int) -> list[Entry]:
@@ -127,6 +131,7 @@ class Story:
         node = self.nodes.get((line.path, line.step))
         if node is None:
             node = self.nodes[line.path, line.step] = NodeStory(line.step)
+            self._on.setdefault(line.path, []).append(node)
         named: Any = data.get("node")
         match line.kind:
             case "RunStarted" | "Returned":
@@ -170,6 +175,7 @@ class Story:
                 self.failed[place] = entry
         else:
             self.ended[place] = entry
+            self._sourced.setdefault((line.path, data["node"]), {})[data["field"]] = None
             where = (line.path, data["node"], data["field"], data.get("route", ""))
             call = self.shape.call_at(*where)
             if call is not None and self.shape.is_shared(*where):
@@ -202,6 +208,12 @@ def node_in(entry: Entry) -> tuple[Kept, Any]:
     return "value", entry.data["node"].get("fields", {})
 
 
+def error_said(error: Json) -> str:
+    """An error of a line in words."""
+    name, message = str(error.get("type", "error")), error.get("message", "")
+    return f"{name}: {message}" if message else name
+
+
 _SOURCE = ("node", "field", "source", "by")
 _NEEDED: Final[dict[str, tuple[str, ...]]] = {
     "RunStarted": ("node",),
@@ -221,7 +233,8 @@ _NEEDED: Final[dict[str, tuple[str, ...]]] = {
 """What a line of each kind must have to be told."""
 
 
-def _read(stored: StoredRun) -> Iterator[Entry]:
+def read_lines(stored: StoredRun) -> Iterator[Entry]:
+    """The lines of a run with their data; one that cannot be read is raised as damage."""
     for line in stored.lines:
         try:
             data: Any = json.loads(line.data)
@@ -231,11 +244,12 @@ def _read(stored: StoredRun) -> Iterator[Entry]:
             if lacking:
                 raise ValueError(f"it lacks {', '.join(lacking)}")
         except ValueError as error:
-            raise _damaged(stored.info.run_id, line, error) from error
+            raise damaged(stored.info.run_id, line, error) from error
         yield Entry(line, cast(Json, data))
 
 
-def _damaged(run_id: str, line: Line, error: Exception) -> JournalError:
+def damaged(run_id: str, line: Line, error: Exception) -> JournalError:
+    """The error of a line that cannot be read."""
     return JournalError(
         f"line {line.n} of the run {run_id} ({line.kind}) cannot be read",
         run_id=run_id,

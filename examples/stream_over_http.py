@@ -1,0 +1,103 @@
+"""An endpoint that streams a run: server-sent events, as FastAPI has them, from `graph.stream`.
+
+A client that goes away cancels its run, and with it the call to the model. What was done by then is
+in the journal, and the run can be gone on with. It needs `pip install fastapi uvicorn`.
+
+    uvicorn --app-dir examples stream_over_http:app
+    curl -N -H 'content-type: application/json' -d '{"likes": "the sea"}' "$URL/runs/monday"
+    curl -X POST "$URL/runs/monday/resume"
+
+    bae run examples/stream_over_http.py --set likes="the sea"    # the same graph, at a terminal
+"""
+
+from __future__ import annotations  # not needed on Python 3.14 and later
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import Field
+
+from bae import LM, BaeError, Dep, Graph, JournalError, Node
+from bae.journal import Journal, Record, SourceEnded, SQLiteJournal, StepStarted, TextArrived
+
+
+async def get_shelf() -> list[str]:
+    return ["The Old Man and the Sea", "Walden", "The Martian"]
+
+
+class Reader(Node):
+    likes: str = Field(description="what you like to read about")
+
+    async def __call__(self) -> Pick: ...
+
+
+class Pick(Node):
+    shelf: Annotated[list[str], Dep(get_shelf)]
+    title: str = Field(description="one book of the shelf", max_length=60)
+    why: str = Field(description="one sentence to the reader", max_length=160)
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Reader, end=Pick)
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+    async with SQLiteJournal(os.environ.get("BAE_JOURNAL", "runs.db")) as journal:
+        app.state.journal = journal
+        yield
+
+
+def get_journal(request: Request) -> Journal:
+    return request.app.state.journal
+
+
+def get_lm() -> LM | None:
+    return None  # what BAE_LM names, or what the machine offers
+
+
+app = FastAPI(lifespan=lifespan)
+Runs = Annotated[Journal, Depends(get_journal)]
+Model = Annotated[LM | None, Depends(get_lm)]
+
+
+@app.post("/runs/{run_id}", response_class=EventSourceResponse)
+async def begin(
+    run_id: str, reader: Reader, journal: Runs, lm: Model
+) -> AsyncGenerator[ServerSentEvent]:
+    """Begin a run, and tell how it goes. Leaving the block cancels it."""
+    async with graph.stream(reader, lm, journal=journal, run_id=run_id) as records:
+        try:
+            async for record in records:
+                if (event := event_of(record)) is not None:
+                    yield event
+            yield ServerSentEvent(event="result", data=records.result.result)
+        except BaeError as error:
+            yield ServerSentEvent(event="error", data={"code": error.code, "text": error.message})
+
+
+@app.post("/runs/{run_id}/resume")
+async def resume(run_id: str, journal: Runs, lm: Model) -> Pick:
+    """Go on with a run that was cut off, or look at one that has ended."""
+    try:
+        return (await graph.resume(run_id, lm, journal=journal)).result
+    except JournalError as error:
+        raise HTTPException(409, error.message) from error
+
+
+def event_of(record: Record) -> ServerSentEvent | None:
+    """What a page would show of it; nothing for the rest."""
+    match record:
+        case StepStarted(node=node):
+            return ServerSentEvent(event="node", data=type(node).__name__)
+        case SourceEnded(field=field, seconds=seconds, error=None):
+            return ServerSentEvent(event="field", data={"name": field, "seconds": seconds})
+        case TextArrived(text=text):
+            return ServerSentEvent(event="text", data=text)
+        case _:
+            return None

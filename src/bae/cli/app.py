@@ -1,0 +1,138 @@
+"""The commands of `bae` in one app, and what happens to errors: a few lines on stderr, a traceback
+only with --debug. Command modules import what they need when they are called, so that `--help`
+answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Annotated, Any
+
+import typer
+
+from bae.cli import exits
+
+app = typer.Typer(
+    name="bae",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=exits.ABOUT,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from bae import __version__
+
+        print(f"bae {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def bae(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version; `bae version` says more.",
+        ),
+    ] = False,
+) -> None:
+    """Agents as typed graphs: run them, check them, draw them, and look into their runs."""
+    # `run_command` has taken --debug out already, wherever it stood; it is declared for --help.
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Carry out a command line and answer its exit code."""
+    asked, debug = _without_debug(arguments)
+    _show_what_can_be_shown()
+    try:
+        code = _carried_out(asked, debug)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read what is printed has seen enough. Python would try once more at its end, and
+        # complain: it may write into nothing. Typer and Rich do the same while a command runs.
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
+        return exits.FAILED
+    return code
+
+
+def _carried_out(asked: list[str], debug: bool) -> int:
+    from bae.exceptions import BaeError
+
+    command = whole_command()
+    try:
+        command(asked, prog_name="bae")
+    except SystemExit as ending:
+        return _code(ending)
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    except BaeError as error:
+        if debug:
+            raise
+        from bae.cli.printing import tell_error
+
+        tell_error(error)
+        return exits.FAILED
+    except Exception as error:
+        if debug:
+            raise
+        from bae.cli.printing import tell_unexpected
+
+        tell_unexpected(error)
+        return exits.FAILED
+    return exits.DONE
+
+
+def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """The command line without --debug, and whether it was there. What follows a -- is not ours."""
+    asked = list(arguments)
+    end = asked.index("--") if "--" in asked else len(asked)
+    kept = [each for each in asked[:end] if each != "--debug"]
+    return kept + asked[end:], len(kept) < end or bool(os.environ.get("BAE_DEBUG"))
+
+
+def _show_what_can_be_shown() -> None:
+    """Print a question mark for a character that the terminal has not, rather than fail."""
+    for stream in (sys.stdout, sys.stderr):
+        named: Any = getattr(stream, "encoding", None) or "utf-8"
+        if named.lower().replace("-", "") != "utf8" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def _code(ending: SystemExit) -> int:
+    if ending.code is None:
+        return exits.DONE
+    return ending.code if isinstance(ending.code, int) else exits.FAILED
+
+
+@cache
+def whole_command() -> Any:
+    """The app with its commands, made once; `help.py` has their order."""
+    from bae.cli import check, graph, lm, new, run, runs, version
+    from bae.cli.help import make_plain
+
+    for name, command, module in (
+        ("new", new.new, new),
+        ("run", run.run, run),
+        ("check", check.check, check),
+        ("version", version.version, version),
+    ):
+        app.command(name, epilog=getattr(module, "EPILOG", None))(command)
+    app.add_typer(graph.group, name="graph")
+    app.add_typer(runs.group, name="runs")
+    app.add_typer(lm.group, name="lm")
+    make_plain(app)
+    return typer.main.get_command(app)

@@ -1,0 +1,263 @@
+"""`bae check`: what can be known to go wrong before the first LM call, and which unfinished runs of
+a journal the classes of today would break."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from bae.cli import exits
+from bae.cli.help import examples
+from bae.cli.options import AsJSON, Module
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.text import Text
+
+    from bae.cli.loading import Loaded
+    from bae.exceptions import BaeError
+    from bae.journal.shape.deployment import BrokenRun
+    from bae.problem import Problem
+    from bae.source_lines import SourceLine
+
+EPILOG: Final = examples(
+    "bae check app.py",
+    "bae check wardrobe.nodes:graph --strict",
+    "bae check app.py --against .bae/runs.db",
+)
+
+
+def check(
+    module: Module = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Let warnings fail the command too.")
+    ] = False,
+    durable: Annotated[
+        bool,
+        typer.Option(
+            "--durable",
+            help="Say as well what a journal makes of the graph: fields that it cannot hold, and "
+            "values that are made anew when a run is resumed.",
+        ),
+    ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="FILE",
+            show_default=False,
+            help="A journal: name its unfinished runs that could not go on with this code. It is "
+            "only read.",
+        ),
+    ] = None,
+    was: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--was",
+            metavar="NAME",
+            show_default=False,
+            help="With --against: what the graph was called, where it was renamed. May be given "
+            "several times.",
+        ),
+    ] = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Prove a graph: print every mistake that its types show, each with what to write instead.
+
+    Nothing is run: no function and no language model is called. The exit code is 1 where there are
+    errors, or runs that would break.
+    """
+    from bae.exceptions import BaeError
+
+    if was and not against:
+        raise typer.BadParameter("--was goes with --against FILE", param_hint="--was")
+    try:
+        failed = _check(module, strict, durable, against, was or [], as_json)
+    except BaeError as error:
+        if as_json:
+            _print_failure(error)
+        raise
+    if failed:
+        raise typer.Exit(exits.FAILED)
+
+
+def _check(
+    module: str | None,
+    strict: bool,
+    durable: bool,
+    against: str | None,
+    was: Sequence[str],
+    as_json: bool,
+) -> bool:
+    from bae.cli.loading import load
+    from bae.source_lines import line_of
+
+    loaded = load(module)
+    problems = loaded.graph.validate(journal=durable)
+    found = [(problem, line_of(loaded.graph, problem.place)) for problem in problems]
+    errors = any(problem.severity == "error" for problem in problems)
+    warned = any(problem.severity == "warning" for problem in problems)
+    # What an unfinished run would meet can only be told of a graph that can run at all.
+    broken = _broken(loaded, against, was) if against and not errors else []
+    failed = errors or bool(broken) or (strict and warned)
+    if as_json:
+        _print_data(loaded, found, broken, failed)
+        return failed
+    for problem, line in found:
+        _print_problem(problem, line)
+    _print_sum(loaded, problems)
+    if against:
+        _print_broken(loaded, against, broken, looked=not errors)
+    return failed
+
+
+def _broken(loaded: Loaded, file: str, was: Sequence[str]) -> list[BrokenRun]:
+    import asyncio
+
+    from bae.cli.journals import file_to_read
+    from bae.journal.opening import open_to_read
+    from bae.journal.shape.deployment import check
+
+    async def looked_at() -> list[BrokenRun]:
+        async with open_to_read(file_to_read(file)) as journal:
+            return await check(loaded.graph, journal, was=was)
+
+    return asyncio.run(looked_at())
+
+
+_STYLES: Final = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
+_INDENT: Final = 8
+
+
+def _print_problem(problem: Problem, line: SourceLine | None) -> None:
+    from rich.text import Text
+
+    from bae.cli.printing import out, print_hanging, visible
+
+    said = Text(visible(str(problem)))
+    said.stylize(_STYLES[problem.severity], 0, len(problem.severity))
+    said.stylize("bold", _INDENT, _INDENT + len(problem.place))
+    if problem.fix:
+        at = said.plain.index("\n")
+        said.stylize("green", at + 1 + _INDENT, at + 1 + _INDENT + len("fix:"))
+    where = f"{_short(line)}  " if line is not None else ""
+    said.append(f"\n{' ' * _INDENT}{where}[{problem.code}]", style="dim")
+    print_hanging(out(), said, _INDENT)
+
+
+def _print_sum(loaded: Loaded, problems: Sequence[Problem]) -> None:
+    from rich.text import Text
+
+    from bae.cli.printing import out, print_hanging
+
+    graph = loaded.graph
+    nodes = _count(len(graph.nodes), "node")
+    edges = _count(sum(map(len, graph.edges.values())), "edge")
+    ends = " | ".join(cls.__name__ for cls in graph.terminal_nodes)
+    said = Text(f"{_name(loaded)}: {nodes}, {edges}, {f'ends at {ends}' if ends else 'no end'}: ")
+    said.append_text(_verdict(problems))
+    print_hanging(out(), said, 2)
+
+
+def _verdict(problems: Sequence[Problem]) -> Text:
+    from rich.text import Text
+
+    counts: list[Text] = []
+    for severity, style in _STYLES.items():
+        number = sum(problem.severity == severity for problem in problems)
+        if number:
+            counts.append(Text(_count(number, severity), style=style))
+    return Text(", ").join(counts) if counts else Text("no problems", style="bold green")
+
+
+def _print_broken(loaded: Loaded, file: str, broken: Sequence[BrokenRun], looked: bool) -> None:
+    from rich.text import Text
+
+    from bae.cli.printing import note, out, print_hanging, visible
+
+    name = loaded.graph.name
+    if not looked:
+        note(f"{file} was not looked at: mend the errors first")
+        return
+    for run in broken:
+        print_hanging(out(), Text(visible(str(run))), 4)
+    if broken:
+        last = Text(f"{file}: {_count(len(broken), 'run')} of {name} cannot go on", "bold red")
+    else:
+        last = Text(f"{file}: every unfinished run of {name} can go on", "green")
+    print_hanging(out(), last, 2)
+
+
+def _print_data(
+    loaded: Loaded,
+    found: Sequence[tuple[Problem, SourceLine | None]],
+    broken: Sequence[BrokenRun],
+    failed: bool,
+) -> None:
+    from dataclasses import asdict
+
+    from bae.cli.printing import print_json
+
+    graph = loaded.graph
+    print_json(
+        {
+            "ok": not failed,
+            "graph": graph.name,
+            "module": loaded.module,
+            "attribute": loaded.attribute,
+            "nodes": [cls.__name__ for cls in graph.nodes],
+            "edges": [
+                [cls.__name__, target.__name__]
+                for cls, targets in graph.edges.items()
+                for target in targets
+            ],
+            "ends": [cls.__name__ for cls in graph.terminal_nodes],
+            "problems": [
+                {
+                    **asdict(problem),
+                    "file": line.file if line is not None else None,
+                    "line": line.line if line is not None else None,
+                }
+                for problem, line in found
+            ],
+            "broken_runs": [
+                {
+                    "run_id": run.run_id,
+                    "graph": run.info.graph,
+                    "status": run.info.status,
+                    "updated": run.info.updated,
+                    "changes": [asdict(change) for change in run.changes],
+                }
+                for run in broken
+            ],
+        }
+    )
+
+
+def _print_failure(error: BaeError) -> None:
+    """What keeps the graph from being looked at, for a script."""
+    from bae.cli.printing import print_json
+    from bae.exceptions import describe
+
+    said: dict[str, Any] = {"code": error.code, "message": error.message, "fix": error.fix}
+    said["cause"] = describe(error.cause) if error.cause is not None else None
+    print_json({"ok": False, "error": said})
+
+
+def _name(loaded: Loaded) -> str:
+    named = loaded.said.endswith(f":{loaded.attribute}")
+    return loaded.said if named else f"{loaded.said}:{loaded.attribute}"
+
+
+def _short(line: SourceLine) -> str:
+    from pathlib import Path
+
+    path = Path(line.file)
+    here = Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{line.line}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,199 @@
+"""User code as modules: from a file, or by name. What goes wrong while it is imported is an error
+that says where in that code, and what to do; `loading.py` takes the graph out of the module."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bae.exceptions import BaeError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import ModuleType, TracebackType
+
+
+def from_file(path: Path, said: str) -> ModuleType:
+    """The module in a file, imported as its package knows it where it is in one."""
+    if path.is_dir():
+        inside = [os.path.join(said, each.name) for each in sorted(path.glob("*.py"))[:5]]
+        raise unknown(
+            f"{said} is a directory",
+            f"name a file in it: {', '.join(inside)}" if inside else "name a Python file",
+        )
+    if not path.is_file():
+        raise unknown(
+            f"there is no file {said}",
+            f"give its path from this directory, {Path.cwd()}{_near_files(path)}",
+        )
+    path = path.resolve()
+    top = path.parent
+    names = [path.stem]
+    while (top / "__init__.py").is_file():
+        names.insert(0, top.name)
+        top = top.parent
+    _search(top)
+    if len(names) > 1 or names == ["__init__"]:
+        return _imported(".".join(names).removesuffix(".__init__"), said)
+    return _executed(path, said)
+
+
+def from_name(name: str, root: Path) -> ModuleType:
+    """The module of a name, looked for in a directory first."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise unknown(
+            f"{name!r} is no module and no file", "write a file as app.py, or a module as a.b.c"
+        )
+    _search(root)
+    return _imported(name, name)
+
+
+def unknown(message: str, fix: str, cause: BaseException | None = None) -> BaeError:
+    """The error of a module that is not where it was said to be."""
+    return BaeError(message, code="bae-module-unknown", fix=fix, cause=cause)
+
+
+def shown(path: Path) -> str:
+    """A path as it is said from this directory, where it is in it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+@contextmanager
+def explained(said: str) -> Generator[None]:
+    """Say of an error that it came up while user code was imported or called, and where in it."""
+    try:
+        yield
+    except BaeError as error:
+        error.add_note(f"while {said} was imported{_place_of(error)}")
+        raise
+    except (Exception, SystemExit) as error:
+        raise BaeError(
+            f"{said} could not be imported{_place_of(error)}",
+            code="bae-module-failed",
+            cause=error,
+            fix=_way_out(error),
+        ) from error
+
+
+def _executed(path: Path, said: str) -> ModuleType:
+    stem = path.stem
+    known = sys.modules.get(stem)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
+    if known is not None or stem in sys.stdlib_module_names:
+        stem = f"{stem}_"  # not in the place of another
+    spec = spec_from_file_location(stem, path)
+    if spec is None or spec.loader is None:
+        raise unknown(f"{said} is no Python file", "give one that ends in .py")
+    module = module_from_spec(spec)
+    sys.modules[stem] = module
+    try:
+        with explained(said):
+            spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(stem, None)
+        raise
+    return module
+
+
+def _imported(name: str, said: str) -> ModuleType:
+    try:
+        with explained(said):
+            return import_module(name)
+    except BaeError as error:
+        missing = error.cause
+        if not isinstance(missing, ModuleNotFoundError) or missing.name is None:
+            raise
+        if f"{name}.".startswith(f"{missing.name}."):
+            raise unknown(
+                f"there is no module {said}",
+                "run bae where the module is found, or name its file"
+                + _near_files(Path(*name.split(".")).with_suffix(".py")),
+                missing,
+            ) from missing
+        raise
+
+
+def _search(folder: Path) -> None:
+    """Have modules beside this one found, as `python file.py` does."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _way_out(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"install what has the module {error.name}, into {sys.executable}"
+    if isinstance(error, SystemExit):
+        return 'put what runs the program under if __name__ == "__main__":'
+    if isinstance(error, NameError) and error.name and _defines(error):
+        return (
+            f"{error.name} is defined further down: write `from __future__ import annotations` as "
+            "the first line, so that a hint may name it before that"
+        )
+    return "mend what stands there; --debug shows the whole traceback"
+
+
+def _defines(error: NameError) -> bool:
+    """Whether the file in which a name was missing defines it at its top level, somewhere."""
+    import ast
+
+    line = _last_line(error.__traceback__)
+    if line is None:
+        return False
+    try:
+        tree = ast.parse(Path(line[0]).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return False
+    defined = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(isinstance(each, defined) and each.name == error.name for each in tree.body)
+
+
+def _place_of(error: BaseException) -> str:
+    """Where in the user's own code it came up."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno is not None:
+        return f", {shown(Path(error.filename))}:{error.lineno}"
+    line = _last_line(error.__traceback__)
+    return f", {shown(Path(line[0]))}:{line[1]}" if line is not None else ""
+
+
+def _last_line(traceback: TracebackType | None) -> tuple[str, int] | None:
+    """The innermost line that is the user's own."""
+    found: tuple[str, int] | None = None
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if not file.startswith("<") and _is_users(Path(file)):
+            found = file, traceback.tb_lineno
+        traceback = traceback.tb_next
+    return found
+
+
+def _is_users(file: Path) -> bool:
+    """Whether a file is neither bae's, nor Python's, nor of an installed package."""
+    if file.is_relative_to(_OURS) or file.is_relative_to(_LIBRARY):
+        return False
+    return not _INSTALLED & set(file.parts)
+
+
+_OURS: Final = Path(__file__).parents[1]
+_LIBRARY: Final = Path(os.__file__).parent
+_INSTALLED: Final = {"site-packages", "dist-packages"}
+
+
+def _near_files(path: Path) -> str:
+    """A hint at a file that may have been meant."""
+    from difflib import get_close_matches
+
+    try:
+        there = [each.name for each in path.parent.iterdir() if each.suffix == ".py"]
+    except OSError:
+        return ""
+    near = get_close_matches(path.name, there, n=3, cutoff=0.5)
+    return f"; near it are: {', '.join(near)}" if near else ""

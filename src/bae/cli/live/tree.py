@@ -1,0 +1,123 @@
+"""The run as a tree that changes while it goes on, at a terminal that can move its cursor. Records
+come in wherever the run writes them; the tree is drawn a few times a second, in a thread of its
+own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from time import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from bae.cli.live.display import Silent
+from bae.cli.live.drawing import SPINNING, drawn, fitted
+from bae.cli.live.wording import summary_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FRAMES: Final = 10
+"""How often the tree is drawn in a second."""
+WHOLE: Final = 400
+"""Lines of a run that is over, which stay on the screen, unless that has more."""
+
+
+class _Drawn(Live):
+    """What Rich draws, as long as the terminal is there."""
+
+    def refresh(self) -> None:
+        # In the thread that draws, nobody would catch it.
+        with suppress(OSError):
+            super().refresh()
+
+
+class LiveTree(Silent):
+    """Shows runs as they go on. When it is left, the whole tree stays where it was."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._live: Live | None = None
+        self._entered = False
+        self._pauses = 0
+        self._last: list[Text] = []
+
+    def __enter__(self) -> Self:
+        self._entered = True
+        self._start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._entered = False
+        with suppress(OSError):  # of a terminal that is gone: the run came out as it did
+            self._stop()
+            if lines := self.whole():
+                self.console.print(Text("\n").join(lines), soft_wrap=True)
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Take the tree off the screen for the block."""
+        self._pauses += 1
+        self._stop()
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            if self._entered and not self._pauses:
+                self._start()
+
+    def frame(self) -> list[Text]:
+        """The lines of the tree as it is now, no more than the terminal has."""
+        width, height = self.console.size
+        now = time()
+        with self.lock:
+            rows = self.pictures.rows(now, max(1, height - 2))
+            nodes, usage, seconds = self.pictures.sum(now)
+        # Out here no run waits while values are written out.
+        lines = list(drawn(rows, width, now, self.signs))
+        turn = int(now * SPINNING) % len(self.signs.spinner)
+        said = self.signs.said(summary_of(nodes, seconds, usage))
+        status = Text(no_wrap=True).append(f"{self.signs.spinner[turn]} ", "yellow")
+        status.append(fitted(said, max(1, width - 2), self.signs.dots), "dim")
+        status.truncate(width)
+        return [*lines, status]
+
+    def whole(self) -> list[Text]:
+        """The lines of the tree when the run is over, as long as it is within reason."""
+        now = time()
+        with self.lock:
+            rows = self.pictures.rows(now, max(WHOLE, self.console.size.height))
+        return list(drawn(rows, self.console.size.width, now, self.signs))
+
+    def _start(self) -> None:
+        if self._live is None:
+            self._live = _Drawn(
+                console=self.console,
+                get_renderable=self._group,
+                refresh_per_second=FRAMES,
+                transient=True,
+                vertical_overflow="crop",
+                # What is printed to a file or a pipe goes there, and not above the tree.
+                redirect_stdout=sys.stdout.isatty(),
+            )
+            self._live.start()
+
+    def _stop(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def _group(self) -> Group:
+        with suppress(Exception):  # rather the picture before than a thread that dies in one
+            self._last = self.frame()
+        return Group(*self._last)

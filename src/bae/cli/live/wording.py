@@ -1,0 +1,64 @@
+"""How times, tokens, costs and the sum of a run are said."""
+
+from __future__ import annotations
+
+from bae.cli.live.values import printable
+from bae.lm.usage import Usage
+
+
+def took(seconds: float) -> str:
+    """How long something takes, as `0.4 s` or `2 min 05 s`; nothing where it is no time at all."""
+    if seconds < 0.005:
+        return ""
+    if seconds < 0.095:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {left:02} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min"
+
+
+def count(number: int, what: str) -> str:
+    """A number of things, as `1 node` or `1,204 tokens`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def cost(usage: Usage) -> str:
+    """What calls cost: `$0.0041`, `$0` of a model that is free, and that it is not known."""
+    if not usage.calls:
+        return ""
+    if usage.cost is None:
+        return "cost unknown"
+    if not usage.cost:
+        return "$0"
+    if usage.cost >= 100:
+        return f"${usage.cost:,.0f}"
+    if usage.cost >= 0.1:
+        return f"${usage.cost:.2f}"
+    return f"${usage.cost:.6f}"[:9] if usage.cost < 0.0001 else f"${usage.cost:.4f}"
+
+
+def spent(usage: Usage) -> list[str]:
+    """Tokens and cost of a few calls, as far as there is something to say."""
+    said: list[str] = []
+    if usage.tokens:
+        said.append(count(usage.tokens, "token"))
+    if usage.cost:
+        said.append(cost(usage))
+    return said
+
+
+def summary_of(nodes: int, seconds: float, usage: Usage, between: str = " · ") -> str:
+    """A run in one line: `3 nodes in 4.3 s · 2 LM calls · 1,204 tokens · $0.0041`."""
+    parts = [f"{count(nodes, 'node')} in {took(seconds) or '0 s'}"]
+    if usage.calls:
+        parts.append(count(usage.calls, "LM call"))
+    if usage.tokens:
+        parts.append(count(usage.tokens, "token"))
+    parts += filter(None, [cost(usage)])
+    if usage.calls and usage.models:
+        parts.append(printable(", ".join(usage.models)))
+    return between.join(parts)

@@ -1,0 +1,173 @@
+"""`bae lm`: which language models can be used here, and one call to try one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from bae.cli.completing import lm_names
+from bae.cli.help import examples
+from bae.cli.options import AsJSON
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from bae.cli.trial import Trial
+    from bae.lm.readiness import Chosen, Kind
+
+group = typer.Typer(
+    no_args_is_help=True,
+    help="Which language models can be used here, and a call to try one.",
+)
+
+_TIMEOUT: Final = 120.0
+
+
+@group.command("list", epilog=examples("bae lm list", "bae lm list --json"))
+def list_(as_json: AsJSON = False) -> None:
+    """List every kind of language model: ready or not, what is missing, how to get it.
+
+    Nothing is called, so a key that is set may still be a wrong one: `bae lm try` finds out.
+    """
+    from bae.cli.printing import out, print_hanging, print_json
+    from bae.lm.readiness import chosen, kinds
+
+    default = chosen()
+    found = kinds()
+    if as_json:
+        from dataclasses import asdict
+
+        print_json(
+            {
+                "default": default.name or None,
+                "why": default.why,
+                "kinds": [{**asdict(kind), "ready": kind.ready} for kind in found],
+            }
+        )
+        return
+    for kind in found:
+        print_hanging(out(), _about(kind, default), _INDENT)
+    print_hanging(out(), _of_default(default), 2)
+
+
+@group.command(
+    "try",
+    epilog=examples(
+        "bae lm try",
+        "bae lm try claude-cli:sonnet",
+        "bae lm try local --prompt 'Name a warm colour.'",
+    ),
+)
+def try_(
+    spec: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SPEC",
+            show_default=False,
+            autocompletion=lm_names,
+            help="The language model, as `bae lm list` names it. Left out: the one that a run "
+            "uses which is given none.",
+        ),
+    ] = None,
+    prompt: Annotated[
+        str, typer.Option("--prompt", "-p", metavar="TEXT", help="What to ask.")
+    ] = "What is the capital of France?",
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", metavar="SECONDS", help="How long it may take."),
+    ] = _TIMEOUT,
+    as_json: AsJSON = False,
+) -> None:
+    """Ask a language model one thing, and print the answer, the time, the tokens and the cost.
+
+    It is asked as a run asks: for a structured answer, held to its types. An LM that passes can
+    fill nodes.
+    """
+    import asyncio
+
+    from bae.cli.printing import err, print_json
+    from bae.cli.trial import ask
+    from bae.lm.named import default, shared
+    from bae.lm.readiness import chosen
+
+    name = spec or chosen().name
+    lm = shared(name) if name else default("this call needs one")
+    with err().status(f"asking {name} …"):
+        trial = asyncio.run(ask(lm, name, prompt, timeout))
+    if as_json:
+        usage = trial.usage
+        print_json(
+            {
+                "lm": name,
+                "answer": trial.reply.answer,
+                "sure": trial.reply.sure,
+                "models": usage.models,
+                "seconds": trial.seconds,
+                "calls": usage.calls,
+                "attempts": usage.attempts,
+                "input_tokens": usage.input_tokens,
+                "output_tokens": usage.output_tokens,
+                "cost": usage.cost,
+            }
+        )
+        return
+    _print_trial(name, trial)
+
+
+_STATE: Final = 9
+_INDENT: Final = _STATE + 13
+
+
+def _about(kind: Kind, default: Chosen) -> Text:
+    from rich.text import Text
+
+    below = f"\n{' ' * _INDENT}"
+    said = Text()
+    state, style = ("ready", "bold green") if kind.ready else ("missing", "bold yellow")
+    said.append(f"{state:<{_STATE}}", style=style)
+    said.append(f"{kind.name:<{_INDENT - _STATE}}", style="bold").append(kind.about)
+    if kind.name == default.name.partition(":")[0]:
+        said.append(" (the default)", style="green")
+    for each in kind.missing:
+        # The command has a line of its own, to be copied whole.
+        said.append(f"{below}{each.what}:{below}  ").append(each.get, style="cyan")
+    if kind.open:
+        said.append(f"{below}{'it needs' if kind.ready else 'then'} {kind.open}", style="dim")
+    said.append(f"{below}--lm {kind.example}", style="dim" if kind.missing else "cyan")
+    if kind.forms != kind.example:
+        said.append(f"   ({kind.forms})", style="dim")
+    return said
+
+
+def _of_default(default: Chosen) -> Text:
+    from rich.text import Text
+
+    said = Text("\n")
+    if default.name:
+        said.append("Without --lm: ", style="bold").append(default.name, style="bold cyan")
+        return said.append(f", {default.why}. BAE_LM or --lm names another.")
+    said.append("Without --lm there is no LM: ", style="bold").append(default.why)
+    return said.append(".")
+
+
+def _print_trial(name: str, trial: Trial) -> None:
+    from rich.text import Text
+
+    from bae.cli.printing import out, print_hanging, visible
+
+    usage = trial.usage
+    cost = "unknown" if usage.cost is None else f"${usage.cost:.6f}".rstrip("0").rstrip(".")
+    more = f", {usage.attempts} attempts" if usage.attempts > 1 else ""
+    rows = {
+        "answer": visible(trial.reply.answer),
+        "sure": "yes" if trial.reply.sure else "no",
+        "lm": name,
+        "model": ", ".join(usage.models) or "not said",
+        "time": f"{trial.seconds:.2f} s{more}",
+        "tokens": f"{usage.input_tokens:,} in, {usage.output_tokens:,} out",
+        "cost": cost,
+    }
+    for label, value in rows.items():
+        said = Text(f"{label:<8}", style="bold")
+        print_hanging(out(), said.append(value, style="not bold"), 8)

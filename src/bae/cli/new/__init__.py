@@ -1,0 +1,113 @@
+"""`bae new`: a small project that works, to be changed into one's own. `project.py` has what goes
+into it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from bae.cli.help import examples
+from bae.cli.options import LMName
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bae.cli.new.project import Project
+
+EPILOG: Final = examples("bae new wardrobe", "bae new support-desk --lm claude-cli:sonnet")
+
+
+def new(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            show_default=False,
+            help="What to call it: a directory of that name is made here. Give a path to have it "
+            "elsewhere.",
+        ),
+    ],
+    lm: LMName = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over files that are there already.")
+    ] = False,
+) -> None:
+    """Write a small project that works: a graph, a test that needs no language model, a README.
+
+    With `--lm` the command lines in it name that language model.
+    """
+    from pathlib import Path
+
+    from bae.cli.new.origin import origin
+    from bae.cli.new.project import named
+    from bae.lm.named import misnamed
+
+    if lm is not None:
+        error = misnamed(lm)
+        if error is not None:
+            raise error
+    folder = Path(name)
+    project = named(folder.resolve().name, lm or "")
+    files = project.files(origin())
+    _refuse_what_is_there(folder, files, force)
+    _write(folder, files)
+    _print_next(folder, project, list(files))
+
+
+def _refuse_what_is_there(folder: Path, files: dict[str, str], force: bool) -> None:
+    from bae.cli.refusals import refused
+
+    if folder.exists() and not folder.is_dir():
+        raise refused(f"{folder} is there already, and no directory", fix="give another name")
+    there = [path for path in files if (folder / path).exists()]
+    if there and not force:
+        raise refused(
+            f"{folder} has {', '.join(there)} already, and nothing was written",
+            fix="give another name, or --force to write over "
+            + ("it" if len(there) == 1 else "them"),
+        )
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    from bae.cli.refusals import refused
+
+    for path, text in files.items():
+        file = folder / path
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise refused(
+                f"{file} could not be written: {error.strerror}",
+                fix="choose a directory that can be written to",
+                cause=error,
+            ) from error
+
+
+def _print_next(folder: Path, project: Project, files: list[str]) -> None:
+    import shlex
+    from dataclasses import replace
+
+    from rich.text import Text
+
+    from bae.cli.new.project import SCRIPT
+    from bae.cli.printing import out, print_hanging
+    from bae.lm.readiness import chosen
+
+    said = Text(f"{folder} has a project of {len(files)} files:\n")
+    for path in files:
+        said.append(f"  {path}\n", style="cyan")
+    said.append("\nNext:\n", style="bold")
+    none = not project.lm and not chosen().name
+    commands = replace(project, lm=SCRIPT).commands if none else project.commands
+    here = str(folder) == "."
+    for step in [*([] if here else [f"cd {shlex.quote(str(folder))}"]), *commands]:
+        said.append(f"  {step}\n", style="bold")
+    if none:
+        said.append(
+            "\nNo language model is ready here, so that the run takes its answers from a file. "
+            "`bae lm list` says what is missing.\n"
+        )
+    said.right_crop(1)
+    print_hanging(out(), said, 2)

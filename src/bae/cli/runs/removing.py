@@ -1,0 +1,187 @@
+"""`bae runs prune` and `bae runs redact`: runs, and values in them, that are to be gone. Neither
+can be undone, so somebody at a terminal is asked first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
+
+import typer
+
+from bae.cli.options import AsJSON, JournalFile, OneRun
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bae.journal.files.redaction import Redaction
+    from bae.journal.store import Journal, RunInfo
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+Status = Literal["running", "waiting", "ended", "failed", "cancelled"]
+
+
+def seconds_in(text: str) -> float:
+    """How many seconds a text such as 90s, 30m, 12h, 30d or 2w says; else it is a wrong usage."""
+    import re
+
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no length of time: write 90s, 30m, 12h, 30d or 2w")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def status_in(text: str) -> str:
+    """How a run stands, if a text says so; else it is a wrong usage."""
+    if text not in get_args(Status):
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(get_args(Status))}")
+    return text
+
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
+
+
+def prune(
+    older_than: Annotated[
+        float,
+        typer.Option(
+            "--older-than",
+            metavar="30d",
+            parser=seconds_in,
+            show_default=False,
+            help="Those that were last written so long ago: 90s, 30m, 12h, 30d, 2w.",
+        ),
+    ],
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status",
+            "-s",
+            metavar="STATUS",
+            parser=status_in,
+            show_default=False,
+            help=f"Those that are so, of {', '.join(get_args(Status))}; may be given several "
+            "times. Left out: ended, failed, cancelled.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say which they are, and delete nothing.")
+    ] = False,
+    yes: Yes = False,
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Delete old runs.
+
+    Runs that wait or are under way stay, unless --status names them; so does one whose lines
+    another run shares, because it was forked from it. At a terminal it is asked first.
+    """
+    import asyncio
+    from time import time
+
+    from bae.cli.printing import note, print_json
+    from bae.cli.runs.meant import to_write
+    from bae.cli.runs.wording import runs as counted
+
+    chosen = cast("Sequence[Status]", status or ("ended", "failed", "cancelled"))
+
+    async def old(runs: Journal) -> list[str]:
+        return await runs.older(time() - older_than, chosen)
+
+    async def listed() -> list[str]:
+        async with to_write(journal) as runs:
+            return await old(runs)
+
+    async def deleted() -> int:
+        async with to_write(journal) as runs:
+            return await runs.delete(await old(runs))
+
+    asks = not yes and not as_json and _is_terminal()
+    if dry_run or asks:
+        found = asyncio.run(listed())
+        if dry_run:
+            if as_json:
+                print_json({"runs": found})
+                return
+            _tell(found)
+            note(f"{counted(len(found))} would be deleted")
+            return
+        if not found:
+            note("0 runs deleted")
+            return
+        _agreed(f"Delete {counted(len(found))}? It cannot be undone.")
+    count = asyncio.run(deleted())
+    if as_json:
+        print_json({"deleted": count})
+        return
+    note(f"{counted(count)} deleted")
+
+
+def redact(
+    run: OneRun,
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PLACE...",
+            show_default=False,
+            help="A field, as `Person.email`, or a class for all of its fields.",
+        ),
+    ],
+    copies: Annotated[
+        bool, typer.Option("--copies", help="Also in other fields that hold the same text.")
+    ] = False,
+    yes: Yes = False,
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Take the values of fields out of a run for good.
+
+    They are gone from the run and from runs that share its lines, and so are the prompts and
+    answers that had them. It cannot be undone; at a terminal it is asked first. Whoever resumes
+    the run is asked for them.
+    """
+    import asyncio
+
+    from rich.text import Text
+
+    from bae.cli.printing import out, print_json
+    from bae.cli.runs.meant import run_meant, to_write
+    from bae.cli.runs.wording import plain
+
+    async def meant() -> RunInfo:
+        async with to_write(journal) as runs:
+            return (await runs.read(await run_meant(runs, run))).info
+
+    async def redacted(run_id: str) -> Redaction:
+        async with to_write(journal) as runs:
+            return await runs.redact(run_id, *places, copies=copies)
+
+    info = asyncio.run(meant())
+    if not yes and not as_json and _is_terminal():
+        values = ", ".join(map(plain, places))
+        _agreed(f"Take {values} out of the run {plain(info.run_id)}? It cannot be undone.")
+    done = asyncio.run(redacted(info.run_id))
+    if as_json:
+        print_json(done)
+        return
+    for line in str(done).replace("copies=True", "--copies").splitlines():
+        out().print(Text(plain(line)), soft_wrap=True)
+
+
+def _is_terminal() -> bool:
+    import sys
+
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _agreed(question: str) -> None:
+    """Ask, and end the command where it is not agreed to."""
+    typer.confirm(question, abort=True, err=True)
+
+
+def _tell(run_ids: list[str]) -> None:
+    from bae.cli.printing import out
+    from bae.cli.runs.wording import plain
+
+    for run_id in run_ids:
+        out().print(plain(run_id), markup=False, soft_wrap=True)

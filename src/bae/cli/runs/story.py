@@ -1,0 +1,220 @@
+"""The story of a run as lines for a terminal: a heading, its nodes with their fields, and how it
+came out. `bae.journal.telling.told` tells it; this puts it into words and colours."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.text import Text
+
+from bae.cli.runs.listing import STYLES
+from bae.cli.runs.rows import ITEMS
+from bae.cli.runs.wording import long, plain, spent, when
+from bae.journal.files.line_data import is_node
+from bae.lm.usage import Usage
+
+if TYPE_CHECKING:
+    from bae.journal.telling.told import ToldCall, ToldField, ToldGraph, ToldNode, ToldRun
+
+CUT: Final = 100
+"""Characters after which a value is cut where there is no terminal to tell how wide it is."""
+_LEAST: Final = 20
+"""Characters that a value has in any case."""
+_ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
+
+
+def heading_of(told: ToldRun) -> Iterator[Text]:
+    """Which run it is, when it ran and what it used."""
+    head = Text(f"{plain(told.graph)}, run {plain(told.run_id)}: ", style="bold")
+    yield head.append(told.status, style=STYLES[told.status])
+    lasted = long(told.updated - told.started)
+    yield Text(f"  started {when(told.started)}, lasted {lasted}", style="dim")
+    if told.parent:
+        yield Text(f"  forked from {plain(told.parent)}", style="dim")
+    if told.usage != Usage():
+        yield Text(f"  {plain(spent(told.usage))}", style="dim")
+    for resumed in told.resumed:
+        yield Text(f"  resumed {when(resumed.at)}", style="dim")
+        for change in resumed.changes:
+            yield from (Text(f"    {plain(line)}", style="dim") for line in change.splitlines())
+
+
+def story_of(told: ToldRun, *, full: bool, width: int | None) -> Iterator[Text]:
+    """The nodes of a run, then those of the graphs inside it; lines are cut to `width` unless
+    `full` asks for all of it."""
+    room = None if full else width or 0
+    shown = told.graphs if full else _shown(told.graphs)
+    for graph in shown:
+        yield Text(f"\n  in {plain(graph.path)}" if graph.path else "", style="bold")
+        for node in graph.nodes:
+            yield from _node(node, "    " if graph.path else "", room)
+
+    if len(shown) < len(told.graphs):
+        left_out = len(told.graphs) - len(shown)
+        yield Text(f"\n  … and {left_out} more for other items: --full shows them", style="dim")
+
+
+def _shown(graphs: Sequence[ToldGraph]) -> list[ToldGraph]:
+    """Without the graphs that ran for further items of a map, but for a few that are not done."""
+    found: list[ToldGraph] = []
+    unfinished = 0
+    for graph in graphs:
+        late = any(int(index) >= ITEMS for index in _ITEM.findall(graph.path))
+        if late and not all(node.whole for node in graph.nodes):
+            unfinished += 1
+            late = unfinished > ITEMS
+        if not late:
+            found.append(graph)
+    return found
+
+
+def outcome_of(told: ToldRun, journal: str | None) -> Iterator[Text]:
+    """How a run came out, and the command to go on with it, in the file of its journal; None where
+    it cannot go on there."""
+    from bae.cli.commands_to_copy import Said
+
+    match told.status:
+        case "ended":
+            yield Text(f"ended at {told.ended_at}" if told.ended_at else "ended", style="green")
+        case "waiting":
+            for gate in told.waiting:
+                answered = " (answered)" if gate.answered else ""
+                said = f"waits at {gate.address}: {gate.question}{answered}"
+                yield Text(plain(said), style="yellow")
+        case "failed":
+            yield Text(f"failed: {plain(told.error)}", style="red")
+        case "running":
+            by = f" by {told.owner}" if told.owner else ""
+            yield Text(plain(f"running{by}"))
+        case _:
+            yield Text(told.status, style=STYLES[told.status])
+    if journal is None or told.status in ("ended", "running"):
+        return
+    asks = told.status == "waiting" and not any(gate.answered for gate in told.waiting)
+    line = Said(None, journal).resume(told.run_id)
+    if asks:
+        line = line.replace(" resume ", " answer ", 1)
+    yield Text(f"{'answer' if asks else 'go on'} with: {plain(line)}", style="dim")
+
+
+def _node(node: ToldNode, indent: str, room: int | None) -> Iterator[Text]:
+    head = Text(f"{indent}{node.step:>3}  ").append(node.name, style="bold")
+    if not node.whole:
+        head.append("  (not whole yet)", style="yellow")
+    made = _made(node)
+    if made:
+        head.append(f"   <- {plain(made)}", style="dim")
+    yield head
+    for call in node.calls:
+        yield from _call(call, f"{indent}       ", full=room is None)
+    shown = [field for field in node.fields if field.state != "absent"]
+    longest = max((len(field.name) for field in shown), default=0)
+    for field in shown:
+        yield _field(field, f"{indent}       {field.name.ljust(longest)}  ", room)
+
+
+def _made(node: ToldNode) -> str:
+    """How a node came to be, as far as the LM had a hand in it."""
+    parts: list[str] = []
+    if node.chosen_among:
+        parts.append(f"chosen among {', '.join(n or 'the end' for n in node.chosen_among)}")
+    if node.filled_in is not None:
+        parts.append(f"filled in {long(node.filled_in)}")
+    if node.usage != Usage():
+        parts.append(spent(node.usage))
+    if node.forked_from:
+        changed = ", ".join(node.changed) or "nothing"
+        parts.append(f"forked from {node.forked_from} with {changed} changed")
+    return "; ".join(parts)
+
+
+def _call(call: ToldCall, indent: str, *, full: bool) -> Iterator[Text]:
+    """What went wrong with an answer, or all of it where all is asked for."""
+    if call.verdict == "used":
+        yield Text(f"{indent}{plain(call.by)} asked an LM: {plain(spent(call.usage))}", style="dim")
+        return
+    if call.verdict == "restarted":
+        said = f"{call.by}, sent again: {'; '.join(call.errors)}"
+        yield Text(f"{indent}{plain(said)}", style="yellow")
+        return
+    if call.verdict == "valid" and not full:
+        return
+    said = f"{call.by}, answer {call.number}: {call.verdict}"
+    if call.errors:
+        said += f": {_cut('; '.join(call.errors), None if full else CUT)}"
+    yield Text(f"{indent}{plain(said)}", style="" if call.verdict == "valid" else "yellow")
+    if full:
+        for title, text in (("asked", call.asked), ("answer", call.answer)):
+            yield Text(f"{indent}  {title}:", style="dim")
+            lines = ("(not kept)" if text is None else text).splitlines()
+            yield from (Text(f"{indent}    {plain(line)}") for line in lines)
+
+
+def _field(field: ToldField, start: str, room: int | None) -> Text:
+    source = plain(_source(field))
+    value = plain(_value(field))
+    if room is not None:
+        source = _cut(source, CUT)
+        left = CUT if room == 0 else room - len(start) - (len(source) + 6 if source else 0)
+        value = _cut(value, max(left, _LEAST))
+    line = Text(start)
+    line.append(value)
+    if source:
+        style = {"failed": "red", "waiting": "yellow"}.get(field.state, "cyan")
+        line.append(f"{'   ' if value else ''}<- {source}", style=style)
+    line.rstrip()
+    return line
+
+
+def _source(field: ToldField) -> str:
+    """Where the value came from."""
+    took = f", {long(field.seconds)}" if field.seconds and field.seconds >= 0.001 else ""
+    match field.state:
+        case "failed":
+            return f"{field.by} failed: {field.error}"
+        case "begun":
+            return f"{field.by} has begun"
+        case "waiting":
+            return f"waits for a person: {field.by}"
+        case _:
+            pass
+    match field.source:
+        case "recall":
+            return f"recalled from {field.origin}"
+        case "gate":
+            return f"answered: {field.by}{took}"
+        case "map":
+            return f"{field.by} for {field.items} items{took}"
+        case "dep":
+            return f"{field.by}, called before" if field.before else f"{field.by}{took}"
+        case "lm":
+            return "LM"
+        case "caller":
+            return "given"
+        case "body":
+            return f"returned by {field.by}" if field.by else ""
+        case "fork":
+            return f"changed in the fork from {field.by}"
+        case _:
+            return field.source
+
+
+def _value(field: ToldField) -> str:
+    match field.kept:
+        case "value":
+            said = f"{field.value['type']} " if is_node(field.value) else ""
+            shown: Any = field.value["fields"] if is_node(field.value) else field.value
+            return said + json.dumps(shown, ensure_ascii=False)
+        case "live":
+            return "(live)"
+        case "withheld":
+            return "(withheld)"
+        case _:
+            return ""
+
+
+def _cut(text: str, room: int | None) -> str:
+    return text if room is None or len(text) <= room else f"{text[: room - 1]}…"

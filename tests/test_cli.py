@@ -1,0 +1,421 @@
+"""The command `bae` as a whole: its help, what it imports before it does anything, how errors are
+told, its exit codes, shell completion, and what it says where its packages are missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+import bae
+from bae import BaeError
+from bae.cli import main
+from bae.cli.app import whole_command
+
+SOURCE = Path(bae.__file__).parent.parent
+
+
+def every_command(
+    command: Any, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The whole tree of commands, each with the words that call it."""
+    yield path, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from every_command(below, (*path, name))
+
+
+COMMANDS = dict(every_command(whole_command()))
+
+
+def python(program: str, *, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "80", **(env or {})},
+        check=False,
+    )
+
+
+# --- help ---------------------------------------------------------------------------------------
+
+
+def test_there_are_the_commands_that_the_docs_tell_of():
+    assert list(COMMANDS[()].list_commands(_context())) == [
+        *("new", "run", "check", "graph", "runs", "lm", "version"),
+    ]
+
+
+def _context() -> Any:
+    return COMMANDS[()].make_context("bae", [], resilient_parsing=True)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(("bae", *path)))
+def test_the_help_of_every_command_is_whole_and_fits_into_80_columns(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    for option in ("--help", "-h"):
+        assert main([*path, option]) == 0
+        said = capsys.readouterr()
+        assert said.err == ""
+        assert f"Usage: {' '.join(('bae', *path))}" in said.out
+        assert max(map(len, said.out.splitlines())) <= 80
+        for kind in ("bool", "str", "int", "float"):
+            assert f"<{kind}" not in said.out, "a type, where the name of the value says more"
+        assert "\x1b" not in said.out
+        assert "… │" not in said.out, "a word that is too long for its column"
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(("bae", *path)))
+def test_every_command_says_what_it_does_and_every_parameter_what_it_is_for(
+    path: tuple[str, ...],
+):
+    command = COMMANDS[path]
+    first = (command.help or "").strip().partition("\n\n")[0]
+    assert first.endswith(".")
+    assert first[0].isupper()
+    for parameter in command.params:
+        said = getattr(parameter, "help", None) or ""
+        assert said.endswith((".", "!")), f"{path} {parameter.name}: {said!r}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path, command in COMMANDS.items() if path and not hasattr(command, "commands")],
+    ids=" ".join,
+)
+def test_every_example_is_a_command_that_can_be_parsed(path: tuple[str, ...]):
+    import shlex
+
+    said = COMMANDS[path].epilog or ""
+    lines = [line[3:-1] for line in said.splitlines() if line.startswith("- `")]
+    assert lines or path == ("version",)
+    for line in lines:
+        words = shlex.split(line.partition(" | ")[0].partition(" > ")[0], comments=True)
+        assert words[: len(path) + 1] == ["bae", *path], line
+        COMMANDS[path].make_context("bae", words[len(path) + 1 :], resilient_parsing=True)
+
+
+def test_no_arguments_at_all_are_answered_with_help(capsys: pytest.CaptureFixture[str]):
+    assert main([]) == 2
+    assert "Usage: bae" in capsys.readouterr().out
+
+
+def test_help_imports_nothing_that_takes_time():
+    program = """
+import sys
+before = set(sys.modules)
+from bae.cli import main
+assert main(["--help"]) == 0
+print("\\n", *sorted(set(sys.modules) - before))
+"""
+    done = python(program)
+    assert done.returncode == 0, done.stderr
+    new = done.stdout.splitlines()[-1].split()
+    assert "typer" in new
+    packages = {name.partition(".")[0] for name in new}
+    slow = {"asyncio", "pydantic", "pydantic_core", "sqlite3", "ssl", "http"}
+    assert packages & slow == set()
+    ours = [name for name in new if name.startswith("bae.") and not name.startswith("bae.cli")]
+    assert ours == ["bae.exceptions", "bae.lm", "bae.lm.extras", "bae.lm.protocol", "bae.lm.usage"]
+
+
+# --- version ------------------------------------------------------------------------------------
+
+
+def test_the_version_is_told_with_those_of_the_packages(capsys: pytest.CaptureFixture[str]):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"bae {bae.__version__}\n"
+    assert main(["version"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"bae {bae.__version__}, Python {sys.version.split()[0]}")
+    assert "\n  pydantic 2." in said
+    assert main(["version", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["bae"], data["packages"]["pydantic"][:2]) == (bae.__version__, "2.")
+
+
+# --- errors and exit codes ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """`bae version` raises what is put into the list."""
+    raised: list[BaseException] = []
+
+    def fails(**given: Any) -> None:
+        raise raised[0]
+
+    monkeypatch.setattr(COMMANDS[("version",)], "callback", fails)
+    return raised
+
+
+def test_an_error_is_told_on_stderr_with_what_to_do_and_no_traceback(
+    failing: list[BaseException], capsys: pytest.CaptureFixture[str]
+):
+    error = BaeError("it broke", code="bae-error", fix="mend it", cause=OSError("no route"))
+    error.path = "Ask.name <- get_name"
+    error.add_note("while looking")
+    failing.append(error)
+    assert main(["version"]) == 1
+    assert capsys.readouterr() == (
+        "",
+        "error it broke  [bae-error]\n"
+        "  path:  Ask.name <- get_name\n"
+        "  cause: OSError: no route\n"
+        "  try:   mend it\n"
+        "  while looking\n",
+    )
+
+
+def test_an_error_nobody_has_foreseen_is_told_in_the_same_way(
+    failing: list[BaseException], capsys: pytest.CaptureFixture[str]
+):
+    failing.append(ZeroDivisionError("by zero"))
+    assert main(["version"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(
+        "error ZeroDivisionError: by zero\n  try:   run it again with --debug"
+    )
+
+
+@pytest.mark.parametrize("words", [["--debug", "version"], ["version", "--debug"]])
+@pytest.mark.parametrize("error", [BaeError("it broke"), ValueError("no")], ids=["ours", "other"])
+def test_debug_lets_an_error_through_wherever_it_stands(
+    failing: list[BaseException], words: list[str], error: Exception
+):
+    failing.append(error)
+    with pytest.raises(type(error)):
+        main(words)
+
+
+def test_debug_can_be_asked_for_by_a_variable(
+    failing: list[BaseException], monkeypatch: pytest.MonkeyPatch
+):
+    failing.append(ValueError("no"))
+    monkeypatch.setenv("BAE_DEBUG", "1")
+    with pytest.raises(ValueError, match="no"):
+        main(["version"])
+
+
+def test_what_follows_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str]):
+    assert main(["version", "--", "--debug"]) == 2
+    assert "--debug" in capsys.readouterr().err
+
+
+def test_control_characters_in_an_error_are_spelled_out(
+    failing: list[BaseException], capsys: pytest.CaptureFixture[str]
+):
+    failing.append(BaeError("\x1b[2Jgone\x07 \x9b1m", fix="a\nb\tc"))
+    assert main(["version"]) == 1
+    said = capsys.readouterr().err
+    assert "\\x1b[2Jgone\\x07 \\x9b1m" in said
+    assert "\x1b" not in said
+    assert "  try:   a\n         b" in said
+
+
+def test_text_that_looks_like_markup_is_printed_as_it_is(
+    failing: list[BaseException], capsys: pytest.CaptureFixture[str]
+):
+    failing.append(BaeError("list[int] and [bold]this[/bold] :smile:"))
+    assert main(["version"]) == 1
+    assert "list[int] and [bold]this[/bold] :smile:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [(KeyboardInterrupt(), 130), (SystemExit(3), 3), (SystemExit("why"), 1), (SystemExit(), 0)],
+    ids=repr,
+)
+def test_ways_to_end_have_their_exit_codes(
+    failing: list[BaseException],
+    raised: BaseException,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+):
+    failing.append(raised)
+    assert main(["version"]) == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["chek"], "Did you mean 'check'?"),
+        (["check", "--strickt"], "--strict"),
+        (["new"], "NAME"),
+        (["lm", "try", "--timeout", "soon"], "--timeout"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_command_line_that_makes_no_sense_ends_with_2_and_a_hint(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert said in told.err
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+@pytest.mark.once
+def test_a_reader_that_has_seen_enough_is_told_nothing_more():
+    program = """
+import os, sys
+read, write = os.pipe()
+os.close(read)
+os.dup2(write, 1)
+from bae.cli import main
+sys.exit(main({words!r}))
+"""
+    for words in (["--version"], ["lm", "list"]):
+        done = python(program.format(words=words))
+        assert (done.returncode, done.stderr) == (1, ""), words
+
+
+@pytest.mark.once
+def test_a_terminal_without_unicode_gets_what_it_can_show():
+    done = python(
+        "from bae.cli import main; main(['lm', 'list'])", env={"PYTHONIOENCODING": "ascii"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "export ANTHROPIC_API_KEY=?" in done.stdout or "ready    anthropic" in done.stdout
+
+
+# --- ways to call it ----------------------------------------------------------------------------
+
+
+def test_the_package_can_be_called_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "bae", "--version"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, f"bae {bae.__version__}\n")
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_its_packages_it_says_what_to_install(package: str):
+    program = f"""
+import sys
+sys.modules[{package!r}] = None
+from bae.cli import main
+sys.exit(main(["--help"]))
+"""
+    done = python(program)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: the command line of bae needs typer and rich\n"
+        "  try:   pip install 'bae-graphs[cli]'\n"
+    )
+
+
+# --- completion ---------------------------------------------------------------------------------
+
+
+def completed(
+    words: str, shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> list[str]:
+    """What a shell offers for the last word of a command line."""
+    monkeypatch.setenv("_BAE_COMPLETE", f"complete_{shell}")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", words)
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    if shell == "zsh":
+        said = said.replace("_arguments '*: :((", "").replace("))'", "").replace('"', "")
+    return [line.partition("\t")[0].partition(":The")[0] for line in said.split("\n") if line]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("app.py", "apples.txt", "nodes/first.py", "nodes/second.py", "x y.py", ".z.py"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    Path("nodes/__pycache__").mkdir()
+    Path("empty").mkdir()
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("bae check ", ["app.py", "empty/", "nodes/"]),
+        ("bae check a", ["app.py"]),
+        ("bae check no", ["nodes/first.py", "nodes/second.py"]),
+        ("bae run nodes/s", ["nodes/second.py"]),
+        ("bae run nowhere/", []),
+        ("bae run em", []),
+        ("bae run --lm cl", ["claude-cli"]),
+        ("bae lm try s", ["scripted\\\\:"]),
+        ("bae check --st", ["--strict"]),
+    ],
+)
+def test_a_shell_completes_files_names_of_lms_and_options(
+    shell: str,
+    words: str,
+    offered: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    found = completed(words, shell, monkeypatch, capsys)
+    if shell == "zsh":
+        found = [each.partition(":")[0] if "--" in each else each for each in found]
+        assert found == (offered or ["_files"])
+    else:
+        assert found == [each.replace("\\\\", "") for each in offered]
+
+
+@pytest.mark.once
+@pytest.mark.usefixtures("files")
+def test_bash_completes_with_the_script_that_is_installed(tmp_path: Path):
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash here")
+    home = tmp_path / "home"
+    home.mkdir()
+    program = tmp_path / "bae"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bae "$@"\n')
+    program.chmod(0o755)
+    script = """
+bae --install-completion bash || exit 1
+. "$HOME/.bash_completions/bae.sh"
+COMP_WORDS=(bae check n) COMP_CWORD=2
+_bae_completion bae
+echo "offered ${COMPREPLY[*]}"
+"""
+    done = subprocess.run(
+        [bash, "--norc", "-c", script],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(SOURCE),
+            "HOME": str(home),
+            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+            "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
+        },
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "offered nodes/first.py nodes/second.py"

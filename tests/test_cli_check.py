@@ -1,0 +1,329 @@
+"""`bae check`: every mistake that the proof knows, in a file of its own, leads to its fix by what
+is printed; what is printed is laid out to be read; and runs that a deployment would break are
+named."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from bae import Graph
+from bae.cli import main
+from bae.journal import SQLiteJournal
+from bae.testing import ScriptedLM
+from written_mistakes import BEFORE_3_14, CALLS, DURABLE, FIELDS, IMPORTS, ROUTES, Mistake
+
+PROVED = [*ROUTES, *FIELDS, *CALLS, *DURABLE]
+RAISED = [*IMPORTS, *(BEFORE_3_14 if sys.version_info < (3, 14) else [])]
+
+FINE = """
+from __future__ import annotations
+
+from bae import Graph, Node
+
+
+class Ask(Node):
+    question: str
+
+    async def __call__(self) -> Answer | Refusal: ...
+
+
+class Answer(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Refusal(Node):
+    reason: str
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Ask, end=(Answer, Refusal))
+"""
+WARNED = FINE.replace("-> Answer | Refusal", "-> Ask").replace("Ask, end=(Answer, Refusal)", "Ask")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    modules, path = dict(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - modules.keys():
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def write(text: str, name: str = "app.py") -> Path:
+    file = Path(name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def ids(mistake: Mistake) -> str:
+    return mistake.name
+
+
+@pytest.mark.parametrize("mistake", PROVED, ids=ids)
+def test_a_mistake_is_said_with_its_place_its_fix_its_code_and_its_line(
+    mistake: Mistake, capsys: pytest.CaptureFixture[str]
+):
+    write(mistake.text)
+
+    code = main(["check", "app.py", *mistake.options])
+    said = capsys.readouterr()
+
+    assert code == (1 if mistake.severity == "error" else 0), said
+    assert said.err == ""
+    assert f"[{mistake.code}]" in said.out
+    for part in mistake.said:
+        assert part in said.out
+    assert re.search(rf"^{mistake.severity} +\S", said.out, re.MULTILINE)
+    assert re.search(rf"^app\.py:graph: .*1 {mistake.severity}", said.out, re.MULTILINE)
+    if mistake.line is not None:
+        assert f"        app.py:{mistake.line}  [{mistake.code}]\n" in said.out
+
+
+@pytest.mark.parametrize("mistake", RAISED, ids=ids)
+def test_what_keeps_a_module_from_loading_is_said_with_its_line_and_its_fix(
+    mistake: Mistake, capsys: pytest.CaptureFixture[str]
+):
+    write(mistake.text)
+
+    code = main(["check", "app.py"])
+    said = capsys.readouterr()
+
+    assert (code, said.out) == (1, "")
+    assert said.err.startswith("error ")
+    assert "Traceback" not in said.err
+    assert f"[{mistake.code}]" in said.err
+    assert "\n  try:   " in said.err
+    for part in mistake.said:
+        assert part in said.err
+    if mistake.line is not None:
+        assert f"app.py:{mistake.line}" in said.err
+
+
+def test_every_code_of_the_proof_has_a_mistake():
+    source = Path(sys.modules["bae"].__file__ or "").parent
+    files = ("proof.py", "node_proof.py", "plan.py", "calls.py", "hints.py")
+    found = [re.findall(r'"(bae-[a-z-]+)"', (source / file).read_text("utf-8")) for file in files]
+    codes = {code for each in found for code in each}
+    assert codes - {mistake.code for mistake in [*PROVED, *RAISED]} == set()
+
+
+# --- how it is printed --------------------------------------------------------------------------
+
+
+def test_a_graph_without_problems_is_told_in_one_line(capsys: pytest.CaptureFixture[str]):
+    write(FINE)
+    assert main(["check", "app.py"]) == 0
+    assert capsys.readouterr().out == (
+        "app.py:graph: 3 nodes, 2 edges, ends at Answer | Refusal: no problems\n"
+    )
+
+
+def test_problems_are_laid_out_as_the_proof_itself_lays_them_out(
+    capsys: pytest.CaptureFixture[str],
+):
+    write(WARNED)
+    assert main(["check", "app.py"]) == 0
+    assert capsys.readouterr().out == (
+        "warning Ask -> Ask       the loop has no exit that the types show (Ask never returns "
+        "None)\n"
+        "        fix: let one of its nodes return None or a node that leads out\n"
+        "        app.py:7  [bae-loop-endless]\n"
+        "app.py:graph: 1 node, 1 edge, no end: 1 warning\n"
+    )
+
+
+def test_warnings_fail_where_they_are_to(capsys: pytest.CaptureFixture[str]):
+    write(WARNED)
+    assert main(["check", "app.py", "--strict"]) == 1
+    write(FINE, "fine.py")
+    assert main(["check", "fine.py", "--strict"]) == 0
+    capsys.readouterr()
+
+
+def test_lines_too_long_for_a_terminal_go_on_below_their_beginning():
+    from rich.console import Console
+    from rich.text import Text
+
+    from bae.cli.printing import print_hanging
+
+    text = Text("error   Outfit.mood      Recall() can find no Mood on the path A -> B\n")
+    text.append("        fix: fill a Mood before Outfit on that path")
+    for width in (40, 60):
+        screen = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+        print_hanging(screen, text, 8)
+        printed = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        assert max(map(len, printed)) <= width
+        assert all(line.startswith(" " * 8) for line in printed[1:])
+        assert " ".join("".join(printed).split()) == " ".join(text.plain.split())
+    pipe = Console(file=io.StringIO(), width=40)
+    print_hanging(pipe, text, 8)
+    assert pipe.file.getvalue() == text.plain + "\n"  # type: ignore[attr-defined]
+
+
+def test_what_a_script_reads_has_the_whole_proof(capsys: pytest.CaptureFixture[str]):
+    write(WARNED)
+    assert main(["check", "app.py", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    (problem,) = data.pop("problems")
+    assert data == {
+        "ok": True,
+        "graph": "Ask",
+        "module": "app",
+        "attribute": "graph",
+        "nodes": ["Ask"],
+        "edges": [["Ask", "Ask"]],
+        "ends": [],
+        "broken_runs": [],
+    }
+    assert problem["code"] == "bae-loop-endless"
+    assert (Path(problem["file"]).name, problem["line"]) == ("app.py", 7)
+    assert set(problem) == {"severity", "code", "place", "message", "fix", "file", "line"}
+
+
+def test_a_script_is_told_what_keeps_the_module_from_loading(
+    capsys: pytest.CaptureFixture[str],
+):
+    assert main(["check", "nothing.py", "--json"]) == 1
+    said = capsys.readouterr()
+    data = json.loads(said.out)
+    assert data["ok"] is False
+    assert data["error"]["code"] == "bae-module-unknown"
+    assert "there is no file nothing.py" in said.err
+
+
+def test_a_class_that_no_file_has_is_told_without_a_line(capsys: pytest.CaptureFixture[str]):
+    write(
+        "from bae import Graph, Node\n"
+        "made = {}\n"
+        "exec('from bae import Node\\nclass Lost(Node):\\n    x: int\\n', made)\n"
+        "graph = Graph(start=made['Lost'])\n"
+    )
+    assert main(["check", "app.py"]) == 1
+    assert "\n        [bae-node-without-call]\n" in capsys.readouterr().out
+
+
+def test_a_problem_in_a_graph_inside_is_found_in_its_own_file(
+    capsys: pytest.CaptureFixture[str],
+):
+    write(
+        "from __future__ import annotations\n"
+        "from bae import Node\n"
+        "class Sub(Node):\n"
+        "    async def __call__(self) -> Lost: ...\n",
+        "inner.py",
+    )
+    write(
+        "from __future__ import annotations\n"
+        "from typing import Annotated, Any\n"
+        "from bae import Dep, Graph, Node\n"
+        "from inner import Sub\n"
+        "class Ask(Node):\n"
+        "    told: Annotated[Any, Dep(Sub)]\n"
+        "    async def __call__(self) -> None: ...\n"
+        "graph = Graph(start=Ask)\n"
+    )
+    assert main(["check", "app.py"]) == 1
+    assert "        inner.py:4  [bae-hint-unresolved]\n" in capsys.readouterr().out
+
+
+# --- against a journal --------------------------------------------------------------------------
+
+
+def graph_of(file: str) -> Graph[Any, Any]:
+    from bae.cli.loading import load
+
+    return load(file).graph
+
+
+@pytest.fixture
+async def journal() -> str:
+    """A journal with a run of FINE that failed once it had come to Answer."""
+    write(FINE, "before.py")
+    graph = graph_of("before.py")
+    async with SQLiteJournal("runs.db") as kept:
+        lm = ScriptedLM(["Answer", {"text": "yes"}])
+        await graph.arun(graph.start(question="?"), lm, journal=kept, run_id="done")
+        lm = ScriptedLM(["Answer", OSError("gone")])
+        with pytest.raises(Exception, match="gone"):
+            await graph.arun(graph.start(question="?"), lm, journal=kept, run_id="stopped")
+    return "runs.db"
+
+
+def test_runs_that_can_go_on_are_no_trouble(journal: str, capsys: pytest.CaptureFixture[str]):
+    write(FINE)
+    assert main(["check", "app.py", "--against", journal]) == 0
+    assert capsys.readouterr().out.endswith("runs.db: every unfinished run of Ask can go on\n")
+
+
+def test_unfinished_runs_that_the_code_would_break_are_named_with_what_changed(
+    journal: str, capsys: pytest.CaptureFixture[str]
+):
+    write(
+        FINE.replace("Answer | Refusal: ...", "Refusal: ...").replace(
+            "(Answer, Refusal)", "Refusal"
+        )
+    )
+
+    assert main(["check", "app.py", "--against", journal]) == 1
+    said = capsys.readouterr().out
+    assert "stopped (Ask, failed since " in said
+    assert "cannot go on:" in said
+    assert "done (" not in said
+    assert said.endswith("runs.db: 1 run of Ask cannot go on\n")
+
+    assert main(["check", "app.py", "--against", journal, "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    (broken,) = data["broken_runs"]
+    assert (data["ok"], broken["run_id"], broken["status"]) == (False, "stopped", "failed")
+    assert broken["changes"]
+
+
+def test_runs_of_a_graph_that_was_renamed_are_found_by_its_old_name(
+    journal: str, capsys: pytest.CaptureFixture[str]
+):
+    renamed = FINE.replace("Ask", "Question").replace("Answer | Refusal: ...", "Refusal: ...")
+    write(renamed.replace("(Answer, Refusal)", "Refusal"))
+    assert main(["check", "app.py", "--against", journal]) == 0
+    assert main(["check", "app.py", "--against", journal, "--was", "Ask"]) == 1
+    assert "stopped (Ask" in capsys.readouterr().out
+
+
+def test_a_journal_is_not_looked_at_for_a_graph_that_cannot_run(
+    journal: str, capsys: pytest.CaptureFixture[str]
+):
+    write(FINE.replace("end=(Answer, Refusal)", "end=Answer"))
+    assert main(["check", "app.py", "--against", journal]) == 1
+    said = capsys.readouterr()
+    assert "runs.db was not looked at: mend the errors first" in said.err
+    assert "can go on" not in said.out
+
+
+def test_a_journal_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str]):
+    write(FINE)
+    assert main(["check", "app.py", "--against", "none.db"]) == 1
+    assert "there is no journal none.db" in capsys.readouterr().err
+    assert not Path("none.db").exists()
+
+
+def test_an_old_name_without_a_journal_is_wrong_usage(capsys: pytest.CaptureFixture[str]):
+    write(FINE)
+    assert main(["check", "app.py", "--was", "Ask"]) == 2
+    assert "--against" in capsys.readouterr().err

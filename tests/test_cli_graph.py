@@ -1,0 +1,227 @@
+"""What `bae graph` promises: a picture in the terminal that fits, files that are not written over,
+and errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from bae.cli import main
+
+PROGRAM = '''
+from __future__ import annotations
+from typing import Annotated
+from pydantic import Field
+from bae import Dep, Graph, Node, Recall
+
+
+def get_day() -> str:
+    return "Monday"
+
+
+class Ask(Node):
+    """What somebody asks."""
+    text: str
+
+    async def __call__(self) -> Look | Reply: ...
+
+
+class Look(Node):
+    day: Annotated[str, Dep(get_day)]
+
+    async def __call__(self) -> Ask | Reply:
+        return Reply(text=self.day)
+
+
+class Reply(Node):
+    asked: Annotated[str, Recall(Ask)]
+    text: str = Field(description="[bold]short[/bold]")
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Ask)
+'''
+
+
+@pytest.fixture(autouse=True)
+def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "asking_app.py").write_text(PROGRAM, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def bae(*arguments: str, code: int = 0) -> None:
+    assert main(["graph", *arguments]) == code
+
+
+def test_show_draws_the_graph_in_the_columns_there_are(capsys, monkeypatch):
+    bae("show", "asking_app.py")
+    wide = capsys.readouterr()
+    monkeypatch.setenv("COLUMNS", "30")
+    bae("show", "asking_app.py")
+    narrow = capsys.readouterr().out
+
+    assert "│ Ask  start" in wide.out
+    assert "║ recall  asked: str  from Ask" in wide.out
+    assert "◆┄┄▶ the LM chooses   ◇──▶ your code chooses" in wide.out
+    assert wide.err == ""
+    assert "\x1b" not in wide.out
+    assert max(map(len, narrow.splitlines())) <= 30
+
+
+def test_show_has_a_list_and_plain_characters_and_no_fields_when_asked_for(capsys):
+    bae("show", "asking_app.py", "--compact", "--no-fields")
+    assert capsys.readouterr().out == (
+        "Ask  start\n"
+        "  ⇢ Look  if the LM chooses it\n"
+        "  ⇢ Reply  if the LM chooses it\n"
+        "\n"
+        "Look\n"
+        "  → Ask  back, if the code chooses it\n"
+        "  → Reply  if the code chooses it\n"
+        "\n"
+        "Reply  end\n"
+    )
+    bae("show", "asking_app.py", "--ascii", "-d", "lr")
+    assert capsys.readouterr().out.isascii()
+
+
+def test_show_is_coloured_only_where_that_is_wanted(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    bae("show", "asking_app.py")
+    coloured = capsys.readouterr().out
+    monkeypatch.delenv("FORCE_COLOR")
+    bae("show", "asking_app.py")
+
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == capsys.readouterr().out
+
+
+def test_show_tells_a_script_everything_as_json(capsys):
+    bae("show", "asking_app.py", "--json")
+    said = json.loads(capsys.readouterr().out)
+
+    assert said["name"] == "Ask"
+    assert said["edges"] == [
+        {"from": "Ask", "to": "Look", "kind": "lm"},
+        {"from": "Ask", "to": "Reply", "kind": "lm"},
+        {"from": "Look", "to": "Ask", "kind": "code"},
+        {"from": "Look", "to": "Reply", "kind": "code"},
+    ]
+    ask, look, reply = said["nodes"]
+    assert (ask["start"], ask["ends"], ask["doc"]) == (True, "never", "What somebody asks.")
+    assert ask["defined"] == "asking_app.py:12"
+    assert look["body"] == "written"
+    assert look["fields"] == [
+        {
+            "name": "day",
+            "type": "str",
+            "source": "dep",
+            "from": "get_day",
+            "description": "",
+            "required": True,
+            "graphs": [],
+        }
+    ]
+    assert [(field["name"], field["source"]) for field in reply["fields"]] == [
+        ("asked", "recall"),
+        ("text", "lm"),
+    ]
+    assert reply["fields"][1]["description"] == "[bold]short[/bold]"
+
+
+def test_mermaid_prints_a_flowchart_and_nothing_else(capsys):
+    bae("mermaid", "asking_app.py", "--no-fields", "--direction", "LR")
+    said = capsys.readouterr()
+
+    assert said.out.startswith('flowchart LR\n    Ask["Ask"]\n')
+    assert said.err == ""
+    bae("mermaid", "asking_app.py")
+    assert "Ask -.->|LM| Look" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ending", ["svg", "html", "mmd", "SVG"])
+def test_export_writes_a_file_and_prints_its_name(capsys, ending):
+    bae("export", "asking_app.py", "-o", f"x.{ending}")
+
+    assert capsys.readouterr().out == f"x.{ending}\n"
+    assert "Look" in Path(f"x.{ending}").read_text(encoding="utf-8")
+
+
+def test_export_has_the_options_of_the_drawing():
+    bae("export", "asking_app.py", "-o", "a.svg", "--theme", "dark", "--no-fields", "-d", "LR")
+    text = Path("a.svg").read_text(encoding="utf-8")
+    root = ElementTree.fromstring(text)
+
+    assert "get_day" not in text
+    assert "prefers-color-scheme" not in text
+    assert float(root.get("width", "0")) > float(root.get("height", "0"))
+
+
+def test_export_writes_over_no_file_unless_it_is_told_to(capsys):
+    Path("x.svg").write_text("mine")
+    bae("export", "asking_app.py", "-o", "x.svg", code=1)
+
+    assert Path("x.svg").read_text() == "mine"
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "x.svg is there already" in said.err
+    assert "--force" in said.err
+    bae("export", "asking_app.py", "-o", "x.svg", "--force")
+    assert Path("x.svg").read_text(encoding="utf-8").startswith("<svg ")
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("x.gif", "a picture ends in .svg, .html, .mmd, .png, .pdf"),
+        ("x", "x could be anything"),
+        ("nowhere/x.svg", "cannot be written"),
+    ],
+)
+def test_export_refuses_a_file_that_makes_no_sense(capsys, file, message):
+    bae("export", "asking_app.py", "-o", file, code=1)
+    said = capsys.readouterr()
+
+    assert message in said.err
+    assert "try:" in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.once
+def test_export_writes_png_and_pdf_and_says_what_their_fonts_lack(capsys):
+    pytest.importorskip("fpdf")
+    pytest.importorskip("pypdfium2")
+    Path("asking_greek.py").write_text(PROGRAM.replace("Look", "Σκέψη"), encoding="utf-8")
+    for ending, begin in (("png", b"\x89PNG"), ("pdf", b"%PDF-")):
+        bae("export", "asking_greek.py", "-o", f"x.{ending}", "--scale", "1")
+        said = capsys.readouterr()
+        assert Path(f"x.{ending}").read_bytes().startswith(begin)
+        assert said.out == f"x.{ending}\n"
+        assert "the fonts lack" in said.err
+        assert "--font" in said.err
+
+
+def test_a_module_that_is_not_there_is_an_error_without_a_traceback(capsys):
+    bae("show", "nothing_here.py", code=1)
+    said = capsys.readouterr()
+
+    assert said.out == ""
+    assert "there is no file nothing_here.py" in said.err
+
+
+def test_help_names_the_formats_and_the_options(capsys):
+    bae("export", "--help")
+    said = " ".join(capsys.readouterr().out.split())
+
+    for word in (".svg", ".html", ".mmd", ".png", "--force", "--direction", "--no-fields"):
+        assert word in said

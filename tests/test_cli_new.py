@@ -1,0 +1,257 @@
+"""`bae new`: what it writes works at once, says how to get the bae that wrote it, and writes over
+nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+import bae
+from bae.cli import main
+from bae.cli.new import origin as origins
+from bae.cli.new.origin import Origin
+from bae.cli.new.project import FILES, TEMPLATES, Project
+
+SOURCE = Path(bae.__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    modules, path = dict(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - modules.keys():
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def files_in(folder: str) -> set[str]:
+    return {
+        path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file()
+    }
+
+
+def test_a_project_is_written_with_the_next_steps_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("BAE_LM", "local")
+    assert main(["new", "wardrobe"]) == 0
+    assert files_in("wardrobe") == {
+        *("wardrobe.py", "tests/test_wardrobe.py", "tests/answers.json"),
+        *("pyproject.toml", "README.md", ".gitignore"),
+    }
+    said = capsys.readouterr().out
+    steps = ["cd wardrobe", "bae run --set 'text=Where is my parcel?'", "bae check", "pytest"]
+    assert "Next:\n" + "".join(f"  {step}\n" for step in steps) in said
+    readme = Path("wardrobe/README.md").read_text("utf-8")
+    assert all(f"$ {step}\n" in readme for step in steps[1:])
+    assert ".bae/\n" in Path("wardrobe/.gitignore").read_text("utf-8")
+    for name in files_in("wardrobe"):
+        assert "@" not in Path("wardrobe", name).read_text("utf-8").replace(" @ file:", "")
+
+
+def test_the_tests_of_a_new_project_pass():
+    assert main(["new", "wardrobe"]) == 0
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd="wardrobe",
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
+
+
+def test_a_new_project_can_be_checked_and_run_without_naming_anything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["new", "wardrobe"]) == 0
+    monkeypatch.chdir("wardrobe")
+    capsys.readouterr()
+
+    assert main(["check", "--strict", "--durable"]) == 0
+    assert capsys.readouterr().out == (
+        "wardrobe.py:graph: 4 nodes, 3 edges, ends at Reply | HandOver: no problems\n"
+    )
+
+    run = ["run", "--set", "text=Where is my parcel?", "--lm", "scripted:tests/answers.json"]
+    assert main([*run, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)["result"]
+    assert result["type"] == "Reply"
+    assert result["fields"]["letter"] == "Where is my parcel?"
+
+
+def test_a_project_may_have_a_name_that_is_no_module_and_lie_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["new", "desks/Support-Desk", "--lm", "claude-cli:sonnet"]) == 0
+    said = capsys.readouterr().out
+    assert "  cd desks/Support-Desk\n" in said
+    run = "bae run --set 'text=Where is my parcel?' --lm claude-cli:sonnet\n"
+    assert f"  {run}" in said
+    assert f"$ {run}" in Path("desks/Support-Desk/README.md").read_text("utf-8")
+    project = tomllib.loads(Path("desks/Support-Desk/pyproject.toml").read_text("utf-8"))
+    assert project["project"]["name"] == "Support-Desk"
+    assert project["tool"]["bae"] == {"graph": "support_desk.py"}
+    monkeypatch.chdir("desks/Support-Desk/tests")
+    assert main(["check"]) == 0
+
+
+def test_the_directory_at_hand_can_become_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    Path("depot").mkdir()
+    monkeypatch.chdir("depot")
+    Path("notes.txt").write_text("mine")
+    assert main(["new", "."]) == 0
+    assert "cd " not in capsys.readouterr().out
+    assert Path("depot.py").is_file()
+    assert Path("notes.txt").read_text() == "mine"
+
+
+def test_nothing_is_written_over_unless_that_is_asked_for(capsys: pytest.CaptureFixture[str]):
+    Path("wardrobe").mkdir()
+    Path("wardrobe/README.md").write_text("mine")
+    assert main(["new", "wardrobe"]) == 1
+    said = capsys.readouterr()
+    assert "wardrobe has README.md already, and nothing was written" in said.err
+    assert "--force" in said.err
+    assert files_in("wardrobe") == {"README.md"}
+    assert Path("wardrobe/README.md").read_text() == "mine"
+
+    assert main(["new", "wardrobe", "--force"]) == 0
+    assert Path("wardrobe/README.md").read_text("utf-8").startswith("# wardrobe\n")
+
+
+def test_a_file_in_the_way_is_an_error(capsys: pytest.CaptureFixture[str]):
+    Path("wardrobe").write_text("mine")
+    assert main(["new", "wardrobe", "--force"]) == 1
+    assert "is there already, and no directory" in capsys.readouterr().err
+    assert Path("wardrobe").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my agent", "as in my-agent"),
+        ("1st", "with a letter first"),
+        ("été", "as in t"),
+        ("-x", "No such option"),
+        ("a-", "with a letter first"),
+        ("class", "class means something else in Python"),
+        ("json", "there is a module json already"),
+        ("pydantic", "there is a module pydantic already"),
+        ("bae", "bae means something else"),
+        ("tests", "tests means something else"),
+    ],
+)
+def test_a_name_that_cannot_be_one_is_refused_with_a_way_out(
+    name: str, said: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["new", name]) in (1, 2)
+    assert said in capsys.readouterr().err
+    assert list(Path().iterdir()) == []
+
+
+def test_an_lm_of_no_name_is_refused_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str],
+):
+    assert main(["new", "wardrobe", "--lm", "lcoal"]) == 1
+    assert "did you mean 'local'?" in capsys.readouterr().err
+    assert list(Path().iterdir()) == []
+
+
+def test_where_no_lm_is_ready_the_script_is_offered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("BAE_LM", "none")
+    assert main(["new", "wardrobe"]) == 0
+    said = capsys.readouterr().out
+    assert "  bae run --set 'text=Where is my parcel?' --lm scripted:tests/answers.json\n" in said
+    assert "No language model is ready here" in said
+    assert main(["new", "closet", "--lm", "local"]) == 0
+    assert "No language model is ready" not in capsys.readouterr().out
+
+
+def test_a_directory_that_cannot_be_written_to_is_told(capsys: pytest.CaptureFixture[str]):
+    Path("file").touch()
+    assert main(["new", "file/wardrobe"]) == 1
+    assert "could not be written" in capsys.readouterr().err
+
+
+# --- how a project gets bae ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "requirement", "depends"),
+    [
+        (None, "bae-graphs[cli]", "bae-graphs[cli]"),
+        ("", "bae-graphs[cli]", "bae-graphs[cli]"),
+        ("no json", "bae-graphs[cli]", "bae-graphs[cli]"),
+        ("[]", "bae-graphs[cli]", "bae-graphs[cli]"),
+        (
+            {"url": "file:///home/ana/bae", "dir_info": {"editable": True}},
+            "bae-graphs[cli] @ file:///home/ana/bae",
+            "bae-graphs[cli]",
+        ),
+        (
+            {
+                "url": "https://me:secret@git.example.org/bae",
+                "vcs_info": {"vcs": "git", "commit_id": "abc123", "requested_revision": "main"},
+                "subdirectory": "python",
+            },
+            "bae-graphs[cli] @ git+https://git.example.org/bae@abc123#subdirectory=python",
+            "bae-graphs[cli] @ git+https://git.example.org/bae@abc123#subdirectory=python",
+        ),
+        (
+            {"url": "https://example.org/bae.whl", "archive_info": {}},
+            "bae-graphs[cli] @ https://example.org/bae.whl",
+            "bae-graphs[cli] @ https://example.org/bae.whl",
+        ),
+    ],
+    ids=["index", "empty", "broken", "list", "clone", "git", "archive"],
+)
+def test_a_project_depends_on_the_bae_that_made_it_where_others_can_get_that(
+    told: Any, requirement: str, depends: str, monkeypatch: pytest.MonkeyPatch
+):
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            assert name == "direct_url.json"
+            return told if told is None or isinstance(told, str) else json.dumps(told)
+
+    monkeypatch.setattr(origins, "distribution", lambda name: Installed())
+    found = origins.origin()
+    assert found.requirement == requirement
+    files = Project("wardrobe", "wardrobe").files(found)
+    text = files["pyproject.toml"]
+    assert tomllib.loads(text)["project"]["dependencies"] == [depends]
+    assert (f"pip install {found.install}" in text) is (requirement != depends)
+    assert f"$ pip install {found.install} pytest\n" in files["README.md"]
+
+
+def test_bae_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch):
+    from importlib.metadata import PackageNotFoundError
+
+    def missing(name: str) -> Any:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(origins, "distribution", missing)
+    assert origins.origin() == Origin()
+
+
+def test_every_template_is_used():
+    assert {path.name for path in TEMPLATES.iterdir()} == set(FILES)

@@ -1,0 +1,737 @@
+"""`bae run`, and `bae runs resume`, `fork` and `answer`: what is given on a command line, what is
+printed where, and that every command which is printed to be copied works."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, SecretStr
+
+from bae import Node
+from bae.cli import main
+
+APP = """
+from __future__ import annotations
+
+from datetime import date
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, SecretStr
+
+from bae import Dep, Gate, Graph, Node
+
+
+def log(line: str) -> None:
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+
+
+class Size(Enum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+class Place(BaseModel):
+    city: str
+    floor: int = 0
+
+
+class Order(Node):
+    what: str = Field(description="What is ordered.")
+    count: int
+    size: Size = Size.SMALL
+    day: date | None = None
+    place: Place | None = None
+    notes: list[str] = []
+
+    async def __call__(self) -> Packed:
+        return Packed(**self.__dict__)
+
+
+class Packed(Node):
+    what: str
+    count: int
+    size: Size
+    day: date | None
+    place: Place | None
+    notes: list[str]
+
+    async def __call__(self) -> None: ...
+
+
+orders = Graph(start=Order, end=Packed)
+
+
+class Complaint(Node):
+    text: str
+
+    async def __call__(self) -> Proposal: ...
+
+
+class Proposal(Node):
+    euros: int
+
+    async def __call__(self) -> Approval:
+        log("proposed")
+        return Approval(euros=self.euros)
+
+
+class Approval(Node):
+    euros: int
+    approved: Annotated[bool, Gate("Send this refund?")]
+
+    async def __call__(self) -> Refunded:
+        return Refunded(euros=self.euros if self.approved else 0)
+
+
+class Refunded(Node):
+    euros: int
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Complaint, end=Refunded)
+
+
+class Countdown(Node):
+    left: int
+
+    async def __call__(self) -> Countdown | None:
+        log(f"at {self.left}")
+        return Countdown(left=self.left - 1) if self.left else None
+
+
+async def look() -> str:
+    log("looked")
+    return "seen"
+
+
+class Fragile(Node):
+    seen: Annotated[str, Dep(look)]
+
+    async def __call__(self) -> Whole:
+        if not Path("mended").exists():
+            raise RuntimeError("it broke")
+        return Whole(seen=self.seen)
+
+
+class Whole(Node):
+    seen: str
+
+    async def __call__(self) -> None: ...
+
+
+class Login(Node):
+    token: SecretStr
+    tries: int = 1
+
+    async def __call__(self) -> Asked:
+        return Asked(letters=len(self.token.get_secret_value()))
+
+
+class Asked(Node):
+    letters: int
+    again: Annotated[str, Gate("Once more?")]
+
+    async def __call__(self) -> None: ...
+
+
+class Client:
+    pass
+
+
+class Live(Node):
+    client: Client | None = None
+
+    async def __call__(self) -> None: ...
+"""
+
+SCRIPT = {"fills": {"Proposal": [{"euros": 20}]}}
+
+
+class Done:
+    """How a command came out."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+    def command(self, begins: str) -> list[str]:
+        """The words of a command that was printed to be copied, without `bae`."""
+        found = next(line for line in self.err.splitlines() if f"bae {begins}" in line)
+        return shlex.split(found.partition("bae ")[2])
+
+
+@pytest.fixture
+def bae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "script.json").write_text(json.dumps(SCRIPT))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BAE_JOURNAL", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def call(*arguments: str, stdin: str | None = None) -> Done:
+        if stdin is not None:
+            monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        code = main(arguments)
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    yield call
+    for name in ("app", "app_"):
+        sys.modules.pop(name, None)
+
+
+LM = ("--lm", "scripted:script.json")
+
+
+# What comes out
+
+
+def test_the_result_is_on_stdout_and_all_else_on_stderr(bae: Any) -> None:
+    done = bae("run", "app.py:orders", "--set", "what=tea", "--set", "count=2")
+    assert done.code == 0
+    assert done.out.splitlines() == [
+        "Packed",
+        "  what: tea",
+        "  count: 2",
+        "  size: small",
+        "  day: none",
+        "  place: none",
+        "  notes: none",
+    ]
+    assert "Order" in done.err
+    assert "2 nodes" in done.err
+    assert "\x1b" not in done.out + done.err
+
+
+def test_quiet_prints_the_result_alone(bae: Any) -> None:
+    done = bae("run", "app.py:Countdown", "--set", "left=0", "--quiet")
+    assert (done.out, done.err) == ("Countdown\n  left: 0\n", "")
+
+
+def test_json_is_one_object_with_the_result_the_trace_and_what_it_took(bae: Any) -> None:
+    done = bae("run", "app.py:Countdown", "--set", "left=2", "--json", "--run-id", "mine")
+    data = done.data
+    assert data.pop("seconds") >= 0
+    assert data == {
+        "run_id": "mine",
+        "outcome": "ended",
+        "graph": "Countdown",
+        "result": {"type": "Countdown", "fields": {"left": 0}},
+        "trace": ["Countdown", "Countdown", "Countdown"],
+        "usage": {"calls": 0, "input_tokens": 0, "output_tokens": 0, "cost": 0.0},
+        "waiting": [],
+        "error": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "nowhere.py", "--json"),
+        ("run", "app.py", "--set", "txt=a", "--json"),
+        ("run", "app.py:Fragile", "--json"),
+        ("runs", "resume", "nobody", "-m", "app.py", "--json"),
+    ],
+)
+def test_with_json_an_error_is_an_object_as_well_and_a_few_lines_on_stderr(
+    bae: Any, arguments: tuple[str, ...]
+) -> None:
+    bae("run", "app.py:Countdown", "--set", "left=0")
+    done = bae(*arguments)
+    assert done.code == 1
+    assert done.data["outcome"] == "failed"
+    assert done.data["error"]["code"].startswith("bae-")
+    assert done.data["error"]["code"] in done.err
+    assert "Traceback" not in done.err
+
+
+# What is given
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin"),
+    [
+        (["-i", '{"what": "tea", "count": 2}'], None),
+        (["-i", "@order.json"], None),
+        (["-i", "-"], '{"what": "tea", "count": 2}\n'),
+        (["-i", '{"what": "tea", "count": 9}', "--set", "count=2"], None),
+        (["-i", '{"what": "tea", "count": "nine"}', "--set", "count=2"], None),
+        (["--set", "what=tea", "--set", "count=2"], None),
+        (["--set", 'what="tea"', "--set", "count=2"], None),
+    ],
+)
+def test_start_fields_come_from_json_a_file_stdin_and_set(
+    bae: Any, tmp_path: Path, arguments: list[str], stdin: str | None
+) -> None:
+    (tmp_path / "order.json").write_text('{"what": "tea", "count": 2}')
+    done = bae("run", "app.py:orders", *arguments, "--json", stdin=stdin)
+    fields = done.data["result"]["fields"]
+    assert (fields["what"], fields["count"]) == ("tea", 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "field", "value"),
+    [
+        ("what=5", "what", "5"),
+        ("what=true", "what", "true"),
+        ("what=a=b", "what", "a=b"),
+        ("what=", "what", ""),
+        ("size=LARGE", "size", "large"),
+        ("day=2026-02-03", "day", "2026-02-03"),
+        ("day=null", "day", None),
+        ('notes=["a", "b"]', "notes", ["a", "b"]),
+        ("place.city=5", "place", {"city": "5", "floor": 0}),
+        ('place={"city": "Ulm", "floor": 3}', "place", {"city": "Ulm", "floor": 3}),
+    ],
+)
+def test_a_set_value_is_json_where_the_field_takes_it_and_else_text(
+    bae: Any, said: str, field: str, value: Any
+) -> None:
+    needed = ["--set", "what=tea", "--set", "count=2", "--set", said]
+    done = bae("run", "app.py:orders", *needed, "--json")
+    assert done.data["result"]["fields"][field] == value
+
+
+def test_parts_of_a_field_are_set_one_by_one(bae: Any) -> None:
+    given = ["-i", '{"what": "tea", "count": 2, "place": {"city": "Ulm", "floor": 3}}']
+    done = bae("run", "app.py:orders", *given, "--set", "place.floor=4", "--json")
+    assert done.data["result"]["fields"]["place"] == {"city": "Ulm", "floor": 4}
+
+
+@pytest.mark.parametrize("given", ["3", '"3"', '{"left": 3}'])
+def test_where_there_is_one_field_to_give_its_value_alone_will_do(bae: Any, given: str) -> None:
+    assert len(bae("run", "app.py:Countdown", "-i", given, "--json").data["trace"]) == 4
+
+
+def test_the_one_text_of_a_start_node_needs_no_quotes(bae: Any) -> None:
+    done = bae("run", "app.py", "-i", "-", *LM, "--json", stdin="my umbrella\narrived wet\n")
+    assert done.code == 3
+    assert "my umbrella\\narrived wet" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--set", "waht=tea"], ["Order has no field waht", "did you mean what?"]),
+        (["-i", '{"waht": "tea"}'], ["Order has no field waht", "did you mean what?"]),
+        (["--set", "what"], ["--set what has no FIELD=VALUE"]),
+        (["-i", "{what: tea}"], ["is not JSON", '"what"']),
+        (["-i", "tea"], ["is not JSON"]),
+        (["-i", "[1]"], ["is a list, and Order takes an object"]),
+        (["-i", "@gone.json"], ["cannot be read", "gone.json"]),
+        (["--set", "count=two"], ["count", '"two" does not fit', "valid integer"]),
+        (["--set", "place.town=Ulm"], ["Place has no field town", "city"]),
+        (
+            ["-i", '{"what": 1, "count": "two"}'],
+            ["what: 1 does not fit", 'count: "two" does not fit'],
+        ),
+        (["--set", "what=tea", "--set", "count=2", "--set", "place.floor=1"], ["place.city"]),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_value_and_why(
+    bae: Any, arguments: list[str], said: list[str]
+) -> None:
+    done = bae("run", "app.py:orders", *arguments)
+    assert done.code == 1
+    assert done.out == ""
+    assert "bae-start-fields" in done.err
+    for each in said:
+        assert each in done.err
+    assert not Path(".bae").exists()
+
+
+def test_missing_fields_are_named_with_a_command_line_that_works(bae: Any) -> None:
+    done = bae("run", "app.py:orders")
+    assert done.code == 1
+    assert "Order needs what, count" in done.err
+    assert "what: text (What is ordered.)" in done.err
+    assert "count: int" in done.err
+    assert bae(*done.command("run")).code == 0
+
+
+def test_a_secret_is_in_no_message_and_not_in_the_result(bae: Any) -> None:
+    done = bae("run", "app.py:Login", "--set", "token=hunter2", "--set", "tries=many")
+    assert "hunter2" not in done.err + done.out
+    done = bae("run", "app.py:Login", "-i", '{"token": {"hunter2": 1}, "tries": 1}')
+    assert "token: the value does not fit" in done.err
+    assert "hunter2" not in done.err + done.out
+
+
+# The journal
+
+
+def test_a_run_is_kept_in_a_journal_that_git_leaves_alone(bae: Any) -> None:
+    bae("run", "app.py:Countdown", "--set", "left=0")
+    assert Path(".bae/runs.db").is_file()
+    assert Path(".bae/.gitignore").read_text() == "*\n"
+    bae("run", "app.py:Countdown", "--set", "left=0", "--journal", "other.db")
+    assert Path("other.db").is_file()
+
+
+def test_no_journal_leaves_nothing_behind(bae: Any) -> None:
+    assert bae("run", "app.py:Countdown", "--set", "left=0", "--no-journal").code == 0
+    assert not Path(".bae").exists()
+
+
+def test_a_graph_that_no_journal_can_hold_runs_without_one_and_says_so(bae: Any) -> None:
+    done = bae("run", "app.py:Live")
+    assert done.code == 0
+    assert "no journal is kept, so this run cannot be resumed: Live.client" in done.err
+    done = bae("run", "app.py:Live", "--journal", "runs.db")
+    assert done.code == 1
+    assert "Live.client" in done.err
+    assert "--no-journal" in done.err
+
+
+def test_where_the_journal_cannot_be_made_the_run_goes_on_and_says_so(bae: Any) -> None:
+    Path(".bae").write_text("in the way")
+    done = bae("run", "app.py:Countdown", "--set", "left=0")
+    assert done.code == 0
+    assert "no journal is kept" in done.err
+    assert ".bae" in done.err
+
+
+# Runs that come to a stop, and the commands that go on with them
+
+
+def test_a_run_parks_at_a_gate_and_the_command_it_prints_goes_on_with_it(bae: Any) -> None:
+    parked = bae("run", "app.py", "-i", "it arrived wet", *LM)
+    assert (parked.code, parked.out) == (3, "")
+    assert "Send this refund?" in parked.err
+    done = bae(*parked.command("runs answer"))
+    assert done.code == 0
+    assert done.out == "Refunded\n  euros: 20\n"
+    assert Path("log").read_text() == "proposed\n"
+
+
+def test_a_parked_run_says_in_json_what_it_waits_for(bae: Any) -> None:
+    data = bae("run", "app.py", "-i", "wet", *LM, "--json").data
+    assert (data["outcome"], data["result"]) == ("waiting", None)
+    assert data["waiting"] == [
+        {
+            "gate": "2:Approval.approved",
+            "place": "Approval.approved",
+            "question": "Send this refund?",
+            "type": "bool",
+            "deadline": None,
+        }
+    ]
+
+
+def test_an_answer_is_checked_before_it_is_stored_and_can_be_left_for_later(bae: Any) -> None:
+    bae("run", "app.py", "-i", "wet", *LM, "--run-id", "r1")
+    wrong = bae("runs", "answer", "r1", "approved", "perhaps", "-m", "app.py")
+    assert wrong.code == 1
+    assert "bae-gate-invalid" in wrong.err
+    assert "yes or no" in wrong.err
+    nothing = bae("runs", "answer", "r1", "-m", "app.py")
+    assert "no VALUE was given for Approval.approved: Send this refund?" in nothing.err
+    assert nothing.command("runs answer")[2:] == ["r1", "Approval.approved", "yes", "-m", "app.py"]
+    stored = bae("runs", "answer", "r1", "Approval.approved", "no", "-m", "app.py", "--no-run")
+    assert stored.code == 0
+    again = bae("runs", "answer", "r1", "approved", "yes", "-m", "app.py")
+    assert "bae-gate-answered" in again.err
+    done = bae(*stored.command("runs resume"))
+    assert done.out == "Refunded\n  euros: 0\n"
+
+
+def test_a_run_that_waits_for_nobody_takes_no_answer(bae: Any) -> None:
+    bae("run", "app.py:Countdown", "--set", "left=0", "--run-id", "r1")
+    done = bae("runs", "answer", "r1", "-m", "app.py:Countdown")
+    assert done.code == 1
+    assert "waits for nobody: it is ended" in done.err
+
+
+def test_a_failed_run_says_how_to_go_on_and_does_nothing_twice(bae: Any) -> None:
+    failed = bae("run", "app.py:Fragile")
+    assert failed.code == 1
+    assert "bae-node-failed" in failed.err
+    assert "it broke" in failed.err
+    Path("mended").touch()
+    done = bae(*failed.command("runs resume"))
+    assert done.out == "Whole\n  seen: seen\n"
+    assert Path("log").read_text() == "looked\n"
+    again = bae("runs", "resume", "-m", "app.py:Fragile")
+    assert again.out == done.out
+    assert "has ended before" in again.err
+
+
+def test_a_bound_that_was_reached_is_raised_by_the_command_that_is_printed(bae: Any) -> None:
+    failed = bae("run", "app.py:Countdown", "--set", "left=3", "--max-iters", "2")
+    assert failed.code == 1
+    assert "bae-limit-reached" in failed.err
+    words = failed.command("runs resume")
+    done = bae(*words[: words.index("app.py:Countdown") + 1])
+    assert done.code == 0
+    assert Path("log").read_text().split() == ["at", "3", "at", "2", "at", "1", "at", "0"]
+
+
+def test_a_budget_that_is_spent_says_which_limit_and_how_to_allow_more(bae: Any) -> None:
+    failed = bae("run", "app.py", "-i", "wet", *LM, "--budget", "calls=0")
+    assert failed.code == 1
+    assert "bae-budget-spent" in failed.err
+    assert "0 of 0 calls" in failed.err
+    assert bae(*failed.command("runs resume")).code == 3
+
+
+@pytest.mark.parametrize(
+    "said", ["", "calls", "calls=x", "calls=1.5", "call=1", "cost=-1", "calls=1,calls=2"]
+)
+def test_a_budget_that_makes_no_sense_is_wrong_usage(bae: Any, said: str) -> None:
+    done = bae("run", "app.py", "--budget", said)
+    assert done.code == 2
+    assert "--budget" in done.err
+
+
+def test_a_fork_goes_on_from_a_node_with_other_values_and_leaves_the_run_alone(bae: Any) -> None:
+    bae("run", "app.py", "-i", "wet", *LM, "--run-id", "r1")
+    made = bae("runs", "fork", "r1", "--at", "1", "--set", "euros=5", "--no-run", "-m", "app.py")
+    assert made.code == 0
+    new = made.out.strip()
+    parked = bae(*made.command("runs resume"))
+    assert parked.code == 3
+    done = bae(*parked.command("runs answer"))
+    assert done.out == "Refunded\n  euros: 5\n"
+    assert bae("runs", "answer", "r1", "approved", "y", "-m", "app.py").out == (
+        "Refunded\n  euros: 20\n"
+    )
+    assert new not in ("", "r1")
+    wrong = bae("runs", "fork", "r1", "--at", "1", "--set", "euros=lots", "-m", "app.py")
+    assert "euros" in wrong.err
+    assert wrong.code == 1
+
+
+def test_a_fork_runs_at_once_unless_it_is_told_not_to(bae: Any) -> None:
+    bae("run", "app.py:Countdown", "--set", "left=2", "--run-id", "r1")
+    forked = ("runs", "fork", "r1", "--at", "1", "--set", "left=0", "--id", "r2")
+    done = bae(*forked, "-m", "app.py:Countdown", "--json")
+    assert done.data["run_id"] == "r2"
+    assert done.data["result"]["fields"] == {"left": 0}
+    assert len(done.data["trace"]) == 2
+
+
+def test_a_secret_that_the_journal_does_not_keep_is_given_again_on_resume(bae: Any) -> None:
+    bae("run", "app.py:Login", "--set", "token=hunter2", "--run-id", "r1")
+    assert b"hunter2" not in Path(".bae/runs.db").read_bytes()
+    refused = bae("runs", "resume", "r1", "-m", "app.py:Login")
+    assert refused.code == 1
+    assert "--set Login.token=" in refused.err
+    parked = bae("runs", "resume", "r1", "-m", "app.py:Login", "--set", "Login.token=hunter2")
+    assert parked.code == 3
+    assert "hunter2" not in parked.err
+    unknown = bae("runs", "resume", "r1", "-m", "app.py:Login", "--set", "Login.tokn=x")
+    assert "has no field Login.tokn" in unknown.err
+
+
+def test_commands_to_copy_leave_out_what_pyproject_says_and_name_another_journal(
+    bae: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.bae]\ngraph = "app.py"\n')
+    parked = bae("run", "-i", "wet", *LM, "-j", "my runs.db")
+    words = parked.command("runs answer")
+    assert "-m" not in words
+    assert words[-2:] == ["-j", "my runs.db"]
+    assert bae(*words).code == 0
+
+
+def test_a_run_id_that_is_there_already_is_refused_with_the_way_to_go_on(bae: Any) -> None:
+    bae("run", "app.py:Countdown", "--set", "left=0", "--run-id", "r1")
+    done = bae("run", "app.py:Countdown", "--set", "left=0", "--run-id", "r1")
+    assert done.code == 1
+    assert "bae-run-exists" in done.err
+    assert bae(*done.command("runs resume")).code == 0
+
+
+def test_without_a_language_model_the_error_says_how_to_name_one(bae: Any) -> None:
+    done = bae("run", "app.py", "-i", "wet")
+    assert done.code == 1
+    assert "bae-lm-missing" in done.err
+    assert "--lm local" in done.err
+
+
+def test_a_graph_with_errors_is_not_run_and_the_command_that_lists_them_is_named(bae: Any) -> None:
+    Path("broken.py").write_text(
+        "from bae import Graph, Node\n\n\nclass Lost(Node):\n    text: str\n\n\n"
+        "graph = Graph(start=Lost)\n"
+    )
+    done = bae("run", "broken.py", "-i", "x")
+    assert done.code == 1
+    assert "bae-proof-failed" in done.err
+    assert "bae check broken.py" in done.err
+    assert not Path(".bae").exists()
+
+
+# Values that are typed, and results that are shown
+
+
+class Everything(Node):
+    text: str
+    number: int = 0
+    either: int | str = 0
+    many: list[int] = []
+    pairs: dict[str, float | None] = {}
+
+    async def __call__(self) -> None: ...
+
+
+class Inner(BaseModel):
+    name: str
+    parts: list[str]
+
+
+class Shown(Node):
+    lines: str
+    inner: Inner
+    several: list[Inner]
+    token: SecretStr
+    hidden: str = Field(repr=False)
+    nothing: None = None
+    sure: bool = True
+
+    async def __call__(self) -> None: ...
+
+
+@given(st.text())
+def test_whatever_is_typed_for_a_text_is_that_text_unless_it_is_a_text_in_json(text: str) -> None:
+    from bae.cli.typed import read
+
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    assert read(Everything, "text", text).value == (said if isinstance(said, str) else text)
+
+
+@given(
+    st.one_of(
+        st.tuples(st.just("number"), st.integers(-(2**60), 2**60)),
+        st.tuples(st.just("many"), st.lists(st.integers(-(2**60), 2**60))),
+        st.tuples(
+            st.just("pairs"),
+            st.dictionaries(
+                st.text(), st.none() | st.floats(allow_nan=False, allow_infinity=False)
+            ),
+        ),
+        st.tuples(st.just("either"), st.integers(-(2**60), 2**60) | st.text()),
+    )
+)
+def test_json_of_a_value_is_read_as_that_value(given: tuple[str, Any]) -> None:
+    from bae.cli.typed import read
+
+    name, value = given
+    assert read(Everything, name, json.dumps(value)).value == value
+
+
+def shown(*, width: int, terminal: bool) -> str:
+    from rich.console import Console
+
+    from bae.cli.results import show
+
+    inner = Inner(name="a", parts=["x", "y"])
+    node = Shown(
+        lines="one\n\x1b[31mtwo",
+        inner=inner,
+        several=[inner, inner],
+        token=SecretStr("hunter2"),
+        hidden="hunter2",
+    )
+    file = io.StringIO()
+    show(node, Console(file=file, width=width, force_terminal=terminal, color_system=None))
+    return file.getvalue()
+
+
+def test_a_result_is_laid_out_with_its_parts_indented_and_its_secrets_withheld() -> None:
+    assert shown(width=80, terminal=False).splitlines() == [
+        "Shown",
+        "  lines: one",
+        "    \x1b[31mtwo",
+        "  inner:",
+        "    name: a",
+        "    parts:",
+        "      - x",
+        "      - y",
+        "  several:",
+        "    - name: a",
+        "      parts:",
+        "        - x",
+        "        - y",
+        "    - name: a",
+        "      parts:",
+        "        - x",
+        "        - y",
+        "  token: (withheld)",
+        "  hidden: (withheld)",
+        "  nothing: none",
+        "  sure: yes",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 160])
+def test_a_result_at_a_terminal_fits_it_and_holds_nothing_that_the_terminal_would_obey(
+    width: int,
+) -> None:
+    lines = shown(width=width, terminal=True).splitlines()
+    assert max(map(len, lines)) <= width
+    assert not any("\x1b" in line for line in lines)
+    assert not any("hunter2" in line for line in lines)
+
+
+# Where there is no reader for a loop, as on Windows
+
+
+async def test_a_line_is_read_in_a_thread_where_the_loop_cannot_watch_the_keyboard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from bae.cli.terminal_input import typed_line
+
+    read, write = os.pipe()
+    loop = asyncio.get_running_loop()
+
+    def refuse(*_: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(loop, "add_reader", refuse)
+    with os.fdopen(read) as keyboard, os.fdopen(write, "w") as typing:
+        monkeypatch.setattr(sys, "stdin", keyboard)
+        asking = asyncio.create_task(typed_line("? "))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        # The thread that was left reads on, for whoever asks next.
+        asking = asyncio.create_task(typed_line("? "))
+        await asyncio.sleep(0)
+        typing.write("yes\n")
+        typing.flush()
+        assert await asyncio.wait_for(asking, 30) == "yes"
+
+
+def test_runs_of_one_process_do_not_count_each_others_nodes(bae: Any) -> None:
+    first = bae("run", "app.py:Countdown", "--set", "left=1", "--json").data
+    second = bae("run", "app.py:Countdown", "--set", "left=4", "--json").data
+    assert Counter(first["trace"])["Countdown"] == 2
+    assert Counter(second["trace"])["Countdown"] == 5

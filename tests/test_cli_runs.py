@@ -1,0 +1,539 @@
+"""`bae runs`: what it prints of the runs of a journal, what it moves, deletes and takes out, and
+what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import re
+import select
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from bae import Graph
+from bae.cli import main
+from bae.cli.completing import run_ids
+from bae.journal import MemoryJournal, SQLiteJournal
+from bounded import BOUND
+from wardrobe_runs import WARDROBE, files, flat, noted, refused, runs, said, write_runs
+
+pytestmark = pytest.mark.once
+DB = ("-j", "runs.db")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of a project: with a module, and nothing else."""
+    (tmp_path / "wardrobe.py").write_text(WARDROBE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("BAE_JOURNAL", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    yield tmp_path
+    sys.modules.pop("wardrobe", None)
+
+
+@pytest.fixture
+def journal(folder):
+    asyncio.run(write_runs())
+    return folder
+
+
+# --- list ----------------------------------------------------------------------------------------
+
+
+def test_runs_are_listed_as_a_table(journal, capsys):
+    lines = said(capsys, "list", *DB).splitlines()
+    assert lines[0].split() == ["RUN", "GRAPH", "STATUS", "STARTED", "LASTED"]
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["bad789", "Morning", "failed"],
+        ["ask456", "Ask", "waiting"],
+        ["abc123", "Morning", "ended"],
+    ]
+    assert "ScriptedLM raised ValueError" in lines[1]
+    assert lines[2].endswith("Ask.sure: Are you sure?")
+    assert said(capsys, "list", *DB, "--status", "ended").count("\n") == 2
+    assert said(capsys, "list", *DB, "--graph", "Ask").count("\n") == 2
+    out, err = runs(capsys, "list", *DB, "--limit", "2")
+    assert out.count("\n") == 3
+    assert "--limit shows more" in err
+    assert noted(capsys, "list", *DB, "--graph", "Nothing") == "no runs\n"
+
+
+def test_runs_are_listed_as_json(journal, capsys):
+    found = json.loads(said(capsys, "list", *DB, "--json"))
+    assert [each["run_id"] for each in found] == ["bad789", "ask456", "abc123"]
+    assert [each["status"] for each in found] == ["failed", "waiting", "ended"]
+    assert found[1]["waiting"][0]["address"] == "0:Ask.sure"
+    assert json.loads(said(capsys, "list", *DB, "--graph", "Nothing", "--json")) == []
+
+
+def test_the_journal_is_the_one_that_bae_run_keeps_or_that_the_environment_names(
+    journal, capsys, monkeypatch
+):
+    assert "there is no journal here" in refused(capsys, "list")
+    (journal / ".bae").mkdir()
+    (journal / "runs.db").rename(journal / ".bae" / "runs.db")
+    assert "abc123" in said(capsys, "list")
+    (journal / ".bae" / "runs.db").rename(journal / "elsewhere.db")
+    monkeypatch.setenv("BAE_JOURNAL", "elsewhere.db")
+    assert "abc123" in said(capsys, "list")
+
+
+def test_a_line_of_the_table_is_no_wider_than_the_terminal_and_ids_stay_apart(
+    folder, capsys, monkeypatch
+):
+    import wardrobe  # pyright: ignore[reportMissingImports]
+
+    async def write() -> None:
+        async with SQLiteJournal("runs.db") as journal:
+            for name in ("a" * 40 + "1", "b" * 40 + "2"):
+                await wardrobe.asking.arun(
+                    wardrobe.Ask.model_construct(question="?"), journal=journal, run_id=name
+                )
+
+    asyncio.run(write())
+    # A pipe has no width: there nothing is cut.
+    assert "b" * 40 + "2  Ask" in said(capsys, "list", *DB)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as at a terminal
+    monkeypatch.delenv("NO_COLOR")
+    for columns in (80, 60):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        out = re.sub(r"\x1b\[[0-9;]*m", "", said(capsys, "list", *DB))
+        assert max(map(len, out.splitlines())) <= columns
+        assert [line.split()[0] for line in out.splitlines()[1:]] == ["b" * 8, "a" * 8]
+
+
+# --- show and why --------------------------------------------------------------------------------
+
+
+def test_a_run_is_told_from_its_start_to_its_end(journal, capsys):
+    text = said(capsys, "show", "abc123", *DB)
+    assert text.startswith("Morning, run abc123: ended\n")
+    for part in (
+        r'0  Morning\n +message  "ugh"   <- given',
+        r"1  Day   <- filled in .*; 1 call",
+        r'weather  {"degrees": 7, "day": "2026-03-01"}   <- get_weather',
+        r'mood     "grumpy"   <- LM',
+        r"2  Outfit   <- chosen among Outfit, Rest",
+        r'mood   "grumpy"   <- recalled from 1:Day.mood',
+        r'top    "a thick jumper"   <- LM',
+        r"3  Worn\n",
+        r'items    \["a thick jumper", "boots"\]   <- returned by Outfit',
+        r'seen     {"degrees": 7, "day": "2026-03-01"}   <- get_weather, called before',
+        r"ended at Worn\n$",
+    ):
+        assert re.search(part, text), f"{part}\n{text}"
+    waiting = said(capsys, "show", "ask456", *DB)
+    assert "sure      <- waits for a person: Are you sure?" in waiting
+    assert "waits at 0:Ask.sure: Are you sure?" in waiting
+    assert waiting.endswith("answer with: bae runs answer ask456 -j runs.db\n")
+    failed = said(capsys, "show", "bad789", *DB)
+    assert "failed: " in failed
+    assert failed.endswith("go on with: bae runs resume bad789 -j runs.db\n")
+    assert "answer:" in said(capsys, "show", "abc123", *DB, "--full")
+
+
+def test_a_run_is_shown_with_a_timeline_of_what_ran_when(journal, capsys):
+    text = said(capsys, "show", "abc123", *DB)
+    for row in ("1 Day", "  weather <- get_weather", "  LM fills Day", "  LM chooses Outfit"):
+        assert re.search(rf"^{row} .*[━╸╺─╴╶]", text, re.MULTILINE), f"{row}\n{text}"
+    assert "LM fills Day" not in said(capsys, "show", "abc123", *DB, "--no-timeline")
+    assert "sure <- a person" in said(capsys, "show", "ask456", *DB)
+
+
+def test_a_run_is_named_by_how_its_id_begins_or_is_the_newest(journal, capsys):
+    assert "run abc123" in said(capsys, "show", "abc", *DB)
+    assert "run bad789" in said(capsys, "show", *DB)
+    assert "run bad789" in said(capsys, "show", "last", *DB)
+    assert "no run is called xyz" in refused(capsys, "show", "xyz", *DB)
+    assert "several runs begin with a: " in refused(capsys, "show", "a", *DB)
+
+
+def test_a_journal_without_runs_says_how_to_get_some(journal, capsys):
+    every = ("--status", "ended", "--status", "failed", "--status", "waiting")
+    assert "3 runs" in noted(capsys, "prune", "--older-than", "0s", *every, *DB)
+    assert "the journal has no runs" in refused(capsys, "show", *DB)
+
+
+def test_a_run_is_shown_as_json_with_its_fields_and_the_work(journal, capsys):
+    found = json.loads(said(capsys, "show", "abc123", *DB, "--json"))
+    assert (found["run_id"], found["status"], found["ended_at"]) == ("abc123", "ended", "Worn")
+    nodes = found["graphs"][0]["nodes"]
+    assert [node["name"] for node in nodes] == ["Morning", "Day", "Outfit", "Worn"]
+    told = {
+        f"{node['name']}.{field['name']}": (field["source"], field["value"])
+        for node in nodes
+        for field in node["fields"]
+    }
+    weather = {"degrees": 7, "day": "2026-03-01"}
+    assert told["Morning.message"] == ("caller", "ugh")
+    assert told["Day.weather"] == ("dep", weather)
+    assert told["Day.mood"] == ("lm", "grumpy")
+    assert told["Outfit.mood"] == ("recall", "grumpy")
+    assert told["Worn.warm"] == ("body", True)
+    assert told["Worn.seen"] == ("dep", weather)
+    assert found["usage"]["calls"] == 3
+    for work in found["work"]:
+        assert found["lives"][0]["start"] <= work["start"] <= work["end"]
+
+
+def test_where_a_value_came_from_is_told(journal, capsys):
+    assert "get_weather" in said(capsys, "why", "abc123", "Day.weather", *DB)
+    assert "recalled" in said(capsys, "why", "abc", "Outfit.mood", "--step", "2", *DB)
+    assert "no field wether" in refused(capsys, "why", "abc123", "Day.wether", *DB)
+    found = json.loads(said(capsys, "why", "abc", "Outfit.mood", "--json", *DB))
+    assert (found["source"], found["origin"]["source"]) == ("recall", "lm")
+
+
+def held(file: str = "runs.db") -> list[str]:
+    """What a journal holds. Not its bytes: when SQLite moves its log into the file is its own
+    affair."""
+
+    async def exported() -> bytes:
+        written = io.BytesIO()
+        async with SQLiteJournal(file) as kept:
+            await kept.export(written)
+        return written.getvalue()
+
+    return asyncio.run(exported()).decode().splitlines()
+
+
+def test_commands_that_read_leave_the_journal_as_it_is(journal, capsys):
+    before = held()
+    said(capsys, "list", *DB)
+    said(capsys, "show", "abc123", *DB)
+    said(capsys, "why", "abc123", "Day.mood", *DB)
+    said(capsys, "replay", "abc123", *DB, "-m", "wardrobe.py")
+    assert held() == before
+    assert files(journal) == ["runs.db", "wardrobe.py"]
+
+
+def test_what_a_run_holds_cannot_command_the_terminal(folder, capsys):
+    import wardrobe  # pyright: ignore[reportMissingImports]
+
+    async def write() -> None:
+        nasty = "\x1b[2J\x9b31m\r[red]x[/red]"
+        async with SQLiteJournal("runs.db") as journal:
+            start = wardrobe.Ask.model_construct(question=nasty)
+            await wardrobe.asking.arun(start, journal=journal, run_id=f"id{nasty}")
+
+    asyncio.run(write())
+    for command in (["list"], ["show"], ["show", "--full"], ["why", "last", "Ask.question"]):
+        text = said(capsys, *command, *DB)
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text), repr(text)
+        assert "[red]x[/red]" in text
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "160"])
+def test_a_run_is_shown_in_ascii_where_there_is_no_more(journal, columns, monkeypatch):
+    written = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "stdout", written)
+    assert main(["runs", "show", "abc123", *DB]) == 0
+    written.flush()
+    text = written.buffer.getvalue().decode("ascii")
+    assert re.search(r"weather <- .*=", text)
+
+
+# --- out and in ----------------------------------------------------------------------------------
+
+
+def test_runs_are_exported_and_loaded(journal, capsys):
+    assert noted(capsys, "export", "all.jsonl", *DB) == "all.jsonl: 3 runs\n"
+    assert noted(capsys, "export", "one.jsonl", "abc", *DB) == "one.jsonl: 1 run\n"
+    assert "one.jsonl is there already" in refused(capsys, "export", "one.jsonl", "ask", *DB)
+    noted(capsys, "export", "one.jsonl", "abc", "--force", *DB)
+    out, err = runs(capsys, "load", "one.jsonl", "-j", "new.db")
+    assert (out, err) == ("abc123\n", "new.db: 1 run loaded\n")
+    assert "already" in refused(capsys, "load", "all.jsonl", "-j", "new.db")
+    runs(capsys, "load", "all.jsonl", "-j", "new.db", "--existing", "keep")
+    listed = said(capsys, "list", "-j", "new.db").splitlines()
+    assert sorted(line.split()[0] for line in listed[1:]) == ["abc123", "ask456", "bad789"]
+    # And what only reads takes the exported file as it is.
+    assert "run abc123" in said(capsys, "show", "abc", "-j", "all.jsonl")
+    shown = said(capsys, "show", "abc123", "-j", "new.db")
+    assert shown == said(capsys, "show", "abc123", *DB)
+    for command in (["prune", "--older-than", "1d"], ["redact", "abc", "Outfit.top"]):
+        error = refused(capsys, *command, "-j", "all.jsonl")
+        assert "no journal that can be written" in error
+
+
+def test_runs_are_loaded_into_the_journal_of_this_directory_which_is_made(journal, capsys):
+    noted(capsys, "export", "all.jsonl", *DB)
+    assert "there is no file nothing.jsonl" in refused(capsys, "load", "nothing.jsonl")
+    assert not Path(".bae").exists()
+    loaded = runs(capsys, "load", "all.jsonl", "--json")[0]
+    assert sorted(json.loads(loaded)) == ["abc123", "ask456", "bad789"]
+    assert "abc123" in said(capsys, "list")
+
+
+def test_runs_go_through_a_pipe(journal, capfdbinary, monkeypatch):
+    assert main(["runs", "export", "-", *DB]) == 0
+    out, err = capfdbinary.readouterr()
+    assert err == b""
+    assert len(out.splitlines()) > 3
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(out)))
+    assert main(["runs", "load", "-", "-j", "new.db"]) == 0
+    assert b"new.db: 3 runs loaded" in capfdbinary.readouterr().err
+
+
+def test_what_is_exported_is_one_object_a_line(journal, capsys):
+    noted(capsys, "export", "all.jsonl", *DB)
+    for line in Path("all.jsonl").read_text("utf-8").splitlines():
+        assert isinstance(json.loads(line), dict)
+
+
+def test_a_run_that_waits_elsewhere_is_cancelled_where_it_is_loaded(journal, capsys):
+    noted(capsys, "export", "out.jsonl", "ask456", *DB)
+    runs(capsys, "load", "out.jsonl", "-j", "one.db")
+    assert "cancelled" in said(capsys, "list", "-j", "one.db")
+    runs(capsys, "load", "out.jsonl", "-j", "two.db", "--unfinished", "keep")
+    assert "waiting" in said(capsys, "list", "-j", "two.db")
+    assert noted(capsys, "list", "-j", "two.db", "--status", "interrupted") == "no runs\n"
+
+
+# --- less ----------------------------------------------------------------------------------------
+
+
+def test_old_runs_are_pruned_and_those_that_wait_stay(journal, capsys):
+    old = ("prune", *DB, "--older-than")
+    assert noted(capsys, *old, "30d") == "0 runs deleted\n"
+    out, err = runs(capsys, *old, "0s", "--dry-run")
+    assert (sorted(out.split()), err) == (["abc123", "bad789"], "2 runs would be deleted\n")
+    assert noted(capsys, *old, "0s") == "2 runs deleted\n"
+    assert said(capsys, "list", *DB).count("\n") == 2
+    both = ("--status", "waiting", "--status", "ended")
+    assert json.loads(said(capsys, *old, "0s", *both, "--json")) == {"deleted": 1}
+
+
+def test_values_are_redacted(journal, capsys):
+    text = said(capsys, "redact", "abc123", "Outfit.top", *DB)
+    assert "1 value of Outfit.top" in text
+    assert "still in Worn.items: redact these too, or give --copies" in text
+    assert "still" not in said(capsys, "redact", "abc123", "Worn.items", "--copies", *DB)
+    shown = said(capsys, "show", "abc123", *DB)
+    assert "thick jumper" not in shown
+    assert "(withheld)" in shown
+    assert b"thick jumper" not in Path("runs.db").read_bytes()
+    assert "no field Outfit.tip" in refused(capsys, "redact", "abc123", "Outfit.tip", *DB)
+
+
+@pytest.fixture
+def at_a_terminal(monkeypatch):
+    """Have stdin and stderr be a terminal, at which what is given has been typed already."""
+    opened: list[Any] = []
+
+    def typed(text: str) -> int:
+        master, slave = os.openpty()
+        opened.append(os.fdopen(master, "rb", buffering=0))
+        for name, mode in (("stdin", "r"), ("stderr", "w")):
+            opened.append(os.fdopen(os.dup(slave), mode))
+            monkeypatch.setattr(sys, name, opened[-1])
+        os.close(slave)
+        os.write(master, text.encode())
+        return master
+
+    yield typed
+    monkeypatch.undo()
+    for each in opened:
+        each.close()
+
+
+def shown(terminal: int, until: str) -> str:
+    """What stands at a terminal, once a text does: it comes in pieces."""
+    found = ""
+    while until not in found:
+        assert select.select([terminal], [], [], BOUND)[0], found
+        found += os.read(terminal, 4096).decode()
+    return found
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
+@pytest.mark.parametrize(
+    "command", [["prune", "--older-than", "0s"], ["redact", "abc123", "Outfit.top"]]
+)
+def test_somebody_at_a_terminal_is_asked_before_anything_is_gone(command, journal, at_a_terminal):
+    before = held()
+    terminal = at_a_terminal("n\n")
+    assert main(["runs", *command, *DB]) == 1
+    assert shown(terminal, "It cannot be undone")
+    assert held() == before
+    at_a_terminal("y\n")
+    assert main(["runs", *command, *DB]) == 0
+    assert held() != before
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
+def test_nobody_is_asked_who_has_said_yes_already(journal, at_a_terminal):
+    terminal = at_a_terminal("")
+    assert main(["runs", "prune", "--older-than", "0s", "--yes", *DB]) == 0
+    assert "cannot be undone" not in shown(terminal, "2 runs deleted")
+
+
+# --- gates ---------------------------------------------------------------------------------------
+
+
+def test_a_gate_is_answered_and_the_run_left_to_whoever_goes_on(journal, capsys):
+    asked = ("answer", "ask", "sure")
+    of = (*DB, "-m", "wardrobe.py:asking", "--no-run")
+    runs(capsys, *asked, "perhaps", *of, code=1)
+    runs(capsys, *asked, "true", *of)
+    text = said(capsys, "show", "ask456", *DB)
+    assert "(answered)" in text
+    assert text.endswith("go on with: bae runs resume ask456 -j runs.db\n")
+    assert "(answered)" in said(capsys, "list", *DB)
+    runs(capsys, *asked, "true", *of, code=1)
+
+    async def go_on() -> list[Any]:
+        import wardrobe  # pyright: ignore[reportMissingImports]
+
+        async with SQLiteJournal("runs.db") as kept:
+            return await wardrobe.asking.recover(journal=kept)
+
+    (done,) = asyncio.run(go_on())
+    assert done.result.result.sure is True
+
+
+# --- replay --------------------------------------------------------------------------------------
+
+
+def test_a_run_that_goes_the_same_way_says_so_with_its_trace(journal, capsys):
+    text = said(capsys, "replay", "abc", "-m", "wardrobe.py", *DB)
+    assert text == "went the same way: Morning -> Day -> Outfit -> Worn\n"
+    text = said(capsys, "replay", "ask", "-m", "wardrobe.py:asking", *DB)
+    assert "and waits for Ask.sure" in text
+    text = said(capsys, "replay", "bad", "-m", "wardrobe", *DB)
+    assert "and failed as it did then: " in text
+    found = json.loads(said(capsys, "replay", "abc", "-m", "wardrobe.py", "--json", *DB))
+    assert (found["outcome"], found["trace"][-1]) == ("ended", "Worn")
+
+
+def test_a_run_that_goes_another_way_shows_the_difference_and_ends_with_1(
+    journal, capsys, monkeypatch
+):
+    import wardrobe  # pyright: ignore[reportMissingImports]
+
+    async def other(self: Any) -> Any:
+        return wardrobe.Worn(items=["a hat"], warm=False, tags=set(), weather=None)
+
+    monkeypatch.setattr(wardrobe.Outfit, "__call__", other)
+    monkeypatch.setattr(wardrobe, "graph", Graph(start=wardrobe.Morning))
+    error = refused(capsys, "replay", "abc", "-m", "wardrobe", *DB)
+    assert "bae-replay-diverged" in error
+    assert re.search(r"\+ +\"a hat\"", error)
+    assert re.search(r"- +\"a thick jumper\"", error)
+
+
+# --- the command line itself ---------------------------------------------------------------------
+
+
+COMMANDS = (
+    *("list", "show", "why", "resume", "fork", "replay", "answer", "export", "load", "prune"),
+    *("redact", "test"),
+)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_is_given(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    out, err = runs(capsys, *command.split(), "--help")
+    assert err == ""
+    assert "Examples:" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    if not command:
+        assert all(f" {each} " in out for each in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["dance"],
+        ["list", "--limit", "0"],
+        ["list", "--status", "over"],
+        ["why", "x"],
+        ["export"],
+        ["load", "x", "--existing", "perhaps"],
+        ["prune"],
+        ["prune", "--older-than", "soon"],
+        ["prune", "--older-than", "1d", "--status", "interrupted"],
+        ["redact", "run"],
+        ["test", "run"],
+    ],
+)
+def test_a_command_line_that_makes_no_sense_ends_with_2(arguments, capsys):
+    out, err = runs(capsys, *arguments, code=2)
+    assert out == ""
+    assert "Usage: " in err
+
+
+@pytest.mark.parametrize("text", ["", "3", "d", "-1d", "1y", "1d2h", "∞d", "1.d.d", "nand", "1e3s"])
+def test_a_length_of_time_that_is_none_is_refused(text, capsys):
+    _, err = runs(capsys, "prune", f"--older-than={text}", code=2)
+    assert "length of time" in flat(re.sub("[│╭╰╮╯─]", " ", err))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("30m", 1800), ("12h", 43200), ("30d", 2592000), ("2w", 1209600), ("1.5h", 5400)],
+)
+def test_lengths_of_time_are_read(text, seconds):
+    from bae.cli.runs.removing import seconds_in
+
+    assert seconds_in(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["show", "x"],
+        ["why", "x", "A.b"],
+        ["prune", "--older-than", "1d"],
+        ["redact", "x", "A.b"],
+        ["export", "x.jsonl"],
+        ["replay", "x", "-m", "wardrobe.py"],
+    ],
+)
+@pytest.mark.parametrize("name", ["nothing.db", "."])
+def test_a_journal_that_is_not_there_is_not_made(arguments, name, folder, capsys):
+    assert "there is no journal" in refused(capsys, *arguments, "-j", name)
+    assert files(folder) == ["wardrobe.py"]
+
+
+def test_a_file_that_is_no_journal_is_refused_in_words(folder, capsys):
+    Path("text").write_text("hello\n")
+    assert "text, line 1" in flat(refused(capsys, "list", "-j", "text"))
+    Path("torn.db").write_bytes(b"SQLite format 3\x00" + b"x" * 5000)
+    refused(capsys, "list", "-j", "torn.db")
+    assert "no journal" in refused(capsys, "load", "torn.db", "-j", "text")
+    assert Path("text").read_text() == "hello\n"
+
+
+def test_a_shell_is_offered_the_ids_of_runs_and_never_an_error(journal, monkeypatch):
+    assert run_ids(None, "") == []  # there is no journal under the name that is not given
+    monkeypatch.setenv("BAE_JOURNAL", "runs.db")
+    assert run_ids(None, "a") == [("ask456", "Ask, waiting"), ("abc123", "Morning, ended")]
+    Path("torn.db").write_bytes(b"SQLite format 3\x00" + b"x" * 5000)
+    monkeypatch.setenv("BAE_JOURNAL", "torn.db")
+    assert run_ids(None, "") == []
+
+
+async def test_a_journal_is_opened_by_its_file_without_a_command_line(tmp_path):
+    from bae.journal.opening import open_to_read, open_to_write, runs_meant
+
+    await MemoryJournal().export(tmp_path / "none.jsonl")
+    async with open_to_read(tmp_path / "none.jsonl") as recorded:
+        assert await runs_meant(recorded, "last") == []
+    async with open_to_write(tmp_path / "new.db") as made:
+        assert await runs_meant(made, "x") == []

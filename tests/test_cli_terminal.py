@@ -1,0 +1,324 @@
+"""`bae run` at a real terminal: what is shown and asked, Ctrl-C wherever it comes, and that a run
+goes on afterwards without doing anything twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+pytest.importorskip("pyte")
+
+from terminal_session import CTRL_C, CTRL_D, Session
+
+pytestmark = pytest.mark.once
+
+APP = '''
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr
+
+from bae import Dep, Gate, Graph, Node, NodeConfig
+from bae.lm import Answer, Backend, Prompt
+
+
+def log(line: str) -> None:
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+
+
+async def held(name: str) -> None:
+    """Wait for ever, where the file `hold` says so."""
+    log(f"{name} begun")
+    if Path("hold").read_text() == name:
+        await asyncio.Event().wait()
+    log(f"{name} done")
+
+
+async def desk() -> AsyncIterator[str]:
+    log("desk opened")
+    try:
+        yield "desk"
+    finally:
+        log("desk closed")
+
+
+async def quick() -> str:
+    log("quick done")
+    return "a quick fact"
+
+
+async def slow(desk: Annotated[str, Dep(desk)]) -> str:
+    await held("dep")
+    return "a slow fact"
+
+
+class Held(Backend):
+    model = "held"
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        await held("lm")
+        return Answer('{"text": "Umbrellas keep rain off."}')
+
+
+class Ask(Node):
+    topic: str = Field(description="What it is about.")
+    tone: Literal["dry", "warm"] = "dry"
+
+    async def __call__(self) -> Facts:
+        return Facts(topic=self.topic)
+
+
+class Facts(Node):
+    topic: str
+    first: Annotated[str, Dep(quick)]
+    second: Annotated[str, Dep(slow)]
+
+    async def __call__(self) -> Draft: ...
+
+
+class Draft(Node):
+    node_config = NodeConfig(lm=Held())
+    text: str
+
+    async def __call__(self) -> Review:
+        return Review(text=self.text)
+
+
+class Review(Node):
+    text: str
+    approved: Annotated[bool, Gate("Print it?")]
+    copies: Annotated[int, Gate("How many copies?")]
+
+    async def __call__(self) -> Printed:
+        return Printed(text=self.text, copies=self.copies if self.approved else 0)
+
+
+class Printed(Node):
+    text: str
+    copies: int
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Ask, end=Printed)
+
+
+class Login(Node):
+    password: SecretStr
+
+    async def __call__(self) -> Counted:
+        return Counted(letters=len(self.password.get_secret_value()))
+
+
+class Counted(Node):
+    letters: int
+
+    async def __call__(self) -> None: ...
+
+
+class Patient(Node):
+    sure: Annotated[bool, Gate("Sure?", timeout=0.5)] = False
+    name: Annotated[str, Gate("Who?")]
+
+    async def __call__(self) -> None: ...
+
+
+def stuck() -> str:
+    log("stuck begun")
+    threading.Event().wait()  # nobody can stop a thread
+    return ""
+
+
+async def stuck_too() -> str:
+    return await asyncio.to_thread(stuck)
+
+
+class Stuck(Node):
+    one: Annotated[str, Dep(stuck)]
+    two: Annotated[str, Dep(stuck_too)]
+
+    async def __call__(self) -> None: ...
+
+
+class Deaf(Node):
+    async def __call__(self) -> None:
+        while True:  # swallows every cancellation
+            try:
+                log("deaf again")
+                print("deaf")
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "hold").write_text("nothing")
+    return tmp_path
+
+
+def logged(folder: Path) -> list[str]:
+    log = folder / "log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def logs(terminal: Session, folder: Path, line: str) -> None:
+    """Wait until the program has logged a line."""
+    terminal.waits(lambda: line in logged(folder), f"never logged {line!r}")
+
+
+def resume_command(screen: str) -> list[str]:
+    """The command that is said to go on with the run, as its words."""
+    line = next(each for each in screen.splitlines() if each.startswith("resume with: bae "))
+    return line.removeprefix("resume with: bae ").split()
+
+
+def test_fields_and_gates_are_asked_progress_is_shown_and_the_result_goes_to_stdout(
+    folder: Path,
+) -> None:
+    with Session(folder, "run", "app.py", piped=True) as terminal:
+        terminal.shows("topic", "What it is about.", "\n>")
+        terminal.types("umbrellas\r")
+        terminal.shows("tone", "dry | warm", "Enter for dry")
+        terminal.types("wet\r")
+        terminal.shows("does not fit", "'dry' or 'warm'")
+        terminal.types("WARM\r")
+        terminal.shows("Print it?", "Review.approved", "Umbrellas keep rain off.", "[y/n] >")
+        terminal.types("perhaps\r")
+        terminal.shows("valid boolean")
+        terminal.types("y\r")
+        terminal.shows("How many copies?")
+        terminal.types("3\r")
+        assert terminal.ends() == 0
+        shown = terminal.screen
+        for each in ("quick", "slow", "Facts", "Draft", "Printed", "1 LM call"):
+            assert each in shown
+        assert terminal.is_as_it_was
+    assert terminal.stdout.read_text() == (
+        "Printed\n  text: Umbrellas keep rain off.\n  copies: 3\n"
+    )
+
+
+@pytest.mark.parametrize("where", ["dep", "lm", "gate"])
+def test_ctrl_c_ends_a_run_cleanly_and_resume_does_nothing_twice(folder: Path, where: str) -> None:
+    (folder / "hold").write_text(where)
+    with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
+        seen = {"dep": "slow", "lm": "Draft", "gate": "Print it?"}[where]
+        terminal.shows(seen)
+        if where != "gate":
+            logs(terminal, folder, f"{where} begun")
+        terminal.types(CTRL_C)
+        assert terminal.ends() == 130
+        shown = terminal.shows("interrupted", "resume with: bae runs resume")
+        assert "Traceback" not in shown
+        assert terminal.is_as_it_was
+        assert not terminal.left_processes
+    assert logged(folder)[-1] == "desk closed"
+    (folder / "hold").write_text("nothing")
+    with Session(folder, *resume_command(shown)) as terminal:
+        terminal.shows("Print it?")
+        terminal.types("y\r")
+        terminal.shows("How many copies?")
+        terminal.types("2\r")
+        assert terminal.ends() == 0
+        terminal.shows("Printed", "Umbrellas keep rain off.", "copies")
+        assert terminal.is_as_it_was
+    counts = Counter(logged(folder))
+    assert counts["quick done"] == counts["dep done"] == counts["lm done"] == 1
+    assert counts["desk opened"] == counts["desk closed"]
+
+
+def test_ctrl_d_at_a_gate_leaves_the_run_waiting_and_keeps_what_was_answered(folder: Path) -> None:
+    with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
+        terminal.shows("Print it?")
+        terminal.types("y\r")
+        terminal.shows("How many copies?")
+        terminal.types(CTRL_D)
+        assert terminal.ends() == 3
+        shown = terminal.shows("answer with: bae runs answer")
+        assert "Review.copies" in shown.partition("waits for an answer")[2]
+        assert "Review.approved" not in shown.partition("waits for an answer")[2]
+        assert terminal.is_as_it_was
+    with Session(folder, "runs", "answer", "-m", "app.py") as terminal:
+        terminal.shows("How many copies?", "\n>")
+        terminal.types("7\r")
+        assert terminal.ends() == 0
+        terminal.shows("Printed", "7")
+    assert Counter(logged(folder))["lm done"] == 1
+
+
+def test_sigterm_ends_a_run_as_cleanly_as_ctrl_c(folder: Path) -> None:
+    (folder / "hold").write_text("dep")
+    with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
+        terminal.shows("slow")
+        logs(terminal, folder, "dep begun")
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        assert terminal.ends() == 143
+        terminal.shows("terminated", "resume with: bae runs resume")
+        assert terminal.is_as_it_was
+    assert logged(folder)[-1] == "desk closed"
+
+
+def test_a_second_ctrl_c_ends_at_once_what_does_not_listen_to_the_first(folder: Path) -> None:
+    with Session(folder, "run", "app.py:Deaf") as terminal:
+        logs(terminal, folder, "deaf again")
+        terminal.types(CTRL_C)
+        terminal.shows("stopping", "Ctrl-C again")
+        terminal.types(CTRL_C)
+        assert terminal.ends() == 130
+        terminal.shows("ended at once", "resume with: bae runs resume")
+        assert terminal.is_as_it_was
+        assert not terminal.left_processes
+
+
+def test_a_secret_is_not_shown_while_it_is_typed_nor_afterwards(folder: Path) -> None:
+    with Session(folder, "run", "app.py:Login") as terminal:
+        terminal.shows("password", "not shown while you type", "\n>")
+        terminal.types("hunter2\r")
+        assert terminal.ends() == 0
+        assert "hunter2" not in terminal.shows("Counted", "letters", "7")
+        assert terminal.is_as_it_was
+
+
+def test_ctrl_c_at_the_question_for_a_field_ends_it_with_nothing_begun(folder: Path) -> None:
+    with Session(folder, "run", "app.py") as terminal:
+        terminal.shows("topic", "\n>")
+        terminal.types(CTRL_C)
+        assert terminal.ends() == 130
+        assert "Traceback" not in terminal.screen
+        assert terminal.is_as_it_was
+    assert not (folder / ".bae").exists()
+
+
+def test_a_question_whose_time_is_over_makes_room_for_the_next_one(folder: Path) -> None:
+    with Session(folder, "run", "app.py:Patient") as terminal:
+        terminal.shows("Sure?", "then it is no")
+        terminal.shows("Who?")
+        terminal.types("Ana\r")
+        assert terminal.ends() == 0
+        terminal.shows("sure  no", "name  Ana")
+        assert terminal.is_as_it_was
+
+
+def test_threads_that_nobody_can_stop_do_not_hold_up_ctrl_c(folder: Path) -> None:
+    with Session(folder, "run", "app.py:Stuck") as terminal:
+        terminal.waits(lambda: logged(folder).count("stuck begun") == 2, "never began")
+        terminal.types(CTRL_C)
+        assert terminal.ends() == 130
+        terminal.shows("interrupted", "resume with: bae runs resume")
+        assert terminal.is_as_it_was
+        assert not terminal.left_processes

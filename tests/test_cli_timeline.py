@@ -1,0 +1,482 @@
+"""The timeline of a run: what ran when, found in its lines alone, and the bars that are drawn of
+it. What must hold of every run is tried on random graphs that are interrupted anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import io
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from rich.console import Console
+
+import bae.invoke
+from bae import BaeError, Dep, Gate, Graph, Map, Node
+from bae.cli.runs.bars import bars_of
+from bae.cli.runs.rows import rows_of
+from bae.cli.runs.story import story_of
+from bae.journal import Line, MemoryJournal, StoredRun
+from bae.journal.telling.timeline import Span, Timeline, Work, timeline
+from bae.journal.telling.told import tell
+from bae.testing import ScriptedLM
+from bounded import BOUND
+from made_graphs import Made, made_graphs, number
+
+pytestmark = pytest.mark.once
+
+
+def works(found: Timeline) -> dict[str, Work]:
+    """The work of a run by kind and place."""
+    return {f"{work.kind} {work.place}": work for work in found.every()}
+
+
+def overlap(one: Work, other: Work) -> bool:
+    return one.start < other.end and other.start < one.end
+
+
+def drawn(found: Timeline, width: int = 80, encoding: str = "utf-8", full: bool = False) -> str:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=file, width=width, color_system=None)
+    return "\n".join(line.plain for line in bars_of(found, console, full=full))
+
+
+# --- what ran when -------------------------------------------------------------------------------
+
+
+async def test_dependencies_that_ran_at_the_same_time_overlap_and_one_behind_another_does_not():
+    both = asyncio.Barrier(2)
+
+    async def get_place() -> str:
+        await both.wait()  # neither ends before the other has begun
+        return "Oslo"
+
+    async def get_weather(place: Annotated[str, Dep(get_place)]) -> str:
+        return f"rain in {place}"
+
+    async def get_calendar() -> str:
+        await both.wait()
+        return "dentist"
+
+    class Day(Node):
+        weather: Annotated[str, Dep(get_weather)]
+        calendar: Annotated[str, Dep(get_calendar)]
+
+        async def __call__(self) -> None: ...
+
+    journal = MemoryJournal()
+    await Graph(start=Day).arun(Day.model_construct(), journal=journal, run_id="x")
+    found = works(timeline(await journal.read("x")))
+    place, weather = found["dep 0:Day.weather(place)"], found["dep 0:Day.weather"]
+    assert overlap(place, found["dep 0:Day.calendar"])
+    assert place.end <= weather.start
+    assert (place.name, weather.name) == ("get_place", "get_weather")
+    assert {work.outcome for work in found.values()} == {"done"}
+
+
+async def test_the_lm_and_the_body_have_work_of_their_own():
+    class Middle(Node):
+        text: str
+
+        async def __call__(self) -> Last:
+            return Last()
+
+    class Last(Node):
+        async def __call__(self) -> None: ...
+
+    class First(Node):
+        async def __call__(self) -> Middle | Last: ...
+
+    journal = MemoryJournal()
+    lm = ScriptedLM(["Middle", {"text": "a"}])
+    graph = Graph(start=First)
+    await graph.arun(First(), lm, journal=journal, run_id="x")
+    found = timeline(await journal.read("x"))
+    assert [f"{work.kind} {work.place} {work.name}" for work in found.every()] == [
+        "node 0:First First",
+        "node 1:Middle Middle",
+        "choice 1:Middle Middle",
+        "fill 1:Middle Middle",
+        "body 1:Middle Middle",
+        "node 2:Last Last",
+    ]
+    assert sum(work.usage.calls for work in found.every()) == 2
+
+
+async def test_a_choice_to_end_is_told_with_the_node_that_the_run_stood_at():
+    class First(Node):
+        async def __call__(self) -> First | None: ...
+
+    journal = MemoryJournal()
+    await Graph(start=First).arun(First(), ScriptedLM([None]), journal=journal, run_id="x")
+    found = timeline(await journal.read("x"))
+    assert [(work.kind, work.place, work.name) for work in found.every()] == [
+        ("node", "0:First", "First"),
+        ("choice", "0:First", "the end"),
+    ]
+
+
+async def test_what_was_let_go_of_when_another_failed_is_cancelled():
+    begun = asyncio.Event()
+
+    async def forever() -> int:
+        begun.set()
+        await asyncio.Event().wait()
+        return 1
+
+    async def broken() -> int:
+        await begun.wait()
+        raise ValueError("no")
+
+    class Day(Node):
+        a: Annotated[int, Dep(forever)]
+        b: Annotated[int, Dep(broken)]
+
+        async def __call__(self) -> None: ...
+
+    journal = MemoryJournal()
+    with pytest.raises(BaeError):
+        await Graph(start=Day).arun(Day.model_construct(), journal=journal, run_id="x")
+    found = works(timeline(await journal.read("x")))
+    assert found["dep 0:Day.a"].outcome == "cancelled"
+    assert found["dep 0:Day.b"].outcome == "failed"
+    assert found["dep 0:Day.b"].error == "ValueError: no"
+    assert found["node 0:Day"].outcome == "failed"
+
+
+class Piece(Node):
+    text: str
+
+    async def __call__(self) -> Short: ...
+
+
+class Short(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+async def upper(text: str) -> str:
+    return text.upper()
+
+
+class Report(Node):
+    texts: list[str]
+    loud: Annotated[list[str], Map(upper, over="texts")]
+    short: Annotated[list[Short], Map(Graph(start=Piece, end=Short), over="texts")]
+
+    async def __call__(self) -> None: ...
+
+
+async def reported(count: int) -> Timeline:
+    journal = MemoryJournal()
+    lm = ScriptedLM({Short: lambda asked: {"text": "s"}})
+    start = Report.model_construct(texts=["a"] * count)
+    await Graph(start=Report).arun(start, lm, journal=journal, run_id="x")
+    return timeline(await journal.read("x"))
+
+
+async def test_items_of_a_map_are_marks_or_the_graphs_that_ran_for_them():
+    found = works(await reported(4))
+    assert len(found["map 0:Report.loud"].marks) == 4
+    short = found["map 0:Report.short"]
+    assert [item.place for item in short.inside] == [f"0:Report.short[{i}]" for i in range(4)]
+    assert [node.name for node in short.inside[0].inside] == ["Piece", "Short"]
+    assert "fill 0:Report.short[3]/1:Short" in found
+
+
+async def test_long_maps_are_drawn_as_a_few_rows_and_how_many_more():
+    found = await reported(50)
+    text = drawn(found)
+    assert "short <- Piece x 50" in text
+    assert "… 47 more" in text
+    assert len(text.splitlines()) < 20
+    assert "more" not in drawn(found, full=True)
+    assert len(drawn(found, full=True).splitlines()) > 150
+
+
+async def test_a_run_that_waited_has_two_lives_and_a_gate_that_lasts_through_both():
+    class Ask(Node):
+        sure: Annotated[bool, Gate("Sure?")]
+
+        async def __call__(self) -> None: ...
+
+    journal, graph = MemoryJournal(), Graph(start=Ask)
+    await graph.arun(Ask.model_construct(), journal=journal, run_id="x")
+    waiting = timeline(await journal.read("x"))
+    assert works(waiting)["gate 0:Ask.sure"].outcome == "waiting"
+    assert works(waiting)["node 0:Ask"].outcome == "waiting"
+    await graph.answer("x", "sure", True, journal=journal)
+    found = timeline(await journal.read("x"))
+    assert len(found.lives) == 2
+    (span,) = works(found)["gate 0:Ask.sure"].spans
+    assert span.start <= found.lives[0].end <= found.lives[1].start <= span.end
+    assert works(found)["gate 0:Ask.sure"].outcome == "done"
+
+
+async def test_a_body_that_failed_and_was_called_again_has_two_spans_and_is_done():
+    fails = [True]
+
+    class Day(Node):
+        async def __call__(self) -> None:
+            if fails:
+                raise ValueError(fails.pop())
+
+    journal, graph = MemoryJournal(), Graph(start=Day)
+    with pytest.raises(BaeError):
+        await graph.arun(Day(), journal=journal, run_id="x")
+    assert works(timeline(await journal.read("x")))["body 0:Day"].outcome == "failed"
+    await graph.resume("x", journal=journal)
+    body = works(timeline(await journal.read("x")))["body 0:Day"]
+    assert (len(body.spans), body.outcome, body.error) == (2, "done", "")
+
+
+async def test_work_of_a_run_under_way_lasts_until_now_and_is_interrupted_once_its_owner_is_gone():
+    begun = asyncio.Event()
+
+    async def forever() -> int:
+        begun.set()
+        await asyncio.Event().wait()
+        return 1
+
+    class Day(Node):
+        a: Annotated[int, Dep(forever)]
+
+        async def __call__(self) -> None: ...
+
+    journal = MemoryJournal()
+    task = asyncio.create_task(
+        Graph(start=Day).arun(Day.model_construct(), journal=journal, run_id="x")
+    )
+    await begun.wait()
+    stored = await journal.read("x")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    until = stored.info.lease_until
+    now = stored.lines[-1].at + 5
+    alive = dataclasses.replace(stored.info, lease_until=now + 60)
+    found = timeline(dataclasses.replace(stored, info=alive), now=now)
+    assert (found.status, found.end) == ("running", now)
+    assert works(found)["dep 0:Day.a"].outcome == "running"
+    assert works(found)["dep 0:Day.a"].end == now
+    gone = dataclasses.replace(stored.info, lease_until=until and now - 1)
+    found = timeline(dataclasses.replace(stored, info=gone), now=now)
+    assert (found.status, found.end) == ("interrupted", stored.lines[-1].at)
+    assert works(found)["dep 0:Day.a"].outcome == "interrupted"
+
+
+async def test_a_damaged_line_is_said_to_be_one():
+    journal = MemoryJournal()
+    await Graph(start=Short).arun(Short(text="a"), journal=journal, run_id="x")
+    stored = await journal.read("x")
+    for bad in ("{", "[]", "{}"):
+        lines = (stored.lines[0]._replace(data=bad), *stored.lines[1:])
+        for read in (timeline, tell):
+            with pytest.raises(BaeError) as caught:
+                read(dataclasses.replace(stored, lines=lines))
+            assert caught.value.code == "bae-journal-damaged"
+
+
+# --- bars ----------------------------------------------------------------------------------------
+
+
+def made_up(*lives: tuple[float, float], work: Iterator[Work] | tuple[Work, ...] = ()) -> Timeline:
+    return Timeline("x", "G", "ended", tuple(Span(*life) for life in lives), tuple(work))
+
+
+def dep(name: str, *spans: tuple[float, float], outcome: Any = "done") -> Work:
+    return Work("dep", f"0:Day.{name}", f"get_{name}", tuple(Span(*s) for s in spans), outcome)
+
+
+def node(*inside: Work) -> Work:
+    spans = (Span(min(w.start for w in inside), max(w.end for w in inside)),)
+    return Work("node", "0:Day", "Day", spans, "done", inside=inside)
+
+
+def test_bars_stand_where_the_work_was_and_say_when_and_how_long():
+    work = (node(dep("a", (0, 5)), dep("b", (0, 10)), dep("c", (5, 10), outcome="failed")),)
+    axis, *rows = drawn(made_up((0, 10), work=work), 80).splitlines()
+    assert axis.split() == ["0", "s", "10", "s", "from", "took"]
+    assert [re.split(r"[━╸╺─╴╶]+ *", row)[1] for row in rows] == [
+        "0 s  10 s",
+        "0 s   5 s",
+        "0 s  10 s",
+        "5 s   5 s  failed",
+    ]
+    bars = [re.search(r"[━╸╺─╴╶]+", row) for row in rows]
+    starts = [bar.start() for bar in bars if bar]
+    ends = [bar.end() for bar in bars if bar]
+    assert starts[0] == starts[1] == starts[2]
+    assert ends[0] == ends[2] == ends[3]
+    assert ends[1] - starts[3] in (0, 1)
+
+
+def test_the_time_between_a_crash_and_the_resume_is_narrow_and_marked():
+    work = (node(dep("a", (0, 10)), dep("b", (100_000, 100_010))),)
+    text = drawn(made_up((0, 10), (100_000, 100_010), work=work))
+    _, day, a, b, legend = text.splitlines()
+    assert all("╱╱" in row for row in (day, a, b))
+    assert a.index("━") < a.index("╱") < b.index("━")
+    assert abs(a.count("━") - b.count("━")) <= 1
+    assert "╱ nobody was at it: 27.8 h" in legend
+
+
+def test_bars_are_drawn_in_ascii_where_there_is_no_more():
+    work = (node(dep("a", (0, 10)), dep("b", (20, 30))),)
+    text = drawn(made_up((0, 10), (20, 30), work=work), encoding="ascii")
+    assert text.isascii()
+    assert re.search(r"a <- get_a +=+ *//", text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e4)), min_size=1, max_size=60),
+    st.integers(1, 300),
+    st.data(),
+)
+def test_no_row_is_wider_than_the_terminal_whatever_the_lives_of_the_run(lives, width, data):
+    spans: list[Span] = []
+    at = 0.0
+    for gap, lasted in lives:
+        spans.append(Span(at + gap, at + gap + lasted))
+        at = spans[-1].end
+    times = st.floats(spans[0].start, spans[-1].end)
+    chosen = [sorted(data.draw(st.tuples(times, times))) for _ in range(3)]
+    work = (node(*(dep(f"d{i}", (start, end)) for i, (start, end) in enumerate(chosen))),)
+    found = Timeline("x", "G", "ended", tuple(spans), work)
+    rows = drawn(found, width).splitlines()
+    for row in rows[1:5]:
+        assert len(row) <= max(width, 44)
+        assert re.search(r"[━╸╺─╴╶╱]", row)
+
+
+def test_long_runs_are_drawn_with_their_first_and_last_nodes():
+    each = [Work("node", f"{i}:Day", "Day", (Span(i, i + 1),), "done") for i in range(2000)]
+    found = made_up((0, 2000), work=tuple(each))
+    rows = rows_of(found)
+    assert len(rows) == 41
+    assert [row.label for row in rows[19:22]] == ["19 Day", "… 1960 more", "1980 Day"]
+    assert len(rows_of(found, full=True)) == 2000
+
+
+# --- any run -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries follow at once."""
+    monkeypatch.setattr(bae.invoke, "FIRST_PAUSE", 0.0)
+
+
+async def interrupted(made: Made, stops: list[tuple[str, int]]) -> StoredRun:
+    """A run that is interrupted a few times and goes on as often."""
+    journal = MemoryJournal()
+
+    async def answer(gate: Any) -> bool:
+        return number(gate.place) % 2 == 0
+
+    options: dict[str, Any] = {"journal": journal, "prefetch": made.prefetch, "answer": answer}
+    work = made.graph.arun(made.start(), made.lm, 40, run_id="x", **options)
+    for stop in [*stops, None]:
+        made.outside.go_on()
+        if stop is not None:
+            made.outside.interrupt(*stop)
+        made.outside.run = asyncio.create_task(work)
+        with suppress(BaeError, asyncio.CancelledError):
+            await made.outside.run
+        work = made.graph.resume("x", made.lm, **options)
+    work.close()
+    return await journal.read("x")
+
+
+def check(stored: StoredRun) -> Timeline:
+    """What holds of the timeline of any run."""
+    found = timeline(stored, now=stored.lines[-1].at)
+    assert found.start <= found.end
+    for work in found.work:
+        _check(work, found.start, found.end)
+    lives = sorted((life.start, life.end) for life in found.lives)
+    for work in found.every():
+        if work.kind != "gate":
+            for span in work.spans:
+                assert any(start <= span.start <= span.end <= end for start, end in lives), work
+    return found
+
+
+def _check(work: Work, start: float, end: float) -> None:
+    assert start <= work.start <= work.end <= end, work
+    assert all(span.start <= span.end for span in work.spans), work
+    assert all(one.end <= other.start for one, other in pairwise(work.spans)), work
+    assert all(start <= mark <= end for mark in work.marks), work
+    assert work.place, work
+    assert [each.start for each in work.inside] == sorted(each.start for each in work.inside)
+    for each in work.inside:
+        _check(each, work.start, work.end)
+
+
+def sources(lines: tuple[Line, ...]) -> set[tuple[str, int, str]]:
+    """Where sources came to something, by the lines."""
+    import json
+
+    found: set[tuple[str, int, str]] = set()
+    begun: set[tuple[str, int, str]] = set()
+    for line in lines:
+        if line.kind in ("SourceStarted", "SourceEnded"):
+            data = json.loads(line.data)
+            place = line.path, line.step, f"{data['field']}{data.get('route', '')}"
+            if line.kind == "SourceStarted":
+                begun.add(place)
+            elif "error" not in data and place in begun:
+                found.add(place)
+    return found
+
+
+@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    made_graphs(),
+    st.lists(st.tuples(st.sampled_from(["fail", "cancel"]), st.integers(0, 30)), max_size=3),
+    st.data(),
+)
+def test_work_lies_in_the_time_of_the_run_and_in_that_of_what_it_belongs_to(
+    made: Made, stops: list[tuple[str, int]], data: Any
+):
+    async def bounded() -> StoredRun:
+        async with asyncio.timeout(BOUND):
+            return await interrupted(made.build(), stops)
+
+    stored = asyncio.run(bounded())
+    found = check(stored)
+    done = [work for work in found.every() if work.outcome == "done"]
+    for path, step, field in sources(stored.lines):
+        start = f"{path}/{step}:" if path else f"{step}:"
+        assert any(w.place.startswith(start) and w.place.endswith(f".{field}") for w in done), field
+    told = tell(stored)
+    if stored.info.status == "ended":
+        assert {work.outcome for work in found.work} == {"done"}
+        places = {work.place for work in found.work}
+        assert places == {f"{node.step}:{node.name}" for node in told.graphs[0].nodes}
+    # A crash leaves the first so many lines, whichever they are.
+    cut = data.draw(st.integers(1, len(stored.lines)))
+    crashed = dataclasses.replace(
+        stored,
+        lines=stored.lines[:cut],
+        info=dataclasses.replace(stored.info, status="running", lease_until=None, error=""),
+    )
+    found = check(crashed)
+    assert found.status == "interrupted"
+    assert not any(work.outcome == "running" for work in found.every())
+    for each in (stored, crashed):
+        for width in (40, 80, 160):
+            assert drawn(timeline(each), width)
+            list(story_of(tell(each), full=False, width=width))

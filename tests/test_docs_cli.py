@@ -1,0 +1,130 @@
+"""The page on the command line names every command and option that there is, and no other; command
+lines in the docs, the examples and the README could be typed as they stand."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pages import ROOT, blocks, commands, named
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+pytestmark = pytest.mark.once
+
+PAGE = ROOT / "docs" / "cli.md"
+PROSE = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+    *sorted((ROOT / "examples").glob("*.md")),
+    *sorted((ROOT / "examples").glob("*.py")),
+]
+EVERYWHERE = {"--help", "-h", "--debug"}
+AT_THE_TOP = {"--install-completion", "--show-completion", "--version"}
+
+
+def every_command(group: Any, name: str = "bae") -> Iterator[tuple[str, Any]]:
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from every_command(command, f"{name} {word}")
+        else:
+            yield f"{name} {word}", command
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, Any]:
+    from bae.cli.app import whole_command
+
+    return dict(every_command(whole_command()))
+
+
+def options(command: Any) -> set[str]:
+    given = [each for each in command.params if each.param_type_name == "option"]
+    return {opt for each in given for opt in (*each.opts, *each.secondary_opts)}
+
+
+def sections(page: Path) -> dict[str, str]:
+    """The parts of the page about one command each, by its name."""
+    parts = re.split(r"^#{2,3} (.+)$", page.read_text("utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_the_page_has_a_part_for_each_command_and_for_no_other(known: dict[str, Any]):
+    told = {name for name in sections(PAGE) if name.startswith("bae ")}
+    groups = {name.rpartition(" ")[0] for name in known} - {"bae"}
+    assert told - groups == set(known)
+
+
+def test_the_page_names_each_option_of_a_command_and_no_other(known: dict[str, Any]):
+    told = sections(PAGE)
+    shared = re.findall(r"`(--?[-\w]+)", "".join(rows(told["What most commands take"])))
+    for name, command in known.items():
+        own = re.findall(r"`(--?[-\w]+)", "".join(rows(told[name])))
+        also = re.findall(r"`(--[-\w]+)", "".join(re.findall(r"Also (.+?)[.:]", told[name])))
+        assert set(also) <= set(shared), name
+        short = {each for each in options(command) if not each.startswith("--")}
+        assert {*own, *also} - short == options(command) - short - EVERYWHERE, name
+        assert short - EVERYWHERE <= {*own, *shared}, name
+
+
+def rows(section: str) -> list[str]:
+    """What stands first in the rows of its table."""
+    return re.findall(r"^\| (`-.+?) \|", section, re.MULTILINE)
+
+
+def test_the_page_names_what_bae_itself_takes():
+    from bae.cli.app import whole_command
+
+    for option in options(whole_command()) - {"--help", "-h"}:
+        assert option in PAGE.read_text("utf-8"), option
+
+
+def test_the_page_names_every_exit_code():
+    from bae.cli import exits
+
+    codes = {value for name, value in vars(exits).items() if name.isupper() and type(value) is int}
+    told = set(map(int, re.findall(r"^\| (\d+) \|", sections(PAGE)["Exit codes"], re.MULTILINE)))
+    assert codes <= told
+
+
+def typed(page: Path) -> Iterator[str]:
+    """The command lines of a page: those of consoles, and those in backquotes or after a dollar."""
+    text = page.read_text("utf-8")
+    if page.suffix == ".py":
+        yield from re.findall(r"^ +(bae [^\n]+)$", text, re.MULTILINE)
+    else:
+        for block in blocks(page):
+            if block.language == "console":
+                yield from (command.line for command in commands(block.text))
+        prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        yield from re.findall(r"`(bae [^`]+)`", prose)
+
+
+@pytest.mark.parametrize("page", PROSE, ids=named)
+def test_every_command_line_in_prose_could_be_typed(page: Path, known: dict[str, Any]):
+    from bae.cli.app import whole_command
+
+    whole = whole_command()
+    for line in typed(page):
+        if not line.startswith("bae "):
+            continue
+        words = shlex.split(line.partition(" #")[0])[1:]
+        command, name = whole, "bae"
+        while words and hasattr(command, "commands") and not words[0].startswith("-"):
+            if words[0] in ("…", "list|show") or re.fullmatch(r"[A-Z…|]+", words[0]):
+                break
+            assert words[0] in command.commands, f"{named(page)}: {line}"
+            command, name = command.commands[words[0]], f"{name} {words[0]}"
+            words = words[1:]
+        allowed = EVERYWHERE | (AT_THE_TOP if command is whole else options(command))
+        for word in words:
+            if re.match(r"--?[a-z]", word):
+                assert word.partition("=")[0] in allowed, f"{named(page)}: {line}"

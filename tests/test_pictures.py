@@ -1,0 +1,767 @@
+"""What a picture of a graph promises, whatever it is drawn as: exactly the nodes and edges of the
+types, fields by source, and nothing that a name or a description could break. Drawings are read
+back, character by character where they are text."""
+
+from __future__ import annotations
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, create_model
+
+from bae import Dep, Gate, Graph, Map, Node, NodeConfig, Recall
+from bae.pictures import Picture, picture_of, to_html, to_mermaid, to_svg, to_text
+from bae.pictures.texts import cells, cut
+from made_graphs import Made, made_graphs
+from test_mermaid import build
+
+SVG = "{http://www.w3.org/2000/svg}"
+Edge = tuple[str, str, str]
+
+
+# --- reading pictures back ----------------------------------------------------------------------
+
+
+def edges_of(picture: Picture) -> set[Edge]:
+    return {(arrow.tail, arrow.head, arrow.kind) for arrow in picture.arrows}
+
+
+def declared(graph: Graph[Any, Any], picture: Picture) -> set[tuple[str, str]]:
+    """The edges of the types, by the ids of the picture."""
+    ids = dict(zip(graph.nodes, (box.id for box in picture.boxes), strict=True))
+    return {(ids[cls], ids[to]) for cls, targets in graph.edges.items() for to in targets}
+
+
+def svg_groups(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
+    return [each for each in root.iter(f"{SVG}g") if each.get("class") == f"g-{kind}"]
+
+
+def svg_edges(root: ElementTree.Element) -> set[Edge]:
+    """Edges by where their lines begin and end, not by what they are said to be."""
+    boxes = {
+        node.get("id", "").removeprefix("bae-"): numbers(node.find(f"{SVG}path"))
+        for node in svg_groups(root, "node")
+    }
+    found: set[Edge] = set()
+    for edge in svg_groups(root, "edge"):
+        line, head, *tail = edge.findall(f"{SVG}path")
+        first = numbers(tail[0] if tail else line)[0]
+        kind = line.get("class", "").rpartition("-")[2]
+        found.add((touched(boxes, first), touched(boxes, numbers(head)[0]), kind))
+    return found
+
+
+def numbers(path: ElementTree.Element | None) -> list[tuple[float, float]]:
+    assert path is not None
+    pairs = re.findall(r"(-?[\d.]+),(-?[\d.]+)", path.get("d", ""))
+    return [(float(x), float(y)) for x, y in pairs]
+
+
+def touched(boxes: dict[str, list[tuple[float, float]]], point: tuple[float, float]) -> str:
+    """The box on whose outline a point is."""
+    x, y = point
+    for name, points in boxes.items():
+        left, right = min(x for x, _ in points), max(x for x, _ in points)
+        top, bottom = min(y for _, y in points), max(y for _, y in points)
+        inside = left - 0.01 <= x <= right + 0.01 and top - 0.01 <= y <= bottom + 0.01
+        if inside and (min(abs(x - left), abs(x - right)) < 0.01 or
+                       min(abs(y - top), abs(y - bottom)) < 0.01):  # fmt: skip
+            return name
+    raise AssertionError(f"nothing is at {point}")
+
+
+UP, RIGHT, DOWN, LEFT = (0, -1), (1, 0), (0, 1), (-1, 0)
+TURNS = {
+    "─": {RIGHT: RIGHT, LEFT: LEFT},
+    "│": {UP: UP, DOWN: DOWN},
+    "╭": {UP: RIGHT, LEFT: DOWN},
+    "╮": {UP: LEFT, RIGHT: DOWN},
+    "╰": {DOWN: RIGHT, LEFT: UP},
+    "╯": {DOWN: LEFT, RIGHT: UP},
+    "┼": {way: way for way in (UP, RIGHT, DOWN, LEFT)},
+}
+TURNS |= {"┄": TURNS["─"], "┊": TURNS["│"]}
+HEADS = {"▲": UP, "▶": RIGHT, "▼": DOWN, "◀": LEFT}
+
+
+class Read:
+    """A drawing of boxes without fields whose names are N and a number, read back."""
+
+    def __init__(self, text: str) -> None:
+        self.rows = text.splitlines()
+        self.sides: dict[tuple[int, int], tuple[str, tuple[int, int]]] = {}
+        self.names: list[str] = []
+        for y, row in enumerate(self.rows):
+            for name in re.finditer(r"[│║┃┤◇◆] (N\d+) ", row):
+                self._box(name[1], name.start(), y - 1)
+        self.edges = {edge for start in self.sides for edge in self._edge(start)}
+
+    def at(self, x: int, y: int) -> str:
+        return self.rows[y][x] if 0 <= y < len(self.rows) and x < len(self.rows[y]) else " "
+
+    def _box(self, name: str, left: int, top: int) -> None:
+        assert self.at(left, top) in "┌╱╔", (name, self.at(left, top))
+        right, bottom = left + 1, top + 1
+        while self.at(right, top) not in "┐╲╗":
+            right += 1
+        while self.at(left, bottom) not in "└╲╚":
+            bottom += 1
+        for x in range(left + 1, right):
+            self.sides[x, top] = (name, UP)
+            self.sides[x, bottom] = (name, DOWN)
+        for y in range(top + 1, bottom):
+            self.sides[left, y] = (name, LEFT)
+            self.sides[right, y] = (name, RIGHT)
+        self.names.append(name)
+
+    def _edge(self, start: tuple[int, int]) -> list[Edge]:
+        sign = self.at(*start)
+        if sign not in "┬┴├┤◇◆":
+            return []
+        name, way = self.sides[start]
+        kind = {"◇": "code", "◆": "lm"}.get(sign, "certain")
+        x, y = start
+        while True:
+            x, y = x + way[0], y + way[1]
+            here = self.at(x, y)
+            if here in HEADS:
+                assert HEADS[here] == way
+                return [(name, self.sides[x + way[0], y + way[1]][0], kind)]
+            assert not (here in "─│" and kind == "lm"), (start, x, y)
+            assert not (here in "┄┊" and kind != "lm"), (start, x, y)
+            way = TURNS[here][way]
+
+
+NODES = st.tuples(
+    st.lists(st.integers(0, 39), max_size=3, unique=True), st.booleans(), st.booleans()
+)
+SHAPES = st.lists(NODES, min_size=1, max_size=9)
+
+
+@settings(deadline=None, max_examples=40)
+@given(SHAPES, st.sampled_from(["TD", "LR"]))
+def test_a_drawing_read_back_from_its_characters_has_the_edges_of_the_types(
+    shape: Any, direction: Any
+):
+    graph = Graph(start=build(shape)[0])
+    picture = picture_of(graph)
+    text = str(to_text(graph, width=10_000, fields=False, direction=direction))
+    read = Read(text)
+
+    assert sorted(read.names) == sorted(box.id for box in picture.boxes)
+    assert read.edges == edges_of(picture), text
+    assert {(a, b) for a, b, _ in read.edges} == declared(graph, picture)
+
+
+@settings(deadline=None, max_examples=30)
+@given(SHAPES, st.sampled_from(["N{}", "Same", "End", "N[{}]"]), st.sampled_from(["TD", "LR"]))
+def test_an_svg_read_back_by_its_lines_has_the_edges_of_the_types(
+    shape: Any, name: str, direction: Any
+):
+    graph = Graph(start=build(shape, name)[0])
+    picture = picture_of(graph)
+    root = ElementTree.fromstring(to_svg(graph, direction=direction))
+
+    assert svg_edges(root) == edges_of(picture)
+    assert {(a, b) for a, b, _ in edges_of(picture)} == declared(graph, picture)
+    said = {(e.get("data-from"), e.get("data-to"), e.get("data-kind"))
+            for e in svg_groups(root, "edge")}  # fmt: skip
+    assert said == edges_of(picture)
+    ids = [each.get("id") for each in root.iter() if each.get("id")]
+    assert len(ids) == len(set(ids))
+
+
+@settings(deadline=None, max_examples=40)
+@given(SHAPES)
+def test_a_list_names_every_edge(shape: Any):
+    graph = Graph(start=build(shape)[0])
+    found: set[tuple[str, str]] = set()
+    tail = ""
+    for line in str(to_text(graph, compact=True)).splitlines():
+        arrow = re.match(r"  [→⇢] (N\d+)", line)
+        if arrow:
+            found.add((tail, arrow[1]))
+        elif line:
+            tail = line.split()[0]
+
+    assert found == declared(graph, picture_of(graph))
+
+
+def test_forty_nodes_with_loops_are_drawn_in_every_way():
+    shape = [([place + 1, place // 2, place], False, place % 3 == 0) for place in range(40)]
+    graph = Graph(start=build(shape)[0])
+    picture = picture_of(graph)
+
+    assert len(picture.boxes) == 40
+    assert svg_edges(ElementTree.fromstring(to_svg(graph))) == edges_of(picture)
+    assert Read(str(to_text(graph, width=10_000, fields=False))).edges == edges_of(picture)
+    assert to_text(graph, width=80).width <= 80
+
+
+@pytest.mark.parametrize("length", [1, 2, 12])
+def test_a_long_cycle_comes_back_to_its_start(length: int):
+    shape = [([(place + 1) % length], False, False) for place in range(length)]
+    graph = Graph(start=build(shape)[0])
+    read = Read(str(to_text(graph, fields=False)))
+
+    assert (f"N{length - 1}", "N0", "certain") in read.edges
+    assert read.edges == edges_of(picture_of(graph))
+
+
+# --- what is shown ------------------------------------------------------------------------------
+
+
+class Doc(BaseModel):
+    text: str
+
+
+def get_client() -> str:
+    return "client"
+
+
+async def search(client: Annotated[str, Dep(get_client)]) -> list[Doc]:
+    return [Doc(text=client)]
+
+
+class SumUp(Node):
+    doc: Doc
+
+    async def __call__(self) -> Summary: ...
+
+
+class Summary(Node):
+    text: str = Field(description='short & "sweet", <b>not</b> long')
+
+    async def __call__(self) -> None: ...
+
+
+class Request(Node):
+    """What somebody wants to know."""
+
+    topic: str
+
+    async def __call__(self) -> Research: ...
+
+
+class Research(Node):
+    found: Annotated[list[Doc], Dep(search)]
+    parts: Annotated[list[Summary], Map(SumUp, over="found")]
+    topic: Annotated[str, Recall(Request)]
+    note: Annotated[str, Recall()] = ""
+    ok: Annotated[bool, Gate("Is <that> all?")]
+    gaps: list[str]
+
+    async def __call__(self) -> Research | Report | None: ...
+
+
+class Report(Node):
+    node_config = NodeConfig(lm="local")
+    text: str
+
+    async def __call__(self) -> Request | Filed:
+        return Filed(place=self.text)
+
+
+class Filed(Node):
+    place: str
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Request, name="Library")
+
+
+def test_fields_are_shown_with_where_they_come_from():
+    research = picture_of(graph).boxes[1]
+
+    assert [(f.name, f.type, f.source, f.origin) for f in research.fields] == [
+        ("topic", "str", "recall", "from Request"),
+        ("note", "str", "recall", "from the trace"),
+        ("found", "list[Doc]", "dep", "search ← get_client"),
+        ("ok", "bool", "gate", "“Is <that> all?”"),
+        ("parts", "list[Summary]", "map", "graph SumUp for each of found"),
+        ("gaps", "list[str]", "lm", ""),
+    ]
+
+
+def test_a_plain_field_is_of_whoever_makes_the_node():
+    request, _, report, filed = picture_of(graph).boxes
+
+    assert (request.fields[0].source, request.fields[0].origin) == ("given", "or code")
+    assert report.fields[0].source == "lm"
+    assert filed.fields[0].source == "code"
+
+
+def test_boxes_say_how_a_run_goes_on_from_them():
+    boxes = picture_of(graph).boxes
+
+    assert [box.name for box in boxes if box.start] == ["Request"]
+    assert [(box.name, box.ending, box.chooser) for box in boxes] == [
+        ("Request", "never", "certain"),
+        ("Research", "may", "lm"),
+        ("Report", "never", "code"),
+        ("Filed", "always", "certain"),
+    ]
+    assert boxes[2].lm == "local"
+    assert boxes[0].doc == "What somebody wants to know."
+    assert re.fullmatch(r"(tests/)?test_pictures\.py:\d+", boxes[0].place)
+
+
+def test_graphs_inside_are_pictures_of_their_own_each_once():
+    class Twice(Node):
+        docs: list[Doc]
+        one: Annotated[list[Summary], Map(SumUp, over="docs")]
+        two: Annotated[list[Summary], Map(SumUp, over="docs")]
+
+        async def __call__(self) -> None: ...
+
+    picture = picture_of(Graph(start=Twice))
+    (inner,) = picture.inner
+
+    assert (inner.name, inner.used_by) == ("SumUp", ("Twice.one", "Twice.two"))
+    assert [box.name for box in inner.boxes] == ["SumUp", "Summary"]
+    assert {graph for field in picture.boxes[0].fields for graph in field.graphs} == {inner.id}
+
+
+def test_graphs_inside_graphs_inside_dependencies_are_found():
+    deepest = Graph(start=Summary, name="Deepest")
+
+    class Middle(Node):
+        seed: str = ""
+        found: Annotated[Summary, Dep(deepest)]
+
+        async def __call__(self) -> None: ...
+
+    async def look(middle: Annotated[Middle, Dep(Middle)]) -> str: ...
+
+    class Top(Node):
+        looked: Annotated[str, Dep(look)]
+
+        async def __call__(self) -> None: ...
+
+    picture = picture_of(Graph(start=Top))
+    assert [each.name for each in picture.inner] == ["Middle", "Deepest"]
+    assert picture.boxes[0].fields[0].origin == "look ← graph Middle"
+
+
+def test_a_graph_that_is_its_own_dependency_is_drawn_all_the_same():
+    class Snake(Node):
+        tail: Annotated[Any, Dep(lambda: None)]
+
+        async def __call__(self) -> None: ...
+
+    ring = Graph(start=Snake)
+    Again = create_model(
+        "Again", __base__=Node, inner=(Annotated[Any, Dep(ring)], ...), __module__=__name__
+    )
+
+    async def call(self: Node) -> None: ...
+
+    type.__setattr__(Again, "__call__", call)
+    whole = Graph(start=Again)
+    Snake.model_fields["tail"].metadata[:] = [Dep(whole)]
+    picture = picture_of(whole)
+
+    assert [each.name for each in picture.all] == ["Again", "Snake"]
+    assert picture.inner[0].boxes[0].fields[0].graphs == (picture.id,)
+    for draw in (to_svg, to_html, to_mermaid, to_text):
+        assert str(draw(whole))
+
+
+def test_a_graph_with_problems_is_drawn_as_far_as_it_is_known():
+    class Lost(Node):
+        found: Nowhere  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+        async def __call__(self) -> Lost: ...
+
+    assert [box.name for box in picture_of(Graph(start=Lost)).boxes] == ["Lost"]
+    assert "Lost" in to_svg(Graph(start=Lost))
+
+
+def test_classes_of_one_name_are_told_apart():
+    def made(module: str) -> type[Node]:
+        return create_model("Same", __base__=Node, __module__=module)
+
+    first, second = made("shop.carts"), made("shop.orders")
+
+    async def on(self: Node): ...
+
+    async def end(self: Node) -> None: ...
+
+    on.__annotations__["return"] = second
+    type.__setattr__(first, "__call__", on)
+    type.__setattr__(second, "__call__", end)
+    twins = Graph(start=first)
+
+    assert [(box.id, box.apart) for box in picture_of(twins).boxes] == [
+        ("Same", "shop.carts"),
+        ("Same_2", "shop.orders"),
+    ]
+    text = str(to_text(twins, fields=False))
+    assert "Same  shop.carts  start" in text
+    assert "Same  shop.orders  end" in text
+    assert "shop.orders" in to_svg(twins)
+
+
+def test_a_class_of_a_file_elsewhere_does_not_tell_where_that_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    box = picture_of(graph).boxes[0]
+
+    assert re.fullmatch(r"test_pictures\.py:\d+", box.place)
+
+
+# --- names that could break things --------------------------------------------------------------
+
+NAMES = ["Æther", "Κόμβος", "节点分析", "N<b>&amp;", 'Q"uote\'', "A]B", "N\x1b[31m", "e\u0301té",
+         "שלום", "😀😀", "--><script>alert(1)</script>", "a\u202eb", "end", "N" * 200]  # fmt: skip
+
+
+def named(*names: str) -> Graph[Any, Any]:
+    classes = build([([1, 0], False, False), ([], True, False)], "N{}")
+    for cls, name in zip(classes, names, strict=True):
+        cls.__name__ = name
+    return Graph(start=classes[0], name=names[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_breaks_a_picture(name: str):
+    drawn = named(name, name[::-1])
+    root = ElementTree.fromstring(to_svg(drawn).encode())
+
+    assert svg_edges(root) == edges_of(picture_of(drawn))
+    assert len(svg_groups(root, "node")) == 2
+    page = Page(to_html(drawn))
+    assert page.tags.count("script") == 1
+    for text in (str(to_text(drawn)), str(to_text(drawn, ascii_only=True)), to_mermaid(drawn)):
+        assert "\x1b" not in text
+        text.encode()
+    assert str(to_text(drawn, ascii_only=True)).isascii()
+    assert to_text(drawn).width <= 80
+
+
+def test_what_no_file_should_see_is_not_in_it():
+    class Odd(Node):
+        ok: Annotated[bool, Gate("a\x00b\nc\ud800d")]
+
+        async def __call__(self) -> None: ...
+
+    assert picture_of(Graph(start=Odd)).boxes[0].fields[0].origin == "“a\ufffdb c\ufffdd”"
+    ElementTree.fromstring(to_svg(Graph(start=Odd)).encode())
+
+
+@pytest.mark.parametrize("name", ["节点分析", "😀😀", "e\u0301té"])
+def test_boxes_with_wide_and_combining_letters_are_closed(name: str):
+    rows = str(to_text(named(name, "B"), fields=False)).splitlines()
+    (row,) = [row for row in rows if name in row]
+    above = rows[rows.index(row) - 1]
+
+    assert cells(row[: row.index("◆")]) == cells(above.rstrip()[:-1])
+
+
+def test_text_is_cut_by_its_columns():
+    assert cut("节点分析", 5) == "节点…"
+    assert cut("abcdef", 6) == "abcdef"
+    assert cut("abcdef", 5) == "abcd…"
+    assert cells("e\u0301té") == 3
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def test_a_small_graph_is_drawn_with_boxes_and_lines():
+    class Ask(Node):
+        text: str
+
+        async def __call__(self) -> Reply | Look: ...
+
+    class Look(Node):
+        found: Annotated[list[Doc], Dep(search)]
+
+        async def __call__(self) -> Ask | Reply:
+            return Reply(text="")
+
+    class Reply(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    assert str(to_text(Graph(start=Ask))) == SMALL
+
+
+SMALL = """\
+                     ╱───────────────────────────╲
+                     │ Ask  start                │
+                     ├───────────────────────────┤
+                     │ given  text: str  or code │
+                     ╲──────◆──────◆─────────────╱
+                            ┊ ▲    ┊
+                            ┊ │    ╰┄┄┄┄┄┄┄┄┄┄┄┄╮
+                            ▼ │                 ┊
+╱─────────────────────────────◇──────────────╲  ┊
+│ Look                                       │  ┊
+├────────────────────────────────────────────┤  ┊
+│ dep  found: list[Doc]  search ← get_client │  ┊
+╲──────────────────────────────◇─────────────╱  ┊
+                               │                ┊
+                               ▼                ▼
+                           ╔════════════════════════╗
+                           ║ Reply  end             ║
+                           ╟────────────────────────╢
+                           ║ LM  text: str  or code ║
+                           ╚════════════════════════╝
+
+◆┄┄▶ the LM chooses   ◇──▶ your code chooses
+"""
+
+
+def test_boxes_are_cut_before_a_list_takes_their_place():
+    wide = to_text(graph, width=200).width
+    narrow = to_text(graph, width=60)
+
+    assert wide > 60
+    assert narrow.width <= 60
+    assert "┌" in str(narrow)
+    assert "…" in str(narrow)
+
+
+def test_what_does_not_fit_is_a_list_of_names_and_arrows():
+    shape = [(list(range(1, 12)), False, False)] + [([], True, False)] * 11
+    text = str(to_text(Graph(start=build(shape)[0]), width=80))
+
+    assert "┌" not in text
+    assert "  ⇢ N11  if the LM chooses it\n" in text
+
+
+def test_a_list_says_who_chooses_and_what_leads_back():
+    assert str(to_text(graph, compact=True)) == LIST
+
+
+LIST = """\
+Request  start
+  given  topic: str  or code
+  → Research
+
+Research  may end
+  recall  topic: str            from Request
+  recall  note: str             from the trace
+  dep     found: list[Doc]      search ← get_client
+  gate    ok: bool              “Is <that> all?”
+  map     parts: list[Summary]  graph SumUp for each of found
+  LM      gaps: list[str]
+  ⇢ Research  again, if the LM chooses it
+  ⇢ Report  if the LM chooses it
+
+Report
+  LM  text: str
+  → Request  back, if the code chooses it
+  → Filed  if the code chooses it
+
+Filed  end
+  code  place: str
+
+SumUp  the graph inside Research.parts
+
+SumUp  start
+  given  doc: Doc
+  → Summary
+
+Summary  end
+  LM  text: str
+"""
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 160])
+@pytest.mark.parametrize("direction", ["TD", "LR"])
+def test_no_row_is_wider_than_asked_for(width: int, direction: Any):
+    assert to_text(graph, width=width, direction=direction).width <= width
+
+
+def test_plain_characters_do_without_any_others():
+    text = str(to_text(graph, ascii_only=True))
+
+    assert text.isascii()
+    assert "search <- get_client" in text
+    assert "*..> the LM chooses   o--> your code chooses" in text
+
+
+def test_shapes_differ_by_how_the_run_goes_on():
+    text = str(to_text(graph))
+    corners = {
+        name: next(
+            above[row.index(name) - 2]
+            for above, row in zip(text.splitlines(), text.splitlines()[1:], strict=False)
+            if re.search(rf"[│║┃] {name} ", row)
+        )
+        for name in ("Request", "Research", "Report", "Filed")
+    }
+    assert corners == {"Request": "┌", "Research": "╱", "Report": "╱", "Filed": "╔"}
+    assert "┃ Research" in text
+    assert "║ Filed" in text
+
+
+# --- svg and html -------------------------------------------------------------------------------
+
+
+def test_an_svg_refers_to_nothing_and_tells_what_it_shows():
+    text = to_svg(graph)
+    root = ElementTree.fromstring(text)
+
+    assert root.get("role") == "img"
+    assert root.findtext(f"{SVG}title") == "The graph Library"
+    assert root.findtext(f"{SVG}desc") == (
+        "Request leads to Research. Research leads to Research or Report or the end, as the LM "
+        "chooses. Report leads to Request or Filed, as the code chooses. Filed leads to the end. "
+        "Inside Research.parts, the graph SumUp: SumUp leads to Summary. Summary leads to the end."
+    )
+    assert text.replace("http://www.w3.org/2000/svg", "").count("http") == 0
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "prefers-color-scheme:dark" in text
+    links = [each.get("href", "") for each in root.iter(f"{SVG}a")]
+    ids = {each.get("id") for each in root.iter()}
+    assert links
+    assert all(link.removeprefix("#") in ids for link in links)
+
+
+def test_an_svg_of_one_theme_has_no_other():
+    assert "prefers-color-scheme" not in to_svg(graph, theme="dark")
+    assert to_svg(graph, theme="dark") != to_svg(graph, theme="light")
+
+
+def test_an_svg_has_a_legend_of_what_is_there_and_nothing_else():
+    def legend(drawn: Graph[Any, Any]) -> list[str | None]:
+        (group,) = svg_groups(ElementTree.fromstring(to_svg(drawn)), "legend")
+        return [each.text for each in group.iter(f"{SVG}text")]
+
+    assert legend(graph) == [
+        "always goes on there",
+        "the LM chooses",
+        "your code chooses",
+        "several ways on",
+        "a run may end here",
+        "a graph runs inside",
+    ]
+    assert legend(Graph(start=SumUp)) == ["always goes on there", "a run may end here"]
+
+
+def test_an_svg_has_the_text_of_all_fields_and_tells_the_rest_on_hovering():
+    root = ElementTree.fromstring(to_svg(graph))
+    texts = [each.text for each in root.iter(f"{SVG}text")]
+
+    for said in ("Research", "found", ": list[Doc]", "search ← get_client", "“Is <that> all?”"):
+        assert said in texts
+    (summary,) = [
+        field for field in svg_groups(root, "field")
+        if 'short & "sweet", <b>not</b> long' in (field.findtext(f"{SVG}title") or "")
+    ]  # fmt: skip
+    assert summary.get("data-source") == "lm"
+
+
+def test_without_fields_an_svg_has_the_same_edges():
+    root = ElementTree.fromstring(to_svg(graph, fields=False, direction="LR"))
+    found = {edge for edge in svg_edges(root) if edge[0] not in ("SumUp", "Summary")}
+
+    assert svg_groups(root, "field") == []
+    assert found == edges_of(picture_of(graph))
+
+
+class Page(HTMLParser):
+    """The tags, the attributes and the texts of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.texts: dict[str, str] = {}
+        self._inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag == "article":
+            self._inside = dict(attrs)["id"] or ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "article":
+            self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        self.texts[self._inside] = self.texts.get(self._inside, "") + data
+
+
+def test_a_page_needs_nothing_from_elsewhere():
+    text = to_html(graph)
+    page = Page(text)
+
+    loading = [value for name, value in page.attributes if name in ("src", "href", "srcset")]
+    assert all((value or "").startswith("#") for value in loading)
+    assert "link" not in page.tags
+    assert "default-src 'none'" in text
+    assert text.replace("http://www.w3.org/2000/svg", "").count("http:") == 0
+    assert "https:" not in text
+
+
+def test_a_page_tells_about_every_node():
+    page = Page(to_html(graph))
+    about = page.texts["about-Summary"]
+
+    assert {name for name in page.texts if name} == {
+        f"about-{name}" for name in ("Request", "Research", "Report", "Filed", "SumUp", "Summary")
+    }
+    assert 'short & "sweet", <b>not</b> long' in about
+    assert "filled by the LM" in about
+    assert "What somebody wants to know." in page.texts["about-Request"]
+    assert "test_pictures.py:" in page.texts["about-Request"]
+    assert "Empty: the LM chooses where to go on." in page.texts["about-Research"]
+    assert "Code, which chooses where to go on." in page.texts["about-Report"]
+    assert "local" in page.texts["about-Report"]
+    assert "Research or Report or the end" in page.texts["about-Research"]
+
+
+def test_a_notebook_shows_a_graph_by_its_picture():
+    assert graph._repr_svg_() == graph.to_svg() == to_svg(graph)
+
+
+def test_the_picture_in_the_docs_is_of_the_graph_on_its_page():
+    docs = Path(__file__).parents[1] / "docs"
+    page = (docs / "pictures.md").read_text("utf-8")
+    code = re.search(r"```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert code is not None
+    module = ModuleType("refunds")
+    sys.modules["refunds"] = module
+    try:
+        exec(compile(code[1], "refunds.py", "exec", dont_inherit=True), vars(module))
+        drawn = to_svg(module.graph)
+    finally:
+        del sys.modules["refunds"]
+    assert (docs / "assets" / "refunds.svg").read_text("utf-8") == drawn
+
+
+@settings(deadline=None, max_examples=12)
+@given(made_graphs())
+def test_graphs_with_graphs_inside_have_the_edges_of_each(made: Made):
+    made.build()
+    picture = picture_of(made.graph)
+    found = {edge for each in picture.all for edge in edges_of(each)}
+
+    assert {(a, b) for a, b, _ in edges_of(picture)} == declared(made.graph, picture)
+    for each in picture.inner:
+        inner = getattr(made.names, each.name[: -len("N0")].lower())
+        assert {(a, b) for a, b, _ in edges_of(each)} == declared(inner, each)
+    assert svg_edges(ElementTree.fromstring(to_svg(made.graph))) == found
+    shown = {field.name: field for box in picture.boxes for field in box.fields}
+    for name, field in shown.items():
+        assert bool(field.graphs) == ("graph " in field.origin), name
+    assert to_text(made.graph, width=80).width <= 80
+    assert to_mermaid(made.graph).count("subgraph ") == len(picture.inner)
+    assert to_html(made.graph).count("<article ") == sum(len(p.boxes) for p in picture.all)

@@ -1,0 +1,158 @@
+"""What a layout promises: boxes apart from each other, and for every edge a line from one box to
+the other that goes through no box and lies on no other line."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from bae.pictures.layout import Arranged, Size, Spacing, arrange
+from bae.pictures.layout.layering import layers
+from bae.pictures.layout.settling import settled
+
+PIXELS = Spacing(
+    apart=36, beside=22, joins=18, inset=22, tail=18, track=14, head=24, loop=30, loop_at=(11, 27)
+)
+CELLS = Spacing(
+    apart=3, beside=2, joins=2, inset=2, tail=1, track=1, head=1, loop=4, loop_at=(1, 2)
+)
+Edges = list[tuple[int, int]]
+Graph = tuple[list[Size], Edges]
+
+
+@st.composite
+def graphs(draw: st.DrawFn, most: int = 14) -> Graph:
+    count = draw(st.integers(1, most))
+    sizes = st.builds(Size, st.integers(50, 300), st.integers(40, 200))
+    ends = st.integers(0, count - 1)
+    edges = st.lists(st.tuples(ends, ends), max_size=3 * count, unique=True)
+    return draw(st.lists(sizes, min_size=count, max_size=count)), draw(edges)
+
+
+def check(graph: Graph, laid: Arranged, across: bool) -> None:
+    sizes, edges = graph
+    boxes = list(zip(laid.corners, laid.sizes, strict=True))
+    for given_size, (_, size) in zip(sizes, boxes, strict=True):
+        assert size.width >= given_size.width
+        assert size.height >= given_size.height
+    for ((ax, ay), a), ((bx, by), b) in combinations(boxes, 2):
+        apart = ax + a.width <= bx or bx + b.width <= ax
+        assert apart or ay + a.height <= by or by + b.height <= ay
+    for (x, y), size in boxes:
+        assert 0 <= x <= x + size.width <= laid.width
+        assert 0 <= y <= y + size.height <= laid.height
+    assert len(laid.lines) == len(edges)
+    for (tail, head), line in zip(edges, laid.lines, strict=True):
+        assert is_on(line[0], *boxes[tail])
+        assert is_on(line[-1], *boxes[head])
+        for (ax, ay), (bx, by) in pairwise(line):
+            assert (ax == bx) != (ay == by), line
+            for (x, y), size in boxes:
+                beside = max(ax, bx) <= x or min(ax, bx) >= x + size.width
+                assert beside or max(ay, by) <= y or min(ay, by) >= y + size.height
+    for one, other in combinations(laid.lines, 2):
+        for a in pairwise(one):
+            assert not any(overlap(a, b) for b in pairwise(other)), (one, other)
+
+
+def is_on(point: tuple[int, int], corner: tuple[int, int], size: Size) -> bool:
+    (px, py), (x, y) = point, corner
+    level = x <= px <= x + size.width and py in (y, y + size.height)
+    upright = y <= py <= y + size.height and px in (x, x + size.width)
+    return level or upright
+
+
+def overlap(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...]) -> bool:
+    """Whether two stretches lie on each other for more than a point."""
+    for one, other in ((0, 1), (1, 0)):
+        if a[0][one] == a[1][one] == b[0][one] == b[1][one]:
+            spans = [sorted(point[other] for point in each) for each in (a, b)]
+            if min(spans[0][1], spans[1][1]) > max(spans[0][0], spans[1][0]):
+                return True
+    return False
+
+
+@settings(deadline=None, max_examples=60)
+@given(graphs(), st.booleans())
+@example(([Size(50, 40)], [(0, 0)]), False)
+@example(([Size(50, 40)] * 3, [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]), True)
+def test_no_line_goes_through_a_box_or_lies_on_another(graph: Graph, across: bool):
+    check(graph, arrange(*graph, PIXELS, across=across), across)
+
+
+@settings(deadline=None, max_examples=30)
+@given(graphs(8))
+def test_it_holds_in_cells_as_it_does_in_pixels(graph: Graph):
+    sizes, edges = graph
+    small = [Size(size.width // 10, size.height // 10) for size in sizes]
+    check((small, edges), arrange(small, edges, CELLS), False)
+
+
+def test_a_graph_is_laid_out_the_same_way_every_time():
+    sizes = [Size(60 + place, 40) for place in range(9)]
+    edges = [(a, b) for a in range(9) for b in range(9) if (a * 7 + b * 5) % 4 == 0]
+    assert arrange(sizes, edges, PIXELS) == arrange(sizes, edges, PIXELS)
+
+
+@pytest.mark.parametrize("length", [2, 7, 40])
+def test_a_cycle_of_any_length_goes_down_and_comes_back_by_one_line(length: int):
+    edges = [(place, (place + 1) % length) for place in range(length)]
+    laid = arrange([Size(60, 40)] * length, edges, PIXELS)
+
+    check(([Size(60, 40)] * length, edges), laid, False)
+    assert [y for _, y in laid.corners] == sorted(y for _, y in laid.corners)
+    assert [line[-1][1] < line[0][1] for line in laid.lines] == [False] * (length - 1) + [True]
+
+
+def test_a_chain_stands_in_one_straight_column():
+    sizes = [Size(61, 40), Size(201, 40), Size(81, 40)]
+    laid = arrange(sizes, [(0, 1), (1, 2)], PIXELS)
+
+    assert {x + size.width // 2 for (x, _), size in zip(laid.corners, sizes, strict=True)} == {100}
+    assert all(len(line) == 2 for line in laid.lines)
+
+
+def test_forty_boxes_that_lead_everywhere_are_laid_out():
+    edges = [(a, (a * 3 + step) % 40) for a in range(40) for step in (1, 2, 7)]
+    edges = list(dict.fromkeys(edges))
+    sizes = [Size(60, 40)] * 40
+    check((sizes, edges), arrange(sizes, edges, PIXELS), False)
+
+
+def test_a_box_is_as_wide_as_the_lines_at_it_need():
+    edges = [(0, place) for place in range(1, 20)]
+    laid = arrange([Size(50, 40)] * 20, edges, PIXELS)
+
+    assert laid.sizes[0].width >= 19 * PIXELS.joins
+    starts = [line[0][0] for line in laid.lines]
+    assert all(abs(a - b) >= PIXELS.joins for a, b in combinations(starts, 2))
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), unique=True))
+def test_the_edges_that_lead_up_are_those_of_cycles(edges: Edges):
+    edges = [(a, b) for a, b in edges if a != b]
+    rows, upward = layers(10, edges)
+    for place, (a, b) in enumerate(edges):
+        assert (rows[a] > rows[b]) == (place in upward)
+        assert rows[a] != rows[b]
+    onward = [edge for place, edge in enumerate(edges) if place not in upward]
+    for place in upward:  # each of them closes a cycle
+        tail, head = edges[place]
+        reached = {head}
+        for _ in range(10):
+            reached |= {b for a, b in onward if a in reached}
+        assert tail in reached
+
+
+@given(st.lists(st.tuples(st.integers(-50, 50), st.integers(1, 9), st.integers(0, 9)), min_size=1))
+def test_settled_places_are_in_order_and_as_far_apart_as_they_must_be(parts: list[tuple[int, ...]]):
+    wanted, weights, distances = zip(*parts, strict=True)
+    places = settled(wanted, weights, distances[1:])
+
+    for (a, b), distance in zip(pairwise(places), distances[1:], strict=True):
+        assert b - a >= distance
+    spread = settled([0, 100], [1, 1], [10])
+    assert spread == [0, 100]

@@ -1,0 +1,208 @@
+"""What the docs site promises: it builds without a warning, its reference has every public name and
+every command, and a reader's browser fetches nothing from elsewhere. And what the recorder of
+terminals promises, whose pictures it shows."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mkdocs")
+pytest.importorskip("material")
+pytest.importorskip("mkdocstrings")
+pytest.importorskip("pyte")
+pytest.importorskip("typer")
+
+pytestmark = pytest.mark.once
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+MODULES = (
+    *("bae", "bae.journal", "bae.lm", "bae.observers", "bae.otel", "bae.pictures", "bae.testing"),
+)
+RECORDER = ROOT / "tools" / "record_terminal.py"
+
+
+def run(*command: str | Path, **surroundings: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": "src", **surroundings},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as it is built now."""
+    folder = tmp_path_factory.mktemp("site")
+    # Not with --quiet: warnings that are not shown are not counted either.
+    done = run("-m", "mkdocs", "build", "--strict", "--site-dir", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def named(path: str) -> Any:
+    """What a dotted path in the reference stands for."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def referred(page: Path) -> list[str]:
+    return re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+# --- the site ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_is_in_the_reference(module: str):
+    page = REFERENCE / f"{module.removeprefix('bae.')}.md"
+    there = [named(path) for path in referred(page)]
+    public = importlib.import_module(module)
+    wanted = set(public.__all__) - {"__version__"}
+    missing = {name for name in wanted if not any(getattr(public, name) is each for each in there)}
+    assert missing == set()
+    assert len(there) == len(wanted)
+
+
+def test_what_the_reference_names_is_on_the_site_with_what_it_says(site: Path):
+    for page in REFERENCE.glob("*.md"):
+        made = (site / "reference" / page.stem / "index.html") if page.stem != "index" else None
+        for path in referred(page):
+            assert made is not None
+            assert f'id="{path}"' in made.read_text(encoding="utf-8")
+
+
+def test_every_command_is_on_the_site_with_its_options(site: Path):
+    from bae.cli.app import whole_command
+
+    page = (site / "reference" / "commands" / "index.html").read_text(encoding="utf-8")
+    text = html.unescape(re.sub(r"<[^>]+>", "", page))
+    commands = list(every_command(whole_command(), "bae"))
+    assert {"bae run", "bae runs show", "bae graph export"} <= {name for name, _ in commands}
+    for name, options in commands:
+        assert name in text
+        for option in options:
+            assert option in text
+
+
+def every_command(command: Any, name: str) -> Iterator[tuple[str, list[str]]]:
+    yield name, [opt for param in command.params for opt in param.opts if opt.startswith("--")]
+    for inner, each in getattr(command, "commands", {}).items():
+        if not each.hidden:
+            yield from every_command(each, f"{name} {inner}")
+
+
+def test_a_reader_of_the_site_fetches_nothing_from_elsewhere(site: Path):
+    fetched = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)="?(https?:|//)[^>]*>')
+    for page in site.rglob("*.html"):
+        found = [tag[0] for tag in fetched.finditer(page.read_text(encoding="utf-8"))]
+        assert [tag for tag in found if 'rel="canonical"' not in tag] == []
+
+
+def test_a_file_outside_the_docs_that_a_page_links_to_is_a_page_of_the_site(site: Path):
+    example = (site / "examples" / "ootd.py" / "index.html").read_text(encoding="utf-8")
+    assert "GettingDressed" in example
+    front = (site / "index.html").read_text(encoding="utf-8")
+    assert 'href="examples/ootd.py/"' in front
+    assert "CHANGELOG" in {path.name for path in site.iterdir()}
+
+
+# --- pictures of terminals --------------------------------------------------------------------
+
+ASKING = """
+print("\\x1b[2mdim\\x1b[0m \\x1b[1;31mred\\x1b[0m <wide> 漢字 & more", flush=True)
+for number in range(30):
+    print("line", number)
+print("got", input("Go on? "))
+"""
+
+
+def lines_of(svg: Path) -> list[str]:
+    """What an SVG shows below its title, line by line, each text at its column."""
+    lines: dict[float, str] = {}
+    ends: dict[float, float] = {}
+    for text in ET.parse(svg).getroot().iter("{http://www.w3.org/2000/svg}text"):
+        if "textLength" in text.attrib:
+            x, y, width = (float(text.attrib[name]) for name in ("x", "y", "textLength"))
+            gap = round((x - ends.get(y, 18)) / 8.4)
+            lines[y] = lines.get(y, "") + " " * gap + (text.text or "")
+            ends[y] = x + width
+    return [lines[y] for y in sorted(lines)]
+
+
+def test_a_recorded_terminal_is_an_svg_with_all_that_was_on_the_screen(tmp_path: Path):
+    svg = tmp_path / "asked.svg"
+    done = run(
+        *(RECORDER, "--columns", "60", "--rows", "10", "--keys", "Go on?=>y\\r", "-o", svg),
+        *("--title", 'a "title" & more', "--show", "asking", "--", sys.executable, "-c", ASKING),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "exit code 0" in done.stdout
+    text = svg.read_text(encoding="utf-8")
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "a &quot;title&quot; &amp; more" in text
+    command, first, *rest = lines_of(svg)
+    assert command == "$ asking"
+    assert first == "dim red <wide> 漢字 & more"
+    assert rest == [*(f"line {number}" for number in range(30)), "Go on? y", "got y"]
+
+
+def test_the_screen_is_taken_while_the_command_runs_and_the_command_is_ended(tmp_path: Path):
+    gone = tmp_path / "gone"
+    program = f"""
+import pathlib, signal, sys, time
+def end(*_):
+    pathlib.Path({str(gone)!r}).touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+print("here it is", flush=True)
+signal.pause()
+"""
+    out = tmp_path / "half.txt"
+    done = run(
+        *(RECORDER, "--wait", "here it is", "--show", "", "-o", out),
+        *("--", sys.executable, "-c", program),
+    )
+    assert done.returncode == 0, done.stderr
+    assert out.read_text(encoding="utf-8") == "here it is\n"
+    assert gone.exists()
+
+
+def test_a_text_that_never_comes_is_an_error_that_shows_the_screen(tmp_path: Path):
+    out = tmp_path / "none.svg"
+    done = run(
+        *(RECORDER, "--wait", "elsewhere", "-o", out),
+        *("--", sys.executable, "-c", "print('only this')"),
+    )
+    assert done.returncode == 1
+    assert "'elsewhere' never was on the screen" in done.stderr
+    assert "only this" in done.stderr
+    assert not out.exists()
+
+
+def test_the_pictures_on_the_front_page_show_the_example_and_need_nothing_else():
+    nodes = ("GettingDressed", "AnticipateDay", "RecommendOutfit")
+    example = (ROOT / "examples" / "ootd.py").read_text(encoding="utf-8")
+    for name in ("run.svg", "graph.svg"):
+        svg = (ROOT / "docs" / "assets" / name).read_text(encoding="utf-8")
+        ET.fromstring(svg)
+        links = re.findall(r'(?:href|src)="([^"#][^"]*)"|url\(([^)#]+)\)|@import', svg)
+        assert links == []
+        for node in nodes:
+            assert f"class {node}(Node)" in example
+            assert node in svg

@@ -1,0 +1,269 @@
+"""`bae runs test`: the tests it makes of runs, which are run by a pytest of their own, and the code
+that they are written in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+import bae
+from bae.testing.written_tests import GraphName, literal
+from wardrobe_runs import WARDROBE, noted, refused, write_runs
+
+pytestmark = pytest.mark.once
+MAKE = ["test", "abc", "-j", "runs.db", "-m", "wardrobe", "-o", "tests/test_outfit.py"]
+
+
+@pytest.fixture
+def journal(tmp_path, monkeypatch):
+    """A folder of a project, with a journal of its runs."""
+    (tmp_path / "wardrobe.py").write_text(WARDROBE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("NO_COLOR", "1")
+    asyncio.run(write_runs())
+    yield tmp_path
+    for name in ("wardrobe", "shop", "shop.clothes"):
+        sys.modules.pop(name, None)
+
+
+def environment(*paths: str) -> dict[str, str]:
+    source = str(Path(bae.__file__).parents[1])
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([source, *paths]),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # they take longer to load than the test
+        "BAE_LM": "none",
+    }
+
+
+def in_a_pytest_of_its_own(*paths: str, found: str = ".") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    return subprocess.run(
+        [*command, "--rootdir", ".", *paths],
+        env=environment(*filter(None, [found])),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_run_becomes_a_test_that_passes_and_fails_with_a_diff_when_a_body_is_changed(
+    journal, capsys
+):
+    text = noted(capsys, *MAKE)
+    assert text == dedent(
+        """\
+        tests/test_outfit.py: replays the run and says where it went and ended
+        tests/test_outfit.jsonl: the recording, which belongs beside it
+        run it with: python -m pytest tests/test_outfit.py
+        """
+    )
+    assert Path("tests/test_outfit.py").read_text() == dedent(
+        '''\
+        """A run of Morning (abc123) that must still go the same way.
+
+        It is replayed: no LM, no dependency and nobody at a gate is asked, the bodies of nodes
+        are called. Written by `bae runs test`; edit it as you like.
+        """
+
+        from pathlib import Path
+
+        from bae.testing import replaying
+
+        from wardrobe import graph
+
+        RECORDED = Path(__file__).with_suffix(".jsonl")
+
+
+        def test_morning_goes_the_way_it_was_recorded():
+            with replaying(RECORDED) as recorded:
+                result = recorded.run(graph)
+
+            path = [type(node).__name__ for node in result.trace]
+            assert path == ["Morning", "Day", "Outfit", "Worn"]
+            end = result.result
+            assert type(end).__name__ == "Worn"
+            assert end.items == ["a thick jumper", "boots"]
+            assert end.warm is True
+            assert end.tags == {"a", "b"}
+            assert end.weather is None
+            said = end.model_dump(mode="json")
+            assert said["seen"] == {"degrees": 7, "day": "2026-03-01"}
+        '''
+    )
+    run = in_a_pytest_of_its_own("tests/test_outfit.py")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "1 passed" in run.stdout
+
+    source = Path("wardrobe.py").read_text()
+    assert "[self.top, *self.shoes]" in source
+    Path("wardrobe.py").write_text(
+        source.replace("[self.top, *self.shoes]", '[self.top, "a scarf", *self.shoes]')
+    )
+    run = in_a_pytest_of_its_own("tests/test_outfit.py")
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "bae-replay-diverged" in run.stdout
+    assert re.search(r'\+ +"a scarf"', run.stdout)
+
+
+def test_a_graph_that_is_named_by_its_file_is_found_from_where_the_test_is(journal, capsys):
+    Path("shop").mkdir()
+    Path("shop/__init__.py").touch()
+    Path("shop/clothes.py").write_text(WARDROBE)
+    Path("loose").mkdir()
+    Path("loose/garments.py").write_text(WARDROBE)
+    named = {
+        "wardrobe.py": "Path(__file__).parents[2]",
+        "wardrobe.py:make_graph": "recorded.run(make_graph())",
+        "wardrobe.py:Morning": "recorded.run(Graph(start=Morning))",
+        "shop/clothes.py": "from shop.clothes import graph",
+        "loose/garments.py": 'Path(__file__).parents[2] / "loose"',
+    }
+    try:
+        for number, (module, code) in enumerate(named.items()):
+            test = f"tests/kept/test_{number}.py"
+            noted(capsys, "test", "abc", "-j", "runs.db", "-m", module, "-o", test)
+            assert code in Path(test).read_text()
+    finally:
+        sys.modules.pop("garments", None)
+    # Nothing but bae is on the path, and it is no matter where pytest is called.
+    run = in_a_pytest_of_its_own("tests/kept", found="")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "5 passed" in run.stdout
+
+
+def test_a_file_that_cannot_be_imported_by_its_name_does_not_become_a_test(journal, capsys):
+    Path("json.py").write_text(WARDROBE)
+    arguments = [*MAKE[:-3], "json.py", *MAKE[-2:]]
+    assert "has the name of another module" in refused(capsys, *arguments)
+    sys.modules.pop("json_", None)
+
+
+@pytest.mark.skipif(find_spec("ruff") is None, reason="needs ruff")
+@pytest.mark.parametrize("module", ["wardrobe", "wardrobe.py", "wardrobe.py:Morning"])
+def test_what_is_written_is_clean_code(module, journal, capsys):
+    noted(capsys, *MAKE[:-3], module, *MAKE[-2:])
+    ruff = [sys.executable, "-m", "ruff"]
+    select = "B,C4,E,F,I,N,PIE,PT,RET,RUF,SIM,UP,W"
+    for command in (
+        ["check", "--isolated", "--select", select],
+        ["format", "--isolated", "--check"],
+    ):
+        run = subprocess.run(
+            [*ruff, *command, "--no-cache", "tests"], capture_output=True, text=True, timeout=60
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_no_file_is_written_over_unless_that_is_asked_for(journal, capsys):
+    noted(capsys, *MAKE)
+    Path("tests/test_outfit.py").write_text("mine")
+    assert "are there already" in refused(capsys, *MAKE)
+    Path("tests/test_outfit.py").unlink()
+    assert "tests/test_outfit.jsonl is there already" in refused(capsys, *MAKE)
+    assert not Path("tests/test_outfit.py").exists()
+    noted(capsys, *MAKE, "--force")
+    assert "replaying" in Path("tests/test_outfit.py").read_text()
+
+
+def test_a_run_that_waits_becomes_a_test_of_what_it_waits_for(journal, capsys):
+    noted(capsys, "test", "ask", "-j", "runs.db", "-m", "wardrobe:asking", "-o", "test_ask.py")
+    source = Path("test_ask.py").read_text()
+    assert 'assert [gate.place for gate in result.waiting] == ["Ask.sure"]' in source
+    run = in_a_pytest_of_its_own("test_ask.py")
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_a_graph_inside_something_is_named_with_dots(journal, capsys):
+    graph = "wardrobe:Holder.graph"
+    noted(capsys, "test", "abc", "-j", "runs.db", "-m", graph, "-o", "test_it.py")
+    source = Path("test_it.py").read_text()
+    assert "from wardrobe import Holder\n" in source
+    assert "recorded.run(Holder.graph)" in source
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"-m": "wardrobe:not_a_graph"}, "is an int, and no Graph"),
+        ({"-m": "wardrobe:nothing"}, "wardrobe has no nothing"),
+        ({"-m": "nowhere.at:all"}, "there is no module nowhere.at"),
+        ({"-m": "wardrobe:asking"}, "error "),
+        ({"-o": "tests/outfit.txt"}, "is no Python file"),
+        ({"abc": "bad"}, "is failed, and a test is made of one that has ended"),
+        ({"abc": "nobody"}, "no run is called nobody"),
+    ],
+)
+def test_what_cannot_become_a_test_is_refused_and_nothing_is_written(
+    changed, message, journal, capsys
+):
+    arguments = list(MAKE)
+    for name, value in changed.items():
+        at = arguments.index(name)
+        arguments[at + 1 if name.startswith("-") else at] = value
+    assert message in refused(capsys, *arguments)
+    assert not Path("tests").exists()
+
+
+def test_a_run_that_goes_another_way_today_does_not_become_a_test(journal, capsys, monkeypatch):
+    import wardrobe  # pyright: ignore[reportMissingImports]
+
+    async def other(self: Any) -> Any:
+        return wardrobe.Worn(items=["a hat"], warm=False, tags=set(), weather=None)
+
+    monkeypatch.setattr(wardrobe.Outfit, "__call__", other)
+    changed = bae.Graph(start=wardrobe.Morning)
+    monkeypatch.setattr(wardrobe, "graph", changed)
+    error = refused(capsys, *MAKE)
+    assert "a hat" in error
+    assert "bae-replay-diverged" in error
+    assert not Path("tests").exists()
+
+
+# --- the code of tests ---------------------------------------------------------------------------
+
+
+def test_every_value_is_written_as_code_that_means_it_and_fits_the_line():
+    values: list[Any] = [
+        "short",
+        'with "quotes"',
+        "it's",
+        "both ' and \"",
+        "lines\nand\ttabs\\",
+        "long " * 40,
+        "x" * 300,
+        "\u2028\u00e9\x00" * 60,
+        ["a" * 30, "b" * 30, "c" * 30],
+        {"key": {"deeper": ["x" * 40, "y" * 40]}, "other": None},
+        {1: "one", "two": (2,), "three": ()},
+        {"b", "a"},
+        frozenset({1, 2}),
+        set(),
+        [[[]], {}, True, 1.5, -3],
+        {"text": "word " * 60},
+        ["word " * 30],
+    ]
+    for value in values:
+        code = f"    assert x == {literal(value, 16, 4)}"
+        assert eval(literal(value, 16, 4)) == value
+        assert max(map(len, code.splitlines())) <= 88, code
+        compile(dedent(code), "x", "exec")
+
+
+def test_a_graph_is_written_as_the_code_that_makes_it():
+    assert GraphName("a.b", "c.d").code == "c.d"
+    assert GraphName("a.b", "make", "function").code == "make()"
+    assert GraphName("a.b", "First", "node").code == "Graph(start=First)"

@@ -1,0 +1,716 @@
+"""Files with one mistake each, as somebody new to bae would write them: what `bae check` must say
+of each, and at which line. The line that is wrong ends in `# here`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from textwrap import dedent
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A file, the code of what is wrong with it, and what must be said so that it can be mended
+    without reading any source."""
+
+    name: str
+    code: str
+    source: str
+    said: tuple[str, ...]
+    severity: Literal["error", "warning", "note", "import"] = "error"
+    future: bool = True
+    options: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The whole file."""
+        first = "from __future__ import annotations\n" if self.future else ""
+        return first + HEAD + dedent(self.source)
+
+    @property
+    def line(self) -> int | None:
+        """The number of the line that is wrong."""
+        lines = self.text.splitlines()
+        return next((i for i, each in enumerate(lines, 1) if each.endswith("# here")), None)
+
+
+HEAD = """
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from bae import LM, Dep, Gate, Graph, Map, Node, NodeConfig, Recall
+
+
+class Answer(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+def get_name() -> str:
+    return "Ana"
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+class Mood(BaseModel):
+    word: str
+
+
+"""
+
+
+def field(written: str, *, before: str = "", more: str = "") -> str:
+    """A start node with one field that is wrong."""
+    return f"""{dedent(before)}
+class Ask(Node):
+    {more or "question: str"}
+    {written}  # here
+
+    async def __call__(self) -> Answer: ...
+
+
+graph = Graph(start=Ask)
+"""
+
+
+def route(written: str, *, before: str = "", end: str = "") -> str:
+    """A start node whose way on is wrong."""
+    return f"""{dedent(before)}
+class Ask(Node):
+    question: str
+
+    {written}: ...  # here
+
+
+graph = Graph(start=Ask{end})
+"""
+
+
+def later(written: str, *, asks: str = "question: str") -> str:
+    """A second node with a field that is wrong."""
+    return f"""
+class Ask(Node):
+    {asks}
+
+    async def __call__(self) -> Wear: ...
+
+
+class Wear(Node):
+    {written}  # here
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Ask)
+"""
+
+
+ROUTES = [
+    Mistake(
+        "no return type",
+        "bae-route-unannotated",
+        route("async def __call__(self)"),
+        ("Ask.__call__", "no return annotation", "write `-> NextNode`, or `-> None`"),
+    ),
+    Mistake(
+        "returns text",
+        "bae-route-not-a-node",
+        route("async def __call__(self) -> Answer | str"),
+        ("returns str, which is not a Node", "or None to end the run"),
+    ),
+    Mistake(
+        "returns any node",
+        "bae-route-not-a-node",
+        route("async def __call__(self) -> Node"),
+        ("returns Node, which is not a node class of its own",),
+    ),
+    Mistake(
+        "two of one name",
+        "bae-route-same-name",
+        route(
+            "async def __call__(self) -> Answer | Other",
+            before="""
+            def make():
+                class Answer(Node):
+                    async def __call__(self) -> None: ...
+
+                return Answer
+
+
+            Other = make()
+            """,
+        ),
+        ("two classes named Answer", "rename one of them"),
+    ),
+    Mistake(
+        "no call",
+        "bae-node-without-call",
+        "class Ask(Node):  # here\n    question: str\n\n\ngraph = Graph(start=Ask)\n",
+        ("has no __call__", "write `async def __call__(self) -> NextNode: ...`"),
+    ),
+    Mistake(
+        "parameter",
+        "bae-node-parameter",
+        route("async def __call__(self, heat: float) -> Answer"),
+        ("nothing can fill its parameter heat", "make other values fields of the node"),
+    ),
+    Mistake(
+        "loop without end",
+        "bae-loop-endless",
+        """
+        class Draft(Node):  # here
+            text: str
+
+            async def __call__(self) -> Review: ...
+
+
+        class Review(Node):
+            verdict: str
+
+            async def __call__(self) -> Draft: ...
+
+
+        graph = Graph(start=Draft)
+        """,
+        ("Draft -> Review -> Draft", "no exit", "let one of its nodes return None"),
+        "warning",
+    ),
+    Mistake(
+        "end out of reach",
+        "bae-end-unreachable",
+        route("async def __call__(self) -> None", end=", end=(Ask, Answer)").replace("# here", ""),
+        ("Answer", "cannot be reached from Ask", "take it out of end="),
+    ),
+    Mistake(
+        "end that goes on",
+        "bae-end-not-terminal",
+        """
+        class Ask(Node):  # here
+            question: str
+
+            async def __call__(self) -> Answer: ...
+
+
+        graph = Graph(start=Ask, end=(Ask, Answer))
+        """,
+        ("no run can end there", "name where the graph ends: Answer"),
+    ),
+    Mistake(
+        "end left out",
+        "bae-end-incomplete",
+        """
+        class Ask(Node):  # here
+            question: str
+
+            async def __call__(self) -> Answer | None: ...
+
+
+        graph = Graph(start=Ask, end=Answer)
+        """,
+        ("the graph can end there", "write end=(Ask, Answer)"),
+    ),
+    Mistake(
+        "misspelt way on",
+        "bae-hint-unresolved",
+        route("async def __call__(self) -> Anser"),
+        ("Ask.__call__", "'Anser' cannot be resolved", "did you mean Answer?"),
+    ),
+    Mistake(
+        "no type at all",
+        "bae-hint-unresolved",
+        route("async def __call__(self) -> Answer[int]"),
+        ("cannot be evaluated: TypeError", "write a type that exists"),
+    ),
+    Mistake(
+        "LM of no name",
+        "bae-lm-type",
+        """
+        class Ask(Node):  # here
+            node_config = NodeConfig(lm="clade-cli")
+            question: str
+
+            async def __call__(self) -> Answer: ...
+
+
+        graph = Graph(start=Ask)
+        """,
+        ("there is no LM named 'clade-cli'", "did you mean 'claude-cli'?"),
+    ),
+    Mistake(
+        "LM that is none",
+        "bae-lm-type",
+        """
+        class Ask(Node):  # here
+            node_config = NodeConfig(lm=3)
+            question: str
+
+            async def __call__(self) -> Answer: ...
+
+
+        graph = Graph(start=Ask)
+        """,
+        ("lm=3 is no LM", 'pass a name such as lm="local"'),
+    ),
+]
+FIELDS = [
+    Mistake(
+        "misspelt type",
+        "bae-hint-unresolved",
+        field("mood: Moood"),
+        ("Ask.mood", "'Moood' cannot be resolved", "did you mean Mood?"),
+    ),
+    Mistake(
+        "imported for checkers",
+        "bae-hint-unresolved",
+        field(
+            "price: Decimal",
+            before="""
+            from typing import TYPE_CHECKING
+
+            if TYPE_CHECKING:
+                from decimal import Decimal
+
+            """,
+        ),
+        ("Ask.price", "'Decimal'", "an import under `if TYPE_CHECKING:` is not there at run time"),
+    ),
+    Mistake(
+        "two sources",
+        "bae-field-sources",
+        field("name: Annotated[str, Dep(get_name), Recall()]"),
+        ("has Dep and Recall", "keep one"),
+    ),
+    Mistake(
+        "without parentheses",
+        "bae-field-bare",
+        later("again: Annotated[str, Recall]"),
+        ("the class Recall for a source", "write Recall(…) with its parentheses"),
+    ),
+    Mistake(
+        "source as default",
+        "bae-field-default",
+        field("name: str = Dep(get_name)"),
+        ("has a Dep for its default", "Annotated[…, Dep(…)]"),
+    ),
+    Mistake(
+        "source inside the type",
+        "bae-field-buried",
+        field("name: Annotated[str, Dep(get_name)] | None"),
+        ("inside its type", "put Annotated outermost"),
+    ),
+    Mistake(
+        "source in a model",
+        "bae-field-buried",
+        field(
+            "inner: Inner",
+            before="""
+            class Inner(BaseModel):
+                name: Annotated[str, Dep(get_name)]
+
+
+            """,
+        ),
+        ("Inner.name has a source", "Inner is a model, and no Node", "make Inner a Node"),
+    ),
+    Mistake(
+        "nothing JSON can say",
+        "bae-field-no-schema",
+        "class Line:\n    pass\n\n" + later("line: Line"),
+        ("the LM is to fill it, but Line has no JSON schema\n", "Annotated[…, Dep(…)]"),
+    ),
+    Mistake(
+        "recall at the start",
+        "bae-recall-start",
+        field("mood: Annotated[Mood, Recall()]"),
+        ("there is no trace before it", "have the caller give the value, or use Dep"),
+    ),
+    Mistake(
+        "recall of nothing",
+        "bae-recall-path",
+        later("mood: Annotated[Mood, Recall()]"),
+        ("no Mood on the path Ask -> Wear", "fill a Mood before Wear"),
+    ),
+    Mistake(
+        "recall of a number",
+        "bae-recall-path",
+        later("size: Annotated[int, Recall()]"),
+        ("no int on the path", "fill an int before Wear"),
+    ),
+    Mistake(
+        "recall of a dep",
+        "bae-recall-path",
+        later("name: Annotated[str, Recall()]", asks="name: Annotated[str, Dep(get_name)]"),
+        ("Ask.name is one, but comes from Dep, which Recall skips", "use the same Dep here"),
+    ),
+    Mistake(
+        "recall that may fail",
+        "bae-recall-unsure",
+        later("mood: Annotated[Mood, Recall()]", asks="mood: Mood | int"),
+        ("may find no Mood", "hold nothing but a Mood there"),
+        "warning",
+    ),
+    Mistake(
+        "recall of one of two",
+        "bae-recall-ambiguous",
+        later("mood: Annotated[Mood, Recall()]", asks="before: Mood\n    after: Mood"),
+        ("Ask holds a Mood in before, after; before is taken", "name the field as the one"),
+        "warning",
+    ),
+]
+CALLS = [
+    Mistake(
+        "dep of another type",
+        "bae-dep-type",
+        field("number: Annotated[int, Dep(get_name)]"),
+        ("is int, but get_name returns str", "declare the field str"),
+    ),
+    Mistake(
+        "dep of a dep of another type",
+        "bae-dep-type",
+        field(
+            "number: Annotated[int, Dep(count)]",
+            before="""
+            def count(name: Annotated[int, Dep(get_name)]) -> int:
+                return name
+
+
+            """,
+        ),
+        ("count(name) takes int, but get_name returns str", "annotate the parameter str"),
+    ),
+    Mistake(
+        "dep that does not say",
+        "bae-dep-unannotated",
+        field("number: Annotated[int, Dep(count)]", before="def count():\n    return 1\n\n"),
+        ("count does not say what it returns", "write `def count(…) -> int`"),
+    ),
+    Mistake(
+        "dep that cannot say",
+        "bae-dep-unannotated",
+        field("number: Annotated[int, Dep(lambda: 1)]"),
+        ("<lambda> does not say", "give Dep a function with a return annotation"),
+        "warning",
+    ),
+    Mistake(
+        "dep with a parameter",
+        "bae-dep-unfilled",
+        field(
+            "number: Annotated[int, Dep(count)]",
+            before="def count(city: str) -> int:\n    return 1\n\n",
+        ),
+        ("nothing can fill the parameter city of count", "Annotated[…, Dep(…)] or LM"),
+    ),
+    Mistake(
+        "dep that wants a field",
+        "bae-dep-unfilled",
+        field(
+            "number: Annotated[int, Dep(count)]",
+            before="def count(question: str) -> int:\n    return 1\n\n",
+        ),
+        ("the parameter question of count", "a Dep sees no field of its node"),
+    ),
+    Mistake(
+        "recall in a function",
+        "bae-dep-unfilled",
+        field(
+            "number: Annotated[int, Dep(count)]",
+            before="def count(mood: Annotated[Mood, Recall()]) -> int:\n    return 1\n\n",
+        ),
+        ("count(mood) is annotated Recall", "put the Recall on a field of the node"),
+    ),
+    Mistake(
+        "graph that wants a field",
+        "bae-dep-unfilled",
+        field(
+            "told: Annotated[Answer, Dep(Sub)]",
+            before="""
+            class Sub(Node):
+                topic: str
+
+                async def __call__(self) -> Answer: ...
+
+
+            """,
+        ),
+        ("nobody gives the start node", "its field topic", "give topic a Dep"),
+    ),
+    Mistake(
+        "misspelt in a function",
+        "bae-hint-unresolved",
+        field(
+            "number: Annotated[int, Dep(count)]",
+            before="def count() -> Nmber:\n    return 1\n\n",
+        ),
+        ("count: the name 'Nmber' cannot be resolved",),
+    ),
+    Mistake(
+        "functions in a circle",
+        "bae-dep-cycle",
+        field(
+            "egg: Annotated[str, Dep(lay)]",
+            before="""
+            def lay(hen: Annotated[str, Dep(hatch)]) -> str:
+                return "egg"
+
+
+            def hatch(egg: Annotated[str, Dep(lay)]) -> str:
+                return "hen"
+
+
+            """,
+        ),
+        ("wait for each other: lay -> hatch -> lay", "break the circle"),
+    ),
+    Mistake(
+        "graph in itself",
+        "bae-dep-cycle",
+        """
+        class Ask(Node):
+            async def __call__(self) -> Again: ...
+
+
+        class Again(Node):
+            more: Annotated[Answer, Dep(Ask)]  # here
+
+            async def __call__(self) -> Answer: ...
+
+
+        graph = Graph(start=Ask)
+        """,
+        ("the graph is a dependency of itself", "a graph cannot wait for its own result"),
+    ),
+    Mistake(
+        "options that differ",
+        "bae-dep-options",
+        field(
+            "again: Annotated[str, Dep(get_name)]",
+            more="name: Annotated[str, Dep(get_name, timeout=5)]",
+        ),
+        ("get_name with other options than Ask.name", "give both the same options"),
+        "warning",
+    ),
+    Mistake(
+        "map over nothing",
+        "bae-map-over",
+        field(
+            'doubled: Annotated[list[int], Map(double, over="number")]', more="numbers: list[int]"
+        ),
+        ("maps over 'number', and Ask has no such field (it has: numbers)",),
+    ),
+    Mistake(
+        "map over one",
+        "bae-map-over",
+        field('doubled: Annotated[list[int], Map(double, over="number")]', more="number: int"),
+        ("which is int and no list", "declare number a list"),
+    ),
+    Mistake(
+        "map over itself",
+        "bae-map-over",
+        field('doubled: Annotated[list[int], Map(double, over="doubled")]'),
+        ("maps over itself",),
+    ),
+    Mistake(
+        "map of other items",
+        "bae-map-item",
+        field('doubled: Annotated[list[int], Map(double, over="words")]', more="words: list[str]"),
+        ("double(number) takes int, but the items are str", "annotate number as str"),
+    ),
+    Mistake(
+        "map of two parameters",
+        "bae-map-item",
+        field(
+            'sums: Annotated[list[int], Map(add, over="numbers")]',
+            more="numbers: list[int]",
+            before="def add(one: int, other: int) -> int:\n    return one + other\n\n",
+        ),
+        ("its free parameters are: one, other", "leave exactly one"),
+    ),
+    Mistake(
+        "map into one",
+        "bae-dep-type",
+        field('doubled: Annotated[int, Map(double, over="numbers")]', more="numbers: list[int]"),
+        ("Map makes a list of what double returns", "declare the field list[int]"),
+    ),
+]
+DURABLE = [
+    Mistake(
+        "nothing a journal can hold",
+        "bae-journal-field",
+        "class Line:\n    pass\n\n" + field("line: Line"),
+        ("a journal cannot keep it", "make it a Dep"),
+        options=("--durable",),
+    ),
+    Mistake(
+        "made anew",
+        "bae-journal-live",
+        "class Line:\n    pass\n\n\ndef dial() -> Line:\n    return Line()\n\n"
+        + field("line: Annotated[Line, Dep(dial)]"),
+        ("it is made anew when a run is resumed",),
+        "note",
+        options=("--durable",),
+    ),
+    Mistake(
+        "a secret",
+        "bae-journal-withheld",
+        "from pydantic import SecretStr\n\n" + field("token: SecretStr"),
+        ("a journal does not write it", "resume(given={…})"),
+        "note",
+        options=("--durable",),
+    ),
+]
+IMPORTS = [
+    Mistake(
+        "sync body",
+        "bae-node-sync-call",
+        "class Ask(Node):  # here\n    def __call__(self) -> Answer: ...\n",
+        ("Ask.__call__ is not a coroutine function", "write `async def __call__(self) -> …`"),
+        "import",
+    ),
+    Mistake(
+        "config that is none",
+        "bae-node-config",
+        'class Ask(Node):  # here\n    node_config = {"lm": "local"}\n',
+        ("no NodeConfig", 'write `node_config = NodeConfig(lm="…")`'),
+        "import",
+    ),
+    Mistake(
+        "syntax",
+        "bae-module-failed",
+        "class Ask(Node)  # here\n    question: str\n",
+        ("SyntaxError", "expected ':'"),
+        "import",
+    ),
+    Mistake(
+        "package that is not there",
+        "bae-module-failed",
+        "import numpyy  # here\n",
+        ("No module named 'numpyy'", "install what has the module numpyy"),
+        "import",
+    ),
+    Mistake(
+        "node for a class",
+        "bae-module-failed",
+        'graph = Graph(start=Answer(text=""))  # here\n',
+        ("Graph takes Node classes, not Answer(text='')",),
+        "import",
+    ),
+    Mistake(
+        "no annotation",
+        "bae-module-failed",
+        'class Ask(Node):  # here\n    question = ""\n',
+        ("A non-annotated attribute was detected: `question = ''`",),
+        "import",
+    ),
+    Mistake(
+        "bound that is none",
+        "bae-module-failed",
+        'class Ask(Node):  # here\n    number: int = Field(gt="a")\n',
+        ("'gt' must be coercible to an integer",),
+        "import",
+    ),
+    Mistake(
+        "program that ends",
+        "bae-module-failed",
+        "import sys\n\nsys.exit(3)  # here\n",
+        ('put what runs the program under if __name__ == "__main__":',),
+        "import",
+    ),
+    Mistake(
+        "no graph",
+        "bae-module-no-graph",
+        "class Ask(Node):\n    async def __call__(self) -> Answer: ...\n",
+        ("neither `graph` nor `create_graph()`", "write graph = Graph(start=YourFirstNode)"),
+        "import",
+    ),
+    Mistake(
+        "graph of another name",
+        "bae-module-no-graph",
+        "refunds = Graph(start=Answer)\n",
+        ("neither `graph` nor `create_graph()`", "name a graph: app.py:refunds"),
+        "import",
+    ),
+    Mistake(
+        "graph that is text",
+        "bae-module-no-graph",
+        'graph = "Answer"\n',
+        ("app.py:graph is a str, and no Graph",),
+        "import",
+    ),
+    Mistake(
+        "graph that wants something",
+        "bae-module-no-graph",
+        "def create_graph(kind):\n    return Graph(start=Answer)\n",
+        ("wants arguments", "missing a required argument: 'kind'", "give its parameters defaults"),
+        "import",
+    ),
+    Mistake(
+        "graph to be awaited",
+        "bae-module-no-graph",
+        "async def create_graph():\n    return Graph(start=Answer)\n",
+        ("is an async function", "make it a plain one"),
+        "import",
+    ),
+    Mistake(
+        "graph forgotten",
+        "bae-module-no-graph",
+        "def create_graph():\n    Graph(start=Answer)\n",
+        ("app.py:create_graph() returned None, and no Graph",),
+        "import",
+    ),
+    Mistake(
+        "graph that fails",
+        "bae-module-failed",
+        "def create_graph():\n    return Graph(start=1 // 0)  # here\n",
+        ("app.py:create_graph() could not be imported", "ZeroDivisionError"),
+        "import",
+    ),
+]
+BEFORE_3_14 = [
+    Mistake(
+        "class further down",
+        "bae-module-failed",
+        """
+        class Ask(Node):
+            async def __call__(self) -> Later: ...  # here
+
+
+        class Later(Node):
+            async def __call__(self) -> None: ...
+
+
+        graph = Graph(start=Ask)
+        """,
+        ("name 'Later' is not defined", "write `from __future__ import annotations`"),
+        "import",
+        future=False,
+    ),
+    Mistake(
+        "name that is nowhere",
+        "bae-module-failed",
+        "def get() -> Nowhere:  # here\n    return 1\n",
+        ("name 'Nowhere' is not defined", "mend what stands there"),
+        "import",
+        future=False,
+    ),
+    Mistake(
+        "dep that is text",
+        "bae-module-failed",
+        'class Ask(Node):\n    name: Annotated[str, Dep("get_name")]  # here\n',
+        ("Dep('get_name'): give it something to call: a function",),
+        "import",
+        future=False,
+    ),
+    Mistake(
+        "gate without a question",
+        "bae-module-failed",
+        "class Ask(Node):\n    fine: Annotated[bool, Gate()]  # here\n",
+        ("missing 1 required positional argument: 'question'",),
+        "import",
+        future=False,
+    ),
+]
+"""Until Python 3.14 annotations are evaluated where they stand, and from then on when asked for."""
