@@ -34,6 +34,10 @@ class Marks:
     """What parts the name from the fields."""
     joints: dict[str, str]
     """For each side of a box, how the rule joins it at the left and at the right."""
+    listed: dict[ArrowKind, str]
+    """What stands for an arrow in a list."""
+    dots: str
+    """Where text was cut."""
 
 
 def _line(across: str, down: str, corners: str) -> dict[int, str]:
@@ -68,6 +72,8 @@ UNICODE: Final = Marks(
     holds="┃",
     rule="─",
     joints={"│": "├┤", "║": "╟╢", "┃": "┠┨"},
+    listed={"certain": "→", "code": "→", "lm": "⇢"},
+    dots="…",
 )
 ASCII: Final = Marks(
     lines={
@@ -84,6 +90,8 @@ ASCII: Final = Marks(
     holds="I",
     rule="-",
     joints={"|": "++", "#": "##", "I": "II"},
+    listed={"certain": "->", "code": "->", "lm": "..>"},
+    dots="...",
 )
 
 

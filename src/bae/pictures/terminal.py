@@ -4,13 +4,13 @@ otherwise a list that names every arrow."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from bae.pictures.canvas import ASCII, UNICODE, Canvas, Marks, Piece
 from bae.pictures.contents import ArrowKind, Box, Picture, Shown
 from bae.pictures.layout import Size, Spacing, arrange
-from bae.pictures.texts import cells, cut
+from bae.pictures.texts import cells, cut, in_ascii
 
 Direction = Literal["TD", "LR"]
 
@@ -58,6 +58,8 @@ def draw_text(
     """The picture in at most `width` columns. Where boxes and lines would need more, or with
     `compact`, it is a list."""
     marks = ASCII if ascii_only else UNICODE
+    if ascii_only:
+        picture = _spelled(picture)
     rows: list[Sequence[Piece]] = []
     boxed: list[Picture] = []
     for each in picture.all:
@@ -68,21 +70,46 @@ def draw_text(
         drawn = None if compact else _boxes(each, width, fields, direction, marks)
         if drawn is not None:
             boxed.append(each)
-        rows += drawn if drawn is not None else _list(each, width, fields)
+        rows += drawn if drawn is not None else _list(each, width, fields, marks)
     if boxed:
         rows += _legend(boxed, marks, width)
-    if ascii_only:
-        rows = [[(_ascii(text), role) for text, role in row] for row in rows]
-    return Drawing(tuple(tuple(_fitted(row, width)) for row in rows))
+    return Drawing(tuple(tuple(_fitted(row, width, marks)) for row in rows))
 
 
-def _fitted(row: Sequence[Piece], width: int) -> Sequence[Piece]:
+def _spelled(picture: Picture) -> Picture:
+    """The picture with all its text in ASCII, before anything is measured or cut."""
+    return replace(
+        picture,
+        name=in_ascii(picture.name),
+        boxes=tuple(
+            replace(
+                box,
+                name=in_ascii(box.name),
+                apart=in_ascii(box.apart),
+                fields=tuple(
+                    replace(
+                        field,
+                        name=in_ascii(field.name),
+                        type=in_ascii(field.type),
+                        origin=in_ascii(field.origin),
+                    )
+                    for field in box.fields
+                ),
+            )
+            for box in picture.boxes
+        ),
+        used_by=tuple(in_ascii(each) for each in picture.used_by),
+        inner=tuple(_spelled(each) for each in picture.inner),
+    )
+
+
+def _fitted(row: Sequence[Piece], width: int, marks: Marks) -> Sequence[Piece]:
     """A row without what is beyond the last column."""
     if sum(cells(text) for text, _ in row) <= width:
         return row
     kept: list[Piece] = []
     for text, role in row:
-        kept.append((cut(text, width), role))
+        kept.append((cut(text, width, marks.dots), role))
         width -= cells(text)
         if width <= 0:
             break
@@ -102,7 +129,7 @@ def _boxes(
     across = direction == "LR"
     loops = {a for a, b in picture.edges if a == b}
     for widest in WIDEST:
-        texts = [_text(box, min(widest, width - 4), fields) for box in picture.boxes]
+        texts = [_text(box, min(widest, width - 4), fields, marks) for box in picture.boxes]
         sizes: list[Size] = []
         for place, text in enumerate(texts):
             inner = max(sum(cells(piece) for piece, _ in row) for row in text)
@@ -133,9 +160,9 @@ def _write(canvas: Canvas, x: int, y: int, text: list[list[Piece]]) -> None:
             column += cells(piece)
 
 
-def _text(box: Box, widest: int, fields: bool) -> list[list[Piece]]:
+def _text(box: Box, widest: int, fields: bool, marks: Marks) -> list[list[Piece]]:
     """The rows of a box: its name, and a row for each field."""
-    rows = [_title(box, widest)]
+    rows = [_title(box, widest, marks)]
     if not fields:
         return rows
     names = {field: f"{field.name}: {field.type}" for field in box.fields}
@@ -150,12 +177,12 @@ def _text(box: Box, widest: int, fields: bool) -> list[list[Piece]]:
         source = "LM" if field.source == "lm" else field.source
         row: list[Piece] = [(source.ljust(sources), f"source-{field.source}"), ("  ", "")]
         if not field.origin:
-            row += _named(field, cut(name, room))
+            row += _named(field, cut(name, room, marks.dots))
         else:
-            said = cut(name, column)
+            said = cut(name, column, marks.dots)
             row += _named(field, said)
             row.append((" " * (column - cells(said) + 2), ""))
-            row.append((cut(field.origin, room - column - 2), "origin"))
+            row.append((cut(field.origin, room - column - 2, marks.dots), "origin"))
         rows.append(row)
     return rows
 
@@ -164,14 +191,14 @@ def _named(field: Shown, said: str) -> list[Piece]:
     return [(said[: len(field.name)], "field"), (said[len(field.name) :], "type")]
 
 
-def _title(box: Box, widest: int) -> list[Piece]:
+def _title(box: Box, widest: int, marks: Marks) -> list[Piece]:
     tags = _tags(box)
     room = widest - sum(cells(tag) + 2 for tag, _ in tags)
-    title: list[Piece] = [(cut(box.name, room), "name")]
+    title: list[Piece] = [(cut(box.name, room, marks.dots), "name")]
     if box.apart:
         left = room - cells(box.name) - 2
         if left > 4:
-            title.append((f"  {cut(box.apart, left)}", "note"))
+            title.append((f"  {cut(box.apart, left, marks.dots)}", "note"))
     for tag, role in tags:
         title.append((f"  {tag}", role))
     return title
@@ -214,7 +241,7 @@ def _sample(marks: Marks, kind: ArrowKind) -> str:
     return marks.tails[kind][2] + marks.lines[kind][10] * 2 + marks.heads[2]
 
 
-def _list(picture: Picture, width: int, fields: bool) -> list[list[Piece]]:
+def _list(picture: Picture, width: int, fields: bool, marks: Marks) -> list[list[Piece]]:
     """Every box under the one before it, with its fields and its arrows."""
     names = {
         box.id: f"{box.name} ({box.apart})" if box.apart else box.name for box in picture.boxes
@@ -229,14 +256,13 @@ def _list(picture: Picture, width: int, fields: bool) -> list[list[Piece]]:
             title.append((f"  {tag}", role))
         rows.append(title)
         if fields:
-            rows += [[("  ", ""), *row] for row in _text(box, width - 2, True)[1:]]
+            rows += [[("  ", ""), *row] for row in _text(box, width - 2, True, marks)[1:]]
         for arrow in picture.arrows:
             if arrow.tail != box.id:
                 continue
-            sign = "⇢" if arrow.kind == "lm" else "→"
             back = places[arrow.head] <= places[arrow.tail]
             row: list[Piece] = [
-                (f"  {sign} ", f"arrow-{arrow.kind}"),
+                (f"  {marks.listed[arrow.kind]} ", f"arrow-{arrow.kind}"),
                 (names[arrow.head], "name"),
             ]
             said = "again" if arrow.head == arrow.tail else "back" if back else ""
@@ -245,21 +271,3 @@ def _list(picture: Picture, width: int, fields: bool) -> list[list[Piece]]:
                 row.append((f"  {', '.join(notes)}", "note"))
             rows.append(row)
     return rows
-
-
-_PLAIN: Final = {
-    "…": "...",
-    "←": "<-",
-    "→": "->",
-    "⇢": "..>",
-    "“": '"',
-    "”": '"',
-}
-
-
-def _ascii(text: str) -> str:
-    if text.isascii():
-        return text
-    for char, said in _PLAIN.items():
-        text = text.replace(char, said)
-    return text.encode("ascii", "backslashreplace").decode()

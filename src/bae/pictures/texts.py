@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import Final
+
+_SPELLED: Final = str.maketrans({"…": "...", "←": "<-", "→": "->", "“": '"', "”": '"'})
 
 
 def cells(text: str) -> int:
@@ -21,17 +24,25 @@ def cell_width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def cut(text: str, most: int) -> str:
+def cut(text: str, most: int, dots: str = "…") -> str:
     """A text of at most so many columns; dots show that some was left out."""
     if cells(text) <= most:
         return text
-    kept, width = "", 0
+    dots = dots[: max(most, 1)]
+    kept, width = "", len(dots)
     for c in text:
         width += cell_width(c)
-        if width > most - 1:
+        if width > most:
             break
         kept += c
-    return f"{kept.rstrip()}…"
+    return f"{kept.rstrip()}{dots}"
+
+
+def in_ascii(text: str) -> str:
+    """A text spelled with ASCII alone. It may come out longer, so spell before you measure."""
+    if text.isascii():
+        return text
+    return text.translate(_SPELLED).encode("ascii", "backslashreplace").decode()
 
 
 def plain(text: str) -> str:
