@@ -54,7 +54,8 @@ async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
 
 
 def get_journal(request: Request) -> Journal:
-    return request.app.state.journal
+    journal: Journal = request.app.state.journal
+    return journal
 
 
 def get_lm() -> LM | None:

@@ -219,7 +219,8 @@ def at_terminal(arguments: list[str], folder: Path) -> tuple[int, str]:
         contextlib.redirect_stderr(seen),
     ):
         code = main(arguments)
-    screen = pyte.Screen(COLUMNS, ROWS)
+    # A command to copy may be longer than the terminal is wide. A page can be scrolled.
+    screen = pyte.Screen(4 * COLUMNS, ROWS)
     pyte.Stream(screen).feed(seen.getvalue().replace("\n", "\r\n"))
     return code, tidy("\n".join(screen.display))
 
@@ -230,7 +231,7 @@ def tidy(text: str) -> str:
 
 
 VARYING = (
-    (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d)?"), "_date_"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d)?(?:[+-]\d\d:\d\d)?"), "_date_"),
     (re.compile(r"\b(?:[0-9a-f]{24}|[0-9a-f]{8})\b"), "_id_"),  # a run that nobody named
     (re.compile(r"[ ╴╶╸╺━─╱]*[╴╶╸╺━─╱]+[ ╴╶╸╺━─╱]*"), " "),  # bars are as long as it took
     (re.compile(r"(?: ·| in|,)? *\b\d+(?:\.\d+)?(?:e-\d+)? ?(?:µs|ms|s)\b"), ""),  # or not shown

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, Self
@@ -21,10 +21,13 @@ import pyte
 BOUND = 30.0  # seconds until a test that would wait for ever fails instead
 CTRL_C = "\x03"
 CTRL_D = "\x04"
+CTRL_Z = "\x1a"
 
-# The child makes the terminal its own, so that Ctrl-C there is a signal to it.
+# The child makes the terminal its own, so that Ctrl-C there is a signal to it, and one it heeds
+# also where the tests run in the background of a script, which ignores it.
 _TAKE = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "signal.signal(signal.SIGINT, signal.SIG_DFL); "
     "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
 
@@ -40,7 +43,9 @@ class Session:
         lines: int = 40,
         piped: bool = False,
         env: dict[str, str] | None = None,
+        program: Sequence[str] = ("-m", "bae"),
     ) -> None:
+        self._master: int | None
         self._master, self._slave = pty.openpty()
         size = struct.pack("HHHH", lines, columns, 0, 0)
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, size)
@@ -55,7 +60,7 @@ class Session:
         surroundings["PYTHONPATH"] = str(source)
         with open(self.stdout, "wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _TAKE, "-m", "bae", *arguments],
+                [sys.executable, "-c", _TAKE, *program, *arguments],
                 cwd=folder,
                 stdin=self._slave,
                 stdout=file if piped else self._slave,
@@ -71,7 +76,8 @@ class Session:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self._master)
+        if self._master is not None:
+            os.close(self._master)
         os.close(self._slave)
 
     def shows(self, *wanted: str) -> str:
@@ -91,7 +97,14 @@ class Session:
 
     def types(self, text: str) -> None:
         """Type; end a line with \\r."""
+        assert self._master is not None
         os.write(self._master, text.encode())
+
+    def hangs_up(self) -> None:
+        """Close the terminal, as with its window."""
+        if self._master is not None:
+            os.close(self._master)
+        self._master = None
 
     def ends(self) -> int:
         """Wait until the program is over; answers its exit code."""
@@ -124,8 +137,9 @@ class Session:
         return True
 
     def _read(self, end: float) -> bool:
-        ready, _, _ = select.select([self._master], [], [], max(0.0, end - monotonic()))
-        if not ready:
+        watched = [] if self._master is None else [self._master]
+        ready, _, _ = select.select(watched, [], [], max(0.0, end - monotonic()))
+        if not ready or self._master is None:
             return False
         try:
             data = os.read(self._master, 65536)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bae import LM, BaeLMError, Dep, DepError, Graph, Map, Node, NodeConfig, Usage
+from bae import LM, BaeLMError, Dep, Graph, Map, Node, NodeConfig, Usage
 from bae.exceptions import BudgetError, LimitError
 from bae.lm import (
     Answer,
@@ -486,9 +486,11 @@ async def test_a_quiet_budget_swallows_its_own_error_and_no_other():
         1 / 0
 
 
-async def test_a_quiet_budget_knows_its_error_under_that_of_a_dependency():
-    with pytest.raises(DepError), Budget(calls=2):
+async def test_a_budget_that_runs_out_in_a_dependency_is_raised_as_itself():
+    with pytest.raises(BudgetError, match="of 2 calls") as caught, Budget(calls=2):
         await Graph(start=Research).arun(Research(items=[1, 2, 3]), Paid())
+    assert caught.value.path is not None
+    assert caught.value.path.startswith(("Research.replies", "Research.helped"))
     with Budget(calls=2, quiet=True) as budget:
         await Graph(start=Research).arun(Research(items=[1, 2, 3]), Paid())
     assert budget.error is not None

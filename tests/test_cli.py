@@ -17,6 +17,8 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
+import typer
+
 import bae
 from bae import BaeError
 from bae.cli import main
@@ -236,8 +238,8 @@ def test_text_that_looks_like_markup_is_printed_as_it_is(
 
 @pytest.mark.parametrize(
     ("raised", "code"),
-    [(KeyboardInterrupt(), 130), (SystemExit(3), 3), (SystemExit("why"), 1), (SystemExit(), 0)],
-    ids=repr,
+    [(KeyboardInterrupt(), 130), (typer.Exit(3), 3), (typer.Exit(), 0)],
+    ids=["ctrl-c", "3", "0"],
 )
 def test_ways_to_end_have_their_exit_codes(
     failing: list[BaseException],
@@ -248,6 +250,15 @@ def test_ways_to_end_have_their_exit_codes(
     failing.append(raised)
     assert main(["version"]) == code
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [None, 0, 3, "why"])
+def test_code_that_says_sys_exit_does_not_say_how_the_command_came_out(
+    failing: list[BaseException], code: Any, capsys: pytest.CaptureFixture[str]
+):
+    failing.append(SystemExit(code))
+    assert main(["version"]) == 1
+    assert capsys.readouterr().err.startswith("error SystemExit")
 
 
 @pytest.mark.parametrize(
@@ -288,12 +299,34 @@ sys.exit(main({words!r}))
 
 
 @pytest.mark.once
+def test_streams_that_were_closed_are_stood_in_for(tmp_path: Path):
+    program = """
+import os, sys
+for number in (0, 1, 2):
+    os.close(number)
+sys.stdin = sys.stdout = sys.stderr = None
+from bae.cli import main
+code = main(["version"])
+file = os.open("file", os.O_CREAT | os.O_RDWR)
+os.system("echo into nothing")
+os._exit(40 + code if file > 2 and not os.path.getsize("file") else 1)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        check=False,
+    )
+    assert done.returncode == 40
+
+
+@pytest.mark.once
 def test_a_terminal_without_unicode_gets_what_it_can_show():
     done = python(
         "from bae.cli import main; main(['lm', 'list'])", env={"PYTHONIOENCODING": "ascii"}
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "export ANTHROPIC_API_KEY=?" in done.stdout or "ready    anthropic" in done.stdout
+    assert "export ANTHROPIC_API_KEY=\\u2026" in done.stdout or "ready    anthropic" in done.stdout
 
 
 # --- ways to call it ----------------------------------------------------------------------------

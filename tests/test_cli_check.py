@@ -147,7 +147,65 @@ def test_problems_are_laid_out_as_the_proof_itself_lays_them_out(
         "        fix: let one of its nodes return None or a node that leads out\n"
         "        app.py:7  [bae-loop-endless]\n"
         "app.py:graph: 1 node, 1 edge, no end: 1 warning\n"
+        "not reached: Answer, Refusal\n"
     )
+
+
+SPARE = """
+
+class Step(Node):
+    text: str
+
+
+class Old(Step):
+    async def __call__(self) -> None: ...
+
+
+class _Hidden(Node):
+    async def __call__(self) -> None: ...
+
+
+class Part(Node):
+    async def __call__(self) -> None: ...
+
+
+class Inside(Node):
+    async def __call__(self) -> None: ...
+
+
+class Whole(Node):
+    inside: Annotated[Inside, Dep(Inside)]
+
+    async def __call__(self) -> Part: ...
+
+
+other = Graph(start=Whole)
+"""
+
+
+def test_node_classes_that_no_graph_of_the_module_reaches_are_named_and_fail_nothing(
+    capsys: pytest.CaptureFixture[str],
+):
+    head = "from typing import Annotated\nfrom bae import Dep\nfrom elsewhere import Imported\n"
+    write(FINE, "elsewhere.py")
+    Path("elsewhere.py").write_text(FINE + "\n\nclass Imported(Ask): ...\n")
+    write(FINE.replace("from bae import", head + "from bae import") + SPARE)
+    assert main(["check", "app.py", "--strict"]) == 0
+    assert capsys.readouterr().out == (
+        "app.py:graph: 3 nodes, 2 edges, ends at Answer | Refusal: no problems\nnot reached: Old\n"
+    )
+    assert main(["check", "app.py", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["not_reached"] == ["Old"]
+
+
+def test_nothing_is_said_not_to_be_reached_where_a_wrong_return_type_is_why(
+    capsys: pytest.CaptureFixture[str],
+):
+    write(FINE.replace(" -> Answer | Refusal", ""))
+    assert main(["check", "app.py"]) == 1
+    said = capsys.readouterr().out
+    assert "not reached" not in said
+    assert "graph: 1 node, 0 edges, no end: 1 error\n" in said
 
 
 def test_warnings_fail_where_they_are_to(capsys: pytest.CaptureFixture[str]):
@@ -191,6 +249,7 @@ def test_what_a_script_reads_has_the_whole_proof(capsys: pytest.CaptureFixture[s
         "nodes": ["Ask"],
         "edges": [["Ask", "Ask"]],
         "ends": [],
+        "not_reached": ["Answer", "Refusal"],
         "broken_runs": [],
     }
     assert problem["code"] == "bae-loop-endless"

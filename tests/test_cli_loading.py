@@ -251,3 +251,23 @@ def test_an_error_of_bae_keeps_its_code_and_is_told_where_it_came_up():
     error = refused("app.py")
     assert error.code == "bae-node-sync-call"
     assert error.__notes__ == ["while app.py was imported, app.py:7"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a directory that is in use cannot go")
+def test_a_directory_that_is_gone_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for said in (None, "app.py", str(write_in(tmp_path))):
+        with pytest.raises(BaeError, match="is not there any more") as caught:
+            load(said)
+        assert caught.value.fix == "go to one that is, with cd"
+
+
+def write_in(folder: Path) -> Path:
+    file = folder / "app.py"
+    file.write_text(GRAPH)
+    return file

@@ -62,6 +62,22 @@ def test_a_project_is_written_with_the_next_steps_told(
         assert "@" not in Path("wardrobe", name).read_text("utf-8").replace(" @ file:", "")
 
 
+def test_where_pytest_is_missing_the_next_steps_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("BAE_LM", "local")
+    monkeypatch.setitem(sys.modules, "pytest", None)  # what Python takes for not installed
+    assert main(["new", "wardrobe"]) == 0
+    assert "  bae check\n  pip install pytest\n  pytest\n" in capsys.readouterr().out
+
+
+def test_a_new_project_says_first_what_it_does():
+    assert main(["new", "wardrobe"]) == 0
+    what = "a letter about a parcel, looks up the parcels and the rules, and either answers or"
+    for name in ("README.md", "wardrobe.py"):
+        assert what in Path("wardrobe", name).read_text("utf-8")[:200]
+
+
 def test_the_tests_of_a_new_project_pass():
     assert main(["new", "wardrobe"]) == 0
     done = subprocess.run(

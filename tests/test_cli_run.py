@@ -29,13 +29,14 @@ APP = """
 from __future__ import annotations
 
 from datetime import date
+from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, SecretStr
 
-from bae import Dep, Gate, Graph, Node
+from bae import LM, Dep, Gate, Graph, Node
 
 
 def log(line: str) -> None:
@@ -153,6 +154,29 @@ class Asked(Node):
     async def __call__(self) -> None: ...
 
 
+async def guess(lm: LM) -> int:
+    return (await lm.make(Complaint(text="wet"), Proposal)).euros
+
+
+class Guessed(Node):
+    euros: Annotated[int, Dep(guess)]
+
+    async def __call__(self) -> Paid:
+        return Paid()
+
+
+class Paid(Node):
+    amount: Annotated[Decimal, Gate("How much?")]
+
+    async def __call__(self) -> None: ...
+
+
+class Card(Node):
+    number: Annotated[SecretStr, Field(max_length=4), Gate("Which card?")]
+
+    async def __call__(self) -> None: ...
+
+
 class Client:
     pass
 
@@ -255,6 +279,7 @@ def test_json_is_one_object_with_the_result_the_trace_and_what_it_took(bae: Any)
         ("run", "app.py", "--set", "txt=a", "--json"),
         ("run", "app.py:Fragile", "--json"),
         ("runs", "resume", "nobody", "-m", "app.py", "--json"),
+        ("runs", "answer", "last", "-m", "app.py", "-j", "nowhere.db", "--json"),
     ],
 )
 def test_with_json_an_error_is_an_object_as_well_and_a_few_lines_on_stderr(
@@ -311,7 +336,7 @@ def test_start_fields_come_from_json_a_file_stdin_and_set(
 def test_a_set_value_is_json_where_the_field_takes_it_and_else_text(
     bae: Any, said: str, field: str, value: Any
 ) -> None:
-    needed = ["--set", "what=tea", "--set", "count=2", "--set", said]
+    needed = ["-i", '{"what": "tea", "count": 2}', "--set", said]
     done = bae("run", "app.py:orders", *needed, "--json")
     assert done.data["result"]["fields"][field] == value
 
@@ -338,7 +363,6 @@ def test_the_one_text_of_a_start_node_needs_no_quotes(bae: Any) -> None:
     [
         (["--set", "waht=tea"], ["Order has no field waht", "did you mean what?"]),
         (["-i", '{"waht": "tea"}'], ["Order has no field waht", "did you mean what?"]),
-        (["--set", "what"], ["--set what has no FIELD=VALUE"]),
         (["-i", "{what: tea}"], ["is not JSON", '"what"']),
         (["-i", "tea"], ["is not JSON"]),
         (["-i", "[1]"], ["is a list, and Order takes an object"]),
@@ -463,7 +487,7 @@ def test_a_run_that_waits_for_nobody_takes_no_answer(bae: Any) -> None:
     bae("run", "app.py:Countdown", "--set", "left=0", "--run-id", "r1")
     done = bae("runs", "answer", "r1", "-m", "app.py:Countdown")
     assert done.code == 1
-    assert "waits for nobody: it is ended" in done.err
+    assert "waits for nobody: it has ended" in done.err
 
 
 def test_a_failed_run_says_how_to_go_on_and_does_nothing_twice(bae: Any) -> None:
@@ -496,6 +520,55 @@ def test_a_budget_that_is_spent_says_which_limit_and_how_to_allow_more(bae: Any)
     assert "bae-budget-spent" in failed.err
     assert "0 of 0 calls" in failed.err
     assert bae(*failed.command("runs resume")).code == 3
+
+
+def test_a_budget_that_is_spent_in_a_dependency_says_so_too(bae: Any) -> None:
+    failed = bae("run", "app.py:Guessed", *LM, "--budget", "calls=0")
+    assert "bae-budget-spent" in failed.err
+    assert "Guessed.euros <- guess" in failed.err
+    again = failed.command("runs resume")
+    assert again[again.index("--budget") + 1] == "calls=1"
+    assert bae(*again).code == 3
+
+
+def test_an_answer_keeps_its_digits_and_a_run_may_be_called_like_an_option(bae: Any) -> None:
+    parked = bae("run", "app.py:Paid", "--run-id=-x")
+    words = parked.command("runs answer")
+    assert words[-3:-1] == ["-x", "Paid.amount"]
+    assert bae(*words[:-1], "0.10").out == "Paid\n  amount: 0.10\n"
+    assert bae("runs", "resume", "-m", "app.py:Paid", "--", "-x").code == 0
+
+
+def test_the_command_that_answers_with_a_secret_asks_for_it(bae: Any) -> None:
+    parked = bae("run", "app.py:Card", "--run-id", "r1")
+    words = parked.command("runs answer")
+    assert words == ["runs", "answer", "r1", "Card.number", "-m", "app.py:Card"]
+    nothing = bae(*words)
+    assert "no VALUE was given for Card.number" in nothing.err
+    assert "at a terminal" in nothing.err
+    wrong = bae(*words[:4], "hunter2", *words[4:])
+    assert wrong.code == 1
+    assert "hunter2" not in wrong.err
+
+
+@pytest.mark.parametrize("said", ["", " ", "last", "a\nb"])
+def test_a_run_is_called_what_can_be_typed(bae: Any, said: str) -> None:
+    done = bae("run", "app.py:Countdown", "--set", "left=0", f"--run-id={said}")
+    assert done.code == 2
+    assert "--run-id" in done.err
+    bae("run", "app.py:Countdown", "--set", "left=0", "--run-id", "r1")
+    forked = bae("runs", "fork", "r1", "--at", "0", f"--id={said}", "-m", "app.py:Countdown")
+    assert forked.code == 2
+
+
+def test_a_field_that_is_set_twice_is_refused_for_a_fork_and_on_resume(bae: Any) -> None:
+    bae("run", "app.py:Login", "--set", "token=hunter2", "--run-id", "r1")
+    twice = ("--set", "Login.token=a", "--set", "Login.token=b")
+    resumed = bae("runs", "resume", "r1", *twice, "-m", "app.py:Login")
+    assert "--set gives Login.token twice" in resumed.err
+    twice = ("--set", "tries=1", "--set", "tries=2")
+    forked = bae("runs", "fork", "r1", "--at", "0", *twice, "-m", "app.py:Login")
+    assert "--set gives tries twice" in forked.err
 
 
 @pytest.mark.parametrize(
@@ -617,7 +690,7 @@ class Shown(Node):
 
 @given(st.text())
 def test_whatever_is_typed_for_a_text_is_that_text_unless_it_is_a_text_in_json(text: str) -> None:
-    from bae.cli.typed import read
+    from bae.cli.start.typed import read
 
     try:
         said = json.loads(text)
@@ -640,7 +713,7 @@ def test_whatever_is_typed_for_a_text_is_that_text_unless_it_is_a_text_in_json(t
     )
 )
 def test_json_of_a_value_is_read_as_that_value(given: tuple[str, Any]) -> None:
-    from bae.cli.typed import read
+    from bae.cli.start.typed import read
 
     name, value = given
     assert read(Everything, name, json.dumps(value)).value == value
@@ -649,7 +722,7 @@ def test_json_of_a_value_is_read_as_that_value(given: tuple[str, Any]) -> None:
 def shown(*, width: int, terminal: bool) -> str:
     from rich.console import Console
 
-    from bae.cli.results import show
+    from bae.cli.running.results import show
 
     inner = Inner(name="a", parts=["x", "y"])
     node = Shown(
@@ -706,7 +779,7 @@ def test_a_result_at_a_terminal_fits_it_and_holds_nothing_that_the_terminal_woul
 async def test_a_line_is_read_in_a_thread_where_the_loop_cannot_watch_the_keyboard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from bae.cli.terminal_input import typed_line
+    from bae.cli.running.terminal_input import typed_line
 
     read, write = os.pipe()
     loop = asyncio.get_running_loop()

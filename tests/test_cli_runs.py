@@ -121,7 +121,7 @@ def test_a_run_is_told_from_its_start_to_its_end(journal, capsys):
     assert text.startswith("Morning, run abc123: ended\n")
     for part in (
         r'0  Morning\n +message  "ugh"   <- given',
-        r"1  Day   <- filled in .*; 1 call",
+        r"1  Day   <- filled in .*; 1 LM call",
         r'weather  {"degrees": 7, "day": "2026-03-01"}   <- get_weather',
         r'mood     "grumpy"   <- LM',
         r"2  Outfit   <- chosen among Outfit, Rest",
@@ -136,10 +136,10 @@ def test_a_run_is_told_from_its_start_to_its_end(journal, capsys):
     waiting = said(capsys, "show", "ask456", *DB)
     assert "sure      <- waits for a person: Are you sure?" in waiting
     assert "waits at 0:Ask.sure: Are you sure?" in waiting
-    assert waiting.endswith("answer with: bae runs answer ask456 -j runs.db\n")
+    assert waiting.endswith("answer with: bae runs answer ask456 -m MODULE -j runs.db\n")
     failed = said(capsys, "show", "bad789", *DB)
     assert "failed: " in failed
-    assert failed.endswith("go on with: bae runs resume bad789 -j runs.db\n")
+    assert failed.endswith("go on with: bae runs resume bad789 -m MODULE -j runs.db\n")
     assert "answer:" in said(capsys, "show", "abc123", *DB, "--full")
 
 
@@ -390,7 +390,7 @@ def test_a_gate_is_answered_and_the_run_left_to_whoever_goes_on(journal, capsys)
     runs(capsys, *asked, "true", *of)
     text = said(capsys, "show", "ask456", *DB)
     assert "(answered)" in text
-    assert text.endswith("go on with: bae runs resume ask456 -j runs.db\n")
+    assert text.endswith("go on with: bae runs resume ask456 -m MODULE -j runs.db\n")
     assert "(answered)" in said(capsys, "list", *DB)
     runs(capsys, *asked, "true", *of, code=1)
 
@@ -432,6 +432,12 @@ def test_a_run_that_goes_another_way_shows_the_difference_and_ends_with_1(
     assert "bae-replay-diverged" in error
     assert re.search(r"\+ +\"a hat\"", error)
     assert re.search(r"- +\"a thick jumper\"", error)
+    out, _ = runs(capsys, "replay", "abc", "-m", "wardrobe", "--json", *DB, code=1)
+    found = json.loads(out)
+    assert (found["run_id"], found["outcome"]) == ("abc123", "diverged")
+    assert found["trace"] == ["Morning", "Day", "Outfit", "Worn"]
+    assert found["error"].startswith("[bae-replay-diverged] ")
+    assert '"a hat"' in found["diff"]
 
 
 # --- the command line itself ---------------------------------------------------------------------
@@ -537,3 +543,65 @@ async def test_a_journal_is_opened_by_its_file_without_a_command_line(tmp_path):
         assert await runs_meant(recorded, "last") == []
     async with open_to_write(tmp_path / "new.db") as made:
         assert await runs_meant(made, "x") == []
+
+
+def test_a_long_line_of_a_node_goes_on_indented_at_a_terminal(journal, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("COLUMNS", "50")
+    out = re.sub(r"\x1b\[[0-9;]*m", "", said(capsys, "show", "abc123", *DB, "--no-timeline"))
+    assert "  2  Outfit   <- chosen among Outfit, Rest; filled" in out
+    assert re.search(r"\n         in .*; 2 LM calls\n", out), out
+    assert all(line.startswith(" ") for line in out.splitlines()[1:-2] if line)
+
+
+def test_times_have_the_zone_of_whoever_reads_them(journal, capsys, monkeypatch):
+    import time
+
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        listed, shown = said(capsys, "list", *DB), said(capsys, "show", "abc123", *DB)
+        why = said(capsys, "why", "abc123", "Day.mood", *DB)
+    time.tzset()
+    for each in (listed, shown, why):
+        assert re.search(r"\d\d:\d\d:\d\d\+09:00", each), each
+
+
+def test_ids_are_short_at_a_terminal_and_as_long_as_tells_them_apart(folder, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(folder))
+    import wardrobe  # pyright: ignore[reportMissingImports]
+
+    alike = ["0123456789abcdef00000000", "0123456789abcdff00000000", "fedcba98765432100000000f"]
+
+    async def write() -> None:
+        async with SQLiteJournal("runs.db") as journal:
+            for name in alike:
+                start = wardrobe.Ask.model_construct(question="?")
+                await wardrobe.asking.arun(start, journal=journal, run_id=name)
+
+    asyncio.run(write())
+    assert [line.split()[0] for line in said(capsys, "list", *DB).splitlines()[1:]] == alike[::-1]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR")
+    out = re.sub(r"\x1b\[[0-9;]*m", "", said(capsys, "list", *DB))
+    ids = [line.split()[0] for line in out.splitlines()[1:]]
+    assert ids == ["fedcba98", "0123456789abcdf", "0123456789abcde"]
+    assert "s ago" in out
+    assert not re.search(r"\d\d:\d\d", out)
+    for short in ids:
+        assert f"run {short}" in said(capsys, "show", short, *DB)
+
+
+def test_times_in_json_are_iso_with_an_offset_and_values_are_left_alone(journal, capsys):
+    listed = json.loads(said(capsys, "list", *DB, "--json"))[0]
+    shown = json.loads(said(capsys, "show", "abc123", *DB, "--json"))
+    why = json.loads(said(capsys, "why", "abc123", "Day.weather", *DB, "--json"))
+    for each in (listed["started"], shown["updated"], shown["work"][0]["start"], why["at"]):
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}[+-]\d\d:\d\d", each)
+    assert why["value"] == {"degrees": 7, "day": "2026-03-01"}
+
+    from bae.cli.runs.as_data import with_times
+
+    values = {"value": {"at": 5, "start": 1.5}, "seconds": 2.5, "deadline": None}
+    assert with_times(values) == values

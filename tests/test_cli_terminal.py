@@ -14,7 +14,7 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 pytest.importorskip("pyte")
 
-from terminal_session import CTRL_C, CTRL_D, Session
+from terminal_session import CTRL_C, CTRL_D, CTRL_Z, Session
 
 pytestmark = pytest.mark.once
 
@@ -135,6 +135,13 @@ class Patient(Node):
     async def __call__(self) -> None: ...
 
 
+class Named(Node):
+    name: Annotated[str, Gate("Who?")]
+    note: Annotated[str, Gate("What for?")]
+
+    async def __call__(self) -> None: ...
+
+
 def stuck() -> str:
     log("stuck begun")
     threading.Event().wait()  # nobody can stop a thread
@@ -164,6 +171,27 @@ class Deaf(Node):
 '''
 
 
+# A shell that has its job go on in the foreground whenever Enter is typed.
+SHELL = """
+import os, signal, sys
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+job = os.fork()
+if job == 0:
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execv(sys.executable, [sys.executable, "-m", "bae", *sys.argv[1:]])
+while True:
+    _, status = os.waitpid(job, os.WUNTRACED)
+    os.tcsetpgrp(0, os.getpgrp())
+    if not os.WIFSTOPPED(status):
+        sys.exit(os.waitstatus_to_exitcode(status))
+    input("the job is stopped")
+    os.tcsetpgrp(0, job)
+    os.killpg(job, signal.SIGCONT)
+"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "app.py").write_text(APP)
@@ -191,13 +219,15 @@ def test_fields_and_gates_are_asked_progress_is_shown_and_the_result_goes_to_std
     folder: Path,
 ) -> None:
     with Session(folder, "run", "app.py", piped=True) as terminal:
-        terminal.shows("topic", "What it is about.", "\n>")
+        terminal.shows("topic - What it is about.\ntopic (str):")
         terminal.types("umbrellas\r")
         terminal.shows("tone", "dry | warm", "Enter for dry")
         terminal.types("wet\r")
         terminal.shows("does not fit", "'dry' or 'warm'")
         terminal.types("WARM\r")
-        terminal.shows("Print it?", "Review.approved", "Umbrellas keep rain off.", "[y/n] >")
+        terminal.shows(
+            "Print it?", "Review.approved", "Umbrellas keep rain off.", "approved (y/n):"
+        )
         terminal.types("perhaps\r")
         terminal.shows("valid boolean")
         terminal.types("y\r")
@@ -250,11 +280,11 @@ def test_ctrl_d_at_a_gate_leaves_the_run_waiting_and_keeps_what_was_answered(fol
         terminal.types(CTRL_D)
         assert terminal.ends() == 3
         shown = terminal.shows("answer with: bae runs answer")
-        assert "Review.copies" in shown.partition("waits for an answer")[2]
-        assert "Review.approved" not in shown.partition("waits for an answer")[2]
+        assert "Review.copies" in shown.rpartition("waits for an answer")[2]
+        assert "Review.approved" not in shown.rpartition("waits for an answer")[2]
         assert terminal.is_as_it_was
     with Session(folder, "runs", "answer", "-m", "app.py") as terminal:
-        terminal.shows("How many copies?", "\n>")
+        terminal.shows("How many copies?", "\ncopies (int):")
         terminal.types("7\r")
         assert terminal.ends() == 0
         terminal.shows("Printed", "7")
@@ -287,7 +317,7 @@ def test_a_second_ctrl_c_ends_at_once_what_does_not_listen_to_the_first(folder: 
 
 def test_a_secret_is_not_shown_while_it_is_typed_nor_afterwards(folder: Path) -> None:
     with Session(folder, "run", "app.py:Login") as terminal:
-        terminal.shows("password", "not shown while you type", "\n>")
+        terminal.shows("password (not shown):")
         terminal.types("hunter2\r")
         assert terminal.ends() == 0
         assert "hunter2" not in terminal.shows("Counted", "letters", "7")
@@ -296,7 +326,7 @@ def test_a_secret_is_not_shown_while_it_is_typed_nor_afterwards(folder: Path) ->
 
 def test_ctrl_c_at_the_question_for_a_field_ends_it_with_nothing_begun(folder: Path) -> None:
     with Session(folder, "run", "app.py") as terminal:
-        terminal.shows("topic", "\n>")
+        terminal.shows("topic (str):")
         terminal.types(CTRL_C)
         assert terminal.ends() == 130
         assert "Traceback" not in terminal.screen
@@ -322,3 +352,118 @@ def test_threads_that_nobody_can_stop_do_not_hold_up_ctrl_c(folder: Path) -> Non
         terminal.shows("interrupted", "resume with: bae runs resume")
         assert terminal.is_as_it_was
         assert not terminal.left_processes
+
+
+def test_ctrl_z_gives_the_shell_its_terminal_and_fg_shows_the_run_again(folder: Path) -> None:
+    (folder / "hold").write_text("dep")
+    words = ("run", "app.py", "-i", "umbrellas")
+    with Session(folder, *words, program=("-c", SHELL)) as terminal:
+        terminal.shows("slow")
+        logs(terminal, folder, "dep begun")
+        terminal.waits(lambda: not terminal.is_as_it_was, "never hid the cursor")
+        terminal.types(CTRL_Z)
+        shown = terminal.shows("the job is stopped")
+        assert terminal.is_as_it_was
+        assert "slow" not in shown, "the tree is off the screen"
+        terminal.types("\r")
+        terminal.shows("slow")
+        terminal.waits(lambda: not terminal.is_as_it_was, "never hid the cursor again")
+        terminal.types(CTRL_C)
+        assert terminal.ends() == 130
+        assert terminal.shows("interrupted").count("slow") == 1
+        assert terminal.is_as_it_was
+    assert logged(folder)[-1] == "desk closed"
+
+
+def test_ctrl_z_at_a_question_shows_its_prompt_again(folder: Path) -> None:
+    with Session(folder, "run", "app.py:Login", program=("-c", SHELL)) as terminal:
+        terminal.shows("password (not shown):")
+        terminal.waits(lambda: not terminal.is_as_it_was, "never turned the echo off")
+        terminal.types(CTRL_Z)
+        terminal.shows("the job is stopped")
+        assert terminal.is_as_it_was
+        terminal.types("\r")
+        terminal.shows("the job is stopped\npassword (not shown):")
+        terminal.waits(lambda: not terminal.is_as_it_was, "never turned the echo off again")
+        terminal.types("hunter2\r")
+        assert terminal.ends() == 0
+        assert "hunter2" not in terminal.shows("Counted", "letters", "7")
+        assert terminal.is_as_it_was
+
+
+def test_sigterm_at_the_question_for_a_secret_turns_the_echo_on_again(folder: Path) -> None:
+    with Session(folder, "run", "app.py:Login") as terminal:
+        terminal.shows("password (not shown):")
+        terminal.waits(lambda: not terminal.is_as_it_was, "never turned the echo off")
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        assert terminal.ends() == 143
+        assert terminal.is_as_it_was
+
+
+def test_a_terminal_that_is_closed_ends_a_run_and_everything_is_closed(folder: Path) -> None:
+    (folder / "hold").write_text("dep")
+    with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
+        terminal.shows("slow")
+        logs(terminal, folder, "dep begun")
+        terminal.hangs_up()
+        assert terminal.ends() == 129
+    assert logged(folder)[-1] == "desk closed"
+
+
+def test_an_answer_is_a_whole_line_and_an_empty_one_is_given_on_purpose(folder: Path) -> None:
+    with Session(folder, "run", "app.py:Named") as terminal:
+        terminal.shows("Who?", "name (str):")
+        terminal.types(f"An{CTRL_D}")
+        terminal.types("a\r")
+        terminal.shows("What for?")
+        terminal.types("\r")
+        terminal.shows('type an answer, "" for an empty text')
+        terminal.types('""\r')
+        assert terminal.ends() == 0
+        terminal.shows("name  Ana", "note  ''")
+
+
+def test_what_led_to_a_question_stands_above_it_and_is_not_shown_twice(folder: Path) -> None:
+    with Session(folder, "run", "app.py", "-i", "umbrellas", columns=80) as terminal:
+        asked = terminal.shows("? Print it?  Review.approved", "approved (y/n):")
+        above = asked.partition("? Print it?  Review.approved")[0]
+        for each in ("✓ Ask", "✓ Facts", "a slow fact", "✓ Draft", "? Review"):
+            assert above.count(each) == 1, asked
+        terminal.types("y\r")
+        terminal.shows("? How many copies?  Review.copies", "copies (int):")
+        terminal.types("2\r")
+        assert terminal.ends() == 0
+        over = terminal.screen
+    assert [over.count(each) for each in ("✓ Ask", "a slow fact", "✓ Draft")] == [1, 1, 1]
+    assert over.count("✓ Review") == over.count("✓ Printed") == 1
+
+
+@pytest.mark.parametrize(("hold", "at"), [("dep", "Facts (after Ask)"), ("lm", "Draft (after Ask")])
+def test_ctrl_c_names_the_node_that_was_being_made(folder: Path, hold: str, at: str) -> None:
+    (folder / "hold").write_text(hold)
+    with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
+        logs(terminal, folder, f"{hold} begun")
+        terminal.types(CTRL_C)
+        assert terminal.ends() == 130
+        terminal.shows(f", at {at}")
+
+
+def test_ctrl_c_at_a_gate_names_the_node_that_asks(folder: Path) -> None:
+    with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
+        terminal.shows("approved (y/n):")
+        terminal.types(CTRL_C)
+        assert terminal.ends() == 130
+        terminal.shows("at Review (after Ask -> Facts -> Draft)")
+
+
+def test_a_model_that_is_missing_is_told_of_before_anything_is_asked(folder: Path) -> None:
+    (folder / "bare.py").write_text(
+        "from __future__ import annotations\n"
+        "from bae import Graph, Node\n"
+        "class A(Node):\n    x: str\n    async def __call__(self) -> B: ...\n"
+        "class B(Node):\n    y: str\n    async def __call__(self) -> None: ...\n"
+        "graph = Graph(start=A, end=B)\n"
+    )
+    with Session(folder, "run", "bare.py", env={"BAE_LM": "none"}) as terminal:
+        assert terminal.ends() == 1
+        assert "x (str)" not in terminal.shows("there is no LM")

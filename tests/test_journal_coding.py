@@ -539,6 +539,7 @@ async def test_secrets_are_not_written_and_must_be_given_again() -> None:
     with pytest.raises(JournalError) as raised:
         decode(login, lines)
     assert raised.value.code == "bae-journal-secret"
+    assert raised.value.places == ("Login.token", "Login.note")
     assert "Login.token, Login.note" in str(raised.value)
     again = {"Login.token": "t0ken", "Login.note": "n0te"}
     first, second = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -616,21 +617,46 @@ def test_what_is_found_is_json():
         assert json.loads(json.dumps(found))["place"].endswith(place)
 
 
-def test_what_is_found_reads_well_on_a_terminal():
+@pytest.fixture
+def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Be somewhere that is not UTC."""
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("tokyo")
+def test_what_is_found_reads_well_on_a_terminal_with_times_of_whoever_reads_it():
     assert str(why(a_day().stored, "Outfit.mood")).splitlines() == [
         '2:Outfit.mood = "low"',
-        "  recalled from 1:Day.mood, 2023-11-14 22:13:58Z",
+        "  recalled from 1:Day.mood, 2023-11-15 07:13:58+09:00",
         "    filled by m-1, in 1.5 s, 2 answers, 42 tokens, $0.002, prompt bb, "
-        "2023-11-14 22:13:29Z",
+        "2023-11-15 07:13:29+09:00",
         "      answer 1 was invalid: mood: no",
         "      answer 2 was valid",
     ]
     assert str(why(a_day().stored, "Day.weather")).splitlines() == [
         '1:Day.weather = {"degrees": 3}',
-        "  from get_weather(), in 0.25 s, 2023-11-14 22:13:25Z",
+        "  from get_weather(), in 250 ms, 2023-11-15 07:13:25+09:00",
         '    city = "Oslo"',
-        "      from get_city(), in 0.25 s, 2023-11-14 22:13:23Z",
+        "      from get_city(), in 250 ms, 2023-11-15 07:13:23+09:00",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (8.37e-05, "in less than 1 ms"),
+        (0.00837, "in 8 ms"),
+        (59.96, "in 60 s"),
+        (12345.6, "in 3.43 h"),
+    ],
+)
+def test_how_long_a_value_took_is_said_without_powers_of_ten(seconds: float, said: str):
+    found = dataclasses.replace(why(a_day().stored, "Day.weather"), seconds=seconds)
+    assert f"  from get_weather(), {said}, " in str(found)
 
 
 # Real runs.

@@ -193,10 +193,10 @@ class Report(Node):
 def test_fields_and_the_graphs_inside_are_drawn_when_asked_for():
     assert Graph(start=Read).to_mermaid(fields=True) == (
         "flowchart TD\n"
-        '    Read[["Read (start)<br/>docs: list[Doc] · given or code<br/>'
+        '    Read[["Read (start)<br/>docs: list[Doc] · given or set by Check<br/>'
         'parts: list[Summary] · map graph SumUp for each of docs"]]\n'
         '    Check{{"Check<br/>ok: bool · gate “Is #quot;that#quot; #lt;all#gt;?”"}}\n'
-        '    Report{{"Report (may end)<br/>parts: list[Summary] · recall from the trace"}}\n'
+        '    Report{{"Report (may end)<br/>parts: list[Summary] · recall from Read.parts"}}\n'
         "    Read --> Check\n"
         "    Check -->|code| Read\n"
         "    Check -->|code| Report\n"
@@ -223,7 +223,7 @@ NODES = st.tuples(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, derandomize=True, max_examples=50)
 @given(st.lists(NODES, min_size=1, max_size=8), st.sampled_from(["N{}", "Same", "End", "N[{}]"]))
 def test_a_picture_has_exactly_the_nodes_and_edges_of_the_types(shape: Any, name: str):
     classes = build(shape, name)
@@ -252,7 +252,7 @@ def test_a_picture_has_exactly_the_nodes_and_edges_of_the_types(shape: Any, name
 RICH = re.compile(r"    (\w+) (-->|-\.->\|LM\||-->\|code\|) (\w+)")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=30)
 @given(st.lists(NODES, min_size=1, max_size=8), st.sampled_from(["N{}", "Same", "End"]))
 def test_with_fields_a_picture_has_the_same_edges_and_says_who_chooses(shape: Any, name: str):
     graph = Graph(start=build(shape, name)[0])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import warnings
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -354,3 +356,82 @@ async def test_a_script_may_answer_by_what_is_asked():
         Start(words=["a", "bcd", "ef"]), ScriptedLM({Length: length})
     )
     assert [item.length for item in run.result.lengths] == [1, 3, 2]
+
+
+def test_a_graph_of_something_else_than_a_node_class_says_what_to_write():
+    class Text(BaseModel):
+        words: str = ""
+
+    any_graph: Any = Graph
+    with pytest.raises(TypeError, match=r"Text is a BaseModel; make it a Node: class Text\(Node\)"):
+        any_graph(start=Text)
+    with pytest.raises(TypeError, match=r"give the class, Ask; a run takes the node"):
+        any_graph(start=Ask())
+    with pytest.raises(TypeError, match="give several ends as a tuple"):
+        any_graph(start=Ask, end=[Answer])
+
+
+@pytest.mark.parametrize("marker", [Dep, lambda fn: Map(fn, over="x")], ids=["Dep", "Map"])
+def test_a_dependency_that_was_called_is_told_to_be_given_itself_and_nothing_is_left(marker: Any):
+    async def g1() -> str:
+        return ""
+
+    def g2() -> Iterator[str]:
+        yield ""
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for fn in (g1, g2):
+            with pytest.raises(TypeError, match=rf"give the function itself: \w+\({fn.__name__}\)"):
+                marker(fn())
+        gc.collect()
+    assert caught == []
+
+
+class One(Node):
+    async def __call__(self) -> Two:
+        return Two()
+
+
+class Two(Node):
+    async def __call__(self) -> Three:
+        return Three()
+
+
+class Three(Node):
+    async def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [
+        (1, "1 node has run and Two would be one more (One -> Two)"),
+        (2, "2 nodes have run and Three would be one more (One -> Two -> Three)"),
+    ],
+)
+async def test_a_bound_that_is_too_low_for_a_way_without_a_loop_speaks_of_none(
+    bound: int, said: str
+):
+    with pytest.raises(LimitError) as caught:
+        await Graph(start=One).arun(One(), max_iters=bound)
+    assert caught.value.message == said
+    assert caught.value.fix == (
+        f"raise the bound with max_iters={2 * bound} or max_iters=0 for none"
+    )
+
+
+async def test_a_body_that_returns_another_node_is_told_the_one_it_declares():
+    class Astray(Node):
+        async def __call__(self) -> Three:
+            other: Any = Two()
+            return other
+
+    class Undecided(Node):
+        async def __call__(self) -> Three | None:
+            other: Any = Two()
+            return other
+
+    for start, these in ((Astray, "a Three"), (Undecided, "one of these")):
+        with pytest.raises(NodeError) as caught:
+            await Graph(start=start).arun(start())
+        assert caught.value.fix == f"return {these}, or add Two to the return type"

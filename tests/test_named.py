@@ -132,6 +132,8 @@ def test_a_name_makes_its_backend_with_its_model(name: str, kind: str, made_with
         ("", None),
         (":", None),
         ("none", None),
+        ("nope", None),
+        ("gemini", None),
         ("https://example.com", None),
     ],
 )
@@ -145,7 +147,7 @@ def test_a_name_that_no_lm_has_is_told_with_a_guess_and_all_that_there_are(
     assert error.code == "bae-lm-unknown-name"
     assert repr(name) in error.message
     assert error.fix is not None
-    assert error.fix.startswith(f"did you mean {guess!r}? " if guess else "The names are: ")
+    assert error.fix.startswith(f"did you mean {guess!r}? " if guess else "give one of these ")
     for form in ("local:", "claude-cli:", "anthropic:", "openai:", "pydantic-ai:", "dspy:"):
         assert form in error.fix
     assert "scripted:FILE.json" in error.fix

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 import sys
+from enum import Enum
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from xml.etree import ElementTree
 
 import pytest
@@ -20,6 +21,7 @@ from pydantic import BaseModel, Field, create_model
 from bae import Dep, Gate, Graph, Map, Node, NodeConfig, Recall
 from bae.pictures import Picture, picture_of, to_html, to_mermaid, to_svg, to_text
 from bae.pictures.texts import cells, cut
+from bae.pictures.types import cut_field, type_said
 from made_graphs import Made, made_graphs
 from test_mermaid import build
 
@@ -294,8 +296,8 @@ def test_fields_are_shown_with_where_they_come_from():
     research = picture_of(graph).boxes[1]
 
     assert [(f.name, f.type, f.source, f.origin) for f in research.fields] == [
-        ("topic", "str", "recall", "from Request"),
-        ("note", "str", "recall", "from the trace"),
+        ("topic", "str", "recall", "from Request.topic"),
+        ("note", "str", "recall", "from Request.topic"),
         ("found", "list[Doc]", "dep", "search ← get_client"),
         ("ok", "bool", "gate", "“Is <that> all?”"),
         ("parts", "list[Summary]", "map", "graph SumUp for each of found"),
@@ -306,9 +308,117 @@ def test_fields_are_shown_with_where_they_come_from():
 def test_a_plain_field_is_of_whoever_makes_the_node():
     request, _, report, filed = picture_of(graph).boxes
 
-    assert (request.fields[0].source, request.fields[0].origin) == ("given", "or code")
+    assert (request.fields[0].source, request.fields[0].origin) == ("given", "or set by Report")
     assert report.fields[0].source == "lm"
     assert filed.fields[0].source == "code"
+
+
+def test_a_recalled_field_names_the_fields_that_it_may_come_from():
+    class Open(Node):
+        mood: Literal["calm", "cross"]
+
+        async def __call__(self) -> Calm | Cross: ...
+
+    class Calm(Node):
+        mood: Literal["calm", "cross"]
+
+        async def __call__(self) -> Close: ...
+
+    class Cross(Node):
+        async def __call__(self) -> Close: ...
+
+    class Close(Node):
+        mood: Annotated[Literal["calm", "cross"], Recall()] = Field(init=False)
+        opened: Annotated[Open, Recall()] = Field(init=False)
+        shown: Annotated[bytes, Recall()] = b""
+
+        async def __call__(self) -> Close | None: ...
+
+    close = picture_of(Graph(start=Open)).boxes[-1]
+
+    # What Calm has hides what Open has, but Cross has nothing of its own.
+    assert [(f.name, f.source, f.origin) for f in close.fields] == [
+        ("mood", "recall", "from Calm.mood or Open.mood"),
+        ("opened", "recall", ""),
+        ("shown", "recall", ""),
+    ]
+
+
+def test_a_recall_in_a_graph_inside_says_nothing_that_the_trace_around_could_belie():
+    class Topic(Node):
+        text: str
+
+        async def __call__(self) -> Wrap: ...
+
+    class Wrap(Node):
+        found: Annotated[Found, Dep(Graph(start=Find))]
+
+        async def __call__(self) -> None: ...
+
+    class Find(Node):
+        topic: Annotated[str, Recall()] = Field(init=False)
+
+        async def __call__(self) -> Found: ...
+
+    class Found(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    inner = picture_of(Graph(start=Topic)).inner[0]
+
+    assert [(f.source, f.origin) for f in inner.boxes[0].fields] == [("recall", "")]
+
+
+class Shade(Enum):
+    DARK = 1
+
+
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [
+        (Literal["red", "blue"], "'red' | 'blue'"),
+        (Literal["red", 1, True] | None, "'red' | 1 | True | None"),
+        (list[Literal["a, b", "it's [", "]"]], """list['a, b' | "it's [" | ']']"""),
+        (dict[Literal["a", "b"], list[int]], "dict['a' | 'b', list[int]]"),
+        (Literal["Literal['x', 'y']"], "\"Literal['x', 'y']\""),
+        (Literal[Shade.DARK], "Shade.DARK"),
+        (dict[str, list[int]] | None, "dict[str, list[int]] | None"),
+    ],
+)
+def test_a_literal_is_spelled_by_its_values(annotation: Any, said: str):
+    assert type_said(annotation) == said
+
+
+@pytest.mark.parametrize(
+    ("said", "most", "kept"),
+    [
+        ("'sandals' | 'boots' | 'clogs'", 40, "shoe: 'sandals' | 'boots' | 'clogs'"),
+        ("'sandals' | 'boots' | 'clogs'", 34, "shoe: 'sandals' | 'boots' | 1 more"),
+        ("'sandals' | 'boots' | 'clogs'", 33, "shoe: 'sandals' | 2 more"),
+        ("'sandals' | 'boots' | 'clogs'", 20, "shoe: 'sandals' | '…"),
+        ("list['sandals' | 'boots' | 'clogs']", 30, "shoe: list['sandals' | 2 more]"),
+        ("dict['sandals' | 'boots', int]", 30, "shoe: dict['sandals' | 'boots…"),
+        ("'a | b' | 'it is [ long' | 'c'", 28, "shoe: 'a | b' | 2 more"),
+    ],
+)
+def test_a_long_choice_is_cut_after_a_whole_alternative(said: str, most: int, kept: str):
+    assert cut_field("shoe", said, most) == kept
+    assert cells(kept) <= most
+
+
+def test_a_field_says_where_it_comes_from_in_one_phrase():
+    request, research, *_ = picture_of(graph).boxes
+
+    assert request.fields[0].said == "given by who starts the run, or set by Report"
+    assert [field.said for field in research.fields] == [
+        "recalled from Request.topic",
+        "recalled from Request.topic",
+        "what a function or a graph returns: search ← get_client",
+        "what a person answers: “Is <that> all?”",
+        "what a function or a graph returns for each item: graph SumUp for each of found",
+        "filled by the LM",
+    ]
 
 
 def test_boxes_say_how_a_run_goes_on_from_them():
@@ -510,13 +620,12 @@ def test_a_small_graph_is_drawn_with_boxes_and_lines():
 
 
 SMALL = """\
-                     ╱───────────────────────────╲
-                     │ Ask  start                │
-                     ├───────────────────────────┤
-                     │ given  text: str  or code │
-                     ╲──────◆──────◆─────────────╱
-                            ┊ ▲    ┊
-                            ┊ │    ╰┄┄┄┄┄┄┄┄┄┄┄┄╮
+                  ╱──────────────────────────────────╲
+                  │ Ask  start                       │
+                  ├──────────────────────────────────┤
+                  │ given  text: str  or set by Look │
+                  ╲─────────◆───────────────────◆────╱
+                            ┊ ▲                 ┊
                             ▼ │                 ┊
 ╱─────────────────────────────◇──────────────╲  ┊
 │ Look                                       │  ┊
@@ -525,11 +634,11 @@ SMALL = """\
 ╲──────────────────────────────◇─────────────╱  ┊
                                │                ┊
                                ▼                ▼
-                           ╔════════════════════════╗
-                           ║ Reply  end             ║
-                           ╟────────────────────────╢
-                           ║ LM  text: str  or code ║
-                           ╚════════════════════════╝
+                        ╔═══════════════════════════════╗
+                        ║ Reply  end                    ║
+                        ╟───────────────────────────────╢
+                        ║ LM  text: str  or set by Look ║
+                        ╚═══════════════════════════════╝
 
 ◆┄┄▶ the LM chooses   ◇──▶ your code chooses
 """
@@ -559,12 +668,12 @@ def test_a_list_says_who_chooses_and_what_leads_back():
 
 LIST = """\
 Request  start
-  given  topic: str  or code
+  given  topic: str  or set by Report
   → Research
 
 Research  may end
-  recall  topic: str            from Request
-  recall  note: str             from the trace
+  recall  topic: str            from Request.topic
+  recall  note: str             from Request.topic
   dep     found: list[Doc]      search ← get_client
   gate    ok: bool              “Is <that> all?”
   map     parts: list[Summary]  graph SumUp for each of found
@@ -589,6 +698,15 @@ SumUp  start
 Summary  end
   LM  text: str
 """
+
+
+def test_only_an_arrow_of_a_loop_leads_back():
+    # The last comes after the end among the nodes, and leads to it.
+    shape = [([1, 2], False, False), ([3, 0], False, True), ([], True, False), ([2], False, False)]
+    text = str(to_text(Graph(start=build(shape)[0]), compact=True))
+
+    assert "  → N0  back, if the code chooses it\n" in text
+    assert text.endswith("N3\n  → N2\n")
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 160])

@@ -148,7 +148,7 @@ def test_a_graph_that_is_fine_has_no_problems():
     class Answer(Node):
         question: Annotated[str, Recall()]
         weather: Annotated[Weather, Dep(forecast)]
-        approved: Annotated[bool, Gate("fine?")]
+        tone: Annotated[str, Gate("in which tone?")]
         lines: list[str]
         lengths: Annotated[list[int], Map(len_of, over="lines")]
 
@@ -349,7 +349,7 @@ def test_an_end_of_a_graph_that_never_ends_has_nothing_to_name_instead():
     error, warning = problems(Round, end=Round)
 
     assert (error.code, warning.code) == ("bae-end-not-terminal", "bae-loop-endless")
-    assert error.fix == "name where the graph ends: nothing yet"
+    assert error.fix == "let Round return None: so far the graph ends nowhere"
 
 
 def test_an_end_that_cannot_be_reached_is_an_error():

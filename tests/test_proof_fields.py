@@ -25,8 +25,10 @@ from bae import (
     Graph,
     Map,
     Node,
+    OpenGate,
     Recall,
 )
+from bae.testing import ScriptedLM
 from naming import shown
 from proving import (
     Box,
@@ -460,3 +462,119 @@ def test_a_source_around_an_optional_type_is_fine():
         async def __call__(self) -> None: ...
 
     assert problems(Start) == []
+
+
+# Gates
+
+
+@pytest.mark.parametrize("answer", [bool, bool | None, Optional[bool]], ids=shown)
+def test_an_approval_that_is_asked_for_before_the_lm_fills_its_node_is_a_warning(answer: Any):
+    class Complaint(Node):
+        text: str
+
+        async def __call__(self) -> Refund: ...
+
+    class Refund(Node):
+        euros: int
+        reason: str
+        approved: Annotated[answer, Gate("Send the money?")]
+
+        async def __call__(self) -> None: ...
+
+    problem = the_problem(Complaint, end=Refund)
+
+    assert (problem.severity, problem.code) == ("warning", "bae-gate-before-fill")
+    assert problem.place == "Refund.approved"
+    assert "before the LM fills euros, reason, so whoever answers does not see" in problem.message
+    assert "on a node after Refund" in problem.fix
+
+
+@pytest.mark.parametrize("answer", [str, int, Literal["red", "blue"], Mood, bool | str], ids=shown)
+def test_a_gate_whose_answer_is_more_than_a_yes_is_something_for_the_lm_to_work_with(answer: Any):
+    class Complaint(Node):
+        text: str
+
+        async def __call__(self) -> Letter: ...
+
+    class Letter(Node):
+        tone: Annotated[answer, Gate("In which tone?")]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    assert problems(Complaint, end=Letter) == []
+
+
+def test_an_approval_on_a_node_that_no_lm_fills_is_fine():
+    class Approval(Node):
+        euros: int
+        approved: Annotated[bool, Gate("Send it?")] = Field(init=False)
+
+        async def __call__(self) -> Recalled: ...
+
+    class Recalled(Node):
+        euros: Annotated[int, Recall()]
+        sure: Annotated[bool, Gate("Sure?")]  # whoever answers sees the euros
+
+        async def __call__(self) -> None: ...
+
+    class Proposal(Node):
+        euros: int
+
+        async def __call__(self) -> Approval:
+            return Approval(euros=self.euros)
+
+    class Made(Node):
+        async def __call__(self, lm: LM) -> Approval:
+            return await lm.make(self, Approval)
+
+    for start in (Approval, Proposal, Made):
+        assert problems(start) == []
+
+
+async def test_a_run_starts_although_an_approval_is_asked_for_too_early():
+    class Complaint(Node):
+        text: str
+
+        async def __call__(self) -> Refund: ...
+
+    class Refund(Node):
+        euros: int
+        approved: Annotated[bool, Gate("Send the money?")]
+
+        async def __call__(self) -> None: ...
+
+    seen: list[dict[str, Any]] = []
+
+    async def approve(gate: OpenGate) -> bool:
+        seen.append(dict(gate.context))
+        return True
+
+    graph = Graph(start=Complaint, end=Refund)
+    run = await graph.arun(Complaint(text="wet"), ScriptedLM([{"euros": 5}]), answer=approve)
+
+    assert run.result.approved
+    assert seen == [{}]  # which is what the warning is about
+
+
+async def test_an_approval_of_a_node_that_a_body_has_the_lm_make_shows_what_was_filled():
+    class Refund(Node):
+        euros: int
+        approved: Annotated[bool, Gate("Send the money?")]
+
+        async def __call__(self) -> None: ...
+
+    class Complaint(Node):
+        async def __call__(self, lm: LM) -> Refund:
+            return await lm.make(self, Refund)
+
+    seen: list[dict[str, Any]] = []
+
+    async def approve(gate: OpenGate) -> bool:
+        seen.append(dict(gate.context))
+        return True
+
+    graph = Graph(start=Complaint, end=Refund)
+    await graph.arun(Complaint(), ScriptedLM([{"euros": 5}]), answer=approve)
+
+    assert seen == [{"euros": 5}]

@@ -180,3 +180,41 @@ def test_one_name_in_two_places_that_are_never_offered_together_is_fine():
         return Twin
 
     assert problems(another(another(None))) == []
+
+
+@pytest.mark.parametrize("returned", ["nothing", Mood, str], ids=str)
+def test_what_follows_from_a_wrong_return_type_is_not_told_besides(returned: Any):
+    class End(Node):
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self): ...
+
+    if returned != "nothing":
+        Start.__call__.__annotations__["return"] = returned
+
+    for ends in (End, Start, (Start, End)):
+        assert the_problem(Start, end=ends).place == "Start.__call__"
+
+
+def test_what_follows_from_a_missing_call_is_not_told_besides():
+    class End(Node):
+        async def __call__(self) -> None: ...
+
+    class Lonely(Node):
+        text: str = ""
+
+    for ends in (End, Lonely):
+        problem = the_problem(Lonely, end=ends)
+        assert (problem.code, problem.place) == ("bae-node-without-call", "Lonely")
+        assert "or `-> None` where the run ends" in problem.fix
+
+
+def test_an_end_out_of_reach_is_told_where_every_return_type_is_right():
+    class End(Node):
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> None: ...
+
+    assert the_problem(Start, end=(Start, End)).code == "bae-end-unreachable"

@@ -776,7 +776,7 @@ async def test_no_lm_where_one_is_needed_is_an_error_before_anything_is_called()
     assert caught.value.message == (
         "there is no LM, and Middle has an empty body: the LM goes on from it to Done"
     )
-    assert "lm=…" in (caught.value.fix or "")
+    assert 'NodeConfig(lm="…")' in (caught.value.fix or "")
 
 
 async def test_every_use_of_an_lm_is_named_when_there_is_none():

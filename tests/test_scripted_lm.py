@@ -578,3 +578,30 @@ async def test_the_error_of_answers_that_stay_wrong_holds_them_all():
     tried = caught.value.tried
     assert [attempt.answer for attempt in tried] == ['{"text":"a"}', '{"text":"b"}', '{"text":"c"}']
     assert {attempt.verdict for attempt in tried} == {"invalid"}
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        ([Draft, {"text": "no"}], "bae-script-exhausted", "the script has no answer left"),
+        (
+            {Draft: [{"text": "no"}], Review: [{"fine": True}]},
+            "bae-script-exhausted",
+            "the script has no answer left",
+        ),
+        ([Draft, {"text": "no"}, Review], "bae-script-mismatch", "the next answer is"),
+    ],
+    ids=["in order", "by type", "the next is another's"],
+)
+async def test_a_script_that_ends_after_a_wrong_answer_says_what_was_wrong_with_it(
+    script: Any, code: str, said: str
+):
+    with pytest.raises(ScriptError) as caught:
+        await graph.arun(Start(), ScriptedLM(script))
+
+    error = caught.value
+    assert error.code == code
+    assert error.message.startswith("asked for the fields of Draft again, but ")
+    assert said in error.message
+    assert "answer 1 was refused: text: String should have at least 3 characters" in error.message
+    assert (error.fix or "").startswith("mend the answer")

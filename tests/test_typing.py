@@ -29,10 +29,13 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
 
 
+# The README goes on in its second block where the first has ended.
 BLOCKS = {
-    f"{page.stem.lower()}_{number}.py": text
-    for page in (Path("README.md"), Path("docs/typing.md"))
-    for number, text in enumerate(blocks(str(page), "python"))
+    "readme.py": "\n".join(blocks("README.md", "python")),
+    **{
+        f"typing_{number}.py": text
+        for number, text in enumerate(blocks("docs/typing.md", "python"))
+    },
 }
 
 # bae as it is without its extras, whose thousands of modules mypy would read for nothing.

@@ -202,8 +202,7 @@ def test_a_graph_inside_something_is_named_with_dots(journal, capsys):
         ({"-m": "wardrobe:nothing"}, "wardrobe has no nothing"),
         ({"-m": "nowhere.at:all"}, "there is no module nowhere.at"),
         ({"-m": "wardrobe:asking"}, "error "),
-        ({"-o": "tests/outfit.txt"}, "is no Python file"),
-        ({"abc": "bad"}, "is failed, and a test is made of one that has ended"),
+        ({"abc": "bad"}, "a test is made of a run that has ended, not of bad789: it has failed"),
         ({"abc": "nobody"}, "no run is called nobody"),
     ],
 )

@@ -360,6 +360,17 @@ FIELDS = [
         ("Ask holds a Mood in before, after; before is taken", "name the field as the one"),
         "warning",
     ),
+    Mistake(
+        "approval of what nobody has seen",
+        "bae-gate-before-fill",
+        later("euros: int\n    approved: Annotated[bool, Gate('Send the money?')]"),
+        (
+            "Wear.approved",
+            "asked before the LM fills euros, so whoever answers does not see it",
+            "put the gate on a node after Wear, one that shows euros",
+        ),
+        "warning",
+    ),
 ]
 CALLS = [
     Mistake(
@@ -402,7 +413,11 @@ CALLS = [
             "number: Annotated[int, Dep(count)]",
             before="def count(city: str) -> int:\n    return 1\n\n",
         ),
-        ("nothing can fill the parameter city of count", "Annotated[…, Dep(…)] or LM"),
+        (
+            "nothing can fill the parameter city of count",
+            "call count in a written body",
+            "annotate city Annotated[…, Dep(…)] or LM",
+        ),
     ),
     Mistake(
         "dep that wants a field",
@@ -411,7 +426,14 @@ CALLS = [
             "number: Annotated[int, Dep(count)]",
             before="def count(question: str) -> int:\n    return 1\n\n",
         ),
-        ("the parameter question of count", "a Dep sees no field of its node"),
+        (
+            "the parameter question of count",
+            "a Dep sees no field of its node",
+            "look something up by a value of the run",
+            "call count in a written body",
+            "use Map over the field",
+            "a graph that recalls the value",
+        ),
     ),
     Mistake(
         "recall in a function",
@@ -595,7 +617,28 @@ IMPORTS = [
         "node for a class",
         "bae-module-failed",
         'graph = Graph(start=Answer(text=""))  # here\n',
-        ("Graph takes Node classes, not Answer(text='')",),
+        ("Graph takes Node classes, not Answer(text=''): give the class, Answer",),
+        "import",
+    ),
+    Mistake(
+        "model for a node class",
+        "bae-module-failed",
+        "graph = Graph(start=Mood)  # here\n",
+        ("Mood is a BaseModel; make it a Node: class Mood(Node)",),
+        "import",
+    ),
+    Mistake(
+        "dep that was called",
+        "bae-module-failed",
+        """
+        async def ask_name() -> str:
+            return "Ana"
+
+
+        class Ask(Node):  # here
+            name: Annotated[str, Dep(ask_name())]
+        """,
+        ("Dep(ask_name(…)): give the function itself: Dep(ask_name)",),
         "import",
     ),
     Mistake(

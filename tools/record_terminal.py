@@ -126,7 +126,7 @@ def as_svg(taken: Taken, title: str) -> str:
             for at, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
         ),
         f'<text x="{width / 2:g}" y="26" fill="#9ca3af" text-anchor="middle">',
-        f"{escape(title)}</text>",
+        f"{escape(_fitted(title, taken.columns - 16))}</text>",
     ]
     for row, line in enumerate(taken.lines):
         for start, length, text, char in _runs(line):
@@ -296,6 +296,11 @@ def _colour(name: str, default: str) -> str:
     return default if name == "default" else COLOURS.get(name, f"#{name}")
 
 
+def _fitted(title: str, columns: int) -> str:
+    """A title that leaves the buttons of the window alone."""
+    return title if len(title) <= columns else f"{title[: max(columns - 1, 0)]}…"
+
+
 def _quoted(text: str) -> str:
     return escape(text, {'"': "&quot;"})
 
@@ -327,7 +332,7 @@ def _started(
             stderr=theirs,
             env=surroundings,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C reaches it
+            preexec_fn=_take_terminal,
         )
     except OSError as error:
         os.close(ours)
@@ -346,6 +351,13 @@ def _started(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         os.close(ours)
+
+
+def _take_terminal() -> None:
+    """In the command's process: Ctrl-C at the terminal reaches it, and is heeded also where the
+    recorder runs in the background of a script, which ignores it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _read(terminal: int) -> bytes:

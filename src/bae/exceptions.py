@@ -312,7 +312,8 @@ class JournalError(BaeError):
     """A journal could not be read or written, or has not, or may not have, what was asked for.
 
     Nothing that was acknowledged is lost: `.run_id` names the run, where there is one, and
-    `graph.resume` goes on with it once the cause is mended.
+    `graph.resume` goes on with it once the cause is mended. `.places` are the fields that must be
+    given again, as `Login.token`, where it is that.
     """
 
     default_code = "bae-journal-failed"
@@ -322,6 +323,7 @@ class JournalError(BaeError):
         message: str,
         *,
         run_id: str | None = None,
+        places: Sequence[str] = (),
         cause: BaseException | None = None,
         code: str | None = None,
         path: str | None = None,
@@ -329,6 +331,7 @@ class JournalError(BaeError):
     ) -> None:
         super().__init__(message, cause=cause, code=code, path=path, fix=fix)
         self.run_id = run_id
+        self.places = tuple(places)
 
 
 class ReplayError(JournalError):

@@ -113,15 +113,19 @@ def filled_other(plan: NodePlan, node: object) -> BaeLMError:
 
 
 def too_many(run: Run, following: Node | type[Node]) -> LimitError:
-    name = following.__name__ if isinstance(following, type) else type(following).__name__
-    last = " -> ".join(type(node).__name__ for node in run.trace[-3:])
+    target = following if isinstance(following, type) else type(following)
+    way = [type(node) for node in run.trace]
+    looped = len({*way, target}) <= len(way)
+    count = "1 node has" if run.max_iters == 1 else f"{run.max_iters} nodes have"
+    last = " -> ".join([*(cls.__name__ for cls in way[-3:]), target.__name__])
     return LimitError(
-        f"{run.max_iters} nodes have run and {name} would be one more (… {last} -> {name})",
+        f"{count} run and {target.__name__} would be one more "
+        f"({'… ' if len(way) > 3 else ''}{last})",
         limit="max_iters",
         bound=run.max_iters,
         used=len(run.trace),
-        fix=f"raise the bound with max_iters={run.max_iters * 2} or max_iters=0 for none, or give "
-        "the loop a way out",
+        fix=f"raise the bound with max_iters={run.max_iters * 2} or max_iters=0 for none"
+        + (", or give the loop a way out" if looped else ""),
     )
 
 
@@ -152,7 +156,8 @@ def undeclared(plan: NodePlan, following: object) -> RouteError:
     elif not plan.successors:
         fix = f"return nothing: {plan.name} is the result itself, so put the value into a field"
     elif isinstance(following, Node):
-        fix = f"return one of these, or add {name} to the return type"
+        these = f"a {declared}" if len(plan.offered) == 1 else "one of these"
+        fix = f"return {these}, or add {name} to the return type"
     else:
         fix = f"return a node: {plan.successors[0].__name__}(…)"
     return RouteError(

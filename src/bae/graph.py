@@ -116,8 +116,7 @@ class Graph(Generic[S, T]):
         ends = () if end is None else end if isinstance(end, tuple) else (end,)
         for given in (start, *ends):
             if not (isinstance(given, type) and issubclass(given, Node)):  # pyright: ignore[reportUnnecessaryIsInstance]
-                hint = "; give several ends as a tuple" if type(given) is list else ""
-                raise TypeError(f"Graph takes Node classes, not {given!r}{hint}")
+                raise _no_node_class(given)
         self.start = start
         self.end = ends
         self.name = name or start.__name__
@@ -553,3 +552,18 @@ def _recalls(graph: Graph[Any, Any], inside: tuple[type[Node], ...]) -> bool:
 def _call_recalls(call: CallPlan | None, inside: tuple[type[Node], ...]) -> bool:
     graphs = (each.graph for each in every_call(call))
     return any(g is not None and g.start not in inside and _recalls(g, inside) for g in graphs)
+
+
+def _no_node_class(given: object) -> TypeError:
+    """The error of something that is no node class, given as a start or an end."""
+    from pydantic import BaseModel
+
+    said = f"Graph takes Node classes, not {given!r}"
+    if isinstance(given, type) and issubclass(given, BaseModel):
+        name = given.__name__
+        return TypeError(f"{said}: {name} is a BaseModel; make it a Node: class {name}(Node)")
+    if isinstance(given, Node):
+        return TypeError(f"{said}: give the class, {type(given).__name__}; a run takes the node")
+    if isinstance(given, list):
+        return TypeError(f"{said}; give several ends as a tuple")
+    return TypeError(said)

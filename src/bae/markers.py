@@ -4,6 +4,7 @@ gives it on the start node, the LM fills it on every other. `plan.py` reads thes
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import EllipsisType
@@ -34,6 +35,10 @@ class _Called:
             raise TypeError(f"{kind}({self.fn!r}): the name is not defined yet")
         if not callable(self.fn) and not hasattr(self.fn, "arun"):
             given = type(self.fn).__name__
+            if inspect.iscoroutine(self.fn) or inspect.isgenerator(self.fn):
+                self.fn.close()  # of a coroutine Python says later that nobody awaited it
+                called = self.fn.__name__
+                raise TypeError(f"{kind}({called}(…)): give the function itself: {kind}({called})")
             hidden = "; a field with a default hides a function of its name, so rename one"
             raise TypeError(
                 f"{kind}({self.fn!r}): give it something to call: a function, a Graph or a Node "

@@ -7,8 +7,7 @@ import collections.abc
 import inspect
 import typing
 from collections.abc import Iterator
-from dataclasses import replace
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, NoneType
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel
@@ -68,6 +67,27 @@ def recall_on_start() -> Problem:
         "Recall() on the start node: there is no trace before it",
         "have the caller give the value, or use Dep",
     )
+
+
+def approvals_of_the_unseen(plan: NodePlan) -> Iterator[Problem]:
+    """The yes-or-no questions of a node class that an LM fills: a gate is asked first, since its
+    answer is context for the LM, so that a person would approve what is not there yet."""
+    if not plan.plain:
+        return
+    names = ", ".join(field.name for field in plan.plain)
+    it = "them" if len(plan.plain) > 1 else "it"
+    for field in plan.fields.values():
+        members = {member for member in union_members(field.annotation) if member is not NoneType}
+        if field.kind == "gate" and members == {bool}:
+            yield Problem(
+                "warning",
+                "bae-gate-before-fill",
+                f"{plan.name}.{field.name}",
+                f"the question is asked before the LM fills {names}, so whoever answers does not "
+                f"see {it}",
+                f"put the gate on a node after {plan.name}, one that shows {names}; or on a node "
+                "before it, where the answer is for the LM to work with",
+            )
 
 
 def problems_of(call: CallPlan) -> Iterator[Problem]:
@@ -138,27 +158,21 @@ def unfilled(call: CallPlan) -> list[Problem]:
             "bae-dep-unfilled",
             "",
             f"nothing can fill the parameter {name} of {call.name}",
-            "annotate it Annotated[…, Dep(…)] or LM, or give it a default",
+            "a Dep sees no field of its node: to look something up by a value of the run, call "
+            f"{call.name} in a written body, use Map over the field, or give Dep a graph that "
+            f"recalls the value; otherwise annotate {name} Annotated[…, Dep(…)] or LM, or give it "
+            "a default",
         )
         for name, _ in call.free
     ]
 
 
 def _check_dep(cls: type[Node], field: FieldPlan, call: CallPlan) -> Iterator[Problem]:
-    names = set(cls.__pydantic_fields__)
     yield from problems_of(call)
     yield from unreturned(call, field.annotation)
-    for problem in unfilled(call):
-        yield replace(problem, fix=_NO_FIELDS + problem.fix) if names & _free(call) else problem
+    yield from unfilled(call)
     if not converts(cls, field.name):
         yield from _check_type(call, call.returns, field.annotation)
-
-
-_NO_FIELDS = "a Dep sees no field of its node: call the function in a body, or use Map; else "
-
-
-def _free(call: CallPlan) -> set[str]:
-    return {name for name, _ in call.free}
 
 
 def _check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Problem]:

@@ -83,6 +83,9 @@ class NodePlan:
     """Whether the body cannot do without the LM it asks for."""
     lm: LM | str | None = None
     problems: list[Problem] = field(default_factory=list[Problem])
+    misrouted: bool = False
+    """Whether its return type is missing or has more than nodes and None, so that it may be meant
+    to lead elsewhere too."""
     unresolved: bool = False
     """Whether a name was missing, so that it is not known where the node leads."""
     provisional: bool = False
@@ -252,13 +255,15 @@ def _in_model(annotation: Any, seen: tuple[Any, ...]) -> str:
 def _plan_call(plan: NodePlan, names: Names) -> None:
     owner = next(base for base in plan.node.__mro__ if "__call__" in base.__dict__)
     if owner is Node:
+        plan.misrouted = True
         plan.problems.append(
             Problem(
                 "error",
                 "bae-node-without-call",
                 plan.name,
                 "has no __call__, so nothing says where it leads",
-                "write `async def __call__(self) -> NextNode: ...` in the class",
+                "write `async def __call__(self) -> NextNode: ...` in the class, or `-> None` "
+                "where the run ends",
             )
         )
         return
@@ -267,6 +272,7 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
     hints = _call_hints(owner, call, names)
     _plan_parameters(plan, call, hints)
     if "return" not in hints:
+        plan.misrouted = True
         plan.problems.append(
             Problem(
                 "error",
@@ -339,6 +345,7 @@ def _plan_route(plan: NodePlan, hint: Any) -> None:
                 successors.append(member)
                 offered.append(member)
             continue
+        plan.misrouted = True
         plan.problems.append(
             Problem(
                 "error",

@@ -11,7 +11,7 @@ from bae.assignable import assignable, type_name
 from bae.calls import CallPlan, every_call
 from bae.draft import field_schema
 from bae.markers import Dep, Recall
-from bae.node_proof import check_node, recall_on_start
+from bae.node_proof import approvals_of_the_unseen, check_node, recall_on_start
 from bae.paths import endless_loops, path_avoiding
 from bae.plan import FieldPlan, NodePlan
 from bae.problem import Problem
@@ -46,7 +46,9 @@ def _prove(graph: Graph[Any, Any], chain: Chain) -> Iterator[Problem]:
         for field in plan.sourced:
             if field.kind == "recall":
                 yield from _check_recall(graph, cls, field, chain)
-    yield from _fields_without_schema(plans)
+    for cls in _filled(plans):
+        yield from _fields_without_schema(plans[cls])
+        yield from approvals_of_the_unseen(plans[cls])
     yield from _check_end(graph)
     for loop in endless_loops(graph.edges, graph.terminal_nodes):
         if any(plans[cls].problems for cls in loop):
@@ -205,24 +207,26 @@ def _asked(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, st
                 yield below.call, below.marker, f"{caller.name}({parameter})"
 
 
-def _fields_without_schema(plans: dict[type[Node], NodePlan]) -> Iterator[Problem]:
-    filled = dict.fromkeys(
-        target for plan in plans.values() if not plan.written for target in plan.successors
-    )
-    for cls in filled:
-        for field in plans[cls].plain:
-            reason = _no_schema(cls, field)
-            if reason is None:
-                continue
-            yield Problem(
-                "error",
-                "bae-field-no-schema",
-                f"{cls.__name__}.{field.name}",
-                f"the LM is to fill it, but {type_name(field.annotation)} has no JSON schema"
-                + (f" ({reason})" if reason else ""),
-                "use what JSON can say (str, int, list, a BaseModel, …), or give the field a "
-                "source, as Annotated[…, Dep(…)]",
-            )
+def _filled(plans: dict[type[Node], NodePlan]) -> list[type[Node]]:
+    """The node classes that the run has an LM fill: where it goes on from an empty body."""
+    empty = [plan for plan in plans.values() if not plan.written]
+    return list(dict.fromkeys(target for plan in empty for target in plan.successors))
+
+
+def _fields_without_schema(plan: NodePlan) -> Iterator[Problem]:
+    for field in plan.plain:
+        reason = _no_schema(plan.node, field)
+        if reason is None:
+            continue
+        yield Problem(
+            "error",
+            "bae-field-no-schema",
+            f"{plan.name}.{field.name}",
+            f"the LM is to fill it, but {type_name(field.annotation)} has no JSON schema"
+            + (f" ({reason})" if reason else ""),
+            "use what JSON can say (str, int, list, a BaseModel, …), or give the field a "
+            "source, as Annotated[…, Dep(…)]",
+        )
 
 
 def _no_schema(cls: type[Node], field: FieldPlan) -> str | None:
@@ -263,28 +267,22 @@ def _schema_generator() -> type[GenerateJsonSchema]:
 def _check_end(graph: Graph[Any, Any]) -> Iterator[Problem]:
     if not graph.end:
         return
+    # What is wrong with a return type is told already; that nothing leads on from there, or that
+    # no run ends there, only follows from it.
+    known = not any(plan.misrouted for plan in graph.plans.values())
     for cls in graph.end:
         plan = graph.plans.get(cls)
-        if plan is None:
-            twin = any(other.__name__ == cls.__name__ for other in graph.nodes)
-            yield Problem(
-                "error",
-                "bae-end-unreachable",
-                cls.__name__,
-                f"is named in end=, but cannot be reached from {graph.start.__name__}"
-                + ("; the graph has another class of that name" if twin else ""),
-                "define again the classes that lead to it, in a notebook by running their cells: "
-                "they still mean the older one"
-                if twin
-                else "return it from a node on the way, or take it out of end=",
-            )
-        elif not plan.may_end:
+        if plan is None and known:
+            yield _unreachable(graph, cls)
+        elif plan is not None and not plan.may_end and (plan.offered or not plan.misrouted):
             yield Problem(
                 "error",
                 "bae-end-not-terminal",
                 cls.__name__,
                 "is named in end=, but no run can end there: its return type has no None",
-                f"name where the graph ends: {_spelled(graph.terminal_nodes)}",
+                f"name where the graph ends: {_spelled(graph.terminal_nodes)}"
+                if graph.terminal_nodes
+                else f"let {cls.__name__} return None: so far the graph ends nowhere",
             )
     for cls in graph.terminal_nodes:
         if cls not in graph.end:
@@ -298,6 +296,21 @@ def _check_end(graph: Graph[Any, Any]) -> Iterator[Problem]:
             )
 
 
+def _unreachable(graph: Graph[Any, Any], cls: type[Node]) -> Problem:
+    twin = any(other.__name__ == cls.__name__ for other in graph.nodes)
+    return Problem(
+        "error",
+        "bae-end-unreachable",
+        cls.__name__,
+        f"is named in end=, but cannot be reached from {graph.start.__name__}"
+        + ("; the graph has another class of that name" if twin else ""),
+        "define again the classes that lead to it, in a notebook by running their cells: they "
+        "still mean the older one"
+        if twin
+        else "return it from a node on the way, or take it out of end=",
+    )
+
+
 def _a(name: str) -> str:
     """A type's name with its article."""
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
@@ -305,4 +318,4 @@ def _a(name: str) -> str:
 
 def _spelled(classes: Sequence[type[Node]]) -> str:
     names = ", ".join(cls.__name__ for cls in classes)
-    return f"({names})" if len(classes) > 1 else names or "nothing yet"
+    return f"({names})" if len(classes) > 1 else names

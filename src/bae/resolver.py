@@ -14,6 +14,7 @@ from bae.calls import CallPlan, Input, every_call, plan_call
 from bae.dataflow import Dataflow, Flight, Place, landed
 from bae.exceptions import (
     BaeError,
+    BudgetError,
     CallTimeout,
     DepError,
     GateError,
@@ -311,11 +312,16 @@ def _failed(plan: NodePlan, name: str, flight: Flight) -> BaeError:
     error = cast(BaseException, flight.error)
     if isinstance(error, GateError | HintError | JournalError):
         return error
+    path = flight.route(f"{plan.name}.{name}")
+    if isinstance(error, BudgetError):
+        # A limit of whoever set it, not a failure of the dependency that came upon it.
+        error.path = f"{path}: {error.path}" if error.path else path
+        return error
     below = flight
     while below.via is not None:
         below = below.via[1]
     item = "" if below.item is None else f"[{below.item}]"
-    place, path = f"{plan.name}.{name}{item}", flight.route(f"{plan.name}.{name}")
+    place = f"{plan.name}.{name}{item}"
     code = None
     if isinstance(error, CallTimeout):
         code, said = "bae-dep-timeout", str(error)

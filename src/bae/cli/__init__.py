@@ -24,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from bae.cli.app import run_command
 
     code = run_command(sys.argv[1:] if arguments is None else list(arguments))
-    if arguments is None and code > 128:
-        from bae.cli.signals import end_in_time
+    if arguments is None:
+        from bae.cli.ending import end_in_time
 
         end_in_time(code)
     return code

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from bae.cli import exits
+from bae.cli.streams import let_go, stand_in_for_missing
 
 app = typer.Typer(
     name="bae",
@@ -55,16 +56,14 @@ def bae(
 def run_command(arguments: Sequence[str]) -> int:
     """Carry out a command line and answer its exit code."""
     asked, debug = _without_debug(arguments)
+    stand_in_for_missing()
     _show_what_can_be_shown()
     try:
         code = _carried_out(asked, debug)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read what is printed has seen enough. Python would try once more at its end, and
-        # complain: it may write into nothing. Typer and Rich do the same while a command runs.
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, sys.stdout.fileno())
-        os.close(nothing)
+        # Whoever read what is printed has seen enough. Typer does the same while a command runs.
+        let_go(sys.stdout)
         return exits.FAILED
     return code
 
@@ -76,16 +75,24 @@ def _carried_out(asked: list[str], debug: bool) -> int:
     try:
         command(asked, prog_name="bae")
     except SystemExit as ending:
-        return _code(ending)
+        if _is_meant(ending):
+            return _code(ending)
+        if debug:
+            raise
+        from bae.cli.printing import tell_unexpected
+
+        tell_unexpected(ending)
+        return exits.FAILED
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except BaeError as error:
         if debug:
             raise
         from bae.cli.printing import tell_error
+        from bae.cli.refusals import Misuse
 
         tell_error(error)
-        return exits.FAILED
+        return exits.MISUSED if isinstance(error, Misuse) else exits.FAILED
     except Exception as error:
         if debug:
             raise
@@ -105,11 +112,20 @@ def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _show_what_can_be_shown() -> None:
-    """Print a question mark for a character that the terminal has not, rather than fail."""
+    """Spell out a character that the terminal has not, or half of one, rather than fail."""
     for stream in (sys.stdout, sys.stderr):
-        named: Any = getattr(stream, "encoding", None) or "utf-8"
-        if named.lower().replace("-", "") != "utf8" and hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _is_meant(ending: SystemExit) -> bool:
+    """Whether a command has ended as it should, and not because somebody's code says sys.exit():
+    what code that means is not known here. Rich ends it where nobody reads the help to its end."""
+    place = ending.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    module = place.tb_frame.f_globals.get("__name__", "") if place is not None else ""
+    return module.partition(".")[0] in ("typer", "click", "rich")
 
 
 def _code(ending: SystemExit) -> int:

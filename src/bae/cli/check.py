@@ -102,15 +102,26 @@ def _check(
     # What an unfinished run would meet can only be told of a graph that can run at all.
     broken = _broken(loaded, against, was) if against and not errors else []
     failed = errors or bool(broken) or (strict and warned)
+    left = _unreached(loaded)
     if as_json:
-        _print_data(loaded, found, broken, failed)
+        _print_data(loaded, found, left, broken, failed)
         return failed
     for problem, line in found:
         _print_problem(problem, line)
     _print_sum(loaded, problems)
+    _print_unreached(left)
     if against:
         _print_broken(loaded, against, broken, looked=not errors)
     return failed
+
+
+def _unreached(loaded: Loaded) -> list[str]:
+    import sys
+
+    from bae.unreached import unreached
+
+    module = sys.modules.get(loaded.module)
+    return [cls.__name__ for cls in unreached(loaded.graph, module)] if module else []
 
 
 def _broken(loaded: Loaded, file: str, was: Sequence[str]) -> list[BrokenRun]:
@@ -134,9 +145,10 @@ _INDENT: Final = 8
 def _print_problem(problem: Problem, line: SourceLine | None) -> None:
     from rich.text import Text
 
-    from bae.cli.printing import out, print_hanging, visible
+    from bae.cli.printing import out, print_hanging
+    from bae.cli.texts import in_lines
 
-    said = Text(visible(str(problem)))
+    said = Text(in_lines(str(problem)))
     said.stylize(_STYLES[problem.severity], 0, len(problem.severity))
     said.stylize("bold", _INDENT, _INDENT + len(problem.place))
     if problem.fix:
@@ -161,6 +173,15 @@ def _print_sum(loaded: Loaded, problems: Sequence[Problem]) -> None:
     print_hanging(out(), said, 2)
 
 
+def _print_unreached(left: Sequence[str]) -> None:
+    from rich.text import Text
+
+    from bae.cli.printing import out, print_hanging
+
+    if left:
+        print_hanging(out(), Text(f"not reached: {', '.join(left)}", style="dim"), 2)
+
+
 def _verdict(problems: Sequence[Problem]) -> Text:
     from rich.text import Text
 
@@ -175,14 +196,15 @@ def _verdict(problems: Sequence[Problem]) -> Text:
 def _print_broken(loaded: Loaded, file: str, broken: Sequence[BrokenRun], looked: bool) -> None:
     from rich.text import Text
 
-    from bae.cli.printing import note, out, print_hanging, visible
+    from bae.cli.printing import note, out, print_hanging
+    from bae.cli.texts import in_lines
 
     name = loaded.graph.name
     if not looked:
         note(f"{file} was not looked at: mend the errors first")
         return
     for run in broken:
-        print_hanging(out(), Text(visible(str(run))), 4)
+        print_hanging(out(), Text(in_lines(str(run))), 4)
     if broken:
         last = Text(f"{file}: {_count(len(broken), 'run')} of {name} cannot go on", "bold red")
     else:
@@ -193,6 +215,7 @@ def _print_broken(loaded: Loaded, file: str, broken: Sequence[BrokenRun], looked
 def _print_data(
     loaded: Loaded,
     found: Sequence[tuple[Problem, SourceLine | None]],
+    left: Sequence[str],
     broken: Sequence[BrokenRun],
     failed: bool,
 ) -> None:
@@ -214,6 +237,7 @@ def _print_data(
                 for target in targets
             ],
             "ends": [cls.__name__ for cls in graph.terminal_nodes],
+            "not_reached": left,
             "problems": [
                 {
                     **asdict(problem),

@@ -6,11 +6,15 @@ from typing import Final
 
 DONE: Final = 0
 FAILED: Final = 1
-"""It could not be done, or what was asked about has errors."""
+"""It could not be done, what was given does not fit what there is, or that has errors."""
 MISUSED: Final = 2
-"""The command line makes no sense."""
+"""The command line makes no sense, whatever there is."""
 WAITING: Final = 3
 """The run is parked: it waits for somebody's answer."""
+ELSEWHERE: Final = 4
+"""The run is under way in another process, which goes on with it: its result is not here."""
+HUNG_UP: Final = 129
+"""SIGHUP: the terminal was closed."""
 INTERRUPTED: Final = 130
 """Ctrl-C."""
 TERMINATED: Final = 143
@@ -18,5 +22,5 @@ TERMINATED: Final = 143
 
 ABOUT: Final = (
     "Exit codes: 0 done, 1 failed or found errors, 2 wrong usage, 3 the run waits for a person, "
-    "130 interrupted."
+    "4 it is under way elsewhere, 129 hung up, 130 interrupted, 143 terminated."
 )

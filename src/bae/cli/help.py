@@ -1,6 +1,6 @@
 """How `--help` looks: flags and arguments have no type beside them, commands stand in the order of
 the work, and the lines below a command's help are examples to copy. `app.py` gives every command
-these classes."""
+these classes, which also see to it that --json is alone on stdout."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from bae.cli.json_output import only_json
 
 ORDER: Final = ("new", "run", "check", "graph", "runs", "lm", "version")
 """The commands as --help lists them: those that one needs first, first."""
@@ -31,6 +33,11 @@ class PlainCommand(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, as help and the parser take them."""
         return _without_types(super().get_params(ctx), ctx)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Carry it out; with --json there is JSON on stdout, and nothing else."""
+        with only_json(bool(ctx.params.get("as_json")), ctx.info_name):
+            return super().invoke(ctx)
 
 
 class PlainGroup(TyperGroup):

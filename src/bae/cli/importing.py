@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from bae.cli.raised_at import last_line, place_of
 from bae.exceptions import BaeError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from types import ModuleType, TracebackType
+    from types import ModuleType
 
 
 def from_file(path: Path, said: str) -> ModuleType:
@@ -58,25 +59,17 @@ def unknown(message: str, fix: str, cause: BaseException | None = None) -> BaeEr
     return BaeError(message, code="bae-module-unknown", fix=fix, cause=cause)
 
 
-def shown(path: Path) -> str:
-    """A path as it is said from this directory, where it is in it."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
-
-
 @contextmanager
 def explained(said: str) -> Generator[None]:
     """Say of an error that it came up while user code was imported or called, and where in it."""
     try:
         yield
     except BaeError as error:
-        error.add_note(f"while {said} was imported{_place_of(error)}")
+        error.add_note(f"while {said} was imported{place_of(error)}")
         raise
     except (Exception, SystemExit) as error:
         raise BaeError(
-            f"{said} could not be imported{_place_of(error)}",
+            f"{said} could not be imported{place_of(error)}",
             code="bae-module-failed",
             cause=error,
             fix=_way_out(error),
@@ -145,46 +138,15 @@ def _defines(error: NameError) -> bool:
     """Whether the file in which a name was missing defines it at its top level, somewhere."""
     import ast
 
-    line = _last_line(error.__traceback__)
+    line = last_line(error.__traceback__)
     if line is None:
         return False
     try:
-        tree = ast.parse(Path(line[0]).read_text(encoding="utf-8"))
+        tree = ast.parse(Path(line.file).read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
         return False
     defined = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     return any(isinstance(each, defined) and each.name == error.name for each in tree.body)
-
-
-def _place_of(error: BaseException) -> str:
-    """Where in the user's own code it came up."""
-    if isinstance(error, SyntaxError) and error.filename and error.lineno is not None:
-        return f", {shown(Path(error.filename))}:{error.lineno}"
-    line = _last_line(error.__traceback__)
-    return f", {shown(Path(line[0]))}:{line[1]}" if line is not None else ""
-
-
-def _last_line(traceback: TracebackType | None) -> tuple[str, int] | None:
-    """The innermost line that is the user's own."""
-    found: tuple[str, int] | None = None
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if not file.startswith("<") and _is_users(Path(file)):
-            found = file, traceback.tb_lineno
-        traceback = traceback.tb_next
-    return found
-
-
-def _is_users(file: Path) -> bool:
-    """Whether a file is neither bae's, nor Python's, nor of an installed package."""
-    if file.is_relative_to(_OURS) or file.is_relative_to(_LIBRARY):
-        return False
-    return not _INSTALLED & set(file.parts)
-
-
-_OURS: Final = Path(__file__).parents[1]
-_LIBRARY: Final = Path(os.__file__).parent
-_INSTALLED: Final = {"site-packages", "dist-packages"}
 
 
 def _near_files(path: Path) -> str:

@@ -87,12 +87,21 @@ def try_(
     import asyncio
 
     from bae.cli.printing import err, print_json
+    from bae.cli.running.advice import lm_named
     from bae.cli.trial import ask
+    from bae.exceptions import BaeLMError
     from bae.lm.named import default, shared
     from bae.lm.readiness import chosen
 
     name = spec or chosen().name
-    lm = shared(name) if name else default("this call needs one")
+    if name:
+        lm = shared(name)
+    else:
+        try:
+            lm = default("this call needs one")
+        except BaeLMError as error:
+            error.fix = lm_named(error, "as in `bae lm try local`")
+            raise
     with err().status(f"asking {name} …"):
         trial = asyncio.run(ask(lm, name, prompt, timeout))
     if as_json:
@@ -154,13 +163,14 @@ def _of_default(default: Chosen) -> Text:
 def _print_trial(name: str, trial: Trial) -> None:
     from rich.text import Text
 
-    from bae.cli.printing import out, print_hanging, visible
+    from bae.cli.printing import out, print_hanging
+    from bae.cli.texts import in_lines
 
     usage = trial.usage
     cost = "unknown" if usage.cost is None else f"${usage.cost:.6f}".rstrip("0").rstrip(".")
     more = f", {usage.attempts} attempts" if usage.attempts > 1 else ""
     rows = {
-        "answer": visible(trial.reply.answer),
+        "answer": in_lines(trial.reply.answer),
         "sure": "yes" if trial.reply.sure else "no",
         "lm": name,
         "model": ", ".join(usage.models) or "not said",

@@ -11,7 +11,9 @@ from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.cli.importing import explained, from_file, from_name, shown, unknown
+from bae.cli.importing import explained, from_file, from_name, unknown
+from bae.cli.raised_at import shown
+from bae.cli.refusals import Misuse
 from bae.exceptions import BaeError
 
 if TYPE_CHECKING:
@@ -33,11 +35,12 @@ class Loaded:
     name of that."""
 
 
-def load(said: str | None) -> Loaded:
-    """The graph of `MODULE[:NAME]`; of None, that of the project around this directory."""
-    root = Path.cwd()
+def load(said: str | None, option: str = "") -> Loaded:
+    """The graph of `MODULE[:NAME]`; of None, that of the project around this directory. `option` is
+    what MODULE is given with, where it is no argument."""
+    root = _here()
     if said is None:
-        said, root = _configured()
+        said, root = _configured(option)
     where, name = _parts(said)
     if _is_path(where):
         module = from_file(Path(where).absolute(), where)
@@ -47,7 +50,27 @@ def load(said: str | None) -> Loaded:
     return Loaded(graph, said, module.__name__, attribute)
 
 
-def _configured() -> tuple[str, Path]:
+def is_configured() -> bool:
+    """Whether the project around this directory names a graph, so that nobody has to."""
+    try:
+        _configured()
+    except (BaeError, OSError):
+        return False
+    return True
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise unknown(
+            "the directory that this is called in is not there any more",
+            "go to one that is, with cd",
+            error,
+        ) from error
+
+
+def _configured(option: str = "") -> tuple[str, Path]:
     """What the nearest pyproject.toml says, and where it stands."""
     here = Path.cwd()
     for folder in (here, *here.parents):
@@ -69,9 +92,11 @@ def _configured() -> tuple[str, Path]:
                 'write graph = "app.py", or another file or module',
             )
         break
-    raise unknown(
+    example = f" with {option}, as `{option} app.py`" if option else ", as `app.py`"
+    raise Misuse(
         "no MODULE was given",
-        'name a file or a module, as `app.py`; or write [tool.bae] and graph = "app.py" into the '
+        code="bae-module-unknown",
+        fix=f'name a file or a module{example}; or write [tool.bae] and graph = "app.py" into the '
         "pyproject.toml of your project",
     )
 

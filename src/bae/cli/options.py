@@ -39,7 +39,7 @@ OneRun = Annotated[
 NewestRun = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]",
+        metavar="RUN",
         show_default=False,
         autocompletion=run_ids,
         help=f"{_RUN} Left out: that.",
@@ -74,7 +74,37 @@ Sets = Annotated[
         "--set",
         metavar="FIELD=VALUE",
         show_default=False,
-        help="A field. The value is JSON where it is valid for the field, and else text; may be "
-        "given several times.",
+        help="A field. The value is JSON where that is valid for the field, and else text: `n=5`, "
+        '`tags=["a"]`, `name=Ann`. A text in quotes loses them, as it is JSON; `name="\\"a\\""` '
+        "keeps them. May be given several times, once for each field.",
     ),
 ]
+Secrets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NODE.FIELD=VALUE",
+        show_default=False,
+        help="A secret that the journal does not keep, as `Login.token=…`; may be given several "
+        "times. Left out, it is asked for at a terminal.",
+    ),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print the result and errors, and no progress.")
+]
+NoAsk = Annotated[
+    bool,
+    typer.Option(
+        "--no-ask", help="Ask nothing at the terminal: what is missing is an error, a gate parks."
+    ),
+]
+
+
+def id_of_new(said: str | None) -> str | None:
+    """What a new run is to be called, as an option gives it."""
+    if said is None or (said.strip() and said.isprintable() and said != "last"):
+        return said
+    why = "`last` means the newest run" if said == "last" else "it is no name that can be typed"
+    raise typer.BadParameter(
+        f"a run cannot be called {said!r}: {why}. Leave it out for a random id"
+    )

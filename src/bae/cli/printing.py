@@ -3,11 +3,11 @@ terminal. `NO_COLOR`, `FORCE_COLOR`, `TERM=dumb` and `COLUMNS` are heeded."""
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+
+from bae.cli.texts import in_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,20 +31,26 @@ def print_json(value: Any) -> None:
     """A result for a script, on stdout. Give what `json` can write, or what Pydantic can."""
     from pydantic_core import to_jsonable_python
 
+    from bae.cli.json_output import stream_for_json
+    from bae.cli.texts import in_json
+
     said = to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
-    sys.stdout.write(json.dumps(said, indent=2, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    stream = stream_for_json()
+    encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
+    stream.write(in_json(said, ascii_only=encoding != "utf8") + "\n")
+    stream.flush()
 
 
 def note(message: str) -> None:
     """A line about something that is not the result, on stderr."""
     from rich.text import Text
 
-    err().print(Text(visible(message), style="dim"), soft_wrap=True)
+    print_hanging(err(), Text(in_lines(message), style="dim"), 2)
 
 
 def print_hanging(console: Console, text: Text, indent: int) -> None:
-    """Print lines. At a terminal, those that are too long go on below, indented, between words."""
+    """Print lines. At a terminal, those that are too long go on below, indented, between words. A
+    command that ends one, to be copied, has a line of its own then, however long it is."""
     if not console.is_terminal or console.width <= indent + 20:
         console.print(text, soft_wrap=True)
         return
@@ -52,58 +58,78 @@ def print_hanging(console: Console, text: Text, indent: int) -> None:
 
     lines: list[Text] = []
     for line in text.split("\n"):
-        first = line.wrap(console, console.width, tab_size=8)
-        if len(first) < 2:
-            lines.append(line)
+        command = _COMMAND.search(line.plain) if line.cell_len > console.width else None
+        if command is None:
+            lines += _hung(line, console, indent)
             continue
-        begun = len(first[0].plain.rstrip())
-        lines.append(line[:begun])
-        rest = line[begun:]
-        rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
-        for more in rest.wrap(console, console.width - indent):
-            more.rstrip()
-            lines.append(Text(" " * indent).append_text(more))
+        begin, end = command.span()
+        lines += _hung(line[:begin], console, indent) if line.plain[:begin].strip() else []
+        lines.append(Text(" " * indent).append_text(line[begin:end]))
+        if rest := line.plain[end:].strip():
+            after = line[end + line.plain[end:].index(rest) :]
+            lines += _hung(Text(" " * indent).append_text(after), console, indent)
     console.print(Text("\n").join(lines), soft_wrap=True)
 
 
-def visible(text: str) -> str:
-    """Text without what a terminal would obey: control characters are spelled out."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+def _hung(line: Text, console: Console, indent: int) -> list[Text]:
+    """A line as several, all but the first one indented."""
+    from rich.text import Text
+
+    first = line.wrap(console, console.width, tab_size=8)
+    if len(first) < 2:
+        return [line]
+    begun = len(first[0].plain.rstrip())
+    rest = line[begun:]
+    rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
+    lines = [line[:begun]]
+    for more in rest.wrap(console, console.width - indent):
+        more.rstrip()
+        lines.append(Text(" " * indent).append_text(more))
+    return lines
 
 
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_COMMAND: Final = re.compile(r"(?<![^ ])bae (?:run|runs|check|lm|graph) \S.*?(?=  |$)")
 
 
 def tell_error(error: BaeError) -> None:
     """What failed, where, why and what to do, on stderr."""
     from rich.text import Text
 
+    from bae.cli.raised_at import raised_at
     from bae.exceptions import describe
 
     said = Text()
-    said.append("error", style="bold red").append(f" {visible(error.message)}")
-    said.append(f"  [{error.code}]", style="dim")
+    first, line_end, more = in_lines(error.message).partition("\n")
+    said.append("error", style="bold red").append(f" {first}")
+    said.append(f"  [{error.code}]", style="dim").append(line_end + more)
     diff = getattr(error, "diff", "")
     if diff:
-        said.append(f"\n{visible(diff)}")
+        said.append(f"\n{in_lines(diff)}")
     if error.path:
-        said.append("\n  path:  ", style="bold").append(visible(error.path))
+        said.append("\n  path:  ", style="bold").append(in_lines(error.path))
     if error.cause is not None:
-        said.append("\n  cause: ", style="bold").append(visible(describe(error.cause)))
+        said.append("\n  cause: ", style="bold").append(in_lines(describe(error.cause)))
+    if at := raised_at(error):
+        said.append("\n  at:    ", style="bold").append(in_lines(at))
     if error.fix:
-        fix = visible(error.fix).replace("\n", "\n         ")
+        fix = error.fix
+        if at and not _COMMAND.search(fix):  # which is copied as it stands
+            fix += "; --debug shows the traceback"
+        fix = in_lines(fix).replace("\n", "\n         ")
         said.append("\n  try:   ", style="bold green").append(fix)
     for each in getattr(error, "__notes__", ()):
-        said.append(f"\n  {visible(each)}", style="dim")
+        said.append(f"\n  {in_lines(each)}", style="dim")
     print_hanging(err(), said, 9)
 
 
-def tell_unexpected(error: Exception) -> None:
+def tell_unexpected(error: BaseException) -> None:
     """An error that nobody has foreseen."""
     from rich.text import Text
 
     said = Text()
-    said.append("error", style="bold red").append(f" {visible(f'{type(error).__name__}: {error}')}")
+    said.append("error", style="bold red").append(
+        f" {in_lines(f'{type(error).__name__}: {error}')}"
+    )
     said.append("\n  try:   ", style="bold green").append(
         "run it again with --debug, which shows where it comes from"
     )
@@ -119,6 +145,9 @@ def _colours() -> Any:
 
 def _console(*, stderr: bool) -> Console:
     # Made anew each time: the streams may be others by now, as they are in tests.
-    from rich.console import Console
+    from bae.cli.streams import console_of
 
-    return Console(stderr=stderr, highlight=False, theme=_colours())
+    console = console_of(stderr=stderr, highlight=False, theme=_colours())
+    if console.width < 1:  # COLUMNS=0, which some tools set where they do not know
+        console.width = 80
+    return console

@@ -1,8 +1,13 @@
-"""The error of a command that makes no sense for what there is."""
+"""The errors of a command that makes no sense for what there is, or none at all."""
 
 from __future__ import annotations
 
 from bae.exceptions import BaeError
+
+
+class Misuse(BaeError):
+    """The command line makes no sense, whatever there is: the exit code is 2, as where an option is
+    unknown."""
 
 
 def refused(message: str, fix: str | None = None, cause: BaseException | None = None) -> BaeError:

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bae.cli.budgets import BudgetLimits
 from bae.cli.help import examples
-from bae.cli.options import AsJSON, JournalFile, LMName, Module, Sets
+from bae.cli.options import (
+    AsJSON,
+    JournalFile,
+    LMName,
+    Module,
+    NoAsk,
+    Quiet,
+    Sets,
+    id_of_new,
+)
+from bae.cli.running.budgets import BudgetLimits
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -39,16 +48,11 @@ NoJournal = Annotated[bool, typer.Option("--no-journal", help="Keep no journal o
 RunId = Annotated[
     str | None,
     typer.Option(
-        "--run-id", metavar="ID", show_default=False, help="What to call the run in the journal."
-    ),
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print the result and errors, and no progress.")
-]
-NoAsk = Annotated[
-    bool,
-    typer.Option(
-        "--no-ask", help="Ask nothing at the terminal: what is missing is an error, a gate parks."
+        "--run-id",
+        metavar="ID",
+        show_default=False,
+        callback=id_of_new,
+        help="What to call the run in the journal.",
     ),
 ]
 
@@ -73,22 +77,22 @@ def run(
     a terminal. While it runs, each node, dependency and call of the language model is shown on
     stderr, and gates are asked. The result goes to stdout.
     """
-    from bae.cli.budgets import budget_of
+    from bae.cli.running.budgets import budget_of
 
     limits = budget_of(budget)
-    from bae.cli.advice import prove
-    from bae.cli.commands_to_copy import Said
-    from bae.cli.json_errors import errors_as_json
     from bae.cli.loading import load
-    from bae.cli.running import Manner, carry_out
-    from bae.cli.start import start_node
+    from bae.cli.running.advice import prove
+    from bae.cli.running.carrying import RunOptions, carry_out
+    from bae.cli.running.commands_to_copy import CommandLine
+    from bae.cli.running.which_lm import check_lm
+    from bae.cli.start.node import start_node
 
-    with errors_as_json(as_json):
-        graph = load(module).graph
-        prove(graph, module)
-        example = shlex.join(["bae", "run", *([module] if module else [])])
-        start: Any = start_node(graph.start, given, sets or (), ask=not no_ask, said=example)
-        file = None if no_journal else _journal_for(graph, journal)
+    graph = load(module).graph
+    prove(graph, module)
+    check_lm(graph, lm, begins=True)
+    example = shlex.join(["bae", "run", *([module] if module else [])])
+    start: Any = start_node(graph.start, given, sets or (), ask=not no_ask, said=example)
+    file = None if no_journal else _journal_for(graph, journal)
     name = run_id if run_id is not None else _new_id()
     carry_out(
         graph,
@@ -96,8 +100,8 @@ def run(
         lambda kept, answer: graph.arun(
             start, lm, max_iters, journal=kept, run_id=name, answer=answer
         ),
-        Said(module, file, lm),
-        Manner(limits, as_json, quiet, not no_ask),
+        CommandLine(module, file, lm),
+        RunOptions(limits, as_json, quiet, not no_ask),
     )
 
 

@@ -53,16 +53,16 @@ def misnamed(name: str) -> BaeLMError | None:
         return BaeLMError(
             f"the name of an LM is a text, and not {name!r}",
             code="bae-lm-unknown-name",
-            fix=f"The names are: {', '.join(FORMS)}",
+            fix=f"give one of these names: {', '.join(FORMS)}",
         )
     kind, _, rest = name.strip().partition(":")
     if kind not in KINDS:
-        near = _meant(name.strip()) or get_close_matches(kind.lower(), KINDS, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
+        near = _meant(name.strip()) or get_close_matches(kind.lower(), KINDS, n=1, cutoff=0.7)
+        guess = f"did you mean {near[0]!r}? The names are" if near else "give one of these names"
         return BaeLMError(
             f"there is no LM named {name!r}",
             code="bae-lm-unknown-name",
-            fix=f"{guess}The names are: {', '.join(FORMS)}",
+            fix=f"{guess}: {', '.join(FORMS)}",
         )
     form, needs_rest, _ = KINDS[kind]
     if needs_rest and not rest:
@@ -128,17 +128,15 @@ def default(why: str) -> LM:
         if way.missing.startswith("pip") and way.name != "local":
             # A key is there, so this is what was meant; going on without a word would surprise.
             _log.warning("there is a key for %s, but its package is not: %s", way.name, way.missing)
-    lines = [f"  - {way.name}: {way.missing or f'ready, but {VARIABLE}=none'}" for way in found]
+    lacking = [f"  - {way.name}: {way.missing or f'ready, but {VARIABLE}=none'}" for way in found]
     raise BaeLMError(
         f"there is no LM, and {why}",
         code="bae-lm-missing",
         fix="\n".join(
             [
-                'pass lm="local" or another name or backend, pin one to a node with NodeConfig(lm='
-                f"…), or set {VARIABLE}; in tests use bae.testing.ScriptedLM. What this machine "
-                "lacks:",
-                *lines,
-                f"The names are: {', '.join(FORMS)}",
+                f'pass lm="local" or another, set {VARIABLE}, or pin one with NodeConfig(lm="…"); '
+                "in tests pass a ScriptedLM",
+                *lacking,
             ]
         ),
     )

@@ -7,7 +7,7 @@ from math import ceil
 from typing import Final
 
 from bae.pictures import scene
-from bae.pictures.contents import SAID, Arrow, Box, Picture, Shown
+from bae.pictures.contents import Arrow, Box, Picture, Shown
 from bae.pictures.layout import Arranged, Size, Spacing, arrange
 from bae.pictures.scene import Group, Label, Metrics, Path, Scene
 from bae.pictures.shapes import (
@@ -21,6 +21,7 @@ from bae.pictures.shapes import (
 )
 from bae.pictures.terminal import Direction
 from bae.pictures.texts import cut
+from bae.pictures.types import cut_field
 
 MARGIN: Final = 24
 GAP: Final = 28
@@ -252,7 +253,7 @@ def _pill(field: Shown) -> str:
 
 
 def _name(field: Shown) -> str:
-    return cut(f"{field.name}: {field.type}", NAME if field.origin else ALONE)
+    return cut_field(field.name, field.type, NAME if field.origin else ALONE)
 
 
 def _tags(box: Box) -> list[tuple[str, str]]:
@@ -272,9 +273,8 @@ def _node_title(box: Box) -> str:
 
 
 def _field_title(field: Shown) -> str:
-    origin = f": {field.origin}" if field.origin else ""
     description = f"\n{field.description}" if field.description else ""
-    return f"{field.name}: {field.type}\n{SAID[field.source]}{origin}{description}"
+    return f"{field.name}: {field.type}\n{field.said}{description}"
 
 
 def _description(picture: Picture) -> str:

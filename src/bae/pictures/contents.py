@@ -13,7 +13,7 @@ SOURCES: Final[tuple[FieldSource, ...]] = ("given", "recall", "dep", "gate", "ma
 """In the order that boxes show them: what the LM fills comes last, as it does in a run."""
 SAID: Final[dict[FieldSource, str]] = {
     "given": "given by who starts the run",
-    "recall": "recalled from the trace",
+    "recall": "recalled from a node before",
     "dep": "what a function or a graph returns",
     "gate": "what a person answers",
     "map": "what a function or a graph returns for each item",
@@ -37,6 +37,16 @@ class Shown:
     required: bool = True
     graphs: tuple[str, ...] = ()
     """The ids of the pictures of graphs that run for it."""
+
+    @property
+    def said(self) -> str:
+        """Where its value comes from, as a whole phrase: "filled by the LM, or set by Review"."""
+        if not self.origin:
+            return SAID[self.source]
+        if self.source == "recall":
+            return f"recalled {self.origin}"
+        between = ", " if self.source in ("given", "lm") else ": "
+        return f"{SAID[self.source]}{between}{self.origin}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,30 @@ class Picture:
         """The arrows by the places of their boxes."""
         at = {box.id: place for place, box in enumerate(self.boxes)}
         return [(at[arrow.tail], at[arrow.head]) for arrow in self.arrows]
+
+    @cached_property
+    def loops_back(self) -> frozenset[Arrow]:
+        """The arrows to a box that comes earlier, or is the same, and leads to this one again."""
+        onward: dict[int, list[int]] = {}
+        for tail, head in self.edges:
+            onward.setdefault(tail, []).append(head)
+
+        def leads(start: int, goal: int) -> bool:
+            seen, waiting = {start}, [start]
+            while waiting:
+                here = waiting.pop()
+                if here == goal:
+                    return True
+                more = [each for each in onward.get(here, ()) if each not in seen]
+                seen.update(more)
+                waiting += more
+            return False
+
+        return frozenset(
+            arrow
+            for arrow, (tail, head) in zip(self.arrows, self.edges, strict=True)
+            if head <= tail and leads(head, tail)
+        )
 
     @property
     def all(self) -> tuple[Picture, ...]:

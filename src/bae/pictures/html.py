@@ -6,7 +6,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from bae.pictures.contents import SAID, Box, Picture, Shown
+from bae.pictures.contents import Box, Picture, Shown
 from bae.pictures.palette import DARK, LIGHT, Palette, Theme
 from bae.pictures.scene import Scene
 from bae.pictures.svg import MONO, SANS, styles, write_svg
@@ -61,13 +61,12 @@ def _body(box: Box) -> str:
 
 def _field(field: Shown) -> str:
     source = "LM" if field.source == "lm" else field.source
-    origin = f": {field.origin}" if field.origin else ""
     optional = "" if field.required else " It has a default."
     description = f"<p>{escape(field.description)}</p>" if field.description else ""
     return (
         f'<li><span class="source {field.source}">{source}</span> '
         f"<code>{escape(field.name)}: {escape(field.type)}</code>{description}"
-        f"<small>{escape(SAID[field.source])}{escape(origin)}.{optional}</small></li>"
+        f"<small>{escape(field.said)}.{optional}</small></li>"
     )
 
 

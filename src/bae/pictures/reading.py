@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from bae.assignable import type_name
 from bae.calls import CallPlan, every_call
 from bae.markers import Gate, Map, Recall
 from bae.pictures.contents import SOURCES, Arrow, ArrowKind, Box, FieldSource, Picture, Shown
 from bae.pictures.texts import plain
+from bae.pictures.types import type_said
+from bae.recall import holders_for
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -43,6 +44,8 @@ _LETTERS: Final = (
 """Where the letters are, besides those of ASCII, that Mermaid takes in an identifier."""
 
 _Key = tuple["type[Node]", str]
+_Before = dict["type[Node]", "list[NodePlan]"]
+"""The nodes that lead to each."""
 
 
 class _Reading:
@@ -82,19 +85,26 @@ class _Reading:
             for cls, plan in graph.plans.items()
             for target in plan.successors
         )
-        filled: dict[type[Node], set[str]] = {cls: set() for cls in graph.nodes}
+        before: dict[type[Node], list[NodePlan]] = {cls: [] for cls in graph.nodes}
         for plan in graph.plans.values():
             for target in plan.successors:
-                filled[target].add("code" if plan.written else "lm")
-        boxes = tuple(self._box(key, cls, filled[cls]) for cls in graph.nodes)
+                before[target].append(plan)
+        boxes = tuple(self._box(key, cls, before) for cls in graph.nodes)
         used_by = tuple(self.users.get(key, ()))
         return Picture(self.ids[key], plain(graph.name), boxes, arrows, used_by, inner)
 
-    def _box(self, key: _Key, cls: type[Node], filled: set[str]) -> Box:
+    def _box(self, key: _Key, cls: type[Node], before: _Before) -> Box:
         graph = self.graphs[key]
         plan = graph.plans[cls]
         start = cls is graph.start
-        fields = [self._field(field, start, filled) for field in plan.fields.values()]
+        fields: list[Shown] = []
+        for field in plan.fields.values():
+            if isinstance(field.marker, Recall):
+                # A graph inside another looks in the trace around it as well.
+                inside = key in self.users
+                fields.append(self._field(field, "recall", _recalled(field, cls, before, inside)))
+            else:
+                fields.append(self._field(field, *_source(field, start, before[cls])))
         twins = [other for other in graph.nodes if other.__name__ == cls.__name__]
         return Box(
             id=self.boxes[key, cls],
@@ -111,11 +121,10 @@ class _Reading:
             apart=_apart(cls, twins),
         )
 
-    def _field(self, field: FieldPlan, start: bool, filled: set[str]) -> Shown:
-        source, origin = _source(field, start, filled)
+    def _field(self, field: FieldPlan, source: FieldSource, origin: str) -> Shown:
         return Shown(
             name=plain(field.name),
-            type=plain(type_name(field.annotation)),
+            type=plain(type_said(field.annotation)),
             source=source,
             origin=plain(origin),
             description=plain(field.info.description or ""),
@@ -154,23 +163,57 @@ def _chooser(plan: NodePlan) -> ArrowKind:
     return "code" if plan.written else "lm"
 
 
-def _source(field: FieldPlan, start: bool, filled: set[str]) -> tuple[FieldSource, str]:
+def _source(field: FieldPlan, start: bool, before: list[NodePlan]) -> tuple[FieldSource, str]:
     match field.marker:
         case None:
+            writers = [plan.name for plan in before if plan.written]
+            filled = len(writers) < len(before)
             if start:
-                others = {"lm": "or the LM", "code": "or code"}
-                return "given", ", ".join(others[each] for each in sorted(filled))
-            if filled == {"code"}:
+                return "given", _or_set_by(["the LM"] * filled, writers)
+            if writers and not filled:
                 return "code", ""
-            return "lm", "or code" if "code" in filled else ""
-        case Recall(node_type=cls):
-            return "recall", f"from {cls.__name__ if cls else 'the trace'}"
+            return "lm", _or_set_by([], writers)
         case Gate(question=question):
             return "gate", f"“{question}”"
         case Map(over=over):
             return "map", f"{_chain(field.call)} for each of {over}"
         case _:
             return "dep", _chain(field.call)
+
+
+def _or_set_by(others: list[str], writers: list[str]) -> str:
+    writers = list(dict.fromkeys(writers))
+    said = [*others, *(writers if len(writers) < 3 else ["your code"])]
+    return f"or set by {' or '.join(said)}" if said else ""
+
+
+def _recalled(field: FieldPlan, cls: type[Node], before: _Before, inside: bool) -> str:
+    """The fields that a Recall may find its value in, where they are few; otherwise what is known,
+    which may be nothing."""
+    marker = cast(Recall, field.marker)
+    fallback = f"from {marker.node_type.__name__}" if marker.node_type else ""
+    if inside:
+        return fallback
+    found: list[str] = []
+    seen: set[type[Node]] = set()
+    waiting = [plan.node for plan in before[cls]]
+    while waiting:
+        node = waiting.pop(0)
+        if node in seen:
+            continue
+        seen.add(node)
+        held = holders_for(field, node)
+        if held:
+            name, sure = held[0]
+            told = name and (sure or len(held) == 1)
+            found.append(f"{node.__name__}.{name}" if told else node.__name__)
+        # The newest value is taken: behind a node that is sure to have one, nobody looks.
+        if not any(sure for _, sure in held):
+            waiting += [plan.node for plan in before[node]]
+    found = list(dict.fromkeys(found))
+    if found == [type_said(field.annotation)]:
+        return ""  # the type says it
+    return f"from {' or '.join(found)}" if 0 < len(found) < 3 else fallback
 
 
 def _chain(call: CallPlan | None) -> str:

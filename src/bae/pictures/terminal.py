@@ -11,6 +11,7 @@ from bae.pictures.canvas import ASCII, UNICODE, Canvas, Marks, Piece
 from bae.pictures.contents import ArrowKind, Box, Picture, Shown
 from bae.pictures.layout import Size, Spacing, arrange
 from bae.pictures.texts import cells, cut, in_ascii
+from bae.pictures.types import cut_field
 
 Direction = Literal["TD", "LR"]
 
@@ -165,23 +166,25 @@ def _text(box: Box, widest: int, fields: bool, marks: Marks) -> list[list[Piece]
     rows = [_title(box, widest, marks)]
     if not fields:
         return rows
-    names = {field: f"{field.name}: {field.type}" for field in box.fields}
     sources = max((cells(field.source) for field in box.fields), default=0)
     room = widest - sources - 2
     told = [field for field in box.fields if field.origin]
     longest = max((cells(field.origin) for field in told), default=0)
     # Where there is not enough room for both, the name and where it comes from get half of it each.
+    most = max(room // 2 - 1, room - longest - 2)
+    names = {
+        field: cut_field(field.name, field.type, most if field.origin else room, marks.dots)
+        for field in box.fields
+    }
     column = max((cells(names[field]) for field in told), default=0)
-    column = min(column, max(room // 2 - 1, room - longest - 2))
     for field, name in names.items():
         source = "LM" if field.source == "lm" else field.source
         row: list[Piece] = [(source.ljust(sources), f"source-{field.source}"), ("  ", "")]
         if not field.origin:
-            row += _named(field, cut(name, room, marks.dots))
+            row += _named(field, name)
         else:
-            said = cut(name, column, marks.dots)
-            row += _named(field, said)
-            row.append((" " * (column - cells(said) + 2), ""))
+            row += _named(field, name)
+            row.append((" " * (column - cells(name) + 2), ""))
             row.append((cut(field.origin, room - column - 2, marks.dots), "origin"))
         rows.append(row)
     return rows
@@ -246,7 +249,6 @@ def _list(picture: Picture, width: int, fields: bool, marks: Marks) -> list[list
     names = {
         box.id: f"{box.name} ({box.apart})" if box.apart else box.name for box in picture.boxes
     }
-    places = {box.id: place for place, box in enumerate(picture.boxes)}
     rows: list[list[Piece]] = []
     for box in picture.boxes:
         if rows:
@@ -260,12 +262,12 @@ def _list(picture: Picture, width: int, fields: bool, marks: Marks) -> list[list
         for arrow in picture.arrows:
             if arrow.tail != box.id:
                 continue
-            back = places[arrow.head] <= places[arrow.tail]
             row: list[Piece] = [
                 (f"  {marks.listed[arrow.kind]} ", f"arrow-{arrow.kind}"),
                 (names[arrow.head], "name"),
             ]
-            said = "again" if arrow.head == arrow.tail else "back" if back else ""
+            said = "back" if arrow in picture.loops_back else ""
+            said = "again" if arrow.head == arrow.tail else said
             notes = [note for note in (said, SAID[arrow.kind]) if note]
             if notes:
                 row.append((f"  {', '.join(notes)}", "note"))

@@ -160,7 +160,7 @@ class ScriptedLM:
             )
             if not plan_of(target).plain:
                 return target(**resolved)
-            values = _reported(lambda: self._values(target, self._next_fill(target)))
+            values = _reported(lambda: self._values(target, self._next_fill(target, tried), tried))
             said = to_json(values, fallback=repr).decode()
             try:
                 node = target(**{**values, **resolved})
@@ -221,15 +221,22 @@ class ScriptedLM:
             fix="say which in choices=[…]",
         )
 
-    def _next_fill(self, target: type[Node]) -> Scripted:
+    def _next_fill(self, target: type[Node], tried: Sequence[Attempt]) -> Scripted:
         if target.__name__ in self._answerers:
             return self._answerers[target.__name__](self.asked[-1])
         answers = self._in_order
         if answers is None:
             answers = self._by_name.get(target.__name__, [])
-        return self._take(answers, f"the fields of {target.__name__}")
+        return self._take(answers, f"the fields of {target.__name__}", tried)
 
-    def _take(self, answers: list[Scripted], wanted: str) -> Scripted:
+    def _take(
+        self, answers: list[Scripted], wanted: str, tried: Sequence[Attempt] = ()
+    ) -> Scripted:
+        if not answers and tried:
+            raise ScriptError(
+                f"asked for {wanted} again, but the script has no answer left{_refusals(tried)}",
+                fix=_MEND,
+            )
         if not answers:
             others = ", ".join(name for name, left in self._by_name.items() if left)
             raise ScriptError(
@@ -239,7 +246,9 @@ class ScriptedLM:
             )
         return answers.pop(0)
 
-    def _values(self, target: type[Node], answer: Scripted) -> Mapping[str, Any]:
+    def _values(
+        self, target: type[Node], answer: Scripted, tried: Sequence[Attempt]
+    ) -> Mapping[str, Any]:
         if isinstance(answer, BaseException):
             raise answer
         if isinstance(answer, target):
@@ -247,13 +256,21 @@ class ScriptedLM:
         if isinstance(answer, Mapping):
             return answer
         raise ScriptError(
-            f"asked for the fields of {target.__name__}, but the next answer is {answer!r}",
+            f"asked for the fields of {target.__name__}{' again' if tried else ''}, but the next "
+            f"answer is {answer!r}{_refusals(tried)}",
             code="bae-script-mismatch",
-            fix=f"put a dict or a {target.__name__} there",
+            fix=_MEND if tried else f"put a dict or a {target.__name__} there",
         )
 
 
 _JUDGED: Final = Usage(calls=1, attempts=1)
+_MEND: Final = "mend the answer; or put the next one after it, where it is meant to be wrong"
+
+
+def _refusals(tried: Sequence[Attempt]) -> str:
+    """Why it is asked again: what was wrong with the answers so far."""
+    said = [f"; answer {each.number} was refused: {', '.join(each.errors)}" for each in tried]
+    return "".join(said)
 
 
 def _reported(ask: Callable[[], T]) -> T:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from bae.cli.live.display import Silent
+from bae.cli.live.display import Display
 from bae.cli.live.lines import PlainLines
 from bae.cli.live.tree import LiveTree
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["LiveTree", "PlainLines", "Silent", "display_for"]
+NARROWEST: Final = 20
+"""Columns that a tree has to have."""
+
+__all__ = ["Display", "LiveTree", "PlainLines", "display_for"]
 
 
-def display_for(console: Console, quiet: bool = False) -> Silent:
+def display_for(console: Console, quiet: bool = False) -> Display:
     """The display that fits a console, mostly that of stderr: a tree where the cursor can be moved,
     lines elsewhere, and nothing where it is to be quiet."""
     if quiet:
-        return Silent(console)
-    moves = console.is_terminal and not console.is_dumb_terminal
+        return Display(console)
+    moves = console.is_terminal and not console.is_dumb_terminal and console.width >= NARROWEST
     # FORCE_COLOR makes a terminal of a file, which takes colours and no cursor.
     if moves and console.file.isatty():
         return LiveTree(console)

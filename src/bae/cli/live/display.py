@@ -3,8 +3,9 @@ and `lines.py` have those that do."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from threading import Lock
 from time import time
 from types import TracebackType
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Self
 
 from rich.text import Text
 
+from bae.cli.live.beside import held_back
 from bae.cli.live.drawing import signs_for
 from bae.cli.live.runs import Pictures
 from bae.cli.live.wording import summary_of
+from bae.cli.texts import in_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,14 +27,16 @@ if TYPE_CHECKING:
     from bae.observers import ObservedRun
 
 
-class Silent:
-    """Shows nothing of runs. As any display, enter it, give its `observe` to
+class Display:
+    """What all displays have in common; by itself it shows nothing. Enter it, give its `observe` to
     `bae.observers.observing`, and leave it when the run is over."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.signs = signs_for(console)
         self.pictures = Pictures()
+        self.pauses = 0
+        """How many have the terminal to themselves."""
         self.lock = Lock()
         """Held by whoever looks at the pictures: records come in from several threads."""
 
@@ -53,8 +58,25 @@ class Silent:
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Leave the terminal to somebody else for the block, as to ask something."""
-        yield
+        """Leave the terminal to somebody else for the block, as to ask something. What others print
+        meanwhile is kept until it is over."""
+        self.pauses += 1
+        try:
+            with held_back():
+                yield
+        finally:
+            self.pauses -= 1
+
+    def asking(self) -> AbstractContextManager[None]:
+        """The same, for a question about the run: what led to it stays on the screen."""
+        return self.paused()
+
+    def say(self, text: str) -> None:
+        """Print a line about something beside the run, which no display is torn by."""
+        if self.pauses:
+            print(in_lines(text), file=sys.stderr)  # held back
+        else:
+            self.console.print(Text(in_lines(text), "dim"), soft_wrap=True)
 
     def summary(self, usage: Usage | None = None, seconds: float | None = None) -> Text:
         """The run in a line, to be printed when it is over: nodes, time, and what LM calls used.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pydantic_core import ValidationError
 
-from bae.cli.live.values import printable
+from bae.cli.texts import in_one_line
 from bae.exceptions import BaeError, describe
+from bae.journal.coding.line_objects import RecordedError
+from bae.run import Waiting
 
 
 def said_of(error: BaseException) -> str:
@@ -18,7 +20,7 @@ def said_of(error: BaseException) -> str:
             cause = cause.cause if isinstance(cause, BaeError) else None
     except Exception:  # whatever it does when it is written out
         said = type(error).__name__
-    return printable(said[:1000])
+    return in_one_line(said[:1000])
 
 
 def _with(said: str, cause: BaseException) -> str:
@@ -33,4 +35,7 @@ def _with(said: str, cause: BaseException) -> str:
 
 def is_waiting(error: BaseException) -> bool:
     """Whether nothing has failed, and a person has yet to answer."""
-    return "Waiting" in (type(error).__name__, getattr(error, "type_name", ""))
+    if isinstance(error, RecordedError):  # read from a journal, which has the name and the words
+        said = error.message.startswith("waiting for ") or error.message in ("", "withheld")
+        return error.type_name == Waiting.__name__ and said
+    return isinstance(error, Waiting)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 from bae.cli.live.picture import Asking, Choice, GraphPicture, Source, Spot, Step
 from bae.cli.live.row import Guides, Row, Values
 from bae.cli.live.secrecy import may_quote
-from bae.cli.live.values import Shown, is_hidden, printable
+from bae.cli.live.values import Shown, is_hidden
 from bae.cli.live.wording import count, spent, took
+from bae.cli.texts import in_one_line
 from bae.plan import FieldPlan, plan_of
 
 if TYPE_CHECKING:
@@ -89,14 +90,14 @@ def asking_rows(
         wait = took(asking.retry_at - now)
         said += f", again {f'in {wait} ' if wait else ''}after {asking.retry}"
     elif asking.complaint:
-        reason = f" after: {printable(asking.complaint)}" if quoted else ""
+        reason = f" after: {in_one_line(asking.complaint)}" if quoted else ""
         said += f", answer {asking.number}{reason}"
     if step is not None or asking.retry or asking.complaint:
         yield Row(guides, "lm", "going", "LM", said, note)
     if asking.text and quoted:
         lines = [line for line in map(str.strip, asking.text.splitlines()) if line]
         for line in lines[-TEXT_LINES:]:
-            yield Row(guides, "text", "going", value=printable(line))
+            yield Row(guides, "text", "going", value=in_one_line(line))
 
 
 def choice_row(choice: Choice, guides: Guides, before: bool) -> Row:
@@ -157,7 +158,7 @@ def _without_source(
         if waits:
             row.note = f"{called} waits for {', '.join(waits)}"
         elif plan.kind == "plain":
-            row.note = "LM"
+            row.note = "" if _is_given(graph, step) else "LM"
         else:
             row.note = called or plan.kind
         return
@@ -170,6 +171,19 @@ def _without_source(
         row.note = "LM"
     else:
         row.note = f"from {step.given_by}" if step.given_by else "given"
+
+
+def _is_given(graph: GraphPicture, step: Step) -> bool:
+    """Whether code makes the node, though no record has told of it yet: the body of the one before
+    it is written, or there is none before it."""
+    before = graph.steps.get(step.number - 1)
+    if step.filled:
+        return False
+    return step.number == 0 or (before is not None and _is_written(before))
+
+
+def _is_written(step: Step) -> bool:
+    return step.cls is not None and plan_of(step.cls).written
 
 
 def _progress(source: Source) -> str:

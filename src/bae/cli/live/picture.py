@@ -148,6 +148,8 @@ class GraphPicture:
     steps: dict[int, Step] = dataclasses.field(default_factory=dict[int, Step])
     left_out: int = 0
     """Steps that are long over, and kept no more."""
+    shown: int = -1
+    """The last step that stands on the screen for good, with all before it."""
     outcome: Literal["", "ended", "waiting", "failed", "cancelled"] = ""
     ended: float = 0.0
     error: str = ""

@@ -50,10 +50,11 @@ class _Layout:
         oldest none."""
         blocks: list[list[Row]] = []
         left = room
-        steps = graph.newest_first()
-        hidden = graph.left_out
+        steps = [step for step in graph.newest_first() if step.number > graph.shown]
+        left_out = 0 if graph.shown >= 0 else graph.left_out
+        hidden = left_out
         for place, step in enumerate(steps):
-            older = len(steps) - place - 1 + graph.left_out
+            older = len(steps) - place - 1 + left_out
             free = left - 1 if older else left  # a row says how many are not shown
             if place and free < 1:
                 hidden += len(steps) - place
@@ -70,7 +71,7 @@ class _Layout:
 
     def _gap(self, graph: GraphPicture, blocks: Sequence[Sequence[Row]]) -> int:
         """Where the steps are missing: at the top, or after the first ones where these fit."""
-        if len(blocks) < len(graph.steps):
+        if len(blocks) < len(graph.steps) or graph.shown >= 0:
             return 0
         numbers = sorted(graph.steps)
         ahead = next((i for i, number in enumerate(numbers) if number != numbers[0] + i), 0)

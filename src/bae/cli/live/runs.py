@@ -57,6 +57,19 @@ class Pictures:
             below.append(Row((), "more", name=f"{count(self._gone, 'more run')} done"))
         return [*rows_of(first, now, max(1, room - len(below))), *below][:room]
 
+    @property
+    def steps(self) -> int:
+        """How many nodes of the first run are done or under way."""
+        first = next(iter(self._of.values()), None)
+        return 0 if first is None else len(first.whole.steps) + first.whole.left_out
+
+    def leave_out_done(self) -> None:
+        """Have no more rows of nodes of the first run that are done: they stand on the screen."""
+        for picture in [*self._of.values()][:1]:
+            done = [n for n, step in sorted(picture.whole.steps.items()) if step.state == "done"]
+            if done:
+                picture.whole.shown = max(done)
+
     def sum(self, now: float) -> tuple[int, Usage, float]:
         """The nodes of the first run, what it used, and how long it has lasted. A run that another
         one starts counts for itself."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae.cli.live.errors import is_waiting, said_of
 from bae.cli.live.picture import Source, Spot, Step
-from bae.cli.live.values import Shown, is_hidden, printable
+from bae.cli.live.values import Shown, is_hidden
+from bae.cli.texts import in_one_line
 from bae.markers import Map
 from bae.plan import plan_of
 
@@ -53,7 +54,7 @@ def ended(picture: RunPicture, record: SourceEnded) -> None:
         source.value = Shown(record.value, hidden=hides(record))
         source.size = _length(record.value)
         if record.source == "map":
-            source.total = source.done = source.size or 0
+            source.total = source.done = source.done if source.size is None else source.size
     elif is_waiting(record.error):
         source.state = "waiting"
     else:
@@ -122,4 +123,4 @@ def _length(value: Any) -> int | None:
 
 
 def _said(text: str) -> str:
-    return printable(text[:1000])
+    return in_one_line(text[:1000])

@@ -4,18 +4,18 @@ own."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from time import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TextIO
 
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from bae.cli.live.display import Silent
+from bae.cli.live.beside import Diversion
+from bae.cli.live.display import Display
 from bae.cli.live.drawing import SPINNING, drawn, fitted
 from bae.cli.live.wording import summary_of
 
@@ -37,15 +37,16 @@ class _Drawn(Live):
             super().refresh()
 
 
-class LiveTree(Silent):
+class LiveTree(Display):
     """Shows runs as they go on. When it is left, the whole tree stays where it was."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._live: Live | None = None
         self._entered = False
-        self._pauses = 0
+        self._others = Diversion(self._above)
         self._last: list[Text] = []
+        self._asked_at = 0
 
     def __enter__(self) -> Self:
         self._entered = True
@@ -61,20 +62,35 @@ class LiveTree(Silent):
         self._entered = False
         with suppress(OSError):  # of a terminal that is gone: the run came out as it did
             self._stop()
-            if lines := self.whole():
-                self.console.print(Text("\n").join(lines), soft_wrap=True)
+            self._print_rows()
 
     @contextmanager
     def paused(self) -> Generator[None]:
         """Take the tree off the screen for the block."""
-        self._pauses += 1
         self._stop()
         try:
-            yield
+            with super().paused():
+                yield
         finally:
-            self._pauses -= 1
-            if self._entered and not self._pauses:
+            if self._entered and not self.pauses:
                 self._start()
+
+    @contextmanager
+    def asking(self) -> Generator[None]:
+        """Take the tree off the screen for the block, with the rows of what led to the question
+        left there. Nodes that are done by then are not shown again."""
+        self._stop()  # else it would be drawn anew below them
+        with self.lock:
+            steps = self.pictures.steps
+        if steps != self._asked_at:  # else the question before has them above it
+            with suppress(OSError):
+                self._print_rows()
+                self.console.print()
+        self._asked_at = steps
+        with self.lock:
+            self.pictures.leave_out_done()
+        with self.paused():
+            yield
 
     def frame(self) -> list[Text]:
         """The lines of the tree as it is now, no more than the terminal has."""
@@ -99,6 +115,10 @@ class LiveTree(Silent):
             rows = self.pictures.rows(now, max(WHOLE, self.console.size.height))
         return list(drawn(rows, self.console.size.width, now, self.signs))
 
+    def _print_rows(self) -> None:
+        if lines := self.whole():
+            self.console.print(Text("\n").join(lines), soft_wrap=True)
+
     def _start(self) -> None:
         if self._live is None:
             self._live = _Drawn(
@@ -107,15 +127,22 @@ class LiveTree(Silent):
                 refresh_per_second=FRAMES,
                 transient=True,
                 vertical_overflow="crop",
-                # What is printed to a file or a pipe goes there, and not above the tree.
-                redirect_stdout=sys.stdout.isatty(),
+                redirect_stdout=False,  # Rich would take half lines for lines
+                redirect_stderr=False,
             )
             self._live.start()
+            self._others.start()
 
     def _stop(self) -> None:
         live, self._live = self._live, None
         if live is not None:
+            self._others.stop()
             live.stop()
+
+    def _above(self, real: TextIO, line: str) -> None:
+        """Print what somebody else prints, above the tree."""
+        with suppress(OSError):
+            self.console.print(Text.from_ansi(line), soft_wrap=True)
 
     def _group(self) -> Group:
         with suppress(Exception):  # rather the picture before than a thread that dies in one

@@ -15,11 +15,10 @@ from typing import Any, Final, cast
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 
+from bae.cli.texts import WITHHELD, cut, in_one_line, quoted
 from bae.lm.secrecy import without_password
 from bae.node import Node
 
-WITHHELD: Final = "(withheld)"
-"""What stands for a secret."""
 LONGEST: Final = 400
 """Characters after which a value is cut, however wide the terminal is."""
 PATIENCE: Final = 0.05
@@ -67,33 +66,12 @@ def text_of(value: Any, longest: int = LONGEST) -> str:
             said = _text(value, _DEEPEST, longest)
     except Exception:  # whatever a class does when it is looked at
         said = f"<{type(value).__name__}>"
-    return cut(printable(said), longest)
-
-
-def printable(text: str) -> str:
-    """A text in one line without what a terminal would obey: control characters, marks that turn
-    the direction of writing, halves of characters."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
-
-
-def cut(text: str, longest: int) -> str:
-    """A text of at most so many characters."""
-    return text if len(text) <= longest else f"{text[: max(0, longest - 1)]}…"
+    return cut(in_one_line(said), longest)
 
 
 def is_hidden(info: FieldInfo | None) -> bool:
     """Whether a field is not to be shown at all: it has `repr=False`."""
     return info is not None and not info.repr
-
-
-def _escaped(char: str) -> str:
-    if char in "\n\r\t\x0b\x0c\u2028\u2029\x85":
-        return " "
-    if char.isspace():
-        return " "
-    return repr(char)[1:-1]
 
 
 def _text(value: Any, deeper: int, longest: int) -> str:
@@ -128,7 +106,7 @@ def _text(value: Any, deeper: int, longest: int) -> str:
 def _string(value: str, deeper: int, longest: int) -> str:
     # The end of a URL may be further on, so that what is cut off is cut off afterwards.
     near = without_password(str.__getitem__(value, slice(4 * longest)))
-    return str.__repr__(near[: longest + 1])
+    return quoted(near[: longest + 1])
 
 
 def _bytes(value: bytes, deeper: int, longest: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bae.cli.live.values import printable
+from bae.cli.texts import in_one_line
 from bae.lm.usage import Usage
 
 
@@ -60,5 +60,5 @@ def summary_of(nodes: int, seconds: float, usage: Usage, between: str = " · ") 
         parts.append(count(usage.tokens, "token"))
     parts += filter(None, [cost(usage)])
     if usage.calls and usage.models:
-        parts.append(printable(", ".join(usage.models)))
+        parts.append(in_one_line(", ".join(usage.models)))
     return between.join(parts)

@@ -93,6 +93,7 @@ def _print_next(folder: Path, project: Project, files: list[str]) -> None:
 
     from bae.cli.new.project import SCRIPT
     from bae.cli.printing import out, print_hanging
+    from bae.lm.extras import is_there
     from bae.lm.readiness import chosen
 
     said = Text(f"{folder} has a project of {len(files)} files:\n")
@@ -102,11 +103,13 @@ def _print_next(folder: Path, project: Project, files: list[str]) -> None:
     none = not project.lm and not chosen().name
     commands = replace(project, lm=SCRIPT).commands if none else project.commands
     here = str(folder) == "."
+    if not is_there("pytest"):
+        commands = [*commands[:-1], "pip install pytest", commands[-1]]
     for step in [*([] if here else [f"cd {shlex.quote(str(folder))}"]), *commands]:
         said.append(f"  {step}\n", style="bold")
     if none:
         said.append(
-            "\nNo language model is ready here, so that the run takes its answers from a file. "
+            "\nNo language model is ready here, so the run takes its answers from a file. "
             "`bae lm list` says what is missing.\n"
         )
     said.right_crop(1)

@@ -6,7 +6,11 @@ from __future__ import annotations
 import typer
 
 from bae.cli.help import examples
-from bae.cli.resuming import (
+from bae.cli.runs.listing import list_runs
+from bae.cli.runs.moving import export, load
+from bae.cli.runs.removing import prune, redact
+from bae.cli.runs.repeating import make_test, replay
+from bae.cli.runs.resuming import (
     ANSWER_EPILOG,
     FORK_EPILOG,
     RESUME_EPILOG,
@@ -14,10 +18,6 @@ from bae.cli.resuming import (
     fork,
     resume,
 )
-from bae.cli.runs.listing import list_runs
-from bae.cli.runs.moving import export, load
-from bae.cli.runs.removing import prune, redact
-from bae.cli.runs.repeating import make_test, replay
 from bae.cli.runs.showing import show, why
 
 __all__ = ["group"]

@@ -70,10 +70,12 @@ def list_runs(
 def _as_data(info: RunInfo) -> dict[str, Any]:
     from dataclasses import asdict
 
+    from bae.cli.runs.as_data import with_times
+
     said = {**asdict(info), "seconds": info.updated - info.started}
     if info.is_interrupted():
         said["status"] = "interrupted"
-    return said
+    return with_times(said)
 
 
 _TITLES: Final = ("RUN", "GRAPH", "STATUS", "STARTED", "LASTED", "")
@@ -89,25 +91,27 @@ STYLES: Final = {
 
 
 def _table(infos: Sequence[RunInfo], width: int | None) -> list[Text]:
-    """The lines of a table that fits a terminal so wide; where there is none, nothing is cut."""
+    """The lines of a table that fits a terminal so wide; where there is none, nothing is cut, ids
+    are whole, and times are those of the clock: a script reads it."""
     from time import time
 
     from rich.text import Text
 
-    from bae.cli.runs.wording import ago, long, plain, when
+    from bae.cli.runs.wording import ago, long, when
+    from bae.cli.texts import in_one_line
 
     now = time()
-    wide = width is None or width >= 120
-    ids = _ids([info.run_id for info in infos], shorten=not wide)
+    ids = [info.run_id for info in infos]
+    if width is not None:
+        ids = _short(ids)
     rows = [tuple(Text(title, style="bold") for title in _TITLES)]
     for info, run_id in zip(infos, ids, strict=True):
         status = "interrupted" if info.is_interrupted(now) else info.status
-        cells = [run_id, info.graph, status, ago(info.started, now)]
-        if wide:
-            cells[3] = f"{when(info.started)}, {cells[3]}"
-        row = [Text(plain(cell)) for cell in (*cells, long(info.updated - info.started))]
+        began = when(info.started) if width is None else ago(info.started, now)
+        cells = [run_id, info.graph, status, began]
+        row = [Text(in_one_line(cell)) for cell in (*cells, long(info.updated - info.started))]
         row[2].stylize(STYLES[status])
-        rows.append((*row, Text(plain(_about(info)), style="dim")))
+        rows.append((*row, Text(in_one_line(_about(info)), style="dim")))
     widths = [max(row[column].cell_len for row in rows) for column in range(5)]
     lines: list[Text] = []
     for row in rows:
@@ -121,11 +125,20 @@ def _table(infos: Sequence[RunInfo], width: int | None) -> list[Text]:
     return lines
 
 
-def _ids(every: Sequence[str], *, shorten: bool) -> Sequence[str]:
-    """The ids, or how they begin where that tells one from another: those that bae makes up fill a
-    third of a narrow line."""
-    short = [each[:8] if len(each) > 16 else each for each in every]
-    return short if shorten and len(set(short)) == len(every) else every
+def _short(every: Sequence[str]) -> list[str]:
+    """The ids as they are typed: of long ones, as bae makes them up, as much as tells one from
+    another."""
+    return [
+        next(
+            (
+                run_id[:length]
+                for length in range(8 if len(run_id) > 16 else len(run_id), len(run_id))
+                if sum(each.startswith(run_id[:length]) for each in every) == 1
+            ),
+            run_id,
+        )
+        for run_id in every
+    ]
 
 
 def _about(info: RunInfo) -> str:

@@ -23,7 +23,7 @@ def export(
     run: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN]...",
+            metavar="RUN",
             show_default=False,
             autocompletion=run_ids,
             help="Which runs, by their ids or how these begin. Left out: all of them.",
@@ -89,8 +89,8 @@ def load(
     from bae.cli.journals import file_to_write
     from bae.cli.printing import note, out, print_json
     from bae.cli.refusals import refused
-    from bae.cli.runs.wording import plain
     from bae.cli.runs.wording import runs as counted
+    from bae.cli.texts import in_one_line
     from bae.journal.opening import open_to_write
 
     if source != "-" and not Path(source).is_file():
@@ -108,4 +108,4 @@ def load(
         return
     note(f"{file}: {counted(len(ids))} loaded")
     for run_id in ids:
-        out().print(plain(run_id), markup=False, soft_wrap=True)
+        out().print(in_one_line(run_id), markup=False, soft_wrap=True)

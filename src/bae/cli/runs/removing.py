@@ -146,7 +146,7 @@ def redact(
 
     from bae.cli.printing import out, print_json
     from bae.cli.runs.meant import run_meant, to_write
-    from bae.cli.runs.wording import plain
+    from bae.cli.texts import in_one_line
 
     async def meant() -> RunInfo:
         async with to_write(journal) as runs:
@@ -158,14 +158,14 @@ def redact(
 
     info = asyncio.run(meant())
     if not yes and not as_json and _is_terminal():
-        values = ", ".join(map(plain, places))
-        _agreed(f"Take {values} out of the run {plain(info.run_id)}? It cannot be undone.")
+        values = ", ".join(map(in_one_line, places))
+        _agreed(f"Take {values} out of the run {in_one_line(info.run_id)}? It cannot be undone.")
     done = asyncio.run(redacted(info.run_id))
     if as_json:
         print_json(done)
         return
     for line in str(done).replace("copies=True", "--copies").splitlines():
-        out().print(Text(plain(line)), soft_wrap=True)
+        out().print(Text(in_one_line(line)), soft_wrap=True)
 
 
 def _is_terminal() -> bool:
@@ -181,7 +181,7 @@ def _agreed(question: str) -> None:
 
 def _tell(run_ids: list[str]) -> None:
     from bae.cli.printing import out
-    from bae.cli.runs.wording import plain
+    from bae.cli.texts import in_one_line
 
     for run_id in run_ids:
-        out().print(plain(run_id), markup=False, soft_wrap=True)
+        out().print(in_one_line(run_id), markup=False, soft_wrap=True)

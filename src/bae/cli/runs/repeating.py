@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bae.cli.options import AsJSON, JournalFile, NewestRun, OfModule
+from bae.cli.options import AsJSON, JournalFile, NewestRun, NoAsk, OfModule, Secrets
 from bae.cli.runs.moving import Force
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bae.cli.loading import Loaded
-    from bae.journal.running.repeated import Repeated
     from bae.journal.store import StoredRun
     from bae.testing.written_tests import GraphName, WrittenTest
 
@@ -23,7 +22,9 @@ def replay(
     run: NewestRun = None,
     module: OfModule = None,
     journal: JournalFile = None,
+    sets: Secrets = None,
     as_json: AsJSON = False,
+    no_ask: NoAsk = False,
 ) -> None:
     """Run a recorded run again, with every value that was recorded.
 
@@ -37,22 +38,28 @@ def replay(
 
     from bae.cli.loading import load
     from bae.cli.printing import out, print_json
-    from bae.cli.runs.wording import plain
+    from bae.cli.runs.as_data import diverged_as_data
+    from bae.cli.runs.withheld import withheld
+    from bae.cli.texts import in_one_line
+    from bae.exceptions import ReplayError
     from bae.journal.running.repeated import repeat
 
-    graph = load(module).graph
+    graph = load(module, "-m").graph
 
-    async def repeated() -> Repeated:
-        stored = await _stored(journal, run)
-        return await repeat(graph, stored)
-
-    done = asyncio.run(repeated())
+    stored = asyncio.run(_stored(journal, run))
+    given = withheld(graph, stored, sets or (), ask=not no_ask)
+    try:
+        done = asyncio.run(repeat(graph, stored, given))
+    except ReplayError as error:
+        if as_json:
+            print_json(diverged_as_data(error))
+        raise
     if as_json:
         print_json(done)
         return
     said = Text("went the same way", style="green").append(f": {' -> '.join(done.trace)}", "none")
     if done.outcome == "failed":
-        said.append(f", and failed as it did then: {plain(done.error)}")
+        said.append(f", and failed as it did then: {in_one_line(done.error)}")
     elif done.outcome == "waiting":
         said.append(f", and waits for {', '.join(done.waiting)}")
     out().print(said, soft_wrap=True)
@@ -81,27 +88,40 @@ def make_test(
 
     from bae.cli.loading import load
     from bae.cli.printing import note
-    from bae.cli.refusals import refused
+    from bae.cli.refusals import Misuse, refused
+    from bae.cli.running.commands_to_copy import CommandLine
     from bae.cli.runs.writing import refuse_existing, write_all
+    from bae.exceptions import JournalError
+    from bae.journal.running.open_gates import standing
     from bae.testing.written_tests import write_test
 
     target = Path(output)
     cassette = target.with_suffix(".jsonl")
     if target.suffix != ".py":
-        raise refused(f"{output} is no Python file", fix="write -o tests/test_….py")
+        raise Misuse(
+            f"{output} is no Python file",
+            code="bae-command-refused",
+            fix="write -o tests/test_….py",
+        )
     refuse_existing(target, cassette, force=force)
-    loaded = load(module)
+    loaded = load(module, "-m")
     name = _name(loaded, target)
 
     async def made() -> WrittenTest:
         stored = await _stored(journal, run)
         if stored.info.status not in ("ended", "waiting"):
             raise refused(
-                f"the run {stored.info.run_id} is {stored.info.status}, and a test is made of one "
-                "that has ended",
-                fix=f"go on with it: bae runs resume {stored.info.run_id}",
+                f"a test is made of a run that has ended, not of {stored.info.run_id}: "
+                f"{standing(stored.info)}",
+                fix=f"go on with it: {CommandLine(module, journal).resume(stored.info.run_id)}",
             )
-        return await write_test(loaded.graph, stored, name)
+        try:
+            return await write_test(loaded.graph, stored, name)
+        except JournalError as error:
+            if error.code == "bae-journal-secret":
+                error.fix = "make the test of a run that has them: one that fails without what "
+                error.fix += "nobody keeps is no test"
+            raise
 
     written = asyncio.run(made())
     write_all({cassette: written.recording, target: written.source.encode()})

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bae.cli.runs.wording import plain
+from bae.cli.texts import in_one_line
 from bae.journal.telling.timeline import Span
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def _rows(every: Sequence[Work], depth: int, quick: float, full: bool, more: str
     left_out = [each for each in every if id(each) not in known]
     for each in shown:
         indent = "  " * depth
-        yield Row(each.kind, plain(f"{indent}{_label(each)}"), each.spans, each.outcome, each.marks)
+        yield Row(
+            each.kind, in_one_line(f"{indent}{_label(each)}"), each.spans, each.outcome, each.marks
+        )
         inside = [work for work in each.inside if full or not _is_dull(work, each, quick)]
         yield from _rows(inside, depth + 1, quick, full, more)
         if left_out and each is _before(shown, left_out):

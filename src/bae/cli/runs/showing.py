@@ -35,7 +35,7 @@ def show(
     import asyncio
 
     from bae.cli.journals import file_to_read
-    from bae.cli.printing import out, print_json
+    from bae.cli.printing import out, print_hanging, print_json
     from bae.cli.runs.meant import run_meant, to_read
     from bae.journal.files.recorded import is_sqlite
     from bae.journal.telling.timeline import timeline as timeline_of
@@ -57,17 +57,17 @@ def show(
 
     console = out()
     for line in heading_of(told):
-        console.print(line, soft_wrap=True)
+        print_hanging(console, line, 4)
     if timeline:
         console.print()
         for line in bars_of(drawn, console, full=full):
             console.print(line, soft_wrap=True)
     for line in story_of(told, full=full, width=console.width if console.is_terminal else None):
-        console.print(line, soft_wrap=True)
+        print_hanging(console, line, 9)
     console.print()
     file = file_to_read(journal)
     for line in outcome_of(told, file if is_sqlite(file) else None):
-        console.print(line, soft_wrap=True)
+        print_hanging(console, line, 2)
 
 
 def why(
@@ -93,9 +93,9 @@ def why(
 
     from rich.text import Text
 
-    from bae.cli.printing import out, print_json
+    from bae.cli.printing import out, print_hanging, print_json
     from bae.cli.runs.meant import run_meant, to_read
-    from bae.cli.runs.wording import plain
+    from bae.cli.texts import in_one_line
 
     async def found() -> Provenance:
         async with to_read(journal) as runs:
@@ -103,7 +103,12 @@ def why(
 
     origin = asyncio.run(found())
     if as_json:
-        print_json(origin)
+        from dataclasses import asdict
+
+        from bae.cli.runs.as_data import with_times
+
+        print_json(with_times(asdict(origin)))
         return
     for line in str(origin).splitlines():
-        out().print(Text(plain(line)), soft_wrap=True)
+        depth = len(line) - len(line.lstrip())
+        print_hanging(out(), Text(in_one_line(line)), depth + 4)

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from bae.cli.runs.listing import STYLES
 from bae.cli.runs.rows import ITEMS
-from bae.cli.runs.wording import long, plain, spent, when
+from bae.cli.runs.wording import long, spent, when
+from bae.cli.texts import WITHHELD, cut, in_one_line
 from bae.journal.files.line_data import is_node
 from bae.lm.usage import Usage
 
@@ -28,18 +29,20 @@ _ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
 
 def heading_of(told: ToldRun) -> Iterator[Text]:
     """Which run it is, when it ran and what it used."""
-    head = Text(f"{plain(told.graph)}, run {plain(told.run_id)}: ", style="bold")
+    head = Text(f"{in_one_line(told.graph)}, run {in_one_line(told.run_id)}: ", style="bold")
     yield head.append(told.status, style=STYLES[told.status])
     lasted = long(told.updated - told.started)
     yield Text(f"  started {when(told.started)}, lasted {lasted}", style="dim")
     if told.parent:
-        yield Text(f"  forked from {plain(told.parent)}", style="dim")
+        yield Text(f"  forked from {in_one_line(told.parent)}", style="dim")
     if told.usage != Usage():
-        yield Text(f"  {plain(spent(told.usage))}", style="dim")
+        yield Text(f"  {in_one_line(spent(told.usage))}", style="dim")
     for resumed in told.resumed:
         yield Text(f"  resumed {when(resumed.at)}", style="dim")
         for change in resumed.changes:
-            yield from (Text(f"    {plain(line)}", style="dim") for line in change.splitlines())
+            yield from (
+                Text(f"    {in_one_line(line)}", style="dim") for line in change.splitlines()
+            )
 
 
 def story_of(told: ToldRun, *, full: bool, width: int | None) -> Iterator[Text]:
@@ -48,7 +51,7 @@ def story_of(told: ToldRun, *, full: bool, width: int | None) -> Iterator[Text]:
     room = None if full else width or 0
     shown = told.graphs if full else _shown(told.graphs)
     for graph in shown:
-        yield Text(f"\n  in {plain(graph.path)}" if graph.path else "", style="bold")
+        yield Text(f"\n  in {in_one_line(graph.path)}" if graph.path else "", style="bold")
         for node in graph.nodes:
             yield from _node(node, "    " if graph.path else "", room)
 
@@ -74,7 +77,8 @@ def _shown(graphs: Sequence[ToldGraph]) -> list[ToldGraph]:
 def outcome_of(told: ToldRun, journal: str | None) -> Iterator[Text]:
     """How a run came out, and the command to go on with it, in the file of its journal; None where
     it cannot go on there."""
-    from bae.cli.commands_to_copy import Said
+    from bae.cli.loading import is_configured
+    from bae.cli.running.commands_to_copy import CommandLine
 
     match told.status:
         case "ended":
@@ -83,21 +87,20 @@ def outcome_of(told: ToldRun, journal: str | None) -> Iterator[Text]:
             for gate in told.waiting:
                 answered = " (answered)" if gate.answered else ""
                 said = f"waits at {gate.address}: {gate.question}{answered}"
-                yield Text(plain(said), style="yellow")
+                yield Text(in_one_line(said), style="yellow")
         case "failed":
-            yield Text(f"failed: {plain(told.error)}", style="red")
+            yield Text(f"failed: {in_one_line(told.error)}", style="red")
         case "running":
             by = f" by {told.owner}" if told.owner else ""
-            yield Text(plain(f"running{by}"))
+            yield Text(in_one_line(f"running{by}"))
         case _:
             yield Text(told.status, style=STYLES[told.status])
     if journal is None or told.status in ("ended", "running"):
         return
     asks = told.status == "waiting" and not any(gate.answered for gate in told.waiting)
-    line = Said(None, journal).resume(told.run_id)
-    if asks:
-        line = line.replace(" resume ", " answer ", 1)
-    yield Text(f"{'answer' if asks else 'go on'} with: {plain(line)}", style="dim")
+    said = CommandLine(None if is_configured() else "MODULE", journal)
+    line = said.answer_with(told.run_id, None, None) if asks else said.resume(told.run_id)
+    yield Text(f"{'answer' if asks else 'go on'} with: {in_one_line(line)}", style="dim")
 
 
 def _node(node: ToldNode, indent: str, room: int | None) -> Iterator[Text]:
@@ -106,7 +109,7 @@ def _node(node: ToldNode, indent: str, room: int | None) -> Iterator[Text]:
         head.append("  (not whole yet)", style="yellow")
     made = _made(node)
     if made:
-        head.append(f"   <- {plain(made)}", style="dim")
+        head.append(f"   <- {in_one_line(made)}", style="dim")
     yield head
     for call in node.calls:
         yield from _call(call, f"{indent}       ", full=room is None)
@@ -134,32 +137,36 @@ def _made(node: ToldNode) -> str:
 def _call(call: ToldCall, indent: str, *, full: bool) -> Iterator[Text]:
     """What went wrong with an answer, or all of it where all is asked for."""
     if call.verdict == "used":
-        yield Text(f"{indent}{plain(call.by)} asked an LM: {plain(spent(call.usage))}", style="dim")
+        yield Text(
+            f"{indent}{in_one_line(call.by)} asked an LM: {in_one_line(spent(call.usage))}",
+            style="dim",
+        )
         return
     if call.verdict == "restarted":
         said = f"{call.by}, sent again: {'; '.join(call.errors)}"
-        yield Text(f"{indent}{plain(said)}", style="yellow")
+        yield Text(f"{indent}{in_one_line(said)}", style="yellow")
         return
     if call.verdict == "valid" and not full:
         return
     said = f"{call.by}, answer {call.number}: {call.verdict}"
     if call.errors:
-        said += f": {_cut('; '.join(call.errors), None if full else CUT)}"
-    yield Text(f"{indent}{plain(said)}", style="" if call.verdict == "valid" else "yellow")
+        errors = "; ".join(call.errors)
+        said += f": {errors if full else cut(errors, CUT)}"
+    yield Text(f"{indent}{in_one_line(said)}", style="" if call.verdict == "valid" else "yellow")
     if full:
         for title, text in (("asked", call.asked), ("answer", call.answer)):
             yield Text(f"{indent}  {title}:", style="dim")
             lines = ("(not kept)" if text is None else text).splitlines()
-            yield from (Text(f"{indent}    {plain(line)}") for line in lines)
+            yield from (Text(f"{indent}    {in_one_line(line)}") for line in lines)
 
 
 def _field(field: ToldField, start: str, room: int | None) -> Text:
-    source = plain(_source(field))
-    value = plain(_value(field))
+    source = in_one_line(_source(field))
+    value = in_one_line(_value(field))
     if room is not None:
-        source = _cut(source, CUT)
+        source = cut(source, CUT)
         left = CUT if room == 0 else room - len(start) - (len(source) + 6 if source else 0)
-        value = _cut(value, max(left, _LEAST))
+        value = cut(value, max(left, _LEAST))
     line = Text(start)
     line.append(value)
     if source:
@@ -211,10 +218,6 @@ def _value(field: ToldField) -> str:
         case "live":
             return "(live)"
         case "withheld":
-            return "(withheld)"
+            return WITHHELD
         case _:
             return ""
-
-
-def _cut(text: str, room: int | None) -> str:
-    return text if room is None or len(text) <= room else f"{text[: room - 1]}…"

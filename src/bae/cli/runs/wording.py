@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
+
+from bae.journal.telling.lengths import long, when
 
 if TYPE_CHECKING:
     from bae.lm.usage import Usage
 
-
-def when(at: float) -> str:
-    """A time, in the time zone of whoever reads it."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+__all__ = ["ago", "long", "runs", "spent", "when"]
 
 
 def ago(at: float, now: float) -> str:
@@ -23,21 +21,9 @@ def ago(at: float, now: float) -> str:
     return f"{int(seconds)} s ago"
 
 
-def long(seconds: float) -> str:
-    """How long something took, in the unit that fits."""
-    if seconds < 0.0005:
-        return "0 s"
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s"
-
-
 def spent(usage: Usage) -> str:
     """What LM calls used."""
-    parts = [f"{usage.calls} call{'' if usage.calls == 1 else 's'}"]
+    parts = [f"{usage.calls} LM call{'' if usage.calls == 1 else 's'}"]
     if usage.tokens:
         parts.append(f"{usage.tokens:,} tokens")
     if usage.cost is None:
@@ -52,8 +38,3 @@ def spent(usage: Usage) -> str:
 def runs(number: int) -> str:
     """So many runs."""
     return "1 run" if number == 1 else f"{number} runs"
-
-
-def plain(text: str) -> str:
-    """A text without what a terminal would take for a command, on one line."""
-    return "".join(each if each.isprintable() else " " for each in text)

@@ -174,6 +174,7 @@ def secret_needed(names: Iterable[str]) -> JournalError:
     return JournalError(
         f"the run needs {', '.join(listed)}, which the journal does not have: it was withheld as a "
         "secret, or redacted",
+        places=listed,
         code="bae-journal-secret",
         fix=f"give it again: given={{{example}}}; a journal with secrets=True keeps the secrets of "
         "new runs",

@@ -89,6 +89,7 @@ def _with(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
             f"{cls.__name__} needs {', '.join(withheld)}, which the journal does not have: it was "
             "withheld as a secret, or redacted",
             run_id=run_id,
+            places=[f"{cls.__name__}.{name}" for name in withheld],
             code="bae-journal-secret",
             fix=f"give it to the fork: {example}",
         )

@@ -8,7 +8,7 @@ from time import time
 from typing import Any, cast
 
 from bae.exceptions import GateError
-from bae.journal.store import StoredRun
+from bae.journal.store import RunInfo, StoredRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,11 @@ class GateLine:
 def open_gates(stored: StoredRun) -> list[GateLine]:
     """The gates of a run that have no answer yet, in the order it reached them."""
     return [gate for gate, taken in _gates(stored) if not taken]
+
+
+def all_gates(stored: StoredRun) -> list[GateLine]:
+    """All gates that a run has reached, in the order it did."""
+    return [gate for gate, _ in _gates(stored)]
 
 
 def _gates(stored: StoredRun) -> list[tuple[GateLine, bool]]:
@@ -90,7 +95,7 @@ def find_gate(stored: StoredRun, wanted: str) -> GateLine:
             fix="name one of these",
         )
     waiting = ", ".join(g.address for g in open_gates(stored) if g.address not in stored.answers)
-    said = f"it waits for {waiting}" if waiting else f"it waits for nobody: it is {_how(stored)}"
+    said = f"it waits for {waiting}" if waiting else f"it waits for nobody: {standing(stored.info)}"
     raise GateError(
         f"the run {run_id} has no open gate {wanted}; {said}",
         code="bae-gate-unknown",
@@ -98,8 +103,14 @@ def find_gate(stored: StoredRun, wanted: str) -> GateLine:
     )
 
 
-def _how(stored: StoredRun) -> str:
-    return {"running": "under way, or was interrupted"}.get(stored.info.status, stored.info.status)
+def standing(info: RunInfo) -> str:
+    """How it is with a run, as a clause."""
+    return {
+        "running": "it is under way, or was interrupted",
+        "ended": "it has ended",
+        "failed": "it has failed",
+        "cancelled": "it was cancelled",
+    }.get(info.status, f"it is {info.status}")
 
 
 def _data(text: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@ runs it; here a failure that was recorded and comes again is no difference."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,11 +27,15 @@ class Repeated:
     error: str = ""
 
 
-async def repeat(graph: Graph[Any, Any], stored: StoredRun) -> Repeated:
-    """Replay a run that was read from any journal. A difference is raised as `ReplayError`."""
+async def repeat(
+    graph: Graph[Any, Any], stored: StoredRun, given: Mapping[str, Any] | None = None
+) -> Repeated:
+    """Replay a run that was read from any journal; `given` has the secrets that no journal keeps. A
+    difference is raised as `ReplayError`."""
     info = stored.info
+    journal = RecordedRuns([stored], info.run_id)
     try:
-        result = await graph.replay(info.run_id, journal=RecordedRuns([stored], info.run_id))
+        result = await graph.replay(info.run_id, journal=journal, given=given)
     except ReplayError:
         raise
     except BaeError as error:

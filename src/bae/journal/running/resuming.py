@@ -26,6 +26,7 @@ from bae.journal.records import (
     TextArrived,
 )
 from bae.journal.running.keeper import Keeper, to_the_end
+from bae.journal.running.open_gates import standing
 from bae.journal.running.recording import Recording
 from bae.journal.shape.changes import refuse_changes
 from bae.journal.shape.shapes import shape_of
@@ -218,7 +219,7 @@ async def as_it_stands(
     journal = RunJournal([*records], trace)
     result: GraphResult[T] = GraphResult(list(trace), journal, stored.info.run_id, node, waiting)
     if not waiting and status != "ended":
-        answered = "its gates are answered" if status == "waiting" else f"it is {status}"
+        answered = "its gates are answered" if status == "waiting" else standing(stored.info)
         result.unfinished = answered
     return result
 

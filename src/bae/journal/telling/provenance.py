@@ -7,9 +7,9 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from bae.journal.telling.lengths import long, when
 from bae.lm.usage import Usage
 
 ValueSource = Literal["caller", "lm", "dep", "map", "recall", "gate", "body", "default", "fork"]
@@ -153,7 +153,7 @@ def _made(of: Provenance) -> str:
 
 def _facts(of: Provenance) -> Iterator[str]:
     if of.seconds:
-        yield f"in {of.seconds:.3g} s"
+        yield f"in {long(of.seconds)}" if of.seconds >= 0.0005 else "in less than 1 ms"
     if of.attempts:
         yield "1 answer" if len(of.attempts) == 1 else f"{len(of.attempts)} answers"
     if of.usage.tokens:
@@ -163,7 +163,7 @@ def _facts(of: Provenance) -> Iterator[str]:
     if of.prompts:
         yield f"prompt {of.prompts[-1]}"
     if of.at:
-        yield datetime.fromtimestamp(of.at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        yield when(of.at)
 
 
 def _shown(of: Provenance) -> str | None:

@@ -1,37 +1,37 @@
 """Gates that are asked at the terminal while the run goes on: one at a time, with the display out
-of the way. Ctrl-D leaves the run waiting. `running.py` gives the answerer to the run."""
+of the way. Ctrl-D leaves the run waiting. `carrying.py` gives the answerer to the run."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager
 from time import localtime, strftime, time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bae.cli.printing import err
-from bae.cli.questions import default_of, is_secret, printable, prompt_of, refusal
-from bae.cli.terminal_input import forget_typed, typed_line
-from bae.cli.typed import Misfit, read, wanted
+from bae.cli.running.terminal_input import forget_typed, typed_line
+from bae.cli.start.questions import (
+    default_of,
+    introduce,
+    is_secret,
+    nothing_typed,
+    prompt_of,
+    refusal,
+)
+from bae.cli.start.typed import Misfit, read
+from bae.cli.texts import WITHHELD, in_lines
 from bae.run import Waiting
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bae.cli.live import Display
     from bae.markers import OpenGate
-
-
-class Pausing(Protocol):
-    """A display that can be taken off the screen for a while."""
-
-    def paused(self) -> AbstractContextManager[object]:
-        """Take it off in the block."""
-        ...
 
 
 class AtTerminal:
     """What a run gets as `answer=`: asks the person at the terminal."""
 
-    def __init__(self, display: Pausing) -> None:
+    def __init__(self, display: Display) -> None:
         self._display = display
         self._turn = asyncio.Lock()
         self._left = False
@@ -41,7 +41,7 @@ class AtTerminal:
         async with self._turn:
             if self._left:
                 raise Waiting([gate])
-            with self._display.paused():
+            with self._display.asking():
                 try:
                     return await _asked(gate)
                 except EOFError:
@@ -54,11 +54,13 @@ async def _asked(gate: OpenGate) -> Any:
     secret = is_secret(gate.node_type, gate.field_name)
     forget_typed()
     console.print(question(gate), soft_wrap=True)
-    prompt = prompt_of(gate.type)
+    introduce(gate.node_type, gate.field_name)
+    prompt = prompt_of(gate.node_type, gate.field_name)
     try:
         while True:
             text = await typed_line(prompt, hidden=secret)
             if not text.strip():
+                console.print(nothing_typed(gate.node_type, gate.field_name), soft_wrap=True)
                 continue
             try:
                 typed = read(gate.node_type, gate.field_name, text)
@@ -73,22 +75,20 @@ async def _asked(gate: OpenGate) -> Any:
 
 
 def question(gate: OpenGate) -> Any:
-    """What is asked, what is known at the node, what may be typed, and until when."""
+    """What is asked, what is known at the node, and until when."""
     from rich.text import Text
 
     from bae.cli.live.values import text_of
 
-    said = Text("? ", style="bold yellow").append(printable(gate.question), style="bold")
+    said = Text("? ", style="bold yellow").append(in_lines(gate.question), style="bold")
     said.append(f"  {gate.place}", style="dim")
     hidden = {name for name in gate.context if is_secret(gate.node_type, name)}
     for name, value in gate.context.items():
-        shown = "(withheld)" if name in hidden else text_of(value)
+        shown = WITHHELD if name in hidden else text_of(value)
         said.append(f"\n    {name}: ", style="dim").append(shown)
     if gate.problem:
-        said.append(f"\n  the answer before did not fit: {printable(gate.problem)}", style="red")
-    said.append(f"\n  {wanted(gate.type)}", style="cyan")
-    said.append(until(gate), style="dim")
-    said.append("  Ctrl-D leaves the run waiting", style="dim")
+        said.append(f"\n  the answer before did not fit: {in_lines(gate.problem)}", style="red")
+    said.append(f"\n{until(gate)}  Ctrl-D leaves the run waiting", style="dim")
     return said
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from bae.cli.typed import Misfit, read, wanted
+from bae.assignable import union_members
+from bae.cli.start.literals import loads
+from bae.cli.start.questions import is_secret
+from bae.cli.start.typed import Misfit, choices_of, is_yes_or_no, read, wanted
 from bae.exceptions import BaeError
 from bae.plan import plan_of
 
@@ -20,13 +24,13 @@ LONGEST: Final = 60
 _TEXT: Final = "…"
 
 
-def refused(
+def unfit(
     cls: type[Node] | None,
     wrong: list[str],
     fix: str = "give values that the fields take: JSON, or text where that does not fit",
     cause: BaseException | None = None,
 ) -> BaeError:
-    """The error about what was given."""
+    """The error about what was given for a node."""
     said = "\n  ".join(wrong)
     if cls is not None:
         said = f"{cls.__name__} cannot be made of what was given\n  {said}"
@@ -35,7 +39,7 @@ def refused(
 
 def fault(place: str, *value: Any, why: str, hidden: bool) -> str:
     """A line about one value that does not fit."""
-    from bae.cli.live.values import cut, printable
+    from bae.cli.texts import cut, in_one_line
 
     if not value:
         return f"{place}: {why}" if place else why
@@ -43,7 +47,7 @@ def fault(place: str, *value: Any, why: str, hidden: bool) -> str:
         shown = json.dumps(value[0], ensure_ascii=False)
     except (TypeError, ValueError):
         shown = repr(value[0])
-    shown = "the value" if hidden else cut(printable(shown), LONGEST)
+    shown = "the value" if hidden else cut(in_one_line(shown), LONGEST)
     return f"{place}: {shown} does not fit: {why}"
 
 
@@ -51,8 +55,9 @@ def unknown_field(owner: str, said: str, known: list[str]) -> BaeError:
     """The error about a field that there is not."""
     near = get_close_matches(said, known, n=3, cutoff=0.5)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
-    has = f"It has {', '.join(known)}" if known else "It has no fields"
-    return refused(None, [f"{owner} has no field {said}"], f"{meant}{has}")
+    has = "It has" if near else "give one of its fields:"
+    has = f"{has} {', '.join(known)}" if known else "leave it out: it has no fields"
+    return unfit(None, [f"{owner} has no field {said}"], f"{meant}{has}")
 
 
 def field_missing(cls: type[Node], missing: list[str], said: str) -> BaeError:
@@ -62,9 +67,45 @@ def field_missing(cls: type[Node], missing: list[str], said: str) -> BaeError:
         info = cls.__pydantic_fields__[name]
         about = f" ({info.description})" if info.description else ""
         listed.append(f"{name}: {wanted(info.annotation)}{about}")
-    sets = [f"--set {shlex.quote(f'{name}={example_of(cls, name)}')}" for name in missing]
+    secret = [name for name in missing if is_secret(cls, name)]
+    sets = [set_example(cls, name) for name in missing if name not in secret]
+    fix = " ".join([said, *sets])
+    if secret:
+        fix += (
+            f" -i @FILE  (a file of JSON with {', '.join(secret)}: the shell keeps what is typed)"
+        )
     what = f"{cls.__name__} needs {', '.join(missing)}, and nobody is there to ask"
-    return refused(None, [what, *listed], " ".join([said, *sets]))
+    return unfit(None, [what, *listed], fix)
+
+
+def set_example(cls: type[Node], name: str) -> str:
+    """A `--set` that could be typed for a field."""
+    return f"--set {shlex.quote(f'{name}={example_of(cls, name) or _TEXT}')}"
+
+
+def set_instead(cls: type[Node], name: str, text: str) -> str:
+    """What to do about a text that a field does not take: for a list, the same in JSON."""
+    if is_secret(cls, name):
+        return f"give {wanted(cls.__pydantic_fields__[name].annotation)}"
+    for each in _listed(text):
+        try:
+            read(cls, name, each)
+        except Misfit:
+            continue
+        return f"write a list as JSON: --set {shlex.quote(f'{name}={each}')}"
+    kind = wanted(cls.__pydantic_fields__[name].annotation)
+    return f"give {kind}; for example {set_example(cls, name)}"
+
+
+def _listed(text: str) -> list[str]:
+    """What a text is as a list of JSON: its parts between commas, or all of it."""
+    parts = [part.strip() for part in text.split(",")]
+    lists: list[str] = []
+    for words in (parts, [text]):
+        with suppress(ValueError):
+            lists.append(json.dumps([loads(word) for word in words], ensure_ascii=False))
+        lists.append(json.dumps(words, ensure_ascii=False))
+    return lists
 
 
 def object_like(cls: type[Node]) -> str:
@@ -73,7 +114,7 @@ def object_like(cls: type[Node]) -> str:
     names = [field.name for field in plain if field.required] or [each.name for each in plain]
     fields: dict[str, Any] = {}
     for name in names:
-        text = example_of(cls, name)
+        text = example_of(cls, name) or _TEXT
         try:
             fields[name] = read(cls, name, text).said
         except Misfit:
@@ -82,11 +123,15 @@ def object_like(cls: type[Node]) -> str:
     return f"give an object with the fields of {cls.__name__}, as -i {example}"
 
 
-def example_of(cls: type[Node], name: str) -> str:
-    """Something that could be typed for a field, and would be taken where that can be found."""
+def example_of(cls: type[Node], name: str) -> str | None:
+    """Something that could be typed for a field, and would be taken where that can be found. For a
+    secret there is nothing: a command is copied as it stands, and the shell keeps it."""
+    if is_secret(cls, name):
+        return None
     annotation = cls.__pydantic_fields__[name].annotation
-    kind = wanted(annotation)
-    candidates = {"text": [_TEXT], "yes or no": ["yes"]}.get(kind, kind.split(" | ")[:1])
+    candidates = ["yes"] if is_yes_or_no(annotation) else choices_of(annotation)[:1]
+    if str in union_members(annotation):
+        candidates.append(_TEXT)
     for each in (*candidates, _sampled(cls, name)):
         try:
             read(cls, name, each)

@@ -1,5 +1,6 @@
 """Lines that somebody types while a run goes on. Nothing of the run waits for the keyboard, and
-whoever asks can be cancelled: no thread is left that would take the next line. `gates.py` asks."""
+whoever asks can be cancelled: no thread is left that would take the next line. `gates.py` and
+`start/questions.py` ask."""
 
 from __future__ import annotations
 
@@ -9,20 +10,27 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, TextIO
+
+from bae.cli import exits
+from bae.cli.running.terminal_settings import is_in_front
+
+if TYPE_CHECKING:
+    from bae.cli.running.signals import Interruption
 
 
 def can_ask() -> bool:
     """Whether there is somebody to ask: questions go to stderr, answers come from stdin. A program
     in the background of a shell is stopped when it reads, so there is nobody for it."""
     try:
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            return False
-        number = sys.stdin.fileno()
+        return sys.stderr.isatty() and is_in_front()
     except (AttributeError, ValueError, OSError):  # closed, or there is none
         return False
-    with suppress(AttributeError, OSError):  # no Unix; or not the terminal of this process
-        return os.tcgetpgrp(number) == os.getpgrp()
-    return True
+
+
+def _screen() -> TextIO:
+    """The terminal, past what holds back the output of others while a question is open."""
+    return getattr(sys.stderr, "rich_proxied_file", sys.stderr)
 
 
 def forget_typed() -> None:
@@ -39,13 +47,64 @@ async def typed_line(prompt: str, *, hidden: bool = False) -> str:
     show it. Raises EOFError at Ctrl-D."""
     number = sys.stdin.fileno()
     with _without_echo(number) if hidden else nullcontext():
-        sys.stderr.write(prompt)
-        sys.stderr.flush()
-        data = await _read(number)
-    if not data:
-        raise EOFError
+        _screen().write(prompt)
+        _screen().flush()
+        _prompts.append(prompt)
+        try:
+            data = await _whole_line(number)
+        finally:
+            _prompts.remove(prompt)
     text = data.decode(sys.stdin.encoding or "utf-8", errors="replace")
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def line_typed(prompt: str, *, hidden: bool = False) -> str:
+    """The next line that is typed, while nothing else goes on. Raises EOFError at Ctrl-D; a signal,
+    as of Ctrl-C, ends the command with its exit code and leaves the terminal as it was."""
+    import typer
+
+    from bae.cli.running.signals import Interruption
+
+    with Interruption() as interruption:
+        try:
+            return asyncio.run(_until_interrupted(prompt, hidden, interruption))
+        except asyncio.CancelledError:
+            _screen().write("\n")
+            if interruption.code == exits.INTERRUPTED:
+                raise KeyboardInterrupt from None
+            raise typer.Exit(interruption.code) from None
+
+
+def show_prompt_again() -> None:
+    """Write the prompt of the question that is open, if one is, once more."""
+    for prompt in _prompts:
+        _screen().write(prompt)
+        _screen().flush()
+
+
+_prompts: list[str] = []
+"""Of questions that are open: one at most, as they are asked one at a time."""
+
+
+async def _until_interrupted(prompt: str, hidden: bool, interruption: Interruption) -> str:
+    from bae.cli.running.suspending import Suspension
+
+    with Suspension():
+        task = asyncio.ensure_future(typed_line(prompt, hidden=hidden))
+        interruption.cancels(task)
+        return await task
+
+
+async def _whole_line(number: int) -> bytes:
+    """What is typed up to its end. Ctrl-D in the middle of a line hands over what is there, which
+    is no answer yet; another one, or one at the beginning, is an EOFError."""
+    line = b""
+    while not line.endswith(b"\n"):
+        more = await _read(number)
+        if not more:
+            raise EOFError
+        line += more
+    return line
 
 
 async def _read(number: int) -> bytes:
@@ -63,7 +122,7 @@ async def _read(number: int) -> bytes:
             line.set_result(b"")
 
     try:
-        # A terminal hands over whole lines, so one read is one answer.
+        # A terminal hands over no more than a line at a time.
         loop.add_reader(number, ready)
     except NotImplementedError:  # Windows
         return await _read_in_thread()
@@ -131,5 +190,5 @@ def _without_echo(number: int) -> Generator[None]:
         yield
     finally:
         termios.tcsetattr(number, termios.TCSANOW, before)
-        sys.stderr.write("\n")  # the one that was typed was not shown either
-        sys.stderr.flush()
+        _screen().write("\n")  # the one that was typed was not shown either
+        _screen().flush()

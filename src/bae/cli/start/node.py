@@ -1,27 +1,28 @@
 """The node that a run begins with, from what the command line says: -i, --set, and questions for
 what is missing where somebody is there to answer. `run.py` hands it to the graph;
-`start_errors.py` has the words for what does not fit."""
+`places.py` knows which field is meant, `errors.py` has the words for what does not fit."""
 
 from __future__ import annotations
 
-import json
-import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.cli.questions import ask_field, is_secret
-from bae.cli.start_errors import (
+from bae.cli.running.terminal_input import can_ask
+from bae.cli.start.errors import (
     fault,
     field_missing,
     kind_of,
     object_like,
-    refused,
-    unknown_field,
+    set_instead,
+    unfit,
 )
-from bae.cli.terminal_input import can_ask
-from bae.cli.typed import Misfit, Typed, read, reads_json
+from bae.cli.start.literals import Twice, exactly, loads
+from bae.cli.start.places import field_of, inside, names_of, parts_of, place_of, refuse_twice
+from bae.cli.start.questions import ask_field, is_secret
+from bae.cli.start.typed import Misfit, Typed, read, reads_json
 from bae.plan import plan_of
 
 if TYPE_CHECKING:
@@ -38,11 +39,12 @@ def start_node(
     """
     fields = _read_input(cls, given) if given is not None else {}
     before = dict(fields)
+    refuse_twice([place_of(cls, parts_of(each)[0]) for each in sets])
     for each in sets:
         _set(cls, fields, each)
     wrong = _misfits(cls, {n: v for n, v in before.items() if fields[n] is v})
     if wrong:
-        raise refused(cls, wrong)
+        raise unfit(cls, wrong)
     plain = [field for field in plan_of(cls, strict=True).plain if field.name not in fields]
     missing = [field.name for field in plain if field.required]
     if missing and ask and can_ask():
@@ -53,11 +55,11 @@ def start_node(
     return _built(cls, fields)
 
 
-def read_set(cls: type[Node], said: str) -> tuple[str, Any]:
-    """The field that FIELD=VALUE names, and the value as the field makes it."""
-    place, text = parts_of(said)
-    name = _field(cls, place)
-    return name, read_text(cls, name, text).value
+def read_sets(cls: type[Node], sets: Sequence[str]) -> dict[str, Any]:
+    """The fields that each FIELD=VALUE names, and the values as the fields make them."""
+    given = [(field_of(cls, place), text) for place, text in map(parts_of, sets)]
+    refuse_twice([[name] for name, _ in given])
+    return {name: read_text(cls, name, text).value for name, text in given}
 
 
 def read_text(cls: type[Node], name: str, text: str) -> Typed:
@@ -66,19 +68,8 @@ def read_text(cls: type[Node], name: str, text: str) -> Typed:
         return read(cls, name, text)
     except Misfit as misfit:
         secret = is_secret(cls, name)
-        raise refused(cls, [fault(name, text, why=str(misfit), hidden=secret)]) from None
-
-
-def parts_of(said: str) -> tuple[str, str]:
-    """FIELD and VALUE of a `--set FIELD=VALUE`."""
-    name, equals, text = said.partition("=")
-    if not equals or not name.strip():
-        raise refused(
-            None,
-            [f"--set {shlex.quote(said)} has no FIELD=VALUE"],
-            "write it as --set message=hello, or with spaces as --set 'message=good morning'",
-        )
-    return name.strip(), text
+        wrong = fault(name, text, why=str(misfit), hidden=secret)
+        raise unfit(cls, [wrong], set_instead(cls, name, text)) from None
 
 
 def _read_input(cls: type[Node], given: str) -> dict[str, Any]:
@@ -87,21 +78,40 @@ def _read_input(cls: type[Node], given: str) -> dict[str, Any]:
     text, where = _text_of(given)
     only = _only_field(cls)
     try:
-        said: Any = json.loads(text)
+        said: Any = loads(text)
+    except Twice as twice:
+        what = f"what -i gives{where} says something twice: {twice}"
+        raise unfit(None, [what], "give each name once") from None
     except (ValueError, RecursionError) as error:
         if only is None or text.lstrip().startswith(("{", "[")):
             what = f"what -i gives{where} is not JSON: {error}"
-            raise refused(None, [what], object_like(cls)) from None
+            raise unfit(None, [what], object_like(cls)) from None
         return {only: text.removesuffix("\n")}
     if isinstance(said, dict):
-        return {_field(cls, name): each for name, each in cast(dict[str, Any], said).items()}
+        named = cast(dict[str, Any], said)
+        if only is not None and named and not named.keys() & names_of(cls).keys():
+            with suppress(Misfit):  # the one field is an object itself
+                return {only: reads_json(cls, only, named).said}
+        return _by_field(cls, named)
     if only is None:
         what = f"what -i gives{where} is {kind_of(said)}, and {cls.__name__} takes an object"
-        raise refused(None, [what], object_like(cls))
+        raise unfit(None, [what], object_like(cls))
     try:
         return {only: reads_json(cls, only, said).said}
     except Misfit:  # 5 is JSON, and a text for a field that takes text
         return {only: read_text(cls, only, text.strip()).said}
+
+
+def _by_field(cls: type[Node], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What an object gives, by the names of the fields."""
+    found: dict[str, Any] = {}
+    for name, each in said.items():
+        field = field_of(cls, name)
+        if field in found:
+            what = f"what -i gives has {cls.__name__}.{field} twice, once as {name}"
+            raise unfit(None, [what], f"give it once, as {field}")
+        found[field] = each
+    return found
 
 
 def _text_of(given: str) -> tuple[str, str]:
@@ -110,9 +120,9 @@ def _text_of(given: str) -> tuple[str, str]:
         if given == "-":
             return sys.stdin.read(), " on stdin"
         if given.startswith("@"):
-            return Path(given[1:]).read_text(encoding="utf-8"), f" in {given[1:]}"
+            return Path(given[1:]).read_text(encoding="utf-8-sig"), f" in {given[1:]}"
     except (OSError, UnicodeDecodeError) as error:
-        raise refused(
+        raise unfit(
             None,
             [f"what -i names cannot be read: {given}"],
             "name a file of JSON after the @, as -i @start.json; -i - reads stdin",
@@ -124,11 +134,10 @@ def _text_of(given: str) -> tuple[str, str]:
 def _set(cls: type[Node], fields: dict[str, Any], said: str) -> None:
     """Put what one --set says among the fields; `a.b` is the field `b` of what is in `a`."""
     place, text = parts_of(said)
-    # An alias may have a dot in it.
-    name, *inner = [place] if place in _names(cls) else place.split(".")
-    name = _field(cls, name)
+    name, *inner = place_of(cls, place)
     if inner:
-        fields[name] = _with(fields.get(name), inner, _inner_value(cls, name, inner, text))
+        keys, annotation = inside(cls, name, inner)
+        fields[name] = _with(fields.get(name), keys, _json_or_text(text, annotation))
     elif name in cls.__pydantic_fields__:
         fields[name] = read_text(cls, name, text).said
     else:
@@ -143,32 +152,11 @@ def _with(around: Any, inner: Sequence[str], value: Any) -> dict[str, Any]:
     return changed
 
 
-def _inner_value(cls: type[Node], name: str, inner: Sequence[str], text: str) -> Any:
-    """What is typed for a field of a model inside the node: JSON where that field takes it."""
-    from pydantic import BaseModel
-
-    from bae.assignable import union_members
-
-    annotation: Any = cls.__pydantic_fields__[name].annotation
-    for part in inner:
-        models = [
-            each
-            for each in union_members(annotation)
-            if isinstance(each, type) and issubclass(each, BaseModel)
-        ]
-        found = next((m.model_fields[part] for m in models if part in m.model_fields), None)
-        if found is None and models:
-            known = [field for model in models for field in model.model_fields]
-            raise unknown_field(models[0].__name__, part, known)
-        annotation = Any if found is None else found.annotation
-    return _json_or_text(text, annotation)
-
-
 def _json_or_text(text: str, annotation: Any) -> Any:
     from pydantic import TypeAdapter
 
     try:
-        said: Any = json.loads(text)
+        said: Any = loads(text)
         TypeAdapter[Any](annotation).validate_json(text)
     except Exception:  # no JSON, or none that is valid here; the whole field says what is wrong
         return text
@@ -188,7 +176,7 @@ def _asked(cls: type[Node], names: Iterable[str]) -> dict[str, Any]:
                 found[name] = typed.said
     except EOFError:
         err().print()
-        raise refused(
+        raise unfit(
             None, [f"{cls.__name__}.{name} was not given"], "answer it, or give it with --set"
         ) from None
     except KeyboardInterrupt:
@@ -204,10 +192,11 @@ def _built(cls: type[Node], fields: dict[str, Any]) -> Node:
     from bae.draft import from_answer, validated
     from bae.node import Node
 
+    names = frozenset(fields)
     try:
         if cls.__init__ is Node.__init__:
-            return from_answer(cls, fields, frozenset(fields))
-        return cls(**validated(cls, fields, frozenset(fields)))
+            return exactly(fields, lambda said: from_answer(cls, said, names))[1]
+        return cls(**exactly(fields, lambda said: validated(cls, said, names))[1])
     except ValidationError as error:
         wrong: list[str] = []
         for each in error.errors(include_url=False):
@@ -216,7 +205,7 @@ def _built(cls: type[Node], fields: dict[str, Any]) -> Node:
             shown = (each.get("input"),) if place else ()
             hidden = any(n in cls.__pydantic_fields__ and is_secret(cls, n) for n in place[:1])
             wrong.append(fault(".".join(place), *shown, why=each["msg"], hidden=hidden))
-        raise refused(cls, wrong) from None
+        raise unfit(cls, wrong) from None
 
 
 def _misfits(cls: type[Node], fields: Mapping[str, Any]) -> list[str]:
@@ -230,26 +219,6 @@ def _misfits(cls: type[Node], fields: Mapping[str, Any]) -> list[str]:
         except Misfit as misfit:
             wrong.append(fault(name, value, why=str(misfit), hidden=is_secret(cls, name)))
     return wrong
-
-
-def _field(cls: type[Node], said: str) -> str:
-    """The name of a field that is meant, by its name or an alias of it."""
-    names = _names(cls)
-    if said in names:
-        return names[said]
-    if cls.model_config.get("extra") == "allow":
-        return said
-    raise unknown_field(cls.__name__, said, list(cls.__pydantic_fields__))
-
-
-def _names(cls: type[Node]) -> dict[str, str]:
-    """What fields may be called, and their names."""
-    found: dict[str, str] = {}
-    for name, info in cls.__pydantic_fields__.items():
-        for alias in (info.alias, info.validation_alias):
-            if isinstance(alias, str):
-                found[alias] = name
-    return found | {name: name for name in cls.__pydantic_fields__}
 
 
 def _only_field(cls: type[Node]) -> str | None:

@@ -1,5 +1,5 @@
 """What somebody types for a field becomes a value of it: JSON where the field takes that, and else
-the text as it stands. `start.py` reads --set with it, `questions.py` what is answered."""
+the text as it stands. `node.py` reads --set with it, `questions.py` what is answered."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
+from pydantic_core import to_json
+
 from bae.assignable import type_name, union_members
+from bae.cli.start.literals import Twice, exactly, loads, plainly
 from bae.draft import validated
 from bae.exceptions import describe
 
@@ -33,11 +37,12 @@ class Typed:
     def given_to(self, cls: type[Node], name: str) -> Any:
         """What to hand to somebody who validates it once more: as it was said, where the field
         takes that outside of JSON too."""
+        said = plainly(self.said)
         try:
-            validated(cls, {name: self.said})
+            validated(cls, {name: said})
         except Exception:
             return self.value
-        return self.said
+        return said
 
 
 def read(cls: type[Node], name: str, text: str) -> Typed:
@@ -47,23 +52,32 @@ def read(cls: type[Node], name: str, text: str) -> Typed:
     fitting: list[Typed] = []
     for said in _readings(text, annotation):
         try:
-            value = validated(cls, {name: said}, frozenset({name}))[name]
+            fitting.append(_typed(cls, name, said))
         except Exception as error:  # validators may raise anything, at what they do not expect
             why = error
-            continue
-        fitting.append(Typed(said, value))
     if not fitting:
+        try:
+            loads(text)
+        except Twice as twice:
+            raise Misfit(str(twice)) from None
+        except (ValueError, RecursionError):
+            pass
         raise Misfit(_why(why, name))
     # A field whose validator looks at other fields takes all there is until the node is whole.
     return next((each for each in fitting if _is_declared(annotation, each.said)), fitting[0])
 
 
 def reads_json(cls: type[Node], name: str, said: Any) -> Typed:
-    """A value of JSON for the field `name`. Raises `Misfit`."""
+    """A value of JSON for the field `name`, as `literals.loads` has read it. Raises `Misfit`."""
     try:
-        return Typed(said, validated(cls, {name: said}, frozenset({name}))[name])
+        return _typed(cls, name, said)
     except Exception as error:
         raise Misfit(_why(error, name)) from error
+
+
+def _typed(cls: type[Node], name: str, said: Any) -> Typed:
+    read = partial(validated, cls, said=frozenset({name}))
+    return Typed(*exactly(said, lambda each: read({name: each})[name]))
 
 
 def choices_of(annotation: Any) -> list[str]:
@@ -85,10 +99,14 @@ def is_yes_or_no(annotation: Any) -> bool:
 
 
 def wanted(annotation: Any) -> str:
-    """What may be typed, in a few words: `yes or no`, `red | blue`, `int`."""
+    """What may be typed, in a few words: `yes or no`, `red | blue`, `1 (LOW) | 2 (HIGH)`, `int`."""
     if is_yes_or_no(annotation):
         return "yes or no"
-    choices = choices_of(annotation)
+    names = {spelled(each): each.name for each in _members(annotation)}
+    choices = [
+        each if names.get(each, each).lower() == each.lower() else f"{each} ({names[each]})"
+        for each in choices_of(annotation)
+    ]
     if choices:
         return " | ".join(choices)
     named = type_name(annotation)
@@ -102,12 +120,33 @@ def _readings(text: str, annotation: Any) -> Iterator[Any]:
     """What a text may mean, the likeliest first."""
     if is_yes_or_no(annotation) and text.strip().lower() in _YES | _NO:
         yield text.strip().lower() in _YES
-    for choice in choices_of(annotation):
-        if choice.lower() == text.strip().lower():
-            text = choice
+    text = _meant(text, choices_of(annotation)) or text
     with suppress(ValueError, RecursionError):
-        yield json.loads(text)
+        yield loads(text)
     yield text
+    # The name of a member comes last: it may be the value of another.
+    members = {each.name: each for each in _members(annotation)}
+    named = _meant(text, list(members))
+    if named is not None:
+        with suppress(ValueError):
+            yield loads(to_json(members[named].value).decode())
+
+
+def _meant(text: str, offered: list[str]) -> str | None:
+    """Which of several words somebody has typed, in whatever case."""
+    word = text.strip()
+    if word in offered:
+        return word
+    return next((each for each in offered if each.lower() == word.lower()), None)
+
+
+def _members(annotation: Any) -> list[Enum]:
+    """The members of the enums that a field takes."""
+    found: list[Enum] = []
+    for kind in union_members(annotation):
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            found.extend(kind)
+    return found
 
 
 _YES = frozenset({"y", "yes"})

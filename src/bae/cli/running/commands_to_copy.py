@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandLine:
     """What the command line named: the module, None where pyproject.toml says it, the journal, None
     where none is kept, and the language model, None where it is left to the machine."""
 
@@ -24,30 +24,38 @@ class Said:
 
     def resume(self, run_id: str, *more: str) -> str:
         """The command that goes on with a run."""
-        return self._line("bae", "runs", "resume", short(run_id), *more)
+        return self._line("resume", [short(run_id)], *more)
 
     def answer(self, run_id: str, gate: OpenGate, *, among: int = 1) -> str:
         """The command that answers a gate; `among` is how many of the same name are open."""
-        from bae.cli.start_errors import example_of
+        from bae.cli.start.errors import example_of
 
         name = gate.place if among == 1 else gate.address
         return self.answer_with(run_id, name, example_of(gate.node_type, gate.field_name))
 
-    def answer_with(self, run_id: str, gate: str, value: str) -> str:
-        """The command that answers a gate with a value."""
-        return self._line("bae", "runs", "answer", short(run_id), gate, value)
+    def answer_with(self, run_id: str, gate: str | None, value: str | None) -> str:
+        """The command that answers a gate with a value; without one, it asks for it. Without a gate
+        it is the one that is open."""
+        given = [each for each in (gate, value) if each is not None]
+        return self._line("answer", [short(run_id), *given])
 
-    def _line(self, *words: str) -> str:
+    def show(self, run_id: str) -> str:
+        """The command that tells what happened in a run, for which no module is needed."""
+        return replace(self, module=None, lm=None)._line("show", [short(run_id)])
+
+    def _line(self, command: str, given: list[str], *more: str) -> str:
         from bae.cli.journals import DEFAULT
 
-        line = [*words]
+        # What begins like an option is none after a --, where nothing else is one either.
+        last = ["--", *given] if any(each.startswith("-") for each in given) else []
+        line = ["bae", "runs", command, *([] if last else given), *more]
         if self.lm is not None:
             line += ["--lm", self.lm]
         if self.module is not None:
             line += ["-m", self.module]
         if self.journal is not None and Path(self.journal) != DEFAULT:
             line += ["-j", self.journal]
-        return shlex.join(line)
+        return shlex.join([*line, *last])
 
 
 def short(run_id: str) -> str:

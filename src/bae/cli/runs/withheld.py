@@ -8,29 +8,33 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bae.cli.refusals import refused
-from bae.cli.start import parts_of, read_text
+from bae.cli.start.node import read_text
+from bae.cli.start.places import parts_of, refuse_twice
 from bae.exceptions import BaeError, JournalError
 
 if TYPE_CHECKING:
     from bae.graph import Graph
+    from bae.journal.store import StoredRun
     from bae.node import Node
 
 
 def withheld(
-    graph: Graph[Any, Any], run_id: str, file: str | None, sets: Sequence[str], *, ask: bool
+    graph: Graph[Any, Any], stored: StoredRun, sets: Sequence[str], *, ask: bool
 ) -> dict[str, Any]:
-    """What `Graph.resume` takes as `given`: what --set says, and what is asked for beside it."""
-    from bae.cli.questions import ask_field
-    from bae.cli.terminal_input import can_ask
+    """What `Graph.resume` and `Graph.replay` take as `given`: what --set says, and what is asked
+    for beside it."""
+    from bae.cli.running.terminal_input import can_ask
+    from bae.cli.start.questions import ask_field
 
     given: dict[str, Any] = {}
+    refuse_twice([[parts_of(each)[0]] for each in sets])
     for each in sets:
         place, text = parts_of(each)
         cls, field = _place(graph, place)
         given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
-    while missing := asyncio.run(_missing(graph, run_id, file, given)):
+    while missing := asyncio.run(_missing(graph, stored, given)):
         if not (ask and can_ask()):
-            raise _not_given(run_id, missing)
+            raise _not_given(stored.info.run_id, missing)
         for place in missing:
             cls, field = _place(graph, place)
             typed = None
@@ -46,6 +50,7 @@ def _not_given(run_id: str, missing: Sequence[str]) -> JournalError:
         f"the run needs {', '.join(missing)}, which the journal does not have: it is a secret, or "
         "was redacted",
         run_id=run_id,
+        places=missing,
         code="bae-journal-secret",
         fix=f"give it again with {sets}",
     )
@@ -65,29 +70,13 @@ def _place(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
     )
 
 
-async def _missing(
-    graph: Graph[Any, Any], run_id: str, file: str | None, given: dict[str, Any]
-) -> list[str]:
+async def _missing(graph: Graph[Any, Any], stored: StoredRun, given: dict[str, Any]) -> list[str]:
     """The fields that must be given, as `Login.token`."""
-    from bae.cli.runs.meant import to_write
     from bae.journal.coding.decoding import decoded
-    from bae.journal.coding.keepable import every_graph
 
-    async with to_write(file) as journal:
-        stored = await journal.read(run_id)
-    if stored.info.status == "ended":
-        return []
     try:
         await decoded(graph, stored.lines, given=given)
     except BaeError as error:
-        if error.code != "bae-journal-secret":
-            return []  # the run itself says it, in its own words
-        said = error.message.replace(",", " ").split()
-        places = [
-            f"{cls.__name__}.{name}"
-            for each in every_graph(graph)
-            for cls in each.plans
-            for name in cls.__pydantic_fields__
-        ]
-        return [place for place in dict.fromkeys(places) if place in said]
+        # Of anything else the run itself speaks, in its own words.
+        return list(error.places) if isinstance(error, JournalError) else []
     return []

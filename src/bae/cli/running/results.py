@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.cli.questions import is_secret, printable
+from bae.cli.running.hidden_parts import hides_something, jsonable, without_hidden
+from bae.cli.start.questions import is_secret
+from bae.cli.texts import WITHHELD, in_lines, in_one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from bae.node import Node
-
-WITHHELD = "(withheld)"
 
 
 def show(node: Node, console: Console) -> None:
@@ -31,31 +31,27 @@ def show(node: Node, console: Console) -> None:
 
 
 def fields_of(node: Node) -> dict[str, Any]:
-    """The fields of a node as JSON has them, secrets withheld."""
-    from pydantic_core import to_jsonable_python
-
+    """The fields of a node as JSON has them, secrets withheld: those that the types tell of, and
+    fields with `repr=False` of whatever else is in a value."""
     cls = type(node)
     hidden = {name for name in cls.__pydantic_fields__ if is_secret(cls, name)}
+    held = {**node.__dict__, **(node.__pydantic_extra__ or {})}
+    within = {name for name in held.keys() - hidden if hides_something(held[name])}
     try:
         shown: dict[str, Any] = node.model_dump(
-            mode="json", exclude=hidden, fallback=repr, warnings=False
+            mode="json", exclude=hidden | within, fallback=repr, warnings=False
         )
     except Exception:  # a serializer of somebody's own: the values as they are will do
-        shown = {n: each for n, each in node.__dict__.items() if n not in hidden}
+        shown = {n: each for n, each in held.items() if n not in hidden | within}
     made: dict[str, Any] = {}
-    for name in (*cls.__pydantic_fields__, *(n for n in shown if n not in cls.__pydantic_fields__)):
+    for name in dict.fromkeys((*cls.__pydantic_fields__, *held, *shown)):
         if name in hidden:
             made[name] = WITHHELD
+        elif name in within:
+            made[name] = jsonable(without_hidden(held[name]))
         elif name in shown:
-            made[name] = _jsonable(shown[name], to_jsonable_python)
+            made[name] = jsonable(shown[name])
     return made
-
-
-def _jsonable(value: Any, write: Any) -> Any:
-    try:
-        return write(value, fallback=repr, inf_nan_mode="strings")
-    except Exception:
-        return repr(value)
 
 
 def _plain(fields: Mapping[str, Any], before: str) -> Iterator[str]:
@@ -97,7 +93,7 @@ def _table(fields: Mapping[str, Any], before: str = "") -> Any:
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=24)
     table.add_column(overflow="fold", ratio=1)
     for name, value in fields.items():
-        table.add_row(Text(f"{before}{printable(name)}", style="bold"), _cell(value))
+        table.add_row(Text(f"{before}{in_one_line(name)}", style="bold"), _cell(value))
     return table
 
 
@@ -118,7 +114,7 @@ def _cell(value: Any) -> Any:
             return Group(listed)
         case _:
             quiet = value is None or value == WITHHELD
-            return Text(printable(said(value)), style="dim" if quiet else "")
+            return Text(in_lines(said(value)), style="dim" if quiet else "")
 
 
 def said(value: Any) -> str:

@@ -1,5 +1,5 @@
-"""`bae runs resume`, `fork` and `answer`: runs of a journal that go on. `running.py` carries them
-out, as it does for `bae run`."""
+"""`bae runs resume`, `fork` and `answer`: runs of a journal that go on.
+`running/carrying.py` carries them out, as it does for `bae run`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bae.cli.budgets import BudgetLimits
 from bae.cli.completing import run_ids
 from bae.cli.help import examples
-from bae.cli.options import AsJSON, JournalFile, LMName, OfModule, Sets
-from bae.cli.run import NoAsk, Quiet
+from bae.cli.options import (
+    AsJSON,
+    JournalFile,
+    LMName,
+    NoAsk,
+    OfModule,
+    Quiet,
+    Secrets,
+    Sets,
+    id_of_new,
+)
+from bae.cli.running.budgets import BudgetLimits
 
 if TYPE_CHECKING:
-    from bae.cli.commands_to_copy import Said
-    from bae.cli.running import Manner
+    from bae.cli.running.carrying import RunOptions
+    from bae.cli.running.commands_to_copy import CommandLine
     from bae.graph import Graph
-    from bae.journal.store import RunInfo
+    from bae.journal.store import StoredRun
 
 RESUME_EPILOG: Final = examples(
     "bae runs resume -m app.py",
@@ -30,7 +39,8 @@ FORK_EPILOG: Final = examples(
 )
 ANSWER_EPILOG: Final = examples(
     "bae runs answer 3f2a Refund.approved yes -m app.py",
-    "bae runs answer last -m app.py",
+    "bae runs answer last yes -m app.py  # one gate is open",
+    "bae runs answer -m app.py  # asks you",
 )
 
 OfRun = Annotated[
@@ -62,23 +72,13 @@ MoreIters = Annotated[
     ),
 ]
 NoRun = Annotated[bool, typer.Option("--no-run", help="Do not go on with the run.")]
-Given = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NODE.FIELD=VALUE",
-        show_default=False,
-        help="A secret that the journal does not keep, as `Login.token=…`; may be given several "
-        "times. Left out, it is asked for at a terminal.",
-    ),
-]
 
 
 def resume(
     run: OfRun = None,
     module: OfModule = None,
     journal: JournalFile = None,
-    sets: Given = None,
+    sets: Secrets = None,
     lm: LMName = None,
     max_iters: MoreIters = None,
     budget: BudgetLimits = None,
@@ -92,18 +92,19 @@ def resume(
     """
     import asyncio
 
-    from bae.cli.budgets import budget_of
+    from bae.cli.running.budgets import budget_of
 
     limits = budget_of(budget)
-    from bae.cli.json_errors import errors_as_json
     from bae.cli.loading import load
-    from bae.cli.running import Manner
+    from bae.cli.running.carrying import RunOptions
+    from bae.cli.running.which_lm import check_lm
+    from bae.cli.runs.parked import read_meant
 
-    manner = Manner(limits, as_json, quiet, not no_ask, resumes=True)
-    with errors_as_json(as_json):
-        graph = load(module).graph
-        info = asyncio.run(_info(journal, run))
-    _go_on(graph, info, module, journal, sets or (), lm, max_iters, manner)
+    options = RunOptions(limits, as_json, quiet, not no_ask, resumes=True)
+    graph = load(module, "-m").graph
+    check_lm(graph, lm)
+    stored = asyncio.run(read_meant(journal, run))
+    _go_on(graph, stored, module, journal, sets or (), lm, max_iters, options)
 
 
 def fork(
@@ -117,7 +118,13 @@ def fork(
     sets: Sets = None,
     new_id: Annotated[
         str | None,
-        typer.Option("--id", metavar="ID", show_default=False, help="What to call the new run."),
+        typer.Option(
+            "--id",
+            metavar="ID",
+            show_default=False,
+            callback=id_of_new,
+            help="What to call the new run.",
+        ),
     ] = None,
     no_run: NoRun = False,
     lm: LMName = None,
@@ -134,23 +141,24 @@ def fork(
     """
     import asyncio
 
-    from bae.cli.budgets import budget_of
+    from bae.cli.running.budgets import budget_of
 
     limits = budget_of(budget)
-    from bae.cli.forks import make_fork
-    from bae.cli.json_errors import errors_as_json
     from bae.cli.loading import load
     from bae.cli.printing import note, out, print_json
-    from bae.cli.running import Manner
+    from bae.cli.running.carrying import RunOptions
+    from bae.cli.running.which_lm import check_lm
+    from bae.cli.runs.forks import make_fork
 
-    manner = Manner(limits, as_json, quiet, not no_ask, resumes=True)
-    with errors_as_json(as_json):
-        graph = load(module).graph
-        info = asyncio.run(make_fork(graph, journal, run, at, new_id, sets or ()))
+    options = RunOptions(limits, as_json, quiet, not no_ask, resumes=True)
+    graph = load(module, "-m").graph
+    check_lm(graph, lm)
+    stored = asyncio.run(make_fork(graph, journal, run, at, new_id, sets or ()))
+    info = stored.info
     if not no_run:
         if not quiet:
             note(f"{info.run_id} is {info.parent} up to step {at}")
-        _go_on(graph, info, module, journal, (), lm, max_iters, manner)
+        _go_on(graph, stored, module, journal, (), lm, max_iters, options)
     elif as_json:
         print_json({"run_id": info.run_id, "parent": info.parent, "at": at})
     else:
@@ -169,7 +177,8 @@ def answer(
             metavar="GATE",
             show_default=False,
             help="The gate: its field, as `Refund.approved` or `approved`, or its address where "
-            "several are called so. Left out: the one that is open.",
+            "several are called so. Where one is open it may be left out, also before VALUE: "
+            "`bae runs answer last yes`.",
         ),
     ] = None,
     value: Annotated[
@@ -198,23 +207,31 @@ def answer(
     """
     import asyncio
 
-    from bae.cli.budgets import budget_of
+    from bae.cli.running.budgets import budget_of
 
     limits = budget_of(budget)
-    from bae.cli.json_errors import errors_as_json
     from bae.cli.loading import load
-    from bae.cli.parked import open_gate, reply_to, store_answer
     from bae.cli.printing import note, print_json
-    from bae.cli.running import Manner, carry_out
+    from bae.cli.running.carrying import RunOptions, carry_out
+    from bae.cli.running.which_lm import check_lm, lm_for
+    from bae.cli.runs.parked import meant_by, read_meant, reply_to, store_answer
+    from bae.exceptions import BaeError
 
     said = _said(module, journal, lm)
-    with errors_as_json(as_json):
-        graph = load(module).graph
-        info, asked = asyncio.run(open_gate(journal, run, gate))
-        reply = reply_to(graph, info.run_id, asked, value, said, ask=not no_ask)
-        if no_run:
-            asyncio.run(store_answer(graph, info.run_id, asked, reply, journal))
+    graph = load(module, "-m").graph
+    try:
+        check_lm(graph, lm)
+    except BaeError as error:
+        error.add_note("no answer is stored: the run still waits for it")
+        raise
+    stored = asyncio.run(read_meant(journal, run))
+    info = stored.info
+    asked, value = meant_by(graph, stored, gate, value, said)
+    reply = reply_to(graph, info.run_id, asked, value, said, ask=not no_ask)
+    if no_run:
+        asyncio.run(store_answer(graph, info.run_id, asked, reply, journal))
     if not no_run:
+        model = lm_for(graph, stored, lm)
         carry_out(
             graph,
             info.run_id,
@@ -222,13 +239,13 @@ def answer(
                 info.run_id,
                 asked.address,
                 reply,
-                lm,
+                model,
                 max_iters,
                 journal=_kept(kept),
                 answer=answerer,
             ),
             said,
-            Manner(limits, as_json, quiet, not no_ask, resumes=True),
+            RunOptions(limits, as_json, quiet, not no_ask, resumes=True, gate=asked.address),
         )
     elif as_json:
         print_json({"run_id": info.run_id, "gate": asked.address, "answered": True})
@@ -238,48 +255,42 @@ def answer(
 
 def _go_on(
     graph: Graph[Any, Any],
-    info: RunInfo,
+    stored: StoredRun,
     module: str | None,
     journal: str | None,
     sets: Sequence[str],
     lm: str | None,
     max_iters: int | None,
-    manner: Manner,
+    options: RunOptions,
 ) -> None:
-    from bae.cli.json_errors import errors_as_json
-    from bae.cli.printing import note
-    from bae.cli.running import carry_out
-    from bae.cli.withheld import withheld
+    from dataclasses import replace
 
-    with errors_as_json(manner.as_json):
-        given = withheld(graph, info.run_id, journal, sets, ask=manner.ask)
-    if info.status == "ended" and not manner.quiet:
-        note(f"the run {info.run_id} has ended before, and nothing is done again")
+    from bae.cli.running.carrying import carry_out
+    from bae.cli.running.which_lm import lm_for
+    from bae.cli.runs.withheld import withheld
+
+    info = stored.info
+    over = info.status == "ended"  # what it needs is there, then
+    given = {} if over and not sets else withheld(graph, stored, sets, ask=options.ask)
+    model = lm_for(graph, stored, lm)
     carry_out(
         graph,
         info.run_id,
         lambda kept, answerer: graph.resume(
-            info.run_id, lm, max_iters, journal=_kept(kept), answer=answerer, given=given
+            info.run_id, model, max_iters, journal=_kept(kept), answer=answerer, given=given
         ),
         _said(module, journal, lm),
-        manner,
+        replace(options, ended_before=over),
     )
 
 
-def _said(module: str | None, journal: str | None, lm: str | None) -> Said:
-    from bae.cli.commands_to_copy import Said
+def _said(module: str | None, journal: str | None, lm: str | None) -> CommandLine:
     from bae.cli.journals import file_to_read
+    from bae.cli.running.commands_to_copy import CommandLine
 
-    return Said(module, file_to_read(journal), lm)
+    return CommandLine(module, file_to_read(journal), lm)
 
 
 def _kept(journal: Any) -> Any:
     assert journal is not None, "a run that goes on has a journal"
     return journal
-
-
-async def _info(file: str | None, run: str | None) -> RunInfo:
-    """The run that is meant."""
-    from bae.cli.parked import read_meant
-
-    return (await read_meant(file, run)).info

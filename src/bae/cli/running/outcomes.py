@@ -1,5 +1,5 @@
 """How a run came out, told: the result on stdout, or as JSON; on stderr what it took, and what to
-do where it is not over. `running.py` hands the outcome over."""
+do where it is not over. `carrying.py` hands the outcome over."""
 
 from __future__ import annotations
 
@@ -7,57 +7,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import typer
+
 from bae.cli import exits
-from bae.cli.printing import err, note, out, print_json
+from bae.cli.printing import err, note, out, print_hanging, print_json
 
 if TYPE_CHECKING:
-    from bae.cli.commands_to_copy import Said
+    from bae.cli.running.commands_to_copy import CommandLine
+    from bae.cli.running.seen import Seen
     from bae.graph import Graph
-    from bae.journal.records import Record
     from bae.lm.usage import Usage
     from bae.markers import OpenGate
     from bae.node import Node
-    from bae.observers import ObservedRun
     from bae.result import GraphResult
-
-
-class Seen:
-    """What was seen of a run while it went on: that is all there is of one that was interrupted."""
-
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
-        self.begun = False
-        self._records: list[Record] = []
-        self._run: ObservedRun | None = None
-
-    def observe(self, run: ObservedRun, record: Record) -> None:
-        """Take a record in."""
-        if run.run_id != self.run_id:  # a run that somebody's code started on its own
-            return
-        from bae.journal.records import TextArrived
-
-        if run is not self._run:  # it begins, or goes on with what was before
-            self._run, self._records, self.begun = run, [*run.past], True
-        if not isinstance(record, TextArrived):
-            self._records.append(record)
-
-    @property
-    def trace(self) -> list[Node]:
-        """The nodes that were reached."""
-        from bae.journal.records import RunForked, StepStarted
-
-        nodes: dict[int, Node] = {}
-        for record in self._records:
-            if isinstance(record, StepStarted | RunForked) and not record.path:
-                nodes[record.step] = record.node
-        return [nodes[step] for step in sorted(nodes)]
-
-    @property
-    def usage(self) -> Usage:
-        """What the LM calls used."""
-        from bae.journal.of_run import RunJournal
-
-        return RunJournal([*self._records]).usage()
 
 
 @dataclass(slots=True)
@@ -73,6 +35,10 @@ class Outcome:
     error: Exception | None = None
     code: int = exits.DONE
     """The exit code."""
+    kept: bool = False
+    """Of a run that did not come to its end: whether the journal has it."""
+    answered: bool = False
+    """Whether the journal has the answer that it went on with."""
     summary: Any = field(default=None)
     """What the display says at the end."""
 
@@ -92,7 +58,7 @@ class Outcome:
         return self.result.waiting if self.result is not None else ()
 
 
-def tell(outcome: Outcome, said: Said, *, as_json: bool, quiet: bool) -> None:
+def tell(outcome: Outcome, said: CommandLine, *, as_json: bool, quiet: bool) -> None:
     """Print how a run came out. What it failed with is raised by whoever called this."""
     if as_json:
         print_json(as_data(outcome))
@@ -100,7 +66,7 @@ def tell(outcome: Outcome, said: Said, *, as_json: bool, quiet: bool) -> None:
         err().print()  # between what was shown of the run and how it came out
     match outcome.kind:
         case "ended" if not as_json and outcome.result is not None:
-            from bae.cli.results import show
+            from bae.cli.running.results import show
 
             show(outcome.result.result, out())
         case "waiting":
@@ -117,7 +83,7 @@ def tell(outcome: Outcome, said: Said, *, as_json: bool, quiet: bool) -> None:
 
 def as_data(outcome: Outcome) -> dict[str, Any]:
     """How a run came out, for JSON."""
-    from bae.cli.results import fields_of
+    from bae.cli.running.results import fields_of
 
     last = outcome.result.result if outcome.kind == "ended" and outcome.result else None
     usage = outcome.usage
@@ -139,50 +105,69 @@ def as_data(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def error_data(error: Exception | None) -> dict[str, Any] | None:
-    """An error, for JSON."""
+def error_data(error: BaseException | None) -> dict[str, Any] | None:
+    """An error, for JSON: what failed, where, why and what to do, as far as it says so."""
+    from bae.cli.raised_at import raised_at
     from bae.exceptions import BaeError, describe
 
     if error is None:
         return None
+    notes = [*getattr(error, "__notes__", ())]
     if not isinstance(error, BaeError):
-        return {"code": None, "message": describe(error), "fix": None, "path": None}
-    return {"code": error.code, "message": error.message, "fix": error.fix, "path": error.path}
+        said = {"code": None, "message": _message(error), "fix": None, "path": None}
+        cause = error.__cause__
+    else:
+        said = {"code": error.code, "message": error.message, "fix": error.fix, "path": error.path}
+        cause = error.cause
+    said |= {"cause": None if cause is None else describe(cause)}
+    said |= {"at": raised_at(error), "notes": notes}
+    if diff := getattr(error, "diff", ""):  # of a run that is not what was recorded
+        said["diff"] = diff
+    return said
 
 
-def refused_data(error: Exception) -> dict[str, Any]:
+def refused_data(error: BaseException) -> dict[str, Any]:
     """A command that came to nothing before there was a run, for JSON."""
+    left = isinstance(error, KeyboardInterrupt | typer.Abort | typer.Exit)
     return {
         "run_id": None,
-        "outcome": "failed",
+        "outcome": "cancelled" if left else "failed",
         "graph": None,
         "result": None,
         "trace": [],
         "seconds": 0.0,
         "usage": {"calls": 0, "input_tokens": 0, "output_tokens": 0, "cost": 0.0},
         "waiting": [],
-        "error": error_data(error),
+        "error": None if left else error_data(error),
     }
+
+
+def _message(error: BaseException) -> str:
+    from bae.exceptions import describe
+
+    usage = getattr(error, "format_message", None)  # of a command line that makes no sense
+    return str(usage()) if usage is not None else describe(error)
 
 
 def _gate_data(gate: OpenGate) -> dict[str, Any]:
     from bae.assignable import type_name
+    from bae.journal.telling.lengths import iso
 
     return {
         "gate": gate.address,
         "place": gate.place,
         "question": gate.question,
         "type": type_name(gate.type),
-        "deadline": gate.deadline,
+        "deadline": None if gate.deadline is None else iso(gate.deadline),
     }
 
 
-def _tell_waiting(outcome: Outcome, said: Said) -> None:
+def _tell_waiting(outcome: Outcome, said: CommandLine) -> None:
     from rich.text import Text
 
-    from bae.cli.gates import until
-    from bae.cli.questions import printable
-    from bae.cli.typed import wanted
+    from bae.cli.running.gates import until
+    from bae.cli.start.typed import wanted
+    from bae.cli.texts import in_lines
 
     console = err()
     if outcome.result is not None and not outcome.waiting:
@@ -191,12 +176,12 @@ def _tell_waiting(outcome: Outcome, said: Said) -> None:
     console.print(Text(f"the run {outcome.run_id} waits for an answer", style="yellow"))
     places = Counter(gate.place for gate in outcome.waiting)
     for gate in outcome.waiting:
-        line = Text("  ").append(printable(gate.question), style="bold")
+        line = Text("  ").append(in_lines(gate.question), style="bold")
         line.append(f"  {gate.place}: {wanted(gate.type)}{until(gate)}", style="dim")
         console.print(line, soft_wrap=True)
         if said.journal is not None:
             command = said.answer(outcome.run_id, gate, among=places[gate.place])
-            console.print(Text(f"  answer with: {command}"), soft_wrap=True)
+            print_hanging(console, Text(f"  answer with: {command}"), 4)
     if said.journal is None:
         note(
             "no journal is kept, so nobody can go on with it: run it at a terminal, which asks, or "
@@ -204,24 +189,37 @@ def _tell_waiting(outcome: Outcome, said: Said) -> None:
         )
 
 
-def _tell_cancelled(outcome: Outcome, said: Said) -> None:
+def _way(done: list[str], at: str) -> str:
+    """The nodes that led to the one a run was at; nothing where that was the first."""
+    before = done[:-1] if done and done[-1] == at else done
+    if not before:
+        return ""
+    shown = [*before[:2], "…", *before[-2:]] if len(before) > 5 else before
+    return f" (after {' -> '.join(shown)})"
+
+
+def _tell_cancelled(outcome: Outcome, said: CommandLine) -> None:
     from rich.text import Text
 
     console = err()
-    how = "interrupted" if outcome.code != exits.TERMINATED else "terminated"
-    done = [type(node).__name__ for node in outcome.trace]
+    how = {exits.TERMINATED: "terminated", exits.HUNG_UP: "hung up"}.get(
+        outcome.code, "interrupted"
+    )
+    at = outcome.seen.at
     line = Text(how, style="bold yellow")
-    if done:
-        shown = [*done[:2], "…", *done[-2:]] if len(done) > 5 else done
-        line.append(f" after {outcome.seconds:.1f} s, at {' -> '.join(shown)}")
+    if at:
+        line.append(f" after {outcome.seconds:.1f} s, at {at}")
+        line.append(_way([type(node).__name__ for node in outcome.trace], at), style="dim")
     else:
         line.append(" before the first node")
     calls = outcome.usage.calls
     if calls:
         line.append(f", {calls} LM {'call' if calls == 1 else 'calls'}")
     console.print(line, soft_wrap=True)
-    if said.journal is not None and outcome.seen.begun:
+    if outcome.kept:
         command = said.resume(outcome.run_id)
-        console.print(Text(f"resume with: {command}"), soft_wrap=True)
+        print_hanging(console, Text(f"resume with: {command}"), 2)
     elif said.journal is None:
         note("no journal is kept, so it cannot be resumed")
+    else:
+        note("nothing of it is in the journal yet: run it anew")

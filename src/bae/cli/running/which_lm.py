@@ -1,0 +1,82 @@
+"""Which language model a run is carried out with. One that cannot be had is refused before somebody
+types something for nothing; and a run that goes on without one being named says so where it is
+another than before. `run.py` and `resuming.py` ask."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from bae.cli.refusals import Misuse
+from bae.cli.running.advice import lm_named
+from bae.exceptions import BaeLMError
+from bae.lm.late import LateLM
+from bae.lm.named import VARIABLE, default, misnamed, shared
+from bae.lm.readiness import chosen
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal.store import StoredRun
+    from bae.lm import LM
+    from bae.lm.usage import Usage
+
+_log = logging.getLogger("bae.cli")
+
+
+def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False) -> None:
+    """Refuse an LM that cannot be had. A run that `begins` needs one where its graph does; one that
+    goes on may be past that."""
+    if named is not None:
+        wrong = misnamed(named)
+        if wrong is not None:
+            raise Misuse(wrong.message, code="bae-lm-unknown-name", fix=wrong.fix)
+        shared(named)
+    elif begins and graph.needs_lm and not chosen().name:
+        try:
+            default(graph.needs_lm)
+        except BaeLMError as error:
+            if error.code == "bae-lm-missing":
+                error.fix = lm_named(error, "with --lm, as --lm local")
+            raise
+
+
+def lm_for(graph: Graph[Any, Any], stored: StoredRun, named: str | None) -> LM | str | None:
+    """The LM for a run that goes on: the one that is named, or one that is found when the run asks
+    for it, and that says so where another one has answered before."""
+    if named is not None or os.environ.get(VARIABLE, "").strip() or not graph.needs_lm:
+        return named
+    from bae.journal.telling.told import tell
+
+    return _FoundAgain(graph.needs_lm, tell(stored).usage)
+
+
+class _FoundAgain(LateLM):
+    """The LM that this machine offers, for a run that has used `before` until now."""
+
+    def __init__(self, why: str, before: Usage) -> None:
+        super().__init__(why)
+        self._before = before
+
+    @property
+    def lm(self) -> LM:
+        """The LM itself. Raises where this machine has none."""
+        name = chosen().name if self._found is None and self._before.calls else ""
+        if name:
+            found = shared(name)
+            model = str(getattr(found, "model", ""))
+            if not has_answered(model, self._before.models):
+                _log.warning(
+                    "the LM of this run so far was %s; going on with %s, --lm chooses another",
+                    ", ".join(self._before.models) or "one without a name, such as a script",
+                    f"{name} ({model})" if model else name,
+                )
+                self._found = found
+        return super().lm
+
+
+def has_answered(model: str, models: tuple[str, ...]) -> bool:
+    """Whether a model is among those that have answered, which may call themselves by more than the
+    name that they are asked for by: `sonnet`, `openai:gpt-5-mini`."""
+    last = model.rpartition(":")[2].lower()
+    return bool(last) and any(last in each.lower() for each in models)

@@ -1,0 +1,406 @@
+"""What stands on stdout and on stderr: JSON alone where it is asked for, nothing that a terminal
+would obey, secrets withheld, and commands that can be copied."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
+
+from bae.cli import main, printing
+from bae.cli.exits import FAILED, MISUSED
+from bae.cli.printing import print_hanging, tell_error
+from bae.cli.texts import in_json, in_lines, in_one_line, quoted
+from bae.exceptions import BaeError
+from bounded import BOUND
+
+APP = """
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, SecretStr
+
+from bae import Dep, Gate, Graph, Node
+
+SUBPROCESS = False
+print("printed on import")
+
+
+async def chatty() -> str:
+    print("printed by a dependency")
+    if SUBPROCESS:
+        subprocess.run([sys.executable, "-c", "print('printed by a subprocess')"], check=True)
+    return "fine"
+
+
+async def failing() -> str:
+    error = ValueError("no such place")
+    error.add_note("as the map says")
+    raise error
+
+
+class Cred(BaseModel):
+    user: str
+    pw: str = Field(repr=False)
+    token: SecretStr
+
+
+@dataclass
+class Login:
+    name: str
+    pin: str = field(repr=False)
+
+
+class Begin(Node):
+    async def __call__(self) -> End:
+        return End(text="it is \\x1b[31mred\\x9b \\u202e \\ud800 👩\\u200d👧")
+
+
+class End(Node):
+    said: Annotated[str, Dep(chatty)]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Fails(Node):
+    said: Annotated[str, Dep(failing)]
+
+    async def __call__(self) -> None: ...
+
+
+class BeginFailing(Node):
+    async def __call__(self) -> Fails:
+        return Fails()
+
+
+class Holder(Node):
+    async def __call__(self) -> Held:
+        cred = Cred(user="ann", pw="hunter2", token=SecretStr("hunter2"))
+        held = {"list": [cred, (Login("bob", "hunter2"),)], 1: {"plain": [1.5, None]}}
+        return Held(anything=held, plain={"a": 1})
+
+
+class Held(Node):
+    anything: Any
+    plain: Any
+
+    async def __call__(self) -> None: ...
+
+
+class BeginAsking(Node):
+    async def __call__(self) -> Asked:
+        return Asked()
+
+
+class Asked(Node):
+    ok: Annotated[bool, Gate("really \\x1b[31mnow?")]
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Begin)
+"""
+
+
+@pytest.fixture
+def bae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Calls a command in a folder with `app.py`; answers its exit code, stdout and stderr."""
+    (tmp_path / "app.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BAE_JOURNAL", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def call(*arguments: str) -> SimpleNamespace:
+        sys.modules.pop("app", None)
+        code = main([*arguments])
+        said = capsys.readouterr()
+        return SimpleNamespace(code=code, out=said.out, err=said.err)
+
+    yield call
+    sys.modules.pop("app", None)
+
+
+def test_with_json_nothing_else_is_on_stdout_whatever_modules_and_dependencies_print(bae: Any):
+    done = bae("run", "app.py", "--no-journal", "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["result"]["fields"]["said"] == "fine"
+    assert "printed on import\n" in done.err
+    assert "printed by a dependency\n" in done.err
+    for command in (["graph", "show", "app.py"], ["check", "app.py"]):
+        done = bae(*command, "--json")
+        json.loads(done.out)
+        assert "printed on import" in done.err
+
+
+def test_without_json_what_modules_print_is_on_stdout(bae: Any):
+    done = bae("run", "app.py", "--no-journal")
+    assert done.out.startswith("printed on import\nprinted by a dependency\nEnd\n")
+
+
+@pytest.mark.once
+def test_with_json_what_subprocesses_print_is_on_stderr(tmp_path: Path):
+    (tmp_path / "app.py").write_text(APP.replace("SUBPROCESS = False", "SUBPROCESS = True"))
+    done = subprocess.run(
+        [sys.executable, "-m", "bae", "run", "app.py", "--no-journal", "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")},
+        capture_output=True,
+        timeout=BOUND,
+    )
+    assert json.loads(done.stdout)["result"]["type"] == "End"
+    said = done.stderr.decode()
+    assert "printed by a subprocess" in said
+    assert said.index("printed by a dependency") < said.index("printed by a subprocess")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "about"),
+    [
+        (["run", "nofile.py"], FAILED, "nofile.py"),
+        (["run", "app.py", "-j", "no/such/folder.db"], FAILED, "no/such"),
+        (["run", "app.py", "--budget", "x=1"], MISUSED, "--budget"),
+        (["run", "app.py", "-i", "{"], FAILED, ""),
+        (["runs", "resume", "-m", "app.py"], FAILED, "no journal"),
+        (["runs", "answer", "-m", "app.py"], FAILED, "no journal"),
+        (["runs", "fork", "last", "--at", "0", "-m", "app.py"], FAILED, "no journal"),
+        (["runs", "list"], FAILED, "no journal"),
+        (["runs", "replay", "-m", "app.py"], FAILED, "no journal"),
+        (["graph", "show", "nofile.py"], FAILED, "nofile.py"),
+        (["check", "nofile.py"], FAILED, "nofile.py"),
+    ],
+)
+def test_with_json_an_error_is_one_json_object_too(
+    bae: Any, command: list[str], code: int, about: str
+):
+    done = bae(*command, "--json")
+    assert done.code == code
+    error = json.loads(done.out)["error"]
+    assert about in error["message"]
+
+
+def test_with_json_an_error_that_nobody_has_foreseen_is_an_object_too(
+    bae: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(*arguments: Any) -> Any:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr("bae.cli.loading.load", broken)
+    done = bae("run", "app.py", "--json")
+    assert done.code == FAILED
+    assert json.loads(done.out)["error"]["message"] == "RuntimeError: out of order"
+
+
+def test_stdout_is_what_it_was_after_a_command_with_json(bae: Any):
+    before = sys.stdout
+    bae("run", "nofile.py", "--json")
+    assert sys.stdout is before
+    assert bae("run", "app.py", "--no-journal").out.endswith("fine\n  text: " + PIPED)
+
+
+PIPED = "it is \x1b[31mred\x9b \u202e \\ud800 👩\u200d👧\n"
+
+
+def test_an_error_as_json_says_its_cause_and_what_was_noted(bae: Any):
+    done = bae("run", "app.py:BeginFailing", "--json")
+    error = json.loads(done.out)["error"]
+    assert error["code"] == "bae-dep-failed"
+    assert error["cause"] == "ValueError: no such place"
+    assert error["path"] == "Fails.said <- failing()"
+    assert any("bae runs resume" in each for each in error["notes"])
+
+
+def test_half_a_character_in_a_result_loses_nothing_else(bae: Any):
+    assert "\\ud800" in bae("run", "app.py", "--no-journal").out
+    done = bae("run", "app.py", "--no-journal", "--json")
+    text = json.loads(done.out)["result"]["fields"]["text"]
+    assert text == "it is \x1b[31mred\x9b \u202e \ud800 👩\u200d👧"
+    for obeyed in "\x1b\x9b\u202e":
+        assert obeyed not in done.out
+        assert obeyed not in done.err
+    assert "👩\u200d👧" in done.out
+    assert "👩\u200d👧" in done.err  # in the lines of the run too
+
+
+def test_fields_that_are_not_to_be_shown_are_withheld_wherever_they_are_in_a_result(bae: Any):
+    done = bae("run", "app.py:Holder", "--no-journal", "--json")
+    assert json.loads(done.out)["result"]["fields"] == {
+        "anything": {
+            "list": [
+                {"user": "ann", "pw": "(withheld)", "token": "**********"},
+                [{"name": "bob", "pin": "(withheld)"}],
+            ],
+            "1": {"plain": [1.5, None]},
+        },
+        "plain": {"a": 1},
+    }
+    assert "hunter2" not in done.out + done.err
+    said = bae("run", "app.py:Holder", "--no-journal")
+    assert "hunter2" not in said.out + said.err
+    assert "pw: (withheld)" in said.out
+
+
+def test_a_question_that_is_asked_later_has_nothing_that_a_terminal_obeys(
+    bae: Any, monkeypatch: pytest.MonkeyPatch
+):
+    parked = bae("run", "app.py:BeginAsking", "--run-id", "r", "--no-ask")
+    assert "\x1b" not in parked.err
+    monkeypatch.setattr("bae.cli.running.terminal_input.can_ask", lambda: True)
+
+    def typed(prompt: str, *, hidden: bool) -> str:
+        return "yes"
+
+    monkeypatch.setattr("bae.cli.start.questions.line_typed", typed)
+    done = bae("runs", "answer", "r", "-m", "app.py:BeginAsking")
+    assert done.code == 0
+    assert "really \\x1b[31mnow?" in done.err
+    assert "\x1b" not in done.err
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()) | st.sampled_from("\x1b\x9b\u202e\u200d\r"))
+
+
+@pytest.mark.once
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(ANY_TEXT)
+def test_no_text_has_anything_that_a_terminal_would_obey(text: str):
+    for said in (in_one_line(text), *in_lines(text).split("\n"), quoted(text)):
+        assert all(each.isprintable() or each in "\u200c\u200d" for each in said)
+        said.encode()
+    assert json.loads(in_json(text)) == json.loads(in_json(text, ascii_only=True)) == text
+    assert all(each.isprintable() or each in "\u200c\u200d" for each in in_json(text))
+    in_json({"a": [text]}).encode()
+
+
+def test_lines_stay_lines_where_they_may():
+    assert in_lines("a\r\n\tb\x1b") == "a\n    b\\x1b"
+    assert in_one_line("a\r\n\tb\u2028c") == "a   b c"
+    assert in_one_line("👩\u200d👩\u200d👧 ❤️ می\u200cخواهم") == "👩\u200d👩\u200d👧 ❤️ می\u200cخواهم"
+    assert quoted("'\\u200d' 👩\u200d👧") == repr("'\\u200d' X").replace("X", "👩\u200d👧")
+
+
+# Commands that are printed to be copied
+
+
+def at_terminal(columns: int) -> Console:
+    return Console(
+        file=io.StringIO(),
+        force_terminal=True,
+        width=columns,
+        color_system=None,
+        legacy_windows=False,
+    )
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_command_to_copy_is_never_wrapped(columns: int):
+    command = "bae runs resume 3f2a --budget calls=40 -m a/rather/long/path/to/app.py:graph -j x.db"
+    console = at_terminal(columns)
+    text = Text(f"  what is done is kept; once it is mended, resume with: {command}  (or not)")
+    print_hanging(console, text, 9)
+    lines = printed(console).splitlines()
+    assert f"         {command}" in lines
+    assert lines[-1].strip() == "(or not)"
+    assert all(len(line) <= columns for line in lines if "bae" not in line)
+    short = at_terminal(80)
+    print_hanging(short, Text("resume with: bae runs resume 3f2a"), 2)
+    assert printed(short) == "resume with: bae runs resume 3f2a\n"
+
+
+def test_the_code_of_an_error_stands_on_its_first_line(capsys: pytest.CaptureFixture[str]):
+    tell_error(BaeError("two things are wrong\n  this\n  that", code="bae-error"))
+    assert capsys.readouterr().err.startswith(
+        "error two things are wrong  [bae-error]\n  this\n  that\n"
+    )
+
+
+def test_a_terminal_that_says_it_has_no_columns_is_taken_to_have_80(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("COLUMNS", "0")
+    assert (printing.err().width, printing.out().width) == (80, 80)
+
+
+NOISY = """
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Annotated
+
+from bae import Dep, Gate, Graph, Node
+
+logging.basicConfig(level=logging.INFO)
+
+
+async def noisy() -> str:
+    while not Path("asked").exists():
+        await asyncio.sleep(0.01)
+    print("printed meanwhile")
+    logging.info("logged meanwhile")
+    Path("printed").touch()
+    return "done"
+
+
+class Begin(Node):
+    async def __call__(self) -> Asked:
+        return Asked()
+
+
+class Asked(Node):
+    noise: Annotated[str, Dep(noisy)]
+    ok: Annotated[bool, Gate("Is it quiet?")]
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Begin)
+"""
+
+
+@pytest.mark.once
+def test_while_a_question_is_open_nothing_else_is_printed(tmp_path: Path):
+    pytest.importorskip("pyte")
+    from terminal_session import Session
+
+    (tmp_path / "noisy.py").write_text(NOISY)
+    with Session(tmp_path, "run", "noisy.py", "--no-journal") as session:
+        session.shows("Is it quiet?", "ok (y/n):")
+        (tmp_path / "asked").touch()
+        session.waits((tmp_path / "printed").exists, "never printed")
+        session.types("maybe\r")
+        before = session.shows("that does not fit")
+        assert "meanwhile" not in before
+        session.types("y\r")
+        screen = session.shows("printed meanwhile", "logged meanwhile", "2 nodes")
+        assert session.ends() == 0
+        assert session.is_as_it_was
+    lines = [line for line in screen.splitlines() if line.strip()]
+    assert "printed meanwhile" in lines
+    assert "INFO:root:logged meanwhile" in lines
+    assert lines.index("Asked") > next(i for i, line in enumerate(lines) if "✓ Asked" in line)

@@ -1,0 +1,411 @@
+"""How a run at the command line ends before its time: by signals, by its own code, by the clock,
+with threads that nobody can stop, and with nobody left to read what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+import bae
+from bae.cli import main
+from bae.cli.running import carrying
+from bae.cli.running.signals import Interruption
+from bae.journal import SQLiteJournal, opening
+from bae.journal.records import RunStarted
+from bae.observers import observing
+
+BOUND = 30.0
+APP = """
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from bae import Dep, Gate, Node
+
+
+def log(line: str) -> None:
+    with open("log", "a") as file:
+        file.write(line + "\\n")
+
+
+async def desk() -> AsyncIterator[str]:
+    try:
+        yield "desk"
+    finally:
+        log("desk closed")
+
+
+Desk = Annotated[str, Dep(desk)]
+
+
+class End(Node):
+    async def __call__(self) -> None: ...
+
+
+class Exits(Node):
+    desk: Desk
+
+    async def __call__(self) -> End:
+        sys.exit()
+
+
+class Interrupts(Node):
+    desk: Desk
+
+    async def __call__(self) -> End:
+        raise KeyboardInterrupt
+
+
+class Cancels(Node):
+    desk: Desk
+
+    async def __call__(self) -> End:
+        raise asyncio.CancelledError("no reason")
+
+
+class CancelsAll(Node):
+    desk: Desk
+
+    async def __call__(self) -> End:
+        for task in asyncio.all_tasks():
+            task.cancel()
+        await asyncio.Event().wait()
+        return End()
+
+
+async def exits(desk: Desk) -> str:
+    sys.exit(7)
+
+
+def exits_in_a_thread(desk: Desk) -> str:
+    sys.exit("why")
+
+
+class DepExits(Node):
+    value: Annotated[str, Dep(exits)]
+
+    async def __call__(self) -> None: ...
+
+
+class ThreadExits(Node):
+    value: Annotated[str, Dep(exits_in_a_thread)]
+
+    async def __call__(self) -> None: ...
+
+
+class TaskExits(Node):
+    desk: Desk
+
+    async def __call__(self) -> End:
+        task = asyncio.create_task(exits("desk"))
+        await asyncio.Event().wait()
+        return End()
+
+
+class Waits(Node):
+    desk: Desk
+
+    async def __call__(self) -> End:
+        log("waits")
+        await asyncio.Event().wait()
+        return End()
+
+
+class HangsUp(Node):
+    desk: Desk
+
+    async def __call__(self) -> End:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.01)
+        return End()
+
+
+class Warns(Node):
+    async def __call__(self) -> End:
+        logging.getLogger("bae").warning("careful")
+        return End()
+
+
+class Asks(Node):
+    sure: Annotated[bool, Gate("Sure?")]
+
+    async def __call__(self) -> None: ...
+
+
+let_go = threading.Event()
+begun: list[str] = []
+
+
+def stuck() -> str:
+    begun.append("stuck")
+    let_go.wait()
+    return ""
+
+
+async def stuck_too() -> str:
+    return await asyncio.to_thread(stuck)
+
+
+async def fails() -> str:
+    while len(begun) < 2:
+        await asyncio.sleep(0)
+    raise ValueError("boom")
+
+
+class Stuck(Node):
+    one: Annotated[str, Dep(stuck)]
+    two: Annotated[str, Dep(stuck_too)]
+    three: Annotated[str, Dep(fails)]
+
+    async def __call__(self) -> None: ...
+
+
+class GivenUp(Node):
+    one: Annotated[str, Dep(stuck, timeout=0.05)] = "nothing"
+
+    async def __call__(self) -> None: ...
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("app.py").write_text(APP)
+    yield tmp_path
+    sys.modules.pop("app", None)
+
+
+def logged() -> list[str]:
+    return Path("log").read_text().splitlines() if Path("log").exists() else []
+
+
+def program(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """`bae` as a process of its own, bounded."""
+    source = str(Path(bae.__file__).parent.parent)
+    return subprocess.run(
+        [sys.executable, "-m", "bae", *words],
+        **{"capture_output": True, **options},
+        text=True,
+        env={**os.environ, "PYTHONPATH": source},
+        timeout=BOUND,
+        check=False,
+    )
+
+
+# --- by its own code ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        ("Exits", "sys.exit() was called, app.py:"),
+        ("DepExits", "sys.exit() was called, app.py:"),
+        ("ThreadExits", "sys.exit() was called, app.py:"),
+        ("TaskExits", "sys.exit() was called, app.py:"),
+        ("Interrupts", "a KeyboardInterrupt was raised, app.py:"),
+        ("Cancels", "it was cancelled, app.py:"),
+        ("CancelsAll", "it was cancelled, app.py:"),
+    ],
+)
+def test_a_run_that_its_own_code_ends_has_failed_and_is_closed(
+    node: str, said: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["run", f"app.py:{node}", "--json"]) == 1
+    told = capsys.readouterr()
+    data = json.loads(told.out)
+    assert (data["outcome"], data["error"]["code"]) == ("failed", "bae-run-ended-itself")
+    assert said in data["error"]["message"]
+    assert said in told.err.replace("\n", " ")
+    assert "Traceback" not in told.err
+    assert logged() == ["desk closed"]
+
+
+# --- by the clock -------------------------------------------------------------------------------
+
+
+def test_the_seconds_of_a_budget_end_a_run_that_asks_no_model(capsys: pytest.CaptureFixture[str]):
+    words = ["run", "app.py:Waits", "--run-id", "slow", "--json"]
+    assert main([*words, "--budget", "seconds=0.05"]) == 1
+    told = capsys.readouterr()
+    assert json.loads(told.out)["error"]["code"] == "bae-budget-spent"
+    assert "--budget: the 0.05 s are over" in told.err
+    assert "bae runs resume slow --budget seconds=0.1" in told.err
+    assert logged() == ["waits", "desk closed"]
+
+
+def test_the_seconds_before_a_run_was_resumed_count(capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "app.py:Waits", "--run-id", "slow", "--budget", "seconds=0.05"]) == 1
+    again = ["runs", "resume", "slow", "-m", "app.py:Waits"]
+    assert main([*again, "--budget", "seconds=0.06"]) == 1
+    assert "the 0.06 s are over" in capsys.readouterr().err
+
+
+# --- by a signal --------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no such signal")
+def test_a_terminal_that_is_closed_ends_a_run_cleanly(capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "app.py:HangsUp"]) == 129
+    said = capsys.readouterr().err
+    assert "hung up after" in said
+    assert "resume with: bae runs resume" in said
+    assert logged() == ["desk closed"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no such signal")
+def test_a_signal_that_is_ignored_stays_so():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert main(["run", "app.py:HangsUp", "--no-journal"]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_no_way_to_resume_is_said_for_a_run_that_the_journal_does_not_have(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(opening, "_sqlite", lambda file: SQLiteJournal(file, busy_timeout=0.05))
+    assert main(["run", "app.py:End"]) == 0
+    others = sqlite3.connect(".bae/runs.db", isolation_level=None)
+    others.execute("BEGIN IMMEDIATE")
+
+    def interrupt(run: object, record: object) -> None:
+        if isinstance(record, RunStarted):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    capsys.readouterr()
+    try:
+        with observing(interrupt):
+            assert main(["run", "app.py:Waits"]) == 130
+    finally:
+        others.close()
+    said = capsys.readouterr().err
+    assert "interrupted" in said
+    assert "nothing of it is in the journal" in said
+    assert "resume" not in said
+    assert logged() == []
+
+
+def test_ctrl_c_while_the_journal_is_closed_is_heard_and_the_result_is_there(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    class SlowToClose(SQLiteJournal):
+        async def close(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            async with asyncio.timeout(BOUND):
+                await heard.wait()
+            await super().close()
+
+    heard = asyncio.Event()
+    monkeypatch.setattr(carrying, "SLOW_STOP", 0.0)
+    monkeypatch.setattr(carrying, "_say_stopping", lambda console: heard.set())
+    monkeypatch.setattr(opening, "_sqlite", SlowToClose)
+    assert main(["run", "app.py:End"]) == 0
+    assert capsys.readouterr().out == "End\n"
+
+
+def test_a_signal_after_the_loop_is_closed_is_kept():
+    async def nothing(interruption: Interruption) -> None:
+        interruption.cancels(asyncio.ensure_future(asyncio.sleep(0)))
+
+    with Interruption() as interruption:
+        asyncio.run(nothing(interruption))
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.code == 130
+
+
+def test_a_run_that_another_process_has_is_not_done(capsys: pytest.CaptureFixture[str]):
+    claimed, over = threading.Event(), threading.Event()
+
+    async def another() -> None:
+        async with SQLiteJournal(".bae/runs.db") as journal:
+            await journal.claim("shared")
+            claimed.set()
+            await asyncio.to_thread(over.wait, BOUND)
+
+    assert main(["run", "app.py:Asks", "--run-id", "shared"]) == 3
+    capsys.readouterr()
+    thread = threading.Thread(target=asyncio.run, args=(another(),))
+    thread.start()
+    try:
+        assert claimed.wait(BOUND)
+        words = ["runs", "answer", "shared", "Asks.sure", "yes", "-m", "app.py:Asks", "--json"]
+        assert main(words) == 4
+    finally:
+        over.set()
+        thread.join(BOUND)
+    told = capsys.readouterr()
+    assert (json.loads(told.out)["outcome"], json.loads(told.out)["result"]) == ("running", None)
+    assert "under way elsewhere" in told.err
+
+
+# --- threads ------------------------------------------------------------------------------------
+
+
+def test_what_a_run_failed_with_is_told_while_its_threads_are_still_at_work(
+    capsys: pytest.CaptureFixture[str],
+):
+    try:
+        assert main(["run", "app.py:Stuck", "--no-journal"]) == 1
+        assert "cause: ValueError: boom" in capsys.readouterr().err
+    finally:
+        sys.modules["app"].let_go.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("asyncio"):
+                thread.join(BOUND)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("node", "code"), [("Stuck", 1), ("GivenUp", 0)])
+def test_threads_that_nobody_can_stop_do_not_keep_the_program(node: str, code: int):
+    done = program("run", f"app.py:{node}", "--no-journal")
+    assert done.returncode == code, done.stderr
+    assert ("ValueError: boom" in done.stderr) == bool(code)
+    assert "Traceback" not in done.stderr
+
+
+# --- nobody reads -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("node", "code"), [("Warns", 0), ("Asks", 3), ("Exits", 1)])
+@pytest.mark.parametrize("gone", ["a pipe", "a full disk"])
+def test_how_a_run_comes_out_does_not_depend_on_who_reads_stderr(
+    node: str,
+    code: int,
+    gone: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    if gone == "a pipe":
+        read, write = os.pipe()
+        os.close(read)
+    elif not Path("/dev/full").exists():
+        pytest.skip("there is no such device here")
+    else:
+        write = os.open("/dev/full", os.O_WRONLY)
+    with open(write, "w", buffering=1) as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        assert main(["run", f"app.py:{node}", "--no-journal"]) == code
+    assert capsys.readouterr().out == ("End\n" if code == 0 else "")
