@@ -3,7 +3,7 @@ inside in frames of their own, and a legend of what is there."""
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, fsum
 from typing import Final
 
 from bae.pictures import scene
@@ -160,7 +160,7 @@ class _Composing:
         return self.metrics.width(text, "pill") + 2 * PILL
 
     def tags_width(self, box: Box) -> float:
-        return sum(self.pill_width(tag) + 8 for tag, _ in _tags(box))
+        return fsum(self.pill_width(tag) + 8 for tag, _ in _tags(box))
 
     def box(self, box: Box, x: float, y: float, size: Size) -> Group:
         group = Group(

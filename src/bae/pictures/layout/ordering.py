@@ -7,6 +7,7 @@ from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import fsum
 from typing import Final
 
 SWEEPS: Final = 12
@@ -103,7 +104,7 @@ def _sweep(rows: list[list[int]], linked: list[list[int]], downwards: bool) -> N
         middle: dict[int, float] = {}
         for index, vertex in enumerate(rows[place]):
             near = [at[each] for each in linked[vertex]]
-            middle[vertex] = sum(near) / len(near) if near else float(index)
+            middle[vertex] = fsum(near) / len(near) if near else float(index)
         rows[place].sort(key=lambda vertex: middle[vertex])
 
 
