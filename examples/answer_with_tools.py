@@ -52,8 +52,8 @@ class LookUpPrice(Node):
 
 class ConvertEuros(Node):
     so_far: Annotated[Consider, Recall()] = Field(init=False)
-    euros: float = Field(ge=0)
-    to: Literal["pounds", "dollars"]
+    euros: float = Field(description="how much to convert", ge=0)
+    to: Literal["pounds", "dollars"] = Field(description="what to have it in")
 
     async def __call__(self) -> Consider | Conclude:
         amount = self.euros * RATES[self.to]

@@ -22,14 +22,15 @@ from bae.testing import ScriptedLM
 
 
 class Complaint(Node):
-    text: str
+    text: str = Field(description="what the customer writes")
 
     async def __call__(self) -> Proposal: ...  # the LM proposes
 
 
 class Proposal(Node):
-    euros: int
-    reply: str
+    # Bounds hold whatever the model says: an answer outside of them is asked for again.
+    euros: int = Field(description="the refund, 0 if there is no reason for one", ge=0, le=200)
+    reply: str = Field(description="two friendly sentences to the customer", max_length=300)
 
     async def __call__(self) -> Approval:
         return Approval(euros=self.euros, reply=self.reply)

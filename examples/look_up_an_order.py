@@ -29,7 +29,9 @@ class FindOrder(Node):
 
 
 class Reference(Node):
-    number: str = Field(description="the number of the order, as A-1; - if there is none")
+    number: str = Field(
+        description="the number of the order, as A-1; - if there is none", max_length=10
+    )
 
     async def __call__(self) -> Order | NoOrder:
         if self.number in ORDERS:

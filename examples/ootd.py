@@ -11,12 +11,11 @@ its types allow.
 from __future__ import annotations  # not needed on Python 3.14 and later
 
 import asyncio
-import json
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter
 
 from bae import Dep, Graph, Node, Recall
 
@@ -53,23 +52,28 @@ class Event(BaseModel):
     what: str
 
 
-def read(name: str) -> Any:
-    return json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+forecasts = TypeAdapter(dict[str, Weather])
+events = TypeAdapter(list[Event])
+
+
+def read(name: str) -> bytes:
+    return (DATA / f"{name}.json").read_bytes()
 
 
 async def get_location() -> Location:
     await asyncio.sleep(0.3)  # stands in for a request, as the others do
-    return Location(**read("location"))
+    # An async function must not hold up the others: to read a file it takes a thread.
+    return Location.model_validate_json(await asyncio.to_thread(read, "location"))
 
 
 async def get_weather(location: Annotated[Location, Dep(get_location)]) -> Weather:
     await asyncio.sleep(0.4)
-    return Weather(**read("weather")[location.city])
+    return forecasts.validate_json(await asyncio.to_thread(read, "weather"))[location.city]
 
 
-def get_calendar() -> list[Event]:  # not async: it runs in a thread, and holds nothing up
+def get_calendar() -> list[Event]:  # not async: bae calls it in a thread, so it may block
     time.sleep(0.5)
-    return [Event(**each) for each in read("calendar")]
+    return events.validate_json(read("calendar"))
 
 
 class GettingDressed(Node):

@@ -23,7 +23,7 @@ class Brief(Node):
 
 
 class Draft(Node):
-    text: str = Field(description="a slogan")
+    text: str = Field(description="a slogan", max_length=100)
 
     async def __call__(self) -> TooLong | Slogan:  # your code decides
         words = len(self.text.split())

@@ -3,7 +3,8 @@
 A client that goes away cancels its run, and with it the call to the model. What was done by then is
 in the journal, and the run can be gone on with. It needs `pip install fastapi uvicorn`.
 
-    uvicorn --app-dir examples stream_over_http:app
+    uvicorn --app-dir examples stream_over_http:app --port 8000
+    URL=http://127.0.0.1:8000
     curl -N -H 'content-type: application/json' -d '{"likes": "the sea"}' "$URL/runs/monday"
     curl -X POST "$URL/runs/monday/resume"
 
@@ -17,7 +18,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field
 
@@ -72,23 +74,36 @@ async def begin(
     run_id: str, reader: Reader, journal: Runs, lm: Model
 ) -> AsyncGenerator[ServerSentEvent]:
     """Begin a run, and tell how it goes. Leaving the block cancels it."""
-    async with graph.stream(reader, lm, journal=journal, run_id=run_id) as records:
-        try:
+    try:
+        async with graph.stream(reader, lm, journal=journal, run_id=run_id) as records:
             async for record in records:
                 if (event := event_of(record)) is not None:
                     yield event
             yield ServerSentEvent(event="result", data=records.result.result)
-        except BaeError as error:
-            yield ServerSentEvent(event="error", data={"code": error.code, "text": error.message})
+    except BaeError as error:  # the status is sent by now: what went wrong is an event
+        yield ServerSentEvent(event="error", data=told(error))
 
 
 @app.post("/runs/{run_id}/resume")
 async def resume(run_id: str, journal: Runs, lm: Model) -> Pick:
     """Go on with a run that was cut off, or look at one that has ended."""
-    try:
-        return (await graph.resume(run_id, lm, journal=journal)).result
-    except JournalError as error:
-        raise HTTPException(409, error.message) from error
+    return (await graph.resume(run_id, lm, journal=journal)).result
+
+
+@app.exception_handler(BaeError)
+async def refuse(request: Request, error: BaeError) -> JSONResponse:
+    """All that a run can raise, as a status and a body."""
+    if error.code == "bae-run-unknown":
+        status = 404
+    elif isinstance(error, JournalError):  # somebody else has it, say
+        status = 409
+    else:  # most often the model, or something else behind this server
+        status = 502
+    return JSONResponse(told(error), status)
+
+
+def told(error: BaeError) -> dict[str, str]:
+    return {"code": error.code, "text": error.message}
 
 
 def event_of(record: Record) -> ServerSentEvent | None:

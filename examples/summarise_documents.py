@@ -38,8 +38,8 @@ class Read(Node):
 
 
 class Summary(Node):
-    line: str = Field(description="the document in one line")
-    urgent: bool
+    line: str = Field(description="the document in one line", max_length=100)
+    urgent: bool = Field(description="whether somebody must act on it today")
 
     async def __call__(self) -> None: ...
 
@@ -57,7 +57,9 @@ class Morning(Node):
 class Report(Node):
     documents: Annotated[list[Document], Dep(load_documents)]
     summaries: Annotated[list[Summary], Map(summarise, over="documents", limit=8)]
-    headline: str = Field(description="what matters today")  # the LM sees the summaries
+    headline: str = Field(
+        description="what matters today", max_length=80
+    )  # the LM sees the summaries
 
     async def __call__(self) -> None: ...
 
@@ -66,7 +68,7 @@ graph = Graph(start=Morning, end=Report)
 
 
 def main() -> None:
-    run = graph.run(Morning(), lm=lm)
+    run = graph.run(Morning(), lm=scripted())
     print(run.result.headline)
     for document, summary in zip(run.result.documents, run.result.summaries, strict=True):
         print(f"{'!' if summary.urgent else ' '} {document.title:<8}  {summary.line}")
@@ -75,16 +77,19 @@ def main() -> None:
         print(f"{place}  {' -> '.join(type(node).__name__ for node in nodes)}")
 
 
-lm = ScriptedLM(
-    {
-        Summary: [
-            {"line": "Nothing was decided.", "urgent": False},
-            {"line": "58 EUR are due on Friday.", "urgent": True},
-            {"line": "A customer complains.", "urgent": False},
-        ],
-        Report: {"headline": "Pay the invoice."},
-    }
-)
+def scripted() -> ScriptedLM:
+    """Stands in for a model, which would be named instead: `lm="claude-cli:sonnet"`."""
+    return ScriptedLM(
+        {
+            Summary: [
+                {"line": "Nothing was decided.", "urgent": False},
+                {"line": "58 EUR are due on Friday.", "urgent": True},
+                {"line": "A customer complains.", "urgent": False},
+            ],
+            Report: {"headline": "Pay the invoice."},
+        }
+    )
+
 
 if __name__ == "__main__":
     main()

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import pytest
 
 from bae import LM, Dep, DepError, Gate, Graph, GraphResult, Map, Node, NodeError
-from bae.journal import RunEnded, RunStarted
+from bae.journal import MemoryJournal, RunEnded, RunStarted
 from bae.resolver import resolve_dep, resolve_fields
+from bae.tasks import explained
 from bae.testing import ScriptedLM
 from bounded import BOUND, some_turns
 
@@ -933,3 +934,43 @@ async def test_a_task_group_around_runs_cancels_them_when_one_fails():
             group.create_task(Graph(start=Fails).arun(Fails()))
     assert [type(error) for error in caught.value.exceptions] == [NodeError]
     assert point.seen == ["reached", "left"]
+
+
+# --- for a reason -------------------------------------------------------------------------------
+
+
+async def outcome_of(task: asyncio.Task[Any], journal: MemoryJournal) -> tuple[str, str]:
+    """How a run came out whose task is cancelled all the same, for its journal."""
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    (info,) = await journal.runs()
+    return info.status, info.error
+
+
+@pytest.mark.parametrize("reason", [None, LookupError("the desk is closed")])
+async def test_a_run_that_is_cancelled_for_an_error_has_failed_with_it(reason: Exception | None):
+    point, journal = Reached(), MemoryJournal()
+
+    class Waits(Node):
+        async def __call__(self) -> None:
+            await point.wait()
+
+    task = asyncio.create_task(Graph(start=Waits).arun(Waits(), journal=journal))
+    explained(task, lambda cancelled: reason)
+    await point.event.wait()
+    task.cancel()
+    status, error = await outcome_of(task, journal)
+    assert status == ("failed" if reason else "cancelled")
+    assert ("the desk is closed" in error) == bool(reason)
+
+
+async def test_a_run_whose_own_code_raises_cancelled_error_was_cancelled_by_nobody():
+    journal = MemoryJournal()
+
+    class GivesUp(Node):
+        async def __call__(self) -> None:
+            raise asyncio.CancelledError
+
+    task = asyncio.create_task(Graph(start=GivesUp).arun(GivesUp(), journal=journal))
+    status, error = await outcome_of(task, journal)
+    assert (status, "CancelledError" in error) == ("failed", True)

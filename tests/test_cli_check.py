@@ -250,22 +250,36 @@ def test_what_a_script_reads_has_the_whole_proof(capsys: pytest.CaptureFixture[s
         "edges": [["Ask", "Ask"]],
         "ends": [],
         "not_reached": ["Answer", "Refusal"],
-        "broken_runs": [],
+        "broken_runs": None,  # none was looked for
+        "error": None,
     }
     assert problem["code"] == "bae-loop-endless"
     assert (Path(problem["file"]).name, problem["line"]) == ("app.py", 7)
     assert set(problem) == {"severity", "code", "place", "message", "fix", "file", "line"}
 
 
-def test_a_script_is_told_what_keeps_the_module_from_loading(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("text", "code", "error"),
+    [
+        (None, 1, "bae-module-unknown"),
+        ("1 / 0", 1, "bae-module-failed"),
+        ("raise KeyboardInterrupt", 130, None),
+        ("raise SystemExit(5)", 1, "bae-module-failed"),
+    ],
+)
+def test_a_script_is_told_what_keeps_the_module_from_loading_in_one_shape(
+    text: str | None, code: int, error: str | None, capsys: pytest.CaptureFixture[str]
 ):
-    assert main(["check", "nothing.py", "--json"]) == 1
+    if text is not None:
+        write(text)
+    assert main(["check", "app.py", "--json"]) == code
     said = capsys.readouterr()
     data = json.loads(said.out)
-    assert data["ok"] is False
-    assert data["error"]["code"] == "bae-module-unknown"
-    assert "there is no file nothing.py" in said.err
+    assert set(data) == {"ok", "error"}
+    assert (data["ok"], data["error"]["code"]) == (False, error)
+    shape = {"code", "message", "fix", "path", "cause", "at", "notes"}
+    assert set(data["error"]) == shape
+    assert "app.py" in said.err
 
 
 def test_a_class_that_no_file_has_is_told_without_a_line(capsys: pytest.CaptureFixture[str]):
@@ -373,12 +387,22 @@ def test_a_journal_is_not_looked_at_for_a_graph_that_cannot_run(
     said = capsys.readouterr()
     assert "runs.db was not looked at: mend the errors first" in said.err
     assert "can go on" not in said.out
+    assert main(["check", "app.py", "--against", journal, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["broken_runs"] is None
 
 
-def test_a_journal_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str]):
+def test_a_journal_that_is_not_there_is_an_error_after_the_proof(
+    capsys: pytest.CaptureFixture[str],
+):
     write(FINE)
     assert main(["check", "app.py", "--against", "none.db"]) == 1
-    assert "there is no journal none.db" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert said.out.startswith("app.py:graph: ")
+    assert "there is no journal none.db" in said.err
+    assert main(["check", "app.py", "--against", "none.db", "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert (data["ok"], data["graph"], data["broken_runs"]) == (False, "Ask", None)
+    assert data["error"]["message"] == "there is no journal none.db"
     assert not Path("none.db").exists()
 
 

@@ -84,7 +84,7 @@ def test_what_is_missing_is_said_with_the_command_that_gets_it(
         "the package dspy is not installed": "pip install 'bae-graphs[dspy]'",
     }.items():
         assert re.search(rf"{re.escape(what)}:\n +{re.escape(get)}\n", said)
-    assert re.search(r"^ready    scripted +answers from a file", said, re.MULTILINE)
+    assert re.search(r"^ready      scripted +answers from a file", said, re.MULTILINE)
     assert re.findall(r"^ready", said, re.MULTILINE) == ["ready"]
     assert said.endswith(
         "\nWithout --lm there is no LM: none is ready of anthropic, openai:gpt-5-mini, claude-cli, "
@@ -100,7 +100,7 @@ def test_what_is_there_is_ready_and_the_first_of_them_is_the_default(
 
     claude_on(tmp_path)
     found = listed(capsys)
-    assert (found["default"], found["claude-cli"]["ready"]) == ("claude-cli", True)
+    assert (found["default"], found["claude-cli"]["state"]) == ("claude-cli", "installed")
 
     bare.setenv("OPENAI_API_KEY", "x")
     assert listed(capsys)["openai"]["missing"] == [
@@ -112,13 +112,31 @@ def test_what_is_there_is_ready_and_the_first_of_them_is_the_default(
     install(bare, "pydantic_ai", "openai", "anthropic")
     bare.setenv("ANTHROPIC_API_KEY", "x")
     found = listed(capsys)
-    assert all(found[name]["ready"] for name in ("anthropic", "openai", "pydantic-ai"))
+    assert all(found[name]["ready"] for name in ("anthropic", "openai"))
     assert found["default"] == "anthropic"
 
     assert main(["lm", "list"]) == 0
     said = capsys.readouterr().out
     assert "Anthropic's API (the default)" in said
     assert "Without --lm: anthropic, the first that is ready of anthropic, openai" in said
+
+
+def test_what_needs_more_than_can_be_seen_is_installed_and_not_said_to_be_ready(
+    bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    install(bare, "pydantic_ai", "dspy")
+    found = listed(capsys)
+    for name in ("pydantic-ai", "dspy"):
+        assert (found[name]["state"], found[name]["ready"]) == ("installed", False)
+    assert main(["lm", "list"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^installed  dspy .*\n +it needs the key of the provider", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan"])
+def test_a_time_that_is_none_is_wrong_usage(seconds: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["lm", "try", "local", "--timeout", seconds]) == 2
+    assert "--timeout" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,20 @@ says; and what is told where there is none."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import bae
 from bae import BaeError
-from bae.cli.loading import load
+from bae.cli.loading import is_configured, load
 
+MAIN = "import sys, bae.cli; sys.exit(bae.cli.main())"
 GRAPH = """
 from __future__ import annotations
 
@@ -127,19 +132,42 @@ def test_a_file_of_a_package_is_imported_as_such():
 def test_a_package_may_have_the_graph_itself():
     write("closet/__init__.py")
     assert load("closet").module == "closet"
+    assert load("closet/").module == "closet"
     assert load("closet/__init__.py").module == "closet"
 
 
 def test_a_file_that_is_called_as_another_module_takes_nobodys_place():
     write("json.py")
     write("bae.py")
-    import json
-
-    import bae
-
     assert load("json.py").graph.name == "first"
     assert load("bae.py").graph.name == "first"
     assert (sys.modules["json"], sys.modules["bae"]) == (json, bae)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("started", [("-m", "bae"), ("-P", "-c", MAIN)])
+def test_what_bae_imports_later_is_not_the_users_file_of_that_name(started: tuple[str, ...]):
+    pytest.importorskip("typer")
+    for name in ("pickle", "rich", "json", "typer", "pygments", "sqlite3"):
+        write(f"{name}.py")
+    for name in ("pickle.py", "rich.py", "typer"):  # a module by name is found as well
+        done = subprocess.run(
+            [sys.executable, *started, "run", f"{name}:graph", "--json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "PYTHONPATH": str(Path(bae.__file__).parents[1])},
+            check=False,
+        )
+        if name == "typer":
+            assert "typer has no graph" in done.stderr
+        else:
+            assert (done.returncode, json.loads(done.stdout)["outcome"]) == (0, "ended"), done
+
+
+def test_a_colon_with_nothing_after_it_is_none():
+    write("app.py")
+    assert load("app.py:").said == "app.py"
 
 
 def test_a_program_is_loaded_without_being_run():
@@ -189,10 +217,12 @@ def test_pyproject_may_name_a_module(monkeypatch: pytest.MonkeyPatch):
         (None, "no MODULE was given"),
         ("[tool.other]\n", "no MODULE was given"),
         ("[tool.bae]\ngraph = 3\n", "[tool.bae] graph in pyproject.toml is 3"),
+        ('[tool]\nbae = "x"\n', "[tool.bae] in pyproject.toml is 'x', and no table"),
+        ("tool = 3\n", "[tool] in pyproject.toml is 3, and no table"),
         ("[tool.bae\n", "pyproject.toml cannot be read"),
         ('[tool.bae]\ngraph = "gone.py"\n', "there is no file gone.py"),
     ],
-    ids=["none", "silent", "number", "broken", "gone"],
+    ids=["none", "silent", "number", "no table", "no tools", "broken", "gone"],
 )
 def test_a_pyproject_that_names_nothing_is_told_with_what_to_write(text: str | None, message: str):
     if text is not None:
@@ -202,6 +232,7 @@ def test_a_pyproject_that_names_nothing_is_told_with_what_to_write(text: str | N
     error = refused(None)
     assert error.code == "bae-module-unknown"
     assert error.message.startswith(message)
+    assert is_configured() == ("gone.py" in (text or ""))
 
 
 # --- what is not there --------------------------------------------------------------------------
@@ -216,6 +247,9 @@ def test_a_pyproject_that_names_nothing_is_told_with_what_to_write(text: str | N
         ("nodes/", "bae-module-unknown", "nodes/ is a directory", "name a Python file"),
         ("ap", "bae-module-unknown", "there is no module ap", "near it are: app.py"),
         ("no.such", "bae-module-unknown", "there is no module no.such", "or name its file"),
+        ("app.graph", "bae-module-unknown", "there is no module app.graph", "app:graph"),
+        ("my.ipynb", "bae-module-unknown", "my.ipynb is a notebook", "into a .py file"),
+        ("a/my.ipynb", "bae-module-unknown", "a/my.ipynb is a notebook", "into a .py file"),
         ("my-app", "bae-module-unknown", "'my-app' is no module and no file", "as app.py"),
         ("app.py:third", "bae-module-no-graph", "app.py has no third", "app.py:graph, app.py:s"),
         ("app.py:Kept", "bae-module-no-graph", "app.py:Kept is the class Kept", "name a graph"),
@@ -230,6 +264,40 @@ def test_what_is_not_there_is_told_with_what_is(said: str, code: str, message: s
     assert error.code == code
     assert error.message.startswith(message)
     assert fix in (error.fix or "")
+
+
+def test_a_file_that_is_like_no_other_is_not_said_to_be_near_one():
+    write("app.py")
+    assert "near it" not in (refused("mop.py").fix or "")
+
+
+def test_a_file_of_a_package_without_an_init_is_told_how_to_be_named():
+    write("rel/app.py")
+    write("rel/main.py", "from .app import graph\n")
+    error = refused("rel/main.py")
+    assert error.code == "bae-module-failed"
+    assert "name it as a module, rel.main," in (error.fix or "")
+    assert load("rel.main").graph.name == "first"
+
+
+def test_a_file_that_imports_from_its_package_where_it_stands_is_told_of_the_init(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    write("rel/app.py")
+    write("rel/main.py", "from .app import graph\n")
+    monkeypatch.chdir("rel")
+    assert refused("main.py").fix == "put an empty __init__.py beside main.py"
+
+
+def test_a_function_that_fails_was_called_and_not_imported():
+    write("app.py", "def create_graph():\n    1 / 0\n")
+    assert refused("app.py").message == "app.py:create_graph() failed, app.py:2"
+    write(
+        "other.py",
+        "from bae import Node\n\n\ndef create_graph():\n"
+        "    class Ask(Node):\n        def __call__(self) -> None: ...\n",
+    )
+    assert refused("other.py").__notes__ == ["while other.py:create_graph() was called, other.py:5"]
 
 
 def test_a_module_that_lacks_a_package_is_told_from_one_that_is_not_there():

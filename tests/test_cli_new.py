@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -164,8 +165,11 @@ def test_a_file_in_the_way_is_an_error(capsys: pytest.CaptureFixture[str]):
     ("name", "said"),
     [
         ("my agent", "as in my-agent"),
-        ("1st", "with a letter first"),
-        ("été", "as in t"),
+        ("1st", "as in agent-1st"),
+        ("été", "as in ete"),
+        ("Ünï", "as in uni"),
+        ("jsön!", "as in json-agent"),
+        ("日本-x", "no - or _ last\n"),
         ("-x", "No such option"),
         ("a-", "with a letter first"),
         ("class", "class means something else in Python"),
@@ -173,6 +177,8 @@ def test_a_file_in_the_way_is_an_error(capsys: pytest.CaptureFixture[str]):
         ("pydantic", "there is a module pydantic already"),
         ("bae", "bae means something else"),
         ("tests", "tests means something else"),
+        ("", "no NAME was given"),
+        ("  ", "no NAME was given"),
     ],
 )
 def test_a_name_that_cannot_be_one_is_refused_with_a_way_out(
@@ -209,21 +215,73 @@ def test_a_directory_that_cannot_be_written_to_is_told(capsys: pytest.CaptureFix
     assert "could not be written" in capsys.readouterr().err
 
 
+def test_a_project_that_cannot_be_written_whole_is_not_written_at_all(
+    capsys: pytest.CaptureFixture[str],
+):
+    Path("wardrobe").mkdir()
+    Path("wardrobe/tests").write_text("mine")
+    assert main(["new", "wardrobe"]) == 1
+    assert "tests could not be written" in capsys.readouterr().err.replace("/test_wardrobe.py", "")
+    assert files_in("wardrobe") == {"tests"}
+
+    Path("depot/README.md").mkdir(parents=True)
+    Path("depot/pyproject.toml").write_text("mine")
+    assert main(["new", "depot", "--force"]) == 1
+    assert f"{Path('depot/README.md')} is a directory" in capsys.readouterr().err
+    assert files_in("depot") == {"pyproject.toml"}
+    assert Path("depot/pyproject.toml").read_text() == "mine"
+
+
+def test_directories_that_were_made_for_a_project_go_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    write_text = Path.write_text
+
+    def full(self: Path, *args: Any, **options: Any) -> int:
+        if self.name.startswith("pyproject"):
+            raise OSError(28, "No space left on device")
+        return write_text(self, *args, **options)
+
+    Path("desks").mkdir()
+    monkeypatch.setattr(Path, "write_text", full)
+    assert main(["new", "desks/here/wardrobe"]) == 1
+    assert "pyproject.toml could not be written: No space left" in capsys.readouterr().err
+    assert [*Path().rglob("*")] == [Path("desks")]
+
+
+def test_a_project_may_be_written_again_where_python_sees_its_own_module(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.syspath_prepend("")  # as `python -m bae` does
+    assert main(["new", "wardrobe"]) == 0
+    monkeypatch.chdir("wardrobe")
+    Path("wardrobe.py").write_text("changed")
+    assert main(["new", ".", "--force"]) == 0
+    assert Path("wardrobe.py").read_text("utf-8") != "changed"
+
+
 # --- how a project gets bae ---------------------------------------------------------------------
 
 
+class Installed:
+    """A distribution whose metadata say where it came from."""
+
+    def __init__(self, told: Any) -> None:
+        self.told = told
+
+    def read_text(self, name: str) -> str | None:
+        assert name == "direct_url.json"
+        told = self.told
+        return told if told is None or isinstance(told, str) else json.dumps(told)
+
+
 @pytest.mark.parametrize(
-    ("told", "requirement", "depends"),
+    ("told", "requirement"),
     [
-        (None, "bae-graphs[cli]", "bae-graphs[cli]"),
-        ("", "bae-graphs[cli]", "bae-graphs[cli]"),
-        ("no json", "bae-graphs[cli]", "bae-graphs[cli]"),
-        ("[]", "bae-graphs[cli]", "bae-graphs[cli]"),
-        (
-            {"url": "file:///home/ana/bae", "dir_info": {"editable": True}},
-            "bae-graphs[cli] @ file:///home/ana/bae",
-            "bae-graphs[cli]",
-        ),
+        (None, "bae-graphs[cli]"),
+        ("", "bae-graphs[cli]"),
+        ("no json", "bae-graphs[cli]"),
+        ("[]", "bae-graphs[cli]"),
         (
             {
                 "url": "https://me:secret@git.example.org/bae",
@@ -231,32 +289,67 @@ def test_a_directory_that_cannot_be_written_to_is_told(capsys: pytest.CaptureFix
                 "subdirectory": "python",
             },
             "bae-graphs[cli] @ git+https://git.example.org/bae@abc123#subdirectory=python",
-            "bae-graphs[cli] @ git+https://git.example.org/bae@abc123#subdirectory=python",
         ),
         (
             {"url": "https://example.org/bae.whl", "archive_info": {}},
             "bae-graphs[cli] @ https://example.org/bae.whl",
-            "bae-graphs[cli] @ https://example.org/bae.whl",
         ),
     ],
-    ids=["index", "empty", "broken", "list", "clone", "git", "archive"],
+    ids=["index", "empty", "broken", "list", "git", "archive"],
 )
-def test_a_project_depends_on_the_bae_that_made_it_where_others_can_get_that(
-    told: Any, requirement: str, depends: str, monkeypatch: pytest.MonkeyPatch
+def test_a_project_depends_on_the_bae_that_made_it(
+    told: Any, requirement: str, monkeypatch: pytest.MonkeyPatch
 ):
-    class Installed:
-        def read_text(self, name: str) -> str | None:
-            assert name == "direct_url.json"
-            return told if told is None or isinstance(told, str) else json.dumps(told)
-
-    monkeypatch.setattr(origins, "distribution", lambda name: Installed())
+    monkeypatch.setattr(origins, "distribution", lambda name: Installed(told))
     found = origins.origin()
     assert found.requirement == requirement
     files = Project("wardrobe", "wardrobe").files(found)
-    text = files["pyproject.toml"]
-    assert tomllib.loads(text)["project"]["dependencies"] == [depends]
-    assert (f"pip install {found.install}" in text) is (requirement != depends)
+    project = tomllib.loads(files["pyproject.toml"])
+    assert project["project"]["dependencies"] == [requirement]
+    assert "uv" not in project["tool"]
     assert f"$ pip install {found.install} pytest\n" in files["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("told", "requirement", "source"),
+    [
+        (
+            {"url": "file:///home/ana/bae", "dir_info": {"editable": True}},
+            "bae-graphs[cli] @ file:///home/ana/bae",
+            {"path": "/home/ana/bae", "editable": True},
+        ),
+        (
+            {"url": "file:///home/ana/my%20%22b%C3%A4e%22", "dir_info": {}},
+            "bae-graphs[cli] @ file:///home/ana/my%20%22b%C3%A4e%22",
+            {"path": '/home/ana/my "bäe"'},
+        ),
+        (
+            {"url": "file:///home/ana/bae.whl", "archive_info": {}},
+            "bae-graphs[cli] @ file:///home/ana/bae.whl",
+            {"path": "/home/ana/bae.whl"},
+        ),
+        (
+            {
+                "url": "file:///home/ana/bae",
+                "vcs_info": {"vcs": "git", "commit_id": "abc123"},
+                "subdirectory": "python",
+            },
+            "bae-graphs[cli] @ git+file:///home/ana/bae@abc123#subdirectory=python",
+            {"git": "file:///home/ana/bae", "rev": "abc123", "subdirectory": "python"},
+        ),
+    ],
+    ids=["editable", "directory", "wheel", "git"],
+)
+def test_a_project_made_by_a_bae_of_this_machine_says_to_pip_and_uv_where_that_is(
+    told: Any, requirement: str, source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(origins, "distribution", lambda name: Installed(told))
+    found = origins.origin()
+    files = Project("wardrobe", "wardrobe").files(found)
+    project = tomllib.loads(files["pyproject.toml"])
+    assert project["project"]["dependencies"] == ["bae-graphs[cli]"]
+    assert project["tool"]["uv"]["sources"] == {"bae-graphs": source}
+    assert f"$ pip install {shlex.quote(requirement)} pytest\n" in files["README.md"]
 
 
 def test_bae_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -404,3 +404,34 @@ def test_while_a_question_is_open_nothing_else_is_printed(tmp_path: Path):
     assert "printed meanwhile" in lines
     assert "INFO:root:logged meanwhile" in lines
     assert lines.index("Asked") > next(i for i, line in enumerate(lines) if "✓ Asked" in line)
+
+
+def test_a_script_is_told_which_file_was_written(bae: Any):
+    drawn = bae("graph", "export", "app.py", "-o", "x.svg", "--json")
+    assert json.loads(drawn.out) == {"path": "x.svg", "unknown": []}
+    bae("run", "app.py")
+    written = bae("runs", "export", "x.jsonl", "--json")
+    assert json.loads(written.out) == {"path": "x.jsonl", "count": 1}
+    made = json.loads(bae("new", "desk", "--json").out)
+    assert made["path"] == "desk"
+    assert all(Path("desk", each).is_file() for each in made["files"])
+    both = bae("runs", "export", "-", "--json")
+    assert (both.code, "--json" in both.err) == (MISUSED, True)
+
+
+def test_an_error_is_told_though_what_prints_it_is_broken(
+    bae: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(error: BaseException) -> None:
+        raise ImportError("no rich any more")
+
+    def failing(said: object) -> None:
+        raise LookupError("nobody has foreseen this")
+
+    monkeypatch.setattr(printing, "tell_unexpected", broken)
+    monkeypatch.setattr("bae.cli.loading.load", failing)
+    told = bae("check", "app.py")
+    assert told.code == FAILED
+    assert told.err == (
+        "error LookupError: nobody has foreseen this\n  try:   run it again with --debug\n"
+    )

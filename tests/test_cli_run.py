@@ -557,7 +557,7 @@ def test_a_run_is_called_what_can_be_typed(bae: Any, said: str) -> None:
     assert done.code == 2
     assert "--run-id" in done.err
     bae("run", "app.py:Countdown", "--set", "left=0", "--run-id", "r1")
-    forked = bae("runs", "fork", "r1", "--at", "0", f"--id={said}", "-m", "app.py:Countdown")
+    forked = bae("runs", "fork", "r1", "--at", "0", f"--run-id={said}", "-m", "app.py:Countdown")
     assert forked.code == 2
 
 
@@ -600,7 +600,7 @@ def test_a_fork_goes_on_from_a_node_with_other_values_and_leaves_the_run_alone(b
 
 def test_a_fork_runs_at_once_unless_it_is_told_not_to(bae: Any) -> None:
     bae("run", "app.py:Countdown", "--set", "left=2", "--run-id", "r1")
-    forked = ("runs", "fork", "r1", "--at", "1", "--set", "left=0", "--id", "r2")
+    forked = ("runs", "fork", "r1", "--at", "1", "--set", "left=0", "--run-id", "r2")
     done = bae(*forked, "-m", "app.py:Countdown", "--json")
     assert done.data["run_id"] == "r2"
     assert done.data["result"]["fields"] == {"left": 0}

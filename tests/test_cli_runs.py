@@ -113,6 +113,21 @@ def test_a_line_of_the_table_is_no_wider_than_the_terminal_and_ids_stay_apart(
         assert [line.split()[0] for line in out.splitlines()[1:]] == ["b" * 8, "a" * 8]
 
 
+def test_ids_are_cut_where_they_differ_however_many_there_are():
+    from bae.cli.runs.listing import shortened
+
+    many = [f"{n:032x}" for n in range(3000)]
+    assert shortened(many) == many  # they differ at the end
+    assert shortened(["a" * 20 + "1", "a" * 20 + "2", "b" * 30, "short", "a" * 30]) == [
+        "a" * 20 + "1",
+        "a" * 20 + "2",
+        "b" * 8,
+        "short",
+        "a" * 21,
+    ]
+    assert shortened(["a" * 20, "a" * 24]) == ["a" * 20, "a" * 21]
+
+
 # --- show and why --------------------------------------------------------------------------------
 
 
@@ -185,6 +200,89 @@ def test_a_run_is_shown_as_json_with_its_fields_and_the_work(journal, capsys):
     assert found["usage"]["calls"] == 3
     for work in found["work"]:
         assert found["lives"][0]["start"] <= work["start"] <= work["end"]
+
+
+RUN_KEYS = {
+    *("run_id", "graph", "status", "started", "updated", "seconds", "parent", "owner", "waiting"),
+    "error",
+}
+USAGE_KEYS = {
+    *("calls", "input_tokens", "output_tokens", "cached_tokens", "cost", "attempts", "seconds"),
+    "models",
+}
+
+
+def test_the_json_of_a_run_has_the_keys_that_are_promised_and_null_where_there_is_nothing(
+    journal, capsys
+):
+    for each in json.loads(said(capsys, "list", *DB, "--json")):
+        assert set(each) == RUN_KEYS | {"lease_until", "shape"}
+        assert isinstance(each["error"], str) == (each["status"] == "failed")
+        found = json.loads(said(capsys, "show", each["run_id"], *DB, "--json"))
+        inside = {"seconds_at_work", "ended_at", "usage", "resumed", "graphs", "lives", "work"}
+        assert set(found) == RUN_KEYS | inside
+        assert found["error"] == each["error"]
+        assert set(found["usage"]) == USAGE_KEYS
+        for node in found["graphs"][0]["nodes"]:
+            assert set(node) == {
+                *("step", "name", "whole", "chosen_among", "filled_in", "usage", "forked_from"),
+                *("changed", "calls", "fields"),
+            }
+            for field in node["fields"]:
+                assert set(field) == {
+                    *("name", "state", "source", "by", "kept", "value", "origin", "items"),
+                    *("seconds", "before", "error"),
+                }
+                assert field["error"] is None
+        for work in found["work"]:
+            assert set(work) == {
+                *("kind", "place", "name", "start", "end", "seconds", "spans", "outcome"),
+                *("error", "note", "marks", "usage", "inside"),
+            }
+            assert isinstance(work["error"], str) == (work["outcome"] == "failed")
+    replayed = json.loads(said(capsys, "replay", "abc123", *DB, "-m", "wardrobe.py", "--json"))
+    assert set(replayed) == {"run_id", "outcome", "trace", "waiting", "error"}
+    assert replayed["error"] is None
+
+
+def test_a_long_loop_is_told_by_its_first_and_last_nodes(folder, capsys):
+    (folder / "loop.py").write_text(LOOP)
+    assert main(["run", "loop.py", "-i", "150", "--max-iters", "0", "-q", *DB]) == 0
+    capsys.readouterr()
+    text = said(capsys, "show", *DB, "--no-timeline")
+    assert "  … 111 more nodes: --full shows them\n" in text
+    assert re.search(r"^ 19  Count\n", text, re.MULTILINE)
+    assert re.search(r"^131  Count\n", text, re.MULTILINE)
+    assert not re.search(r"^ 20  Count\n", text, re.MULTILINE)
+    assert "in 5:Count.inside" in text
+    assert "in 50:Count.inside" not in text
+    assert "  … 111 more graphs inside, for other items or nodes: --full shows them\n" in text
+    full = said(capsys, "show", *DB, "--no-timeline", "--full")
+    assert "more" not in full
+    assert "in 50:Count.inside" in full
+
+
+LOOP = """
+from __future__ import annotations
+from typing import Annotated
+from bae import Dep, Graph, Node
+from pydantic import Field
+
+
+class Inner(Node):
+    async def __call__(self) -> None: ...
+
+
+class Count(Node):
+    left: int
+    inside: Annotated[Inner, Dep(Graph(start=Inner), cache=False)] = Field(init=False)
+
+    async def __call__(self) -> Count | None:
+        return Count(left=self.left - 1) if self.left else None
+
+
+graph = Graph(start=Count)
+"""
 
 
 def test_where_a_value_came_from_is_told(journal, capsys):
@@ -312,8 +410,55 @@ def test_old_runs_are_pruned_and_those_that_wait_stay(journal, capsys):
     assert (sorted(out.split()), err) == (["abc123", "bad789"], "2 runs would be deleted\n")
     assert noted(capsys, *old, "0s") == "2 runs deleted\n"
     assert said(capsys, "list", *DB).count("\n") == 2
-    both = ("--status", "waiting", "--status", "ended")
-    assert json.loads(said(capsys, *old, "0s", *both, "--json")) == {"deleted": 1}
+    both = ("--status", "waiting", "--status", "ended", "--json")
+    shown = json.loads(said(capsys, *old, "0s", *both, "--dry-run"))
+    assert shown == {"runs": ["ask456"], "deleted": 0, "dry_run": True}
+    done = json.loads(said(capsys, *old, "0s", *both))
+    assert done == {"runs": ["ask456"], "deleted": 1, "dry_run": False}
+
+
+@pytest.fixture
+def forked(journal):
+    """Two forks that nobody has gone on with, which counts as interrupted, and one that somebody
+    has."""
+    import wardrobe  # pyright: ignore[reportMissingImports]
+
+    with asyncio.Runner() as runner:
+        kept = SQLiteJournal("runs.db")
+        for name in ("gone1", "here", "gone2"):
+            runner.run(wardrobe.graph.fork("abc123", at=1, journal=kept, new_id=name))
+        runner.run(kept.claim("here"))
+        yield journal
+        runner.run(kept.close())
+
+
+def test_those_that_are_running_are_under_way_and_those_that_were_interrupted_are_not(
+    forked, capsys
+):
+    def listed(*arguments: str) -> list[str]:
+        found = json.loads(said(capsys, "list", "--json", *arguments, *DB))
+        return [each["run_id"] for each in found]
+
+    assert listed("--status", "running") == ["here"]
+    assert listed("--status", "interrupted") == ["gone2", "gone1"]
+    assert listed("--status", "interrupted", "--limit", "1") == ["gone2"]
+    assert noted(capsys, "export", "r.jsonl", "--status", "running", *DB) == "r.jsonl: 1 run\n"
+    statuses = {
+        each["run_id"]: each["status"] for each in json.loads(said(capsys, "list", "--json", *DB))
+    }
+    assert (statuses["here"], statuses["gone1"]) == ("running", "interrupted")
+
+
+def test_interrupted_runs_are_pruned_and_those_under_way_stay(forked, capsys):
+    prune = ("prune", "--older-than", "0s", "--json", *DB)
+    out, err = runs(capsys, *prune, "--status", "running")
+    assert json.loads(out)["runs"] == []
+    assert "--status interrupted" in err
+    found = json.loads(said(capsys, *prune, "--status", "interrupted"))
+    assert (sorted(found["runs"]), found["deleted"]) == (["gone1", "gone2"], 2)
+    assert "here" in said(capsys, "list", *DB)
+    # What another run shares the lines of stays, and is not said to be gone.
+    assert json.loads(said(capsys, *prune, "--status", "ended"))["runs"] == []
 
 
 def test_values_are_redacted(journal, capsys):
@@ -472,7 +617,7 @@ def test_help_is_given(command, capsys, monkeypatch):
         ["load", "x", "--existing", "perhaps"],
         ["prune"],
         ["prune", "--older-than", "soon"],
-        ["prune", "--older-than", "1d", "--status", "interrupted"],
+        ["prune", "--older-than", "1d", "--status", "over"],
         ["redact", "run"],
         ["test", "run"],
     ],

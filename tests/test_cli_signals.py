@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ pytest.importorskip("rich")
 
 import bae
 from bae.cli import main
+from bae.cli.completing import open_gates, run_ids
 from bae.cli.running import carrying
 from bae.cli.running.signals import Interruption
 from bae.journal import SQLiteJournal, opening
@@ -232,14 +234,23 @@ def program(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
 def test_a_run_that_its_own_code_ends_has_failed_and_is_closed(
     node: str, said: str, capsys: pytest.CaptureFixture[str]
 ):
-    assert main(["run", f"app.py:{node}", "--json"]) == 1
+    assert main(["run", f"app.py:{node}", "--run-id", "r1", "--json"]) == 1
     told = capsys.readouterr()
     data = json.loads(told.out)
     assert (data["outcome"], data["error"]["code"]) == ("failed", "bae-run-ended-itself")
+    assert failed_runs(capsys)["r1"]
     assert said in data["error"]["message"]
     assert said in told.err.replace("\n", " ")
     assert "Traceback" not in told.err
     assert logged() == ["desk closed"]
+
+
+def failed_runs(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """The runs that the journal has as failed, and with what."""
+    assert main(["runs", "list", "--status", "failed", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    rows = listed["runs"] if isinstance(listed, dict) else listed
+    return {row["run_id"]: row["error"] for row in rows}
 
 
 # --- by the clock -------------------------------------------------------------------------------
@@ -253,6 +264,8 @@ def test_the_seconds_of_a_budget_end_a_run_that_asks_no_model(capsys: pytest.Cap
     assert "--budget: the 0.05 s are over" in told.err
     assert "bae runs resume slow --budget seconds=0.1" in told.err
     assert logged() == ["waits", "desk closed"]
+    assert json.loads(told.out)["outcome"] == "failed"
+    assert "the 0.05 s are over" in failed_runs(capsys)["slow"]
 
 
 def test_the_seconds_before_a_run_was_resumed_count(capsys: pytest.CaptureFixture[str]):
@@ -336,7 +349,10 @@ def test_a_signal_after_the_loop_is_closed_is_kept():
         assert interruption.code == 130
 
 
-def test_a_run_that_another_process_has_is_not_done(capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("command", ["answer", "resume"])
+def test_a_run_that_another_process_has_is_not_done(
+    command: str, capsys: pytest.CaptureFixture[str]
+):
     claimed, over = threading.Event(), threading.Event()
 
     async def another() -> None:
@@ -351,14 +367,31 @@ def test_a_run_that_another_process_has_is_not_done(capsys: pytest.CaptureFixtur
     thread.start()
     try:
         assert claimed.wait(BOUND)
-        words = ["runs", "answer", "shared", "Asks.sure", "yes", "-m", "app.py:Asks", "--json"]
+        reply = ["Asks.sure", "yes"] if command == "answer" else []
+        words = ["runs", command, "shared", *reply, "-m", "app.py:Asks", "--json"]
         assert main(words) == 4
     finally:
         over.set()
         thread.join(BOUND)
     told = capsys.readouterr()
     assert (json.loads(told.out)["outcome"], json.loads(told.out)["result"]) == ("running", None)
-    assert "under way elsewhere" in told.err
+    assert ("under way elsewhere" if command == "answer" else "has an owner") in told.err
+
+
+def test_a_shell_is_offered_the_newest_run_by_its_word_and_the_gates_that_are_open(
+    capsys: pytest.CaptureFixture[str],
+):
+    nowhere = SimpleNamespace(params={"run": "last"})
+    assert (run_ids(nowhere, ""), open_gates(nowhere, "")) == ([], [])
+    assert main(["run", "app.py:Asks", "--run-id", "first", "--no-ask"]) == 3
+    assert main(["run", "app.py:End", "--run-id", "second"]) == 0
+    assert run_ids(nowhere, "l") == [("last", "second: End, ended")]
+    assert [each for each, _ in run_ids(nowhere, "")] == ["last", "second", "first"]
+    assert open_gates(nowhere, "") == []
+    offered = open_gates(SimpleNamespace(params={"run": "fi"}), "As")
+    assert [each for each, _ in offered] == ["Asks.sure"]
+    assert main(["runs", "answer", "first", "yes", "-m", "app.py:Asks", "--no-run"]) == 0
+    assert open_gates(SimpleNamespace(params={"run": "first"}), "") == []
 
 
 # --- threads ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import io
+import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import Field
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -288,6 +290,182 @@ async def test_a_damaged_line_is_said_to_be_one():
             assert caught.value.code == "bae-journal-damaged"
 
 
+# --- a clock that is set -------------------------------------------------------------------------
+
+
+async def one() -> int:
+    return 1
+
+
+async def two(x: Annotated[int, Dep(one)]) -> int:
+    return 2
+
+
+async def three() -> int:
+    return 3
+
+
+class Begin(Node):
+    async def __call__(self) -> Middle: ...
+
+
+class Middle(Node):
+    a: Annotated[int, Dep(two)]
+    b: Annotated[int, Dep(three)]
+    text: str
+
+    async def __call__(self) -> Asking:
+        return Asking(texts=["a", "b"])
+
+
+class Asking(Node):
+    texts: list[str]
+    sure: Annotated[bool, Gate("Sure?")] = Field(init=False)
+    short: Annotated[list[Short], Map(Graph(start=Piece, end=Short), over="texts")] = Field(
+        init=False
+    )
+
+    async def __call__(self) -> None: ...
+
+
+async def asked_and_answered() -> StoredRun:
+    """A run with two lives, sources that run at the same time and behind one another, and graphs
+    inside it."""
+    journal, graph = MemoryJournal(), Graph(start=Begin)
+    lm = ScriptedLM({Middle: lambda _: {"text": "m"}, Short: lambda _: {"text": "s"}})
+    await graph.arun(Begin(), lm, journal=journal, run_id="x")
+    await graph.answer("x", "sure", True, lm=lm, journal=journal)
+    return await journal.read("x")
+
+
+def key_of(line: Line, data: dict[str, Any]) -> tuple[str, int, str]:
+    what = f"{data['field']}{data.get('route', '')}" if "field" in data else ""
+    return line.path, line.step, f"{line.kind.removesuffix('Started').removesuffix('Ended')}{what}"
+
+
+def at_times(stored: StoredRun, times: list[float], told: list[float]) -> StoredRun:
+    """The same run at other times: those that it really was, which measured how long things took,
+    and those that the clock told."""
+    begun: dict[tuple[str, int, str], float] = {}
+    lines: list[Line] = []
+    for line, time, at in zip(stored.lines, times, told, strict=True):
+        data = json.loads(line.data)
+        if line.kind in ("SourceStarted", "FillStarted"):
+            begun[key_of(line, data)] = time
+        elif line.kind in ("SourceEnded", "FillEnded") and data.get("seconds"):
+            data["seconds"] = time - begun[key_of(line, data)]
+        lines.append(line._replace(at=at, data=json.dumps(data)))
+    info = dataclasses.replace(stored.info, started=told[0], updated=told[-1])
+    return dataclasses.replace(stored, info=info, lines=tuple(lines))
+
+
+STORED = asyncio.run(asked_and_answered())
+COUNT = len(STORED.lines)
+APART = st.lists(st.floats(0.001, 9), min_size=COUNT, max_size=COUNT)
+MEASURED = ("dep", "map", "fill")
+
+
+def clocked(apart: list[float], steps: dict[int, float]) -> tuple[Timeline, Timeline]:
+    """The timeline of a run as it was, and as it is found where the clock was set by so much before
+    some of its lines."""
+    times = [1e9 + sum(apart[: n + 1]) for n in range(COUNT)]
+    told = [at + sum(by for n, by in steps.items() if n <= index) for index, at in enumerate(times)]
+    was = timeline(at_times(STORED, times, times), now=times[-1])
+    return was, check(at_times(STORED, times, told))
+
+
+def near(one: float, other: float) -> bool:
+    return abs(one - other) <= 0.06 + 0.01 * other
+
+
+@settings(max_examples=60, deadline=None)
+@given(APART, st.dictionaries(st.integers(1, COUNT - 1), st.floats(-1e8, 1e8), max_size=5))
+def test_a_clock_that_is_set_changes_no_order_and_makes_nothing_longer_than_it_was_measured(
+    apart: list[float], steps: dict[int, float]
+):
+    was, found = clocked(apart, steps)
+    assert all(one.end <= other.start for one, other in pairwise(found.lives))
+    assert [w.place for w in found.every()] == [w.place for w in was.every()]
+    for before, work in zip(was.every(), found.every(), strict=True):
+        if work.kind in MEASURED:
+            assert work.seconds < before.seconds or near(work.seconds, before.seconds), work
+
+
+@settings(max_examples=60, deadline=None)
+@given(APART, st.integers(1, COUNT - 1), st.sampled_from([-3600.0, -1e8, 3600.0, 1e8]))
+def test_what_was_measured_takes_as_long_as_that_though_the_clock_is_set_meanwhile(
+    apart: list[float], line: int, by: float
+):
+    was, found = clocked(apart, {line: by})
+    for before, work in zip(was.every(), found.every(), strict=True):
+        if work.kind in MEASURED:
+            assert near(work.seconds, before.seconds), work
+
+
+# --- what waits ----------------------------------------------------------------------------------
+
+
+async def waiting_for(days: float) -> tuple[StoredRun, float]:
+    class Ask(Node):
+        sure: Annotated[bool, Gate("Sure?")]
+
+        async def __call__(self) -> None: ...
+
+    journal = MemoryJournal()
+    await Graph(start=Ask).arun(Ask.model_construct(), journal=journal, run_id="x")
+    stored = await journal.read("x")
+    return stored, stored.lines[-1].at + days * 86400
+
+
+async def test_a_question_that_is_open_lasts_until_now_and_so_does_its_run():
+    stored, now = await waiting_for(3)
+    found = timeline(stored, now=now)
+    gate = works(found)["gate 0:Ask.sure"]
+    assert (gate.outcome, gate.end, found.end) == ("waiting", now, now)
+    assert gate.seconds == pytest.approx(3 * 86400, abs=1)
+    assert found.seconds < 1
+    assert tell(stored, now=now).seconds == pytest.approx(3 * 86400, abs=1)
+    assert stored.info.lasted(now) == pytest.approx(3 * 86400, abs=1)
+    _, ask, asked, legend = drawn(found).splitlines()
+    assert "╱╱" in ask
+    assert "┅┅" in asked
+    assert asked.endswith("3 d  waiting")
+    assert "╱ nobody was at it: 3 d   ┅ a person was waited for" in legend
+
+
+async def test_a_run_lasts_until_now_while_it_is_under_way_and_until_it_was_written_if_it_is_not():
+    stored, now = await waiting_for(0)
+    info = dataclasses.replace(stored.info, started=now - 10, updated=now - 4)
+    for status, lease, lasted in (
+        ("running", now + 9, 10),
+        ("running", now - 1, 6),
+        ("waiting", None, 10),
+        ("ended", None, 6),
+        ("failed", None, 6),
+        ("cancelled", None, 6),
+    ):
+        stands = dataclasses.replace(info, status=status, lease_until=lease)
+        assert stands.lasted(now) == lasted, status
+    # A clock that was set back makes no time negative.
+    assert dataclasses.replace(info, status="ended", updated=now - 99).lasted(now) == 0
+
+
+async def test_the_story_and_the_timeline_say_the_same_of_how_long_a_source_took():
+    stored = at_times(STORED, *[[1e9 + 10 * n for n in range(COUNT)]] * 2)
+    found = works(timeline(stored))
+    told = tell(stored)
+    seconds = {
+        f"{each.step}:{each.name}.{field.name}": field.seconds
+        for each in told.graphs[0].nodes
+        for field in each.fields
+        if field.source in ("dep", "gate", "map")
+    }
+    assert len(seconds) == 4
+    for place, took in seconds.items():
+        (work,) = (w for w in found.values() if w.place == place)
+        assert took == work.seconds > 0, place
+
+
 # --- bars ----------------------------------------------------------------------------------------
 
 
@@ -330,6 +508,37 @@ def test_the_time_between_a_crash_and_the_resume_is_narrow_and_marked():
     assert a.index("━") < a.index("╱") < b.index("━")
     assert abs(a.count("━") - b.count("━")) <= 1
     assert "╱ nobody was at it: 27.8 h" in legend
+    assert "waited" not in legend
+
+
+def test_work_after_a_gap_is_from_where_it_stands_on_the_axis():
+    gate = Work("gate", "0:Day.g", "?", (Span(8, 100_001),), "done")
+    work = (node(dep("a", (0, 10)), gate, dep("b", (100_001, 100_010))),)
+    axis, day, a, g, b, legend = drawn(made_up((0, 10), (100_000, 100_010), work=work)).splitlines()
+    assert "20 s" in axis
+    assert re.search(r" 11 s +9 s$", b)
+    assert re.search(r" 8 s +27.8 h$", g)
+    assert "┅┅" in g
+    assert all("╱╱" in row and "┅" not in row for row in (day, a, b))
+    assert "┅ a person was waited for" in legend
+    ascii = drawn(made_up((0, 10), (100_000, 100_010), work=work), encoding="ascii")
+    assert re.search(r"g <- a person .*=\.\.", ascii)
+
+
+def test_many_gaps_are_told_by_their_number_and_their_sum():
+    lives = [(20.0 * i, 20.0 * i + 10) for i in range(6)]
+    text = drawn(made_up(*lives, work=(node(dep("a", (0, 10))),)))
+    assert "nobody was at it: 5 times, 50 s in all" in text
+
+
+def test_what_is_told_in_one_row_has_its_real_times_and_the_worst_outcome():
+    each = [
+        Work("node", f"{i}:Day", "Day", (Span(10 * i, 10 * i + 1),), "done") for i in range(100)
+    ]
+    each[30] = dataclasses.replace(each[30], outcome="cancelled")
+    each[40] = dataclasses.replace(each[40], outcome="failed")
+    (more,) = (row for row in rows_of(made_up((0, 1000), work=tuple(each))) if "more" in row.label)
+    assert (more.label, more.outcome, more.seconds, more.start) == ("… 60 more", "failed", 60, 200)
 
 
 def test_bars_are_drawn_in_ascii_where_there_is_no_more():
@@ -427,8 +636,6 @@ def _check(work: Work, start: float, end: float) -> None:
 
 def sources(lines: tuple[Line, ...]) -> set[tuple[str, int, str]]:
     """Where sources came to something, by the lines."""
-    import json
-
     found: set[tuple[str, int, str]] = set()
     begun: set[tuple[str, int, str]] = set()
     for line in lines:

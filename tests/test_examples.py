@@ -6,11 +6,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +21,7 @@ from typing import Any, get_args
 
 import pytest
 
-from bae import Graph, GraphResult, ReplayError
+from bae import BaeLMError, Graph, GraphResult, ReplayError
 from bae.cli import main
 from bae.journal import SourceEnded, SourceStarted, SQLiteJournal
 from bae.lm.extras import is_there
@@ -70,6 +73,17 @@ async def test_an_example_runs_on_its_script(run: ExampleRun):
     result = await run.run(lm)
     assert kinds(result) == run.trace
     lm.assert_complete()
+
+
+@each_example()
+def test_what_the_lm_fills_in_an_example_is_described_and_bounded(run: ExampleRun):
+    """A reader copies it: a model that is told nothing guesses, and a text has an end."""
+    for node, fills in json.loads(run.script.read_text("utf-8"))["fills"].items():
+        schemas = getattr(run.module(), node).model_json_schema()["properties"]
+        for name in {name for fill in fills for name in fill}:
+            assert "description" in schemas[name], (node, name)
+            if schemas[name].get("type") == "string" and "enum" not in schemas[name]:
+                assert "maxLength" in schemas[name], (node, name)
 
 
 @each_example()
@@ -191,6 +205,20 @@ async def test_the_weather_waits_for_the_location_and_the_calendar_for_nobody():
     )
 
 
+async def test_nothing_of_the_outfit_is_read_on_the_event_loop(monkeypatch):
+    read_bytes = Path.read_bytes
+    readers: list[threading.Thread] = []
+
+    def seen(self: Path) -> bytes:
+        readers.append(threading.current_thread())
+        return read_bytes(self)
+
+    monkeypatch.setattr(Path, "read_bytes", seen)
+    await OUTFIT.run(scripted(OUTFIT))
+    assert len(readers) == 3
+    assert threading.current_thread() not in readers
+
+
 async def test_every_field_of_the_recommendation_has_a_description():
     fields = OUTFIT.module().RecommendOutfit.model_fields
     asked = ["top", "bottom", "footwear", "accessories", "casual_answer", "links"]
@@ -252,11 +280,23 @@ async def test_the_embedded_model_dresses_you_from_the_wardrobe_in_one_attempt_a
     assert result.result.footwear in get_args(OUTFIT.module().Footwear)
 
 
-def test_make_demo_runs_the_outfit_and_asks_nobody():
-    recipe = (ROOT / "Makefile").read_text("utf-8").partition("\ndemo:")[2].partition("\n\n")[0]
-    assert "bae run examples/ootd.py" in recipe
-    assert "message=" in recipe
-    assert "--lm local" in recipe
+@pytest.mark.once
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_make_demo_runs_the_outfit_and_asks_nobody(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("typer")
+    pytest.importorskip("rich")
+    around = {name: value for name, value in os.environ.items() if "MAKE" not in name}
+    asked = ["make", "-n", "demo"]
+    done = subprocess.run(asked, cwd=ROOT, env=around, capture_output=True, text=True, check=True)
+    words = shlex.split(done.stdout.splitlines()[-1])
+    assert Path(words[0]).name == "bae"
+    assert words[-2:] == ["--lm", "local"]
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(FOLDER, target_is_directory=True)
+    script = f"scripted:{OUTFIT.script.relative_to(ROOT).as_posix()}"
+    assert main([*words[1:-1], script, "--json", "--no-journal", "--no-ask"]) == 0
+    assert " ".join(json.loads(capsys.readouterr().out)["trace"]) == OUTFIT.trace
 
 
 # --- over http --------------------------------------------------------------------------------
@@ -326,7 +366,35 @@ async def test_a_run_is_told_as_server_sent_events(tmp_path, monkeypatch):
     assert told[-1][1]["title"] == "The Old Man and the Sea"
     assert [(name, data["code"]) for name, data in refused] == [("error", "bae-run-exists")]
     assert (again.status_code, again.json()) == (200, told[-1][1])
-    assert unknown.status_code == 409
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "bae-run-unknown")
+
+
+class Silent(ScriptedLM):
+    """An LM that cannot be reached."""
+
+    async def fill(self, *args: Any, **kwargs: Any) -> Any:
+        raise BaeLMError("nobody answers")
+
+
+@pytest.mark.once
+async def test_what_goes_wrong_in_a_run_is_told_over_http(tmp_path, monkeypatch):
+    async with served(Silent(), tmp_path / "runs.db", monkeypatch) as client:
+        async with client.stream("POST", "/runs/one", json={"likes": "the sea"}) as response:
+            told = await events(response)
+        again = await client.post("/runs/one/resume")
+    assert told[-1] == ("error", {"code": "bae-lm-failed", "text": "nobody answers"})
+    assert (again.status_code, again.json()) == (502, told[-1][1])
+
+
+@pytest.mark.once
+async def test_a_run_that_another_process_has_is_a_conflict_over_http(tmp_path, monkeypatch):
+    held = Held()
+    async with served(held, tmp_path / "runs.db", monkeypatch) as client:
+        async with client.stream("POST", "/runs/one", json={"likes": "the sea"}):
+            await held.asked_for.wait()
+            response = await client.post("/runs/one/resume")
+        await held.gone.wait()
+    assert (response.status_code, response.json()["code"]) == (409, "bae-run-owned")
 
 
 @pytest.mark.once

@@ -313,7 +313,7 @@ async def test_the_database_of_another_program_is_refused_and_left_alone(path):
     with sqlite3.connect(path) as connection:
         connection.execute("create table theirs (x)")
     connection.close()
-    await is_refused_and_left_alone(path, "bae-journal-damaged")
+    await is_refused_and_left_alone(path, "bae-journal-foreign")
 
 
 async def test_a_journal_of_a_newer_format_is_refused_and_left_alone(path):

@@ -708,7 +708,7 @@ IMPORTS = [
         "graph that fails",
         "bae-module-failed",
         "def create_graph():\n    return Graph(start=1 // 0)  # here\n",
-        ("app.py:create_graph() could not be imported", "ZeroDivisionError"),
+        ("app.py:create_graph() failed", "ZeroDivisionError"),
         "import",
     ),
 ]

@@ -52,7 +52,7 @@ from bae.plan import FieldPlan, NodePlan
 from bae.resolver import resolve, start_early
 from bae.result import GraphResult
 from bae.run import NONE, NOTHING, Run, Waiting
-from bae.tasks import gone
+from bae.tasks import gone, reason_of
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -146,8 +146,12 @@ def _ending(run: Run, failure: BaseException | None) -> RunEnded:
         return RunEnded(*place, "ended", run.trace[-1])
     if isinstance(failure, Waiting):
         return RunEnded(*place, "waiting", None, None, failure.gates)
-    outcome = "cancelled" if isinstance(failure, asyncio.CancelledError) else "failed"
-    return RunEnded(*place, outcome, None, failure)
+    if isinstance(failure, asyncio.CancelledError):
+        reason = reason_of(failure)
+        if reason is None:
+            return RunEnded(*place, "cancelled", None, failure)
+        failure = reason
+    return RunEnded(*place, "failed", None, failure)
 
 
 async def _kept(

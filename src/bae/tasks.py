@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 Closer = Callable[[BaseException | None], Awaitable[None]]
 """Closes something that was opened; it is given what the run failed with, if it did."""
@@ -16,6 +17,28 @@ def cancellations() -> int:
     cancelled can raise something else."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
+
+
+Explains = Callable[[asyncio.CancelledError], BaseException | None]
+"""What a cancellation is due to, where that is an error; None where somebody just wants no more."""
+
+
+def explained(task: asyncio.Task[Any], by: Explains) -> None:
+    """Have `by` asked why a task was cancelled. A run in it that was for an error has failed with
+    that, for its journal and whoever observes it; the task is cancelled as any other."""
+    _explained[task] = by
+
+
+def reason_of(cancelled: asyncio.CancelledError) -> BaseException | None:
+    """What the current task has failed with, though it ends by a CancelledError: what explains
+    that, or this error itself where its own code raised it. None where it was just cancelled."""
+    task = asyncio.current_task()
+    explains = None if task is None else _explained.get(task)
+    reason = None if explains is None else explains(cancelled)
+    return reason if reason is not None or cancellations() else cancelled
+
+
+_explained: WeakKeyDictionary[asyncio.Task[Any], Explains] = WeakKeyDictionary()
 
 
 async def gone(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -79,9 +79,7 @@ def _carried_out(asked: list[str], debug: bool) -> int:
             return _code(ending)
         if debug:
             raise
-        from bae.cli.printing import tell_unexpected
-
-        tell_unexpected(ending)
+        _tell_unexpected(ending)
         return exits.FAILED
     except KeyboardInterrupt:
         return exits.INTERRUPTED
@@ -92,15 +90,25 @@ def _carried_out(asked: list[str], debug: bool) -> int:
         from bae.cli.refusals import Misuse
 
         tell_error(error)
+        if error.code == "bae-run-owned":
+            return exits.ELSEWHERE
         return exits.MISUSED if isinstance(error, Misuse) else exits.FAILED
     except Exception as error:
         if debug:
             raise
+        _tell_unexpected(error)
+        return exits.FAILED
+    return exits.DONE
+
+
+def _tell_unexpected(error: BaseException) -> None:
+    try:
         from bae.cli.printing import tell_unexpected
 
         tell_unexpected(error)
-        return exits.FAILED
-    return exits.DONE
+    except Exception:  # what it is told with may be what is broken
+        said = f"{type(error).__name__}: {error}"
+        print(f"error {said}\n  try:   run it again with --debug", file=sys.stderr)
 
 
 def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:

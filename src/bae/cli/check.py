@@ -3,7 +3,7 @@ a journal the classes of today would break."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -69,17 +69,9 @@ def check(
     Nothing is run: no function and no language model is called. The exit code is 1 where there are
     errors, or runs that would break.
     """
-    from bae.exceptions import BaeError
-
     if was and not against:
         raise typer.BadParameter("--was goes with --against FILE", param_hint="--was")
-    try:
-        failed = _check(module, strict, durable, against, was or [], as_json)
-    except BaeError as error:
-        if as_json:
-            _print_failure(error)
-        raise
-    if failed:
+    if _check(module, strict, durable, against, was or [], as_json):
         raise typer.Exit(exits.FAILED)
 
 
@@ -92,6 +84,7 @@ def _check(
     as_json: bool,
 ) -> bool:
     from bae.cli.loading import load
+    from bae.exceptions import BaeError
     from bae.source_lines import line_of
 
     loaded = load(module)
@@ -99,19 +92,27 @@ def _check(
     found = [(problem, line_of(loaded.graph, problem.place)) for problem in problems]
     errors = any(problem.severity == "error" for problem in problems)
     warned = any(problem.severity == "warning" for problem in problems)
-    # What an unfinished run would meet can only be told of a graph that can run at all.
-    broken = _broken(loaded, against, was) if against and not errors else []
-    failed = errors or bool(broken) or (strict and warned)
     left = _unreached(loaded)
+    if not as_json:
+        for problem, line in found:
+            _print_problem(problem, line)
+        _print_sum(loaded, problems)
+        _print_unreached(left)
+    # What an unfinished run would meet can only be told of a graph that can run at all.
+    broken: list[BrokenRun] | None = None
+    error: BaeError | None = None
+    if against and not errors:
+        try:
+            broken = _broken(loaded, against, was)
+        except BaeError as raised:  # what was proved is told all the same
+            error = raised
+    failed = errors or bool(broken) or (strict and warned) or error is not None
     if as_json:
-        _print_data(loaded, found, left, broken, failed)
-        return failed
-    for problem, line in found:
-        _print_problem(problem, line)
-    _print_sum(loaded, problems)
-    _print_unreached(left)
-    if against:
-        _print_broken(loaded, against, broken, looked=not errors)
+        _print_data(loaded, found, left, broken, error, failed)
+    elif against and error is None:
+        _print_broken(loaded, against, broken)
+    if error is not None:
+        raise error
     return failed
 
 
@@ -193,14 +194,14 @@ def _verdict(problems: Sequence[Problem]) -> Text:
     return Text(", ").join(counts) if counts else Text("no problems", style="bold green")
 
 
-def _print_broken(loaded: Loaded, file: str, broken: Sequence[BrokenRun], looked: bool) -> None:
+def _print_broken(loaded: Loaded, file: str, broken: Sequence[BrokenRun] | None) -> None:
     from rich.text import Text
 
     from bae.cli.printing import note, out, print_hanging
     from bae.cli.texts import in_lines
 
     name = loaded.graph.name
-    if not looked:
+    if broken is None:
         note(f"{file} was not looked at: mend the errors first")
         return
     for run in broken:
@@ -216,12 +217,14 @@ def _print_data(
     loaded: Loaded,
     found: Sequence[tuple[Problem, SourceLine | None]],
     left: Sequence[str],
-    broken: Sequence[BrokenRun],
+    broken: Sequence[BrokenRun] | None,
+    error: BaeError | None,
     failed: bool,
 ) -> None:
     from dataclasses import asdict
 
     from bae.cli.printing import print_json
+    from bae.cli.running.outcomes import error_data
 
     graph = loaded.graph
     print_json(
@@ -246,7 +249,9 @@ def _print_data(
                 }
                 for problem, line in found
             ],
-            "broken_runs": [
+            "broken_runs": None
+            if broken is None
+            else [
                 {
                     "run_id": run.run_id,
                     "graph": run.info.graph,
@@ -256,18 +261,9 @@ def _print_data(
                 }
                 for run in broken
             ],
+            "error": error_data(error),
         }
     )
-
-
-def _print_failure(error: BaeError) -> None:
-    """What keeps the graph from being looked at, for a script."""
-    from bae.cli.printing import print_json
-    from bae.exceptions import describe
-
-    said: dict[str, Any] = {"code": error.code, "message": error.message, "fix": error.fix}
-    said["cause"] = describe(error.cause) if error.cause is not None else None
-    print_json({"ok": False, "error": said})
 
 
 def _name(loaded: Loaded) -> str:

@@ -1,5 +1,6 @@
 """What a shell offers when Tab is pressed: files that a graph may be in, names of LMs, the ids of
-runs. It is asked while somebody types, so it is quick, says nothing and never fails."""
+runs and the gates they wait at. It is asked while somebody types, so it is quick, says nothing and
+never fails."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 MOST: Final = 40
 """How many runs are offered."""
+NEWEST: Final = "last"
+"""The word for the newest run, as in `bae.journal.opening`."""
 
 
 def modules(incomplete: str) -> list[str]:
@@ -38,23 +41,38 @@ def lm_names(incomplete: str) -> list[str]:
 
 
 def run_ids(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
-    """The newest runs whose ids begin as what is typed, with what each is."""
+    """The newest runs whose ids begin as what is typed, with what each is; `last` is the newest."""
     try:
-        named: str | None = None if ctx is None else ctx.params.get("journal")
-        return [
-            (info.run_id, f"{info.graph}, {info.status}")
-            for info in _newest(named)
-            if info.run_id.startswith(incomplete)
-        ][:MOST]
+        found = [(info.run_id, f"{info.graph}, {info.status}") for info in _newest(ctx)]
     except Exception:  # no journal, a torn one, one that is busy: then there is nothing to offer
         return []
+    if found:
+        newest, what = found[0]
+        found.insert(0, (NEWEST, f"{newest}: {what}"))
+    return [each for each in found if each[0].startswith(incomplete)][:MOST]
 
 
-def _newest(named: str | None) -> Iterable[RunInfo]:
+def open_gates(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
+    """The gates that the run before waits at and that begin as what is typed, with the question."""
+    try:
+        said = (None if ctx is None else ctx.params.get("run")) or NEWEST
+        runs = [info for info in _newest(ctx) if said == NEWEST or info.run_id.startswith(said)]
+        gates = [gate for gate in runs[0].waiting if not gate.answered] if runs else []
+    except Exception:  # as above
+        return []
+    places = [gate.place for gate in gates]
+    named = (gate.place if places.count(gate.place) == 1 else gate.address for gate in gates)
+    offered = zip(named, (gate.question for gate in gates), strict=True)
+    return [each for each in offered if each[0].startswith(incomplete)][:MOST]
+
+
+def _newest(ctx: Any) -> Iterable[RunInfo]:
     import asyncio
 
     from bae.cli.journals import file_to_read
     from bae.journal.opening import open_to_read
+
+    named: str | None = None if ctx is None else ctx.params.get("journal")
 
     async def listed() -> list[RunInfo]:
         async with open_to_read(file_to_read(named or os.environ.get("BAE_JOURNAL"))) as journal:

@@ -149,12 +149,13 @@ def export(
             help="A TrueType font for PNG and PDF, for names that are not in Latin letters.",
         ),
     ] = None,
+    as_json: AsJSON = False,
 ) -> None:
     """Write a picture of a graph into a file."""
     from pathlib import Path
 
     from bae.cli.loading import load
-    from bae.cli.printing import note, out
+    from bae.cli.printing import note, out, print_json
     from bae.cli.refusals import refused
     from bae.pictures import FORMATS, written
 
@@ -183,7 +184,10 @@ def export(
             f"the fonts lack {' '.join(picture.unknown)}, which are spelled by their number: give "
             "a font that has them with --font, or write an .svg"
         )
-    out().print(output, markup=False, soft_wrap=True)
+    if as_json:
+        print_json({"path": output, "unknown": [*picture.unknown]})
+    else:
+        out().print(output, markup=False, soft_wrap=True)
 
 
 @group.command("mermaid", epilog=examples("bae graph mermaid app.py > graph.mmd"))

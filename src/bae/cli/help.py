@@ -4,7 +4,9 @@ these classes, which also see to it that --json is alone on stdout."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 import typer
@@ -36,8 +38,15 @@ class PlainCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Carry it out; with --json there is JSON on stdout, and nothing else."""
-        with only_json(bool(ctx.params.get("as_json")), ctx.info_name):
-            return super().invoke(ctx)
+        try:
+            with only_json(bool(ctx.params.get("as_json")), ctx.info_name):
+                return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            # Typer ends the program then without a word.
+            where = "".join(f" {each}" for each in getattr(interrupt, "__notes__", ()))
+            with suppress(OSError):
+                print(f"interrupted{where}", file=sys.stderr)
+            raise
 
 
 class PlainGroup(TyperGroup):

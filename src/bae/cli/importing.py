@@ -11,7 +11,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bae.cli.raised_at import last_line, place_of
+from bae.cli.raised_at import last_line, place_of, shown
+from bae.cli.taken_names import is_taken, put_on_path
 from bae.exceptions import BaeError
 
 if TYPE_CHECKING:
@@ -21,12 +22,16 @@ if TYPE_CHECKING:
 
 def from_file(path: Path, said: str) -> ModuleType:
     """The module in a file, imported as its package knows it where it is in one."""
+    if path.is_dir() and (path / "__init__.py").is_file():
+        path /= "__init__.py"
     if path.is_dir():
         inside = [os.path.join(said, each.name) for each in sorted(path.glob("*.py"))[:5]]
         raise unknown(
             f"{said} is a directory",
             f"name a file in it: {', '.join(inside)}" if inside else "name a Python file",
         )
+    if path.suffix == ".ipynb":
+        raise _notebook(said)
     if not path.is_file():
         raise unknown(
             f"there is no file {said}",
@@ -38,7 +43,7 @@ def from_file(path: Path, said: str) -> ModuleType:
     while (top / "__init__.py").is_file():
         names.insert(0, top.name)
         top = top.parent
-    _search(top)
+    put_on_path(top)
     if len(names) > 1 or names == ["__init__"]:
         return _imported(".".join(names).removesuffix(".__init__"), said)
     return _executed(path, said)
@@ -46,11 +51,13 @@ def from_file(path: Path, said: str) -> ModuleType:
 
 def from_name(name: str, root: Path) -> ModuleType:
     """The module of a name, looked for in a directory first."""
+    if name.endswith(".ipynb"):
+        raise _notebook(name)
     if not all(part.isidentifier() for part in name.split(".")):
         raise unknown(
             f"{name!r} is no module and no file", "write a file as app.py, or a module as a.b.c"
         )
-    _search(root)
+    put_on_path(root)
     return _imported(name, name)
 
 
@@ -59,17 +66,26 @@ def unknown(message: str, fix: str, cause: BaseException | None = None) -> BaeEr
     return BaeError(message, code="bae-module-unknown", fix=fix, cause=cause)
 
 
+def _notebook(said: str) -> BaeError:
+    """The error of a notebook, which is no module."""
+    return unknown(
+        f"{said} is a notebook, which is not loaded",
+        "write the nodes and the graph into a .py file, and import that in the notebook",
+    )
+
+
 @contextmanager
-def explained(said: str) -> Generator[None]:
+def explained(said: str, done: str = "imported") -> Generator[None]:
     """Say of an error that it came up while user code was imported or called, and where in it."""
     try:
         yield
-    except BaeError as error:
-        error.add_note(f"while {said} was imported{place_of(error)}")
+    except (BaeError, KeyboardInterrupt) as error:
+        error.add_note(f"while {said} was {done}{place_of(error)}")
         raise
     except (Exception, SystemExit) as error:
+        how = "could not be imported" if done == "imported" else "failed"
         raise BaeError(
-            f"{said} could not be imported{place_of(error)}",
+            f"{said} {how}{place_of(error)}",
             code="bae-module-failed",
             cause=error,
             fix=_way_out(error),
@@ -81,7 +97,7 @@ def _executed(path: Path, said: str) -> ModuleType:
     known = sys.modules.get(stem)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
-    if known is not None or stem in sys.stdlib_module_names:
+    if known is not None or is_taken(stem):
         stem = f"{stem}_"  # not in the place of another
     spec = spec_from_file_location(stem, path)
     if spec is None or spec.loader is None:
@@ -91,8 +107,10 @@ def _executed(path: Path, said: str) -> ModuleType:
     try:
         with explained(said):
             spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         sys.modules.pop(stem, None)
+        if isinstance(error, BaeError) and _is_relative(error.cause, stem):
+            error.fix = _as_package(path)
         raise
     return module
 
@@ -105,6 +123,13 @@ def _imported(name: str, said: str) -> ModuleType:
         missing = error.cause
         if not isinstance(missing, ModuleNotFoundError) or missing.name is None:
             raise
+        parent, _, last = name.rpartition(".")
+        if missing.name == name and hasattr(sys.modules.get(parent), last):
+            raise unknown(
+                f"there is no module {said}, and {parent} has the name {last}",
+                f"a name in a module stands after a colon: {parent}:{last}",
+                missing,
+            ) from missing
         if f"{name}.".startswith(f"{missing.name}."):
             raise unknown(
                 f"there is no module {said}",
@@ -115,10 +140,25 @@ def _imported(name: str, said: str) -> ModuleType:
         raise
 
 
-def _search(folder: Path) -> None:
-    """Have modules beside this one found, as `python file.py` does."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+def _is_relative(cause: BaseException | None, stem: str) -> bool:
+    """Whether a file failed since it imports from a package, and was loaded as in none."""
+    said = str(cause)
+    return isinstance(cause, ImportError) and (
+        "no known parent package" in said or f"'{stem}' is not a package" in said
+    )
+
+
+def _as_package(path: Path) -> str:
+    """What to do with a file that is in a package without an `__init__.py`."""
+    folder = path.parent
+    beside = f"put an empty __init__.py into {shown(folder)}"
+    try:
+        parts = path.with_suffix("").relative_to(Path.cwd().resolve()).parts
+    except ValueError:
+        return beside
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        return f"put an empty __init__.py beside {path.name}"
+    return f"it imports from its package: name it as a module, {'.'.join(parts)}, or {beside}"
 
 
 def _way_out(error: BaseException) -> str:
@@ -157,5 +197,5 @@ def _near_files(path: Path) -> str:
         there = [each.name for each in path.parent.iterdir() if each.suffix == ".py"]
     except OSError:
         return ""
-    near = get_close_matches(path.name, there, n=3, cutoff=0.5)
+    near = get_close_matches(path.name, there, n=3, cutoff=0.7)
     return f"; near it are: {', '.join(near)}" if near else ""

@@ -1,19 +1,36 @@
-"""Which journal a command means: the file that is named, or `.bae/runs.db` in the directory it is
-called in, which `bae run` makes."""
+"""Which journal a command means: the file that is named, or else `.bae/runs.db`, which `bae run`
+makes beside the pyproject.toml with a `[tool.bae]`; where there is none, in the directory at
+hand."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from bae.cli.refusals import refused
+from bae.exceptions import BaeError
 
-DEFAULT: Final = Path(".bae", "runs.db")
+_FILE: Final = Path(".bae", "runs.db")
+
+
+def default() -> Path:
+    """The journal where none is named, as it is called from this directory: that of the project, so
+    that its runs are found wherever in it a command is typed."""
+    from bae.cli.project_file import project_file
+
+    # What a pyproject.toml is to say is told where a graph is asked of it, not here.
+    with suppress(BaeError, OSError):
+        project = project_file()
+        if project is not None and project.table is not None:
+            return Path(os.path.relpath(project.folder / _FILE))
+    return _FILE
 
 
 def file_to_read(given: str | None) -> str:
     """The file of a journal, or of exported runs, that must be there."""
-    path = Path(given) if given else DEFAULT
+    path = Path(given) if given else default()
     if path.is_file():
         return str(path)
     if given:
@@ -22,7 +39,7 @@ def file_to_read(given: str | None) -> str:
             fix="give the file that `bae run --journal` or a SQLiteJournal has written",
         )
     raise refused(
-        f"there is no journal here: {DEFAULT} is not there",
+        f"there is no journal here: {path} is not there",
         fix="run a graph with `bae run`, which makes it, or name one with --journal FILE",
     )
 
@@ -32,8 +49,9 @@ def file_to_write(given: str | None) -> str:
     leaves alone: runs hold what people have typed."""
     if given:
         return given
-    DEFAULT.parent.mkdir(exist_ok=True)
-    ignore = DEFAULT.parent / ".gitignore"
+    path = default()
+    path.parent.mkdir(exist_ok=True)
+    ignore = path.parent / ".gitignore"
     if not ignore.exists():
         ignore.write_text("*\n", encoding="utf-8")
-    return str(DEFAULT)
+    return str(path)

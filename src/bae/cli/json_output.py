@@ -66,7 +66,11 @@ def _tell(error: BaseException, command: str) -> None:
     from bae.cli.printing import print_json
     from bae.cli.running.outcomes import error_data, refused_data
 
-    print_json(refused_data(error) if command in RUNS else {"error": error_data(error)})
+    if command in RUNS:
+        print_json(refused_data(error))
+    else:
+        verdict = {"ok": False} if command == "check" else {}
+        print_json({**verdict, "error": error_data(error)})
 
 
 @contextmanager

@@ -28,6 +28,8 @@ _TIMEOUT: Final = 120.0
 def list_(as_json: AsJSON = False) -> None:
     """List every kind of language model: ready or not, what is missing, how to get it.
 
+    One that is `installed` needs something as well that cannot be seen from here, such as a login.
+
     Nothing is called, so a key that is set may still be a wrong one: `bae lm try` finds out.
     """
     from bae.cli.printing import out, print_hanging, print_json
@@ -42,7 +44,9 @@ def list_(as_json: AsJSON = False) -> None:
             {
                 "default": default.name or None,
                 "why": default.why,
-                "kinds": [{**asdict(kind), "ready": kind.ready} for kind in found],
+                "kinds": [
+                    {**asdict(kind), "state": kind.state, "ready": kind.ready} for kind in found
+                ],
             }
         )
         return
@@ -75,7 +79,7 @@ def try_(
     ] = "What is the capital of France?",
     timeout: Annotated[
         float,
-        typer.Option("--timeout", metavar="SECONDS", help="How long it may take."),
+        typer.Option("--timeout", metavar="SECONDS", min=0, help="How long it may take."),
     ] = _TIMEOUT,
     as_json: AsJSON = False,
 ) -> None:
@@ -124,7 +128,8 @@ def try_(
     _print_trial(name, trial)
 
 
-_STATE: Final = 9
+_STATES: Final = {"ready": "bold green", "installed": "bold cyan", "missing": "bold yellow"}
+_STATE: Final = 11
 _INDENT: Final = _STATE + 13
 
 
@@ -133,8 +138,7 @@ def _about(kind: Kind, default: Chosen) -> Text:
 
     below = f"\n{' ' * _INDENT}"
     said = Text()
-    state, style = ("ready", "bold green") if kind.ready else ("missing", "bold yellow")
-    said.append(f"{state:<{_STATE}}", style=style)
+    said.append(f"{kind.state:<{_STATE}}", style=_STATES[kind.state])
     said.append(f"{kind.name:<{_INDENT - _STATE}}", style="bold").append(kind.about)
     if kind.name == default.name.partition(":")[0]:
         said.append(" (the default)", style="green")
@@ -142,7 +146,7 @@ def _about(kind: Kind, default: Chosen) -> Text:
         # The command has a line of its own, to be copied whole.
         said.append(f"{below}{each.what}:{below}  ").append(each.get, style="cyan")
     if kind.open:
-        said.append(f"{below}{'it needs' if kind.ready else 'then'} {kind.open}", style="dim")
+        said.append(f"{below}{'then' if kind.missing else 'it needs'} {kind.open}", style="dim")
     said.append(f"{below}--lm {kind.example}", style="dim" if kind.missing else "cyan")
     if kind.forms != kind.example:
         said.append(f"   ({kind.forms})", style="dim")

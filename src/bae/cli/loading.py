@@ -4,7 +4,6 @@ or where the pyproject.toml of the project says. `importing.py` makes modules of
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.cli.importing import explained, from_file, from_name, unknown
+from bae.cli.project_file import project_file
 from bae.cli.raised_at import shown
 from bae.cli.refusals import Misuse
 from bae.exceptions import BaeError
@@ -42,6 +42,7 @@ def load(said: str | None, option: str = "") -> Loaded:
     if said is None:
         said, root = _configured(option)
     where, name = _parts(said)
+    said = said if name else where  # of `app.py:` too
     if _is_path(where):
         module = from_file(Path(where).absolute(), where)
     else:
@@ -72,26 +73,15 @@ def _here() -> Path:
 
 def _configured(option: str = "") -> tuple[str, Path]:
     """What the nearest pyproject.toml says, and where it stands."""
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        file = folder / "pyproject.toml"
-        if not file.is_file():
-            continue
-        try:
-            tools: Any = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-            raise unknown(
-                f"{shown(file)} cannot be read", "mend it, or name a MODULE", error
-            ) from error
-        said: object = tools.get("bae", {}).get("graph")
-        if isinstance(said, str) and said:
-            return _from_here(said, folder), folder
-        if said is not None:
-            raise unknown(
-                f"[tool.bae] graph in {shown(file)} is {said!r}, which names nothing",
-                'write graph = "app.py", or another file or module',
-            )
-        break
+    project = project_file()
+    said: object = (project.table or {}).get("graph") if project else None
+    if project and isinstance(said, str) and said:
+        return _from_here(said, project.folder), project.folder
+    if project and said is not None:
+        raise unknown(
+            f"[tool.bae] graph in {shown(project.file)} is {said!r}, which names nothing",
+            'write graph = "app.py", or another file or module',
+        )
     example = f" with {option}, as `{option} app.py`" if option else ", as `app.py`"
     raise Misuse(
         "no MODULE was given",
@@ -158,7 +148,7 @@ def _made(make: Callable[[], object], said: str) -> object:
             cause=error,
             fix="give its parameters defaults, or name a graph",
         ) from error
-    with explained(f"{said}()"):
+    with explained(f"{said}()", "called"):
         found = make()
     if inspect.iscoroutine(found):
         found.close()

@@ -53,7 +53,8 @@ JournalFile = Annotated[
         metavar="FILE",
         envvar="BAE_JOURNAL",
         show_default=False,
-        help="The journal of the runs. Left out: `.bae/runs.db` in this directory.",
+        help="The journal of the runs. Left out: `.bae/runs.db` of the project, beside the "
+        "pyproject.toml with [tool.bae], or else of this directory.",
     ),
 ]
 LMName = Annotated[

@@ -80,6 +80,17 @@ class RunInfo:
             return False
         return self.lease_until is None or self.lease_until < (time() if now is None else now)
 
+    def standing(self, now: float | None = None) -> Listed:
+        """The status, or "interrupted" where the run was, at the time `now`."""
+        return "interrupted" if self.is_interrupted(now) else self.status
+
+    def lasted(self, now: float | None = None) -> float:
+        """For how many seconds the run has lasted, times in which nobody was at it among them: one
+        that is under way or waits until `now`, another until it was last written."""
+        at = time() if now is None else now
+        end = at if self.standing(at) in ("running", "waiting") else self.updated
+        return max(0.0, end - self.started)
+
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:

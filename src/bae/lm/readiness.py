@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
+from typing import Literal
 
 from bae.lm.extras import is_there
 from bae.lm.named import KINDS, OPENAI_MODEL, VARIABLE, misnamed, ways
@@ -34,9 +35,17 @@ class Kind:
     """What cannot be seen from here and is needed as well."""
 
     @property
+    def state(self) -> Literal["ready", "installed", "missing"]:
+        """`ready` where all that it needs is here, `installed` where it needs something as well
+        that cannot be seen from here, and `missing` where something is."""
+        if self.missing:
+            return "missing"
+        return "installed" if self.open else "ready"
+
+    @property
     def ready(self) -> bool:
-        """Whether nothing that can be seen is missing."""
-        return not self.missing
+        """Whether all that it needs is here."""
+        return self.state == "ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +90,8 @@ def kinds() -> list[Kind]:
         ),
         _kind(
             "scripted",
-            "answers from a file, for tests",
+            "answers from a file of yours, for tests",
             example="scripted:answers.json",
-            open="the file",
         ),
     ]
 

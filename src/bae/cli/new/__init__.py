@@ -1,5 +1,5 @@
 """`bae new`: a small project that works, to be changed into one's own. `project.py` has what goes
-into it."""
+into it, and `writing.py` writes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from bae.cli.help import examples
-from bae.cli.options import LMName
+from bae.cli.options import AsJSON, LMName
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +32,7 @@ def new(
     force: Annotated[
         bool, typer.Option("--force", help="Write over files that are there already.")
     ] = False,
+    as_json: AsJSON = False,
 ) -> None:
     """Write a small project that works: a graph, a test that needs no language model, a README.
 
@@ -41,48 +42,31 @@ def new(
 
     from bae.cli.new.origin import origin
     from bae.cli.new.project import named
+    from bae.cli.new.writing import refuse_what_is_there, write
+    from bae.cli.refusals import Misuse
     from bae.lm.named import misnamed
 
     if lm is not None:
         error = misnamed(lm)
         if error is not None:
             raise error
-    folder = Path(name)
-    project = named(folder.resolve().name, lm or "")
-    files = project.files(origin())
-    _refuse_what_is_there(folder, files, force)
-    _write(folder, files)
-    _print_next(folder, project, list(files))
-
-
-def _refuse_what_is_there(folder: Path, files: dict[str, str], force: bool) -> None:
-    from bae.cli.refusals import refused
-
-    if folder.exists() and not folder.is_dir():
-        raise refused(f"{folder} is there already, and no directory", fix="give another name")
-    there = [path for path in files if (folder / path).exists()]
-    if there and not force:
-        raise refused(
-            f"{folder} has {', '.join(there)} already, and nothing was written",
-            fix="give another name, or --force to write over "
-            + ("it" if len(there) == 1 else "them"),
+    if not name.strip():
+        raise Misuse(
+            "no NAME was given",
+            code="bae-command-refused",
+            fix="give one, as `bae new wardrobe`; `bae new .` takes this directory",
         )
+    folder = Path(name)
+    project = named(folder.resolve().name, lm or "", folder)
+    files = project.files(origin())
+    refuse_what_is_there(folder, files, force)
+    write(folder, files)
+    if as_json:
+        from bae.cli.printing import print_json
 
-
-def _write(folder: Path, files: dict[str, str]) -> None:
-    from bae.cli.refusals import refused
-
-    for path, text in files.items():
-        file = folder / path
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise refused(
-                f"{file} could not be written: {error.strerror}",
-                fix="choose a directory that can be written to",
-                cause=error,
-            ) from error
+        print_json({"path": str(folder), "files": list(files)})
+    else:
+        _print_next(folder, project, list(files))
 
 
 def _print_next(folder: Path, project: Project, files: list[str]) -> None:

@@ -7,8 +7,8 @@ import keyword
 import re
 import shlex
 import sys
+import unicodedata
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,7 @@ TEMPLATES: Final = Path(__file__).parent / "template"
 SCRIPT: Final = "scripted:tests/answers.json"
 """The LM that is there whatever else is not."""
 _START: Final = "text=Where is my parcel?"
+_NAME: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 _TAKEN: Final = ("bae", "tests", "conftest", "setup")
 
 
@@ -59,6 +60,7 @@ class Project:
             "run": self.run,
             "install": origin.install,
             "dependency": origin.dependency,
+            "source": origin.source,
         }
 
         def filled(text: str) -> str:
@@ -70,34 +72,58 @@ class Project:
         }
 
 
-def named(name: str, lm: str = "") -> Project:
-    """The project of a name, which must do for a distribution and, with `-` as `_`, a module."""
-    if not re.fullmatch(r"[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?", name):
-        near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-0123456789")
+def named(name: str, lm: str = "", folder: Path = Path()) -> Project:
+    """The project of a name, which must do for a distribution and, with `-` as `_`, a module.
+    `folder` is where it goes: what lies there already is its own."""
+    if not _NAME.fullmatch(name):
+        near = _near(name)
         raise refused(
             f"{name!r} cannot be the name of a project",
-            fix="use letters, digits, - and _, with a letter first"
+            fix="use the letters a to z, digits, - and _, with a letter first and no - or _ last"
             + (f", as in {near}" if near else ""),
         )
-    module = name.lower().replace("-", "_")
+    taken = _taken(_module(name), folder)
+    if taken:
+        raise refused(
+            f"{name} cannot be the name of a project: {taken}",
+            fix=f"give it another name, as {name}-agent",
+        )
+    return Project(name, _module(name), lm)
+
+
+def _module(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def _near(name: str) -> str:
+    """A name like one that cannot be: without accents, and with a word where it needs one."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    words = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
+    # Of a name in another script only scraps are left, which nobody would know again.
+    if not words or len(words) < sum(letter.isalnum() for letter in name) / 2:
+        return ""
+    if words[0].isdigit():
+        return f"agent-{words}"
+    return f"{words}-agent" if _taken(_module(words), Path()) else words
+
+
+def _taken(module: str, folder: Path) -> str:
+    """Why a module cannot be called that; empty where it can."""
     if keyword.iskeyword(module) or module in _TAKEN:
-        raise refused(
-            f"{name} cannot be the name of a project: {module} means something else in Python",
-            fix=f"give it another name, as {name}-agent",
-        )
-    if module in sys.stdlib_module_names or _is_installed(module):
-        raise refused(
-            f"{name} cannot be the name of a project: there is a module {module} already, which it "
-            "would hide",
-            fix=f"give it another name, as {name}-agent",
-        )
-    return Project(name, module, lm)
+        return f"{module} means something else in Python"
+    if module in sys.stdlib_module_names or _is_installed(module, folder):
+        return f"there is a module {module} already, which it would hide"
+    return ""
 
 
-def _is_installed(module: str) -> bool:
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError):
-        return False
-    # A mere directory has no origin: that may be the project, seen from beside it.
-    return spec is not None and spec.origin is not None
+def _is_installed(module: str, folder: Path) -> bool:
+    """Whether Python finds such a module elsewhere than here and in the folder of the project: with
+    `python -m bae` it looks in this directory too, where the project may stand already."""
+    own = {Path.cwd(), folder.resolve()}
+    elsewhere = [path for path in sys.path if Path(path).resolve() not in own]
+    for finder in sys.meta_path:
+        spec = finder.find_spec(module, elsewhere)
+        # A mere directory has no origin, and hides nothing.
+        if spec is not None and spec.origin is not None:
+            return True
+    return False

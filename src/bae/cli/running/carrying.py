@@ -17,7 +17,7 @@ import typer
 from bae.cli import exits
 from bae.cli.printing import err, note
 from bae.cli.running.commands_to_copy import CommandLine
-from bae.cli.running.early_ends import Stops, ended_itself, guarded, run_loop
+from bae.cli.running.early_ends import Stops, guarded, run_loop
 from bae.cli.running.outcomes import Outcome, tell
 from bae.cli.running.seen import Seen
 from bae.cli.running.signals import Interruption
@@ -123,7 +123,7 @@ async def _carried_out(
                 answer = AtTerminal(display)
             # A task of its own, so that a signal cancels the run and not what closes things here.
             task = asyncio.ensure_future(guarded(going(journal, answer)))
-            stops.watch(task, options.budget)
+            stops.watch(task, options.budget, interruption)
             interruption.cancels(task, stopping)
             try:
                 outcome.result = await task
@@ -131,9 +131,11 @@ async def _carried_out(
                 if interruption.code:
                     outcome.kind, outcome.code = "cancelled", interruption.code
                 else:
-                    outcome.error = stops.because or ended_itself(cancelled)
+                    outcome.error = stops.reason(cancelled)
             except Exception as error:
                 outcome.error = error
+                if getattr(error, "code", None) == "bae-run-owned":
+                    outcome.kind = "running"
             outcome.seconds = perf_counter() - began
         if outcome.result is None:
             stored = await _stored(journal, outcome.run_id)

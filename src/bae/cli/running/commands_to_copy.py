@@ -44,7 +44,7 @@ class CommandLine:
         return replace(self, module=None, lm=None)._line("show", [short(run_id)])
 
     def _line(self, command: str, given: list[str], *more: str) -> str:
-        from bae.cli.journals import DEFAULT
+        from bae.cli.journals import default
 
         # What begins like an option is none after a --, where nothing else is one either.
         last = ["--", *given] if any(each.startswith("-") for each in given) else []
@@ -53,7 +53,7 @@ class CommandLine:
             line += ["--lm", self.lm]
         if self.module is not None:
             line += ["-m", self.module]
-        if self.journal is not None and Path(self.journal) != DEFAULT:
+        if self.journal is not None and Path(self.journal) != default():
             line += ["-j", self.journal]
         return shlex.join([*line, *last])
 

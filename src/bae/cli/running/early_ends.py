@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bae.exceptions import BaeError
+from bae.tasks import explained
 
 if TYPE_CHECKING:
+    from bae.cli.running.signals import Interruption
     from bae.lm.policies.budget import Budget
 
 T = TypeVar("T")
@@ -54,15 +56,24 @@ class Stops:
         self.because: BaeError | None = None
         self._task: asyncio.Task[Any] | None = None
 
-    def watch(self, task: asyncio.Task[Any], budget: Budget | None) -> None:
-        """Stop this task, where it comes to that. The seconds of the budget are watched."""
+    def watch(
+        self, task: asyncio.Task[Any], budget: Budget | None, interruption: Interruption
+    ) -> None:
+        """Stop this task, where it comes to that. The seconds of the budget are watched. Unless a
+        signal has cancelled it, that its run ends is a failure, for the journal as well."""
         self._task = task
+        explained(task, lambda error: None if interruption.code else self.reason(error))
         if budget is not None and budget.seconds is not None:
             self._look(budget)
 
     def escaped(self, error: BaseException) -> None:
         """Stop the run for what some task of it has raised."""
         self._stop(ended_itself(error))
+
+    def reason(self, cancelled: asyncio.CancelledError) -> BaeError:
+        """The error of a run that was cancelled and by no signal."""
+        self.because = self.because or ended_itself(cancelled)
+        return self.because
 
     def _look(self, budget: Budget) -> None:
         if self._task is None or self._task.done():

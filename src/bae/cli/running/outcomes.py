@@ -73,7 +73,7 @@ def tell(outcome: Outcome, said: CommandLine, *, as_json: bool, quiet: bool) -> 
             _tell_waiting(outcome, said)
         case "cancelled":
             _tell_cancelled(outcome, said)
-        case "running":
+        case "running" if outcome.error is None:  # which says so itself
             note(f"the run {outcome.run_id} is under way elsewhere, which goes on with it")
         case _:
             pass

@@ -1,26 +1,63 @@
-"""A run as the JSON that `bae runs show --json` prints, and one that is not as it was."""
+"""Runs as the JSON that `bae runs list`, `show` and `replay` print with --json. What is here is
+what docs/cli.md promises: each key is written down, so that none comes or goes with a class."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
     from bae.exceptions import ReplayError
-    from bae.journal.telling.timeline import Timeline, Work
-    from bae.journal.telling.told import ToldRun
+    from bae.journal.running.repeated import Repeated
+    from bae.journal.store import ParkedGate, RunInfo
+    from bae.journal.telling.timeline import Span, Timeline, Work
+    from bae.journal.telling.told import ToldCall, ToldField, ToldNode, ToldRun
+    from bae.lm.usage import Usage
+
+
+def listed_as_data(info: RunInfo) -> dict[str, Any]:
+    """A run as `bae runs list --json` has it."""
+    return with_times(
+        {
+            "run_id": info.run_id,
+            "graph": info.graph,
+            "status": info.standing(),
+            "started": info.started,
+            "updated": info.updated,
+            "seconds": info.lasted(),
+            "parent": info.parent,
+            "owner": info.owner,
+            "lease_until": info.lease_until,
+            "shape": info.shape,
+            "waiting": [_gate(gate) for gate in info.waiting],
+            "error": info.error or None,
+        }
+    )
 
 
 def run_as_data(told: ToldRun, timeline: Timeline) -> dict[str, Any]:
     """The story and the timeline of a run in one object."""
-    said = asdict(told)
-    said["ended_at"] = told.ended_at or None
     return with_times(
         {
-            **said,
-            "lives": [asdict(life) for life in timeline.lives],
-            "seconds": timeline.seconds,
+            "run_id": told.run_id,
+            "graph": told.graph,
+            "status": told.status,
+            "started": told.started,
+            "updated": told.updated,
+            "seconds": told.seconds,
+            "seconds_at_work": timeline.seconds,
+            "parent": told.parent,
+            "owner": told.owner,
+            "ended_at": told.ended_at or None,
+            "waiting": [_gate(gate) for gate in told.waiting],
+            "error": told.error or None,
+            "usage": _usage(told.usage),
+            "resumed": [{"at": each.at, "changes": each.changes} for each in told.resumed],
+            "graphs": [
+                {"path": graph.path, "nodes": [_node(node) for node in graph.nodes]}
+                for graph in told.graphs
+            ],
+            "lives": [_span(life) for life in timeline.lives],
             "work": [_work(each) for each in timeline.work],
         }
     )
@@ -55,6 +92,17 @@ def _time(each: Any) -> Any:
     return iso(each) if is_number else with_times(each)
 
 
+def repeated_as_data(done: Repeated) -> dict[str, Any]:
+    """A replay that went the same way."""
+    return {
+        "run_id": done.run_id,
+        "outcome": done.outcome,
+        "trace": done.trace,
+        "waiting": done.waiting,
+        "error": done.error or None,
+    }
+
+
 def diverged_as_data(error: ReplayError) -> dict[str, Any]:
     """A replay that goes another way, with the keys of one that does not and the difference."""
     return {
@@ -69,6 +117,76 @@ def diverged_as_data(error: ReplayError) -> dict[str, Any]:
     }
 
 
+def _gate(gate: ParkedGate) -> dict[str, Any]:
+    return {
+        "address": gate.address,
+        "place": gate.place,
+        "question": gate.question,
+        "deadline": gate.deadline,
+        "answered": gate.answered,
+    }
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "calls": usage.calls,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "cost": usage.cost,
+        "attempts": usage.attempts,
+        "seconds": usage.seconds,
+        "models": usage.models,
+    }
+
+
+def _node(node: ToldNode) -> dict[str, Any]:
+    return {
+        "step": node.step,
+        "name": node.name,
+        "whole": node.whole,
+        "chosen_among": [name or None for name in node.chosen_among],
+        "filled_in": node.filled_in,
+        "usage": _usage(node.usage),
+        "forked_from": node.forked_from or None,
+        "changed": node.changed,
+        "calls": [_call(call) for call in node.calls],
+        "fields": [_field(field) for field in node.fields],
+    }
+
+
+def _call(call: ToldCall) -> dict[str, Any]:
+    return {
+        "by": call.by,
+        "verdict": call.verdict,
+        "number": call.number,
+        "errors": call.errors,
+        "usage": _usage(call.usage),
+        "asked": call.asked,
+        "answer": call.answer,
+    }
+
+
+def _field(field: ToldField) -> dict[str, Any]:
+    return {
+        "name": field.name,
+        "state": field.state,
+        "source": field.source or None,
+        "by": field.by or None,
+        "kept": field.kept,
+        "value": field.value,
+        "origin": field.origin or None,
+        "items": field.items,
+        "seconds": field.seconds,
+        "before": field.before,
+        "error": field.error or None,
+    }
+
+
+def _span(span: Span) -> dict[str, Any]:
+    return {"start": span.start, "end": span.end}
+
+
 def _work(work: Work) -> dict[str, Any]:
     return {
         "kind": work.kind,
@@ -77,11 +195,11 @@ def _work(work: Work) -> dict[str, Any]:
         "start": work.start,
         "end": work.end,
         "seconds": work.seconds,
-        "spans": [asdict(span) for span in work.spans],
+        "spans": [_span(span) for span in work.spans],
         "outcome": work.outcome,
-        "error": work.error,
-        "note": work.note,
+        "error": work.error or None,
+        "note": work.note or None,
         "marks": list(work.marks),
-        "usage": asdict(work.usage),
+        "usage": _usage(work.usage),
         "inside": [_work(each) for each in work.inside],
     }

@@ -27,10 +27,11 @@ class Pen(NamedTuple):
     node: str = "─╴╶"
     mark: str = "┿"
     gap: str = "╱"
+    wait: str = "┅"
     more: str = "…"
 
 
-ASCII: Final = Pen("===", "---", "+", "/", "~")
+ASCII: Final = Pen("===", "---", "+", "/", ".", "~")
 WIDEST: Final = 160
 """Columns beyond which a timeline does not grow."""
 _SINCE: Final = "from"
@@ -39,6 +40,8 @@ _NARROWEST: Final = 8
 """Columns that bars have in any case."""
 _ROOMY: Final = 60
 """Columns from which on it is said when work began."""
+_GAPS: Final = 4
+"""How many gaps have their lengths told one by one."""
 _STYLES: Final = {
     "node": "bold",
     "dep": "cyan",
@@ -59,7 +62,8 @@ def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iter
     if not rows:
         return
     width = max(40, min(console.width, WIDEST))
-    since = [long(row.start - timeline.start) for row in rows]
+    # As the axis has it: the gaps have no length there, and theirs is told below.
+    since = [long(timeline.worked_by(row.start)) for row in rows]
     lasted = [long(row.seconds) for row in rows]
     said = ["" if row.outcome == "done" else row.outcome for row in rows]
     rooms = [_longest([_SINCE, *since]), _longest([_LASTED, *lasted]), _longest(said)]
@@ -68,7 +72,7 @@ def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iter
     right = sum(room + 2 for room in rooms if room)
     label = min(_longest([row.label for row in rows]), max(8, (width - right) // 2))
     room = max(_NARROWEST, width - right - label - 2)
-    scale = Scale(timeline.lives, room)
+    scale = Scale(timeline, room)
     yield _axis(scale, label, timeline, rooms)
     for row, *ends in zip(rows, since, lasted, said, strict=True):
         line = Text().append(row.label, "bold" if row.kind == "node" else "")
@@ -82,8 +86,19 @@ def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iter
         line.rstrip()
         yield line
     if scale.gaps:
-        lengths = ", ".join(long(each) for each in scale.gaps)
-        yield Text(f"{' ' * label}  {pen.gap} nobody was at it: {lengths}", style="dim")
+        yield Text(f"{' ' * label}  {_legend(rows, scale, pen)}", style="dim")
+
+
+def _legend(rows: Sequence[Row], scale: Scale, pen: Pen) -> str:
+    """How long the gaps are, and what a gate has in one."""
+    lengths = ", ".join(long(each) for each in scale.gaps)
+    if len(scale.gaps) > _GAPS:
+        lengths = f"{len(scale.gaps)} times, {long(sum(scale.gaps))} in all"
+    said = f"{pen.gap} nobody was at it: {lengths}"
+    gates = (scale.halves(row.spans) for row in rows if row.kind == "gate")
+    if any(halves[2 * column] for halves in gates for column in scale.gap_columns):
+        said += f"   {pen.wait} a person was waited for"
+    return said
 
 
 def _axis(scale: Scale, label: int, timeline: Timeline, rooms: Sequence[int]) -> Text:
@@ -106,7 +121,7 @@ def _bar(row: Row, scale: Scale, pen: Pen) -> Text:
         if column in scale.gap_columns:
             # A person may be waited for meanwhile.
             waits = row.kind == "gate" and halves[2 * column]
-            line.append(pen.gap, _STYLES["gate"] if waits else "dim")
+            line.append(pen.wait if waits else pen.gap, _STYLES["gate"] if waits else "dim")
             continue
         first, second = halves[2 * column], halves[2 * column + 1]
         cell = whole if first and second else left if first else right if second else " "

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from bae.cli.options import AsJSON, JournalFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from rich.text import Text
 
-    from bae.journal.store import RunInfo
+    from bae.journal.store import Journal, Listed, RunInfo
 
 
 OfStatus = Annotated[
@@ -47,15 +47,18 @@ def list_runs(
 
     async def found() -> tuple[list[RunInfo], bool]:
         async with to_read(journal) as runs:
-            newest = await runs.runs(status=status, graph=graph, limit=limit)
-            more = len(newest) == limit and await runs.runs(
-                status=status, graph=graph, limit=1, before=newest[-1].run_id
-            )
-            return newest, bool(more)
+            newest: list[RunInfo] = []
+            async for info in runs_that_are(runs, status, graph):
+                newest.append(info)
+                if len(newest) > limit:
+                    break
+            return newest[:limit], len(newest) > limit
 
     infos, more = asyncio.run(found())
     if as_json:
-        print_json([_as_data(info) for info in infos])
+        from bae.cli.runs.as_data import listed_as_data
+
+        print_json([listed_as_data(info) for info in infos])
         return
     if not infos:
         note("no runs")
@@ -67,15 +70,14 @@ def list_runs(
         note(f"the newest {limit}: --limit shows more")
 
 
-def _as_data(info: RunInfo) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from bae.cli.runs.as_data import with_times
-
-    said = {**asdict(info), "seconds": info.updated - info.started}
-    if info.is_interrupted():
-        said["status"] = "interrupted"
-    return with_times(said)
+async def runs_that_are(
+    journal: Journal, status: Listed | None, graph: str | None
+) -> AsyncIterator[RunInfo]:
+    """The runs of a status, the newest first. Here those that are running are under way, and none
+    of those that were interrupted is among them, which the journal has under both."""
+    async for info in journal.every_run(status=status, graph=graph):
+        if status in (None, info.standing()):
+            yield info
 
 
 _TITLES: Final = ("RUN", "GRAPH", "STATUS", "STARTED", "LASTED", "")
@@ -103,13 +105,13 @@ def _table(infos: Sequence[RunInfo], width: int | None) -> list[Text]:
     now = time()
     ids = [info.run_id for info in infos]
     if width is not None:
-        ids = _short(ids)
+        ids = shortened(ids)
     rows = [tuple(Text(title, style="bold") for title in _TITLES)]
     for info, run_id in zip(infos, ids, strict=True):
-        status = "interrupted" if info.is_interrupted(now) else info.status
+        status = info.standing(now)
         began = when(info.started) if width is None else ago(info.started, now)
         cells = [run_id, info.graph, status, began]
-        row = [Text(in_one_line(cell)) for cell in (*cells, long(info.updated - info.started))]
+        row = [Text(in_one_line(cell)) for cell in (*cells, long(info.lasted(now)))]
         row[2].stylize(STYLES[status])
         rows.append((*row, Text(in_one_line(_about(info)), style="dim")))
     widths = [max(row[column].cell_len for row in rows) for column in range(5)]
@@ -125,20 +127,20 @@ def _table(infos: Sequence[RunInfo], width: int | None) -> list[Text]:
     return lines
 
 
-def _short(every: Sequence[str]) -> list[str]:
+def shortened(every: Sequence[str]) -> list[str]:
     """The ids as they are typed: of long ones, as bae makes them up, as much as tells one from
     another."""
-    return [
-        next(
-            (
-                run_id[:length]
-                for length in range(8 if len(run_id) > 16 else len(run_id), len(run_id))
-                if sum(each.startswith(run_id[:length]) for each in every) == 1
-            ),
-            run_id,
-        )
-        for run_id in every
-    ]
+    from itertools import pairwise, takewhile
+
+    ordered = sorted(every)
+    # How many characters an id has in common with the one most like it, which stands beside it.
+    shared = dict.fromkeys(ordered, 0)
+    for one, other in pairwise(ordered):
+        both = zip(one, other, strict=False)
+        common = sum(1 for _ in takewhile(lambda two: two[0] == two[1], both))
+        shared[one] = max(shared[one], common)
+        shared[other] = max(shared[other], common)
+    return [each[: max(8, shared[each] + 1)] if len(each) > 16 else each for each in every]
 
 
 def _about(info: RunInfo) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from bae.cli.completing import run_ids
 from bae.cli.options import AsJSON, JournalFile
-from bae.cli.runs.listing import OfGraph, OfStatus
+from bae.cli.runs.listing import OfGraph, OfStatus, runs_that_are
 
 Force = Annotated[bool, typer.Option("--force", "-f", help="Write over what is there.")]
 
@@ -33,6 +33,7 @@ def export(
     graph: OfGraph = None,
     force: Force = False,
     journal: JournalFile = None,
+    as_json: AsJSON = False,
 ) -> None:
     """Write runs to a file of JSON lines.
 
@@ -40,22 +41,28 @@ def export(
     """
     import asyncio
 
-    from bae.cli.printing import note
+    from bae.cli.printing import note, print_json
     from bae.cli.runs.meant import run_meant, to_read
     from bae.cli.runs.wording import runs as counted
     from bae.cli.runs.writing import refuse_existing
 
+    if to == "-" and as_json:
+        raise typer.BadParameter("with - the runs themselves are printed", param_hint="--json")
     if to != "-":
         refuse_existing(to, force=force)
 
     async def written() -> int:
         async with to_read(journal) as runs:
             chosen = [await run_meant(runs, each) for each in run or ()] or None
+            if chosen is None and status == "running":
+                chosen = [info.run_id async for info in runs_that_are(runs, status, graph)][::-1]
             target = sys.stdout.buffer if to == "-" else to
             return await runs.export(target, chosen, status=status, graph=graph)
 
     count = asyncio.run(written())
-    if to != "-":
+    if as_json:
+        print_json({"path": to, "count": count})
+    elif to != "-":
         note(f"{to}: {counted(count)}")
 
 

@@ -3,7 +3,7 @@ can be undone, so somebody at a terminal is asked first."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast, get_args
 
 import typer
 
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
     from bae.journal.files.redaction import Redaction
     from bae.journal.store import Journal, RunInfo
+    from bae.journal.store import Status as Stored
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-Status = Literal["running", "waiting", "ended", "failed", "cancelled"]
+Status = Literal["running", "waiting", "ended", "failed", "cancelled", "interrupted"]
+_GONE: Final = "interrupted"
 
 
 def seconds_in(text: str) -> float:
@@ -83,25 +85,35 @@ def prune(
     from bae.cli.runs.meant import to_write
     from bae.cli.runs.wording import runs as counted
 
-    chosen = cast("Sequence[Status]", status or ("ended", "failed", "cancelled"))
+    chosen = set(cast("Sequence[Status]", status or ("ended", "failed", "cancelled")))
+    if "running" in chosen:
+        note("runs that are under way stay; --status interrupted has those that nobody is at")
 
     async def old(runs: Journal) -> list[str]:
-        return await runs.older(time() - older_than, chosen)
+        than = time() - older_than
+        found = await runs.older(than, cast("list[Stored]", sorted(chosen - {"running", _GONE})))
+        if _GONE in chosen:
+            gone = {info.run_id async for info in runs.every_run(status=_GONE)}
+            found += [each for each in await runs.older(than, ["running"]) if each in gone]
+        return found
 
     async def listed() -> list[str]:
         async with to_write(journal) as runs:
             return await old(runs)
 
-    async def deleted() -> int:
+    async def deleted() -> list[str]:
         async with to_write(journal) as runs:
-            return await runs.delete(await old(runs))
+            found = await old(runs)
+            await runs.delete(found)
+            left = set(await old(runs))
+            return [each for each in found if each not in left]
 
     asks = not yes and not as_json and _is_terminal()
     if dry_run or asks:
         found = asyncio.run(listed())
         if dry_run:
             if as_json:
-                print_json({"runs": found})
+                print_json({"runs": found, "deleted": 0, "dry_run": True})
                 return
             _tell(found)
             note(f"{counted(len(found))} would be deleted")
@@ -110,11 +122,11 @@ def prune(
             note("0 runs deleted")
             return
         _agreed(f"Delete {counted(len(found))}? It cannot be undone.")
-    count = asyncio.run(deleted())
+    gone = asyncio.run(deleted())
     if as_json:
-        print_json({"deleted": count})
+        print_json({"runs": gone, "deleted": len(gone), "dry_run": False})
         return
-    note(f"{counted(count)} deleted")
+    note(f"{counted(len(gone))} deleted")
 
 
 def redact(

@@ -38,7 +38,7 @@ def replay(
 
     from bae.cli.loading import load
     from bae.cli.printing import out, print_json
-    from bae.cli.runs.as_data import diverged_as_data
+    from bae.cli.runs.as_data import diverged_as_data, repeated_as_data
     from bae.cli.runs.withheld import withheld
     from bae.cli.texts import in_one_line
     from bae.exceptions import ReplayError
@@ -55,7 +55,7 @@ def replay(
             print_json(diverged_as_data(error))
         raise
     if as_json:
-        print_json(done)
+        print_json(repeated_as_data(done))
         return
     said = Text("went the same way", style="green").append(f": {' -> '.join(done.trace)}", "none")
     if done.outcome == "failed":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bae.cli.completing import run_ids
+from bae.cli.completing import open_gates, run_ids
 from bae.cli.help import examples
 from bae.cli.options import (
     AsJSON,
@@ -35,7 +35,7 @@ RESUME_EPILOG: Final = examples(
 )
 FORK_EPILOG: Final = examples(
     "bae runs fork 3f2a --at 1 --set mood=eager -m app.py",
-    "bae runs fork last --at 0 --id second-try --no-run -m app.py",
+    "bae runs fork last --at 0 --run-id second-try --no-run -m app.py",
 )
 ANSWER_EPILOG: Final = examples(
     "bae runs answer 3f2a Refund.approved yes -m app.py",
@@ -119,7 +119,7 @@ def fork(
     new_id: Annotated[
         str | None,
         typer.Option(
-            "--id",
+            "--run-id",
             metavar="ID",
             show_default=False,
             callback=id_of_new,
@@ -176,6 +176,7 @@ def answer(
         typer.Argument(
             metavar="GATE",
             show_default=False,
+            autocompletion=open_gates,
             help="The gate: its field, as `Refund.approved` or `approved`, or its address where "
             "several are called so. Where one is open it may be left out, also before VALUE: "
             "`bae runs answer last yes`.",

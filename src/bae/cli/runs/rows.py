@@ -17,6 +17,8 @@ ITEMS: Final = 3
 """How many items of a map have a row, and as many that did not end well."""
 NODES: Final = 40
 """How many nodes of one graph have a row."""
+_WORST: Final = ("failed", "interrupted", "cancelled", "waiting", "running", "done")
+"""How work comes out, the worst first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,15 @@ def _before(shown: Sequence[Work], left_out: Sequence[Work]) -> Work:
 
 
 def _summed(works: Sequence[Work], label: str) -> Row:
-    start, end = min(w.start for w in works), max(w.end for w in works)
-    return Row(works[0].kind, label, (Span(start, end),), "done")
+    """Several in one row: when somebody was at any of them, and the worst that became of one."""
+    spans: list[Span] = []
+    for span in sorted((span for work in works for span in work.spans), key=lambda s: s.start):
+        if spans and span.start <= spans[-1].end:
+            spans[-1] = Span(spans[-1].start, max(spans[-1].end, span.end))
+        else:
+            spans.append(span)
+    outcome = min((work.outcome for work in works), key=_WORST.index)
+    return Row(works[0].kind, label, tuple(spans), outcome)
 
 
 def _is_dull(work: Work, around: Work, quick: float) -> bool:

@@ -1,5 +1,6 @@
 """Where on a line the times of a run stand. The times in which nobody was at it, between a crash
-and the resume say, are a few columns wide however long they were."""
+and the resume say, are a few columns wide however long they were; so is that since a run was
+parked, while it waits."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from bae.journal.telling.timeline import Span
+
 if TYPE_CHECKING:
-    from bae.journal.telling.timeline import Span
+    from bae.journal.telling.timeline import Timeline
 
 _GAP: Final = 2
 """Columns of a gap, where there is room for it."""
@@ -21,8 +24,11 @@ class Scale:
     `gaps` are the lengths of the times in between, `gap_columns` where they stand.
     """
 
-    def __init__(self, lives: Sequence[Span], columns: int) -> None:
+    def __init__(self, timeline: Timeline, columns: int) -> None:
         self.columns = columns
+        lives, end = timeline.lives, timeline.end
+        if end > lives[-1].end:
+            lives = *lives, Span(end, end)
         self._lives = lives
         self.gaps = [max(0.0, after.start - life.end) for life, after in pairwise(lives)]
         count = len(self.gaps)

@@ -33,6 +33,7 @@ def show(
     stand for work that was done at the same time.
     """
     import asyncio
+    from time import time
 
     from bae.cli.journals import file_to_read
     from bae.cli.printing import out, print_hanging, print_json
@@ -46,7 +47,9 @@ def show(
             return await runs.read(await run_meant(runs, run))
 
     found = asyncio.run(stored())
-    told, drawn = tell(found), timeline_of(found)
+    now = time()
+    drawn = timeline_of(found, now=now)
+    told = tell(found, now=now, ran=drawn)
     if as_json:
         from bae.cli.runs.as_data import run_as_data
 

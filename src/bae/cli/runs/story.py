@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from bae.cli.runs.listing import STYLES
-from bae.cli.runs.rows import ITEMS
+from bae.cli.runs.rows import ITEMS, NODES
 from bae.cli.runs.wording import long, spent, when
 from bae.cli.texts import WITHHELD, cut, in_one_line
 from bae.journal.files.line_data import is_node
@@ -31,8 +31,9 @@ def heading_of(told: ToldRun) -> Iterator[Text]:
     """Which run it is, when it ran and what it used."""
     head = Text(f"{in_one_line(told.graph)}, run {in_one_line(told.run_id)}: ", style="bold")
     yield head.append(told.status, style=STYLES[told.status])
-    lasted = long(told.updated - told.started)
-    yield Text(f"  started {when(told.started)}, lasted {lasted}", style="dim")
+    so_far = " so far" if told.status in ("running", "waiting") else ""
+    lasted = f"lasted {long(told.seconds)}{so_far}"
+    yield Text(f"  started {when(told.started)}, {lasted}", style="dim")
     if told.parent:
         yield Text(f"  forked from {in_one_line(told.parent)}", style="dim")
     if told.usage != Usage():
@@ -52,19 +53,41 @@ def story_of(told: ToldRun, *, full: bool, width: int | None) -> Iterator[Text]:
     shown = told.graphs if full else _shown(told.graphs)
     for graph in shown:
         yield Text(f"\n  in {in_one_line(graph.path)}" if graph.path else "", style="bold")
-        for node in graph.nodes:
-            yield from _node(node, "    " if graph.path else "", room)
+        indent = "    " if graph.path else ""
+        first, left_out, last = (graph.nodes, 0, ()) if full else _ends(graph.nodes)
+        for node in first:
+            yield from _node(node, indent, room)
+        if left_out:
+            yield Text(f"{indent}  … {left_out} more nodes: --full shows them", style="dim")
+        for node in last:
+            yield from _node(node, indent, room)
 
     if len(shown) < len(told.graphs):
         left_out = len(told.graphs) - len(shown)
-        yield Text(f"\n  … and {left_out} more for other items: --full shows them", style="dim")
+        said = f"{left_out} more graph{'' if left_out == 1 else 's'} inside"
+        yield Text(f"\n  … {said}, for other items or nodes: --full shows them", style="dim")
+
+
+def _ends(nodes: Sequence[ToldNode]) -> tuple[Sequence[ToldNode], int, Sequence[ToldNode]]:
+    """The first and the last of many nodes, and how many are between them."""
+    if len(nodes) <= NODES:
+        return nodes, 0, ()
+    half = NODES // 2
+    return nodes[:half], len(nodes) - 2 * half, nodes[-half:]
 
 
 def _shown(graphs: Sequence[ToldGraph]) -> list[ToldGraph]:
-    """Without the graphs that ran for further items of a map, but for a few that are not done."""
+    """Without the graphs that ran for further items of a map, but for a few that are not done, and
+    without those inside nodes that are left out."""
     found: list[ToldGraph] = []
     unfinished = 0
+    left_out: dict[str, range] = {}  # the steps that are, by path
     for graph in graphs:
+        first, _, last = _ends(graph.nodes)
+        if last:
+            left_out[graph.path] = range(first[-1].step + 1, last[0].step)
+        if any(step in left_out.get(path, ()) for path, step in _around(graph.path)):
+            continue
         late = any(int(index) >= ITEMS for index in _ITEM.findall(graph.path))
         if late and not all(node.whole for node in graph.nodes):
             unfinished += 1
@@ -72,6 +95,15 @@ def _shown(graphs: Sequence[ToldGraph]) -> list[ToldGraph]:
         if not late:
             found.append(graph)
     return found
+
+
+def _around(path: str) -> Iterator[tuple[str, int]]:
+    """The paths of the graphs around one, and the step of each that it belongs to."""
+    parts = path.split("/") if path else []
+    for index, part in enumerate(parts):
+        step = part.partition(":")[0]
+        if step.isdecimal():
+            yield "/".join(parts[:index]), int(step)
 
 
 def outcome_of(told: ToldRun, journal: str | None) -> Iterator[Text]:

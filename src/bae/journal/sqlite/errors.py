@@ -100,6 +100,15 @@ def damaged(
     )
 
 
+def foreign(path: str) -> JournalError:
+    """The error about a sound file that is not bae's."""
+    return JournalError(
+        f"{path} is no journal of bae: it is the SQLite file of another program",
+        code="bae-journal-foreign",
+        fix="name another file; nothing of this one was changed",
+    )
+
+
 def gone(path: str, run_id: str | None = None) -> JournalError:
     """The error about a file that was taken away from under a journal."""
     return JournalError(

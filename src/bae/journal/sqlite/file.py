@@ -11,7 +11,7 @@ from secrets import token_hex
 from time import monotonic, sleep
 
 from bae.exceptions import JournalError
-from bae.journal.sqlite.errors import code_of, damaged, is_busy, told
+from bae.journal.sqlite.errors import code_of, damaged, foreign, is_busy, told
 
 FORMAT = 1
 """The version of the layout, kept in the file as its `user_version`."""
@@ -182,7 +182,7 @@ def _is_new(connection: sqlite3.Connection, path: str) -> bool:
     if not (application or version or tables):
         return True
     if application != APPLICATION:
-        raise damaged(path, "it is the SQLite file of another program")
+        raise foreign(path)
     if version > FORMAT:
         raise JournalError(
             f"{path} has format {version}, this bae knows {FORMAT}: a newer one has written it",

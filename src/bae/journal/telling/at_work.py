@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from bae.journal.shape.shapes import Json, ShapeView
-from bae.journal.store import Line, StoredRun
+from bae.journal.store import Line, Listed, StoredRun
 from bae.journal.telling.pieces import BODY, CHOICE, FILL, Key, Piece, Pieces, address, worked
 from bae.journal.telling.spent import usage_of
+from bae.journal.telling.steady import steadied
 from bae.journal.telling.story import damaged, error_said, read_lines
 from bae.journal.telling.timeline import Span, Timeline, WorkKind, WorkOutcome
 from bae.lm.usage import Usage
@@ -35,7 +36,7 @@ class AtWork:
     def __init__(self, stored: StoredRun, now: float) -> None:
         self._info = stored.info
         self._shape = ShapeView(stored.shape)
-        self._now = now
+        self._status: Listed = stored.info.standing(now)
         self._pieces = Pieces()
         self._adrift: dict[Key, float] = {}
         """The same of what nobody seems to wait for any more."""
@@ -48,22 +49,28 @@ class AtWork:
         """The graphs that came to an end in this life."""
         self._lives: list[tuple[float, float]] = []
         self._living = False
-        for line, data in read_lines(stored):
+        last = 0.0
+        for line, data in steadied(read_lines(stored)):
             try:
                 self._take(line, data)
             except (LookupError, TypeError, AttributeError, ValueError) as error:
                 raise damaged(stored.info.run_id, line, error) from error
+            last = line.at
+        # The clock of whoever looks at it is the one that wrote the last line, as it was then.
+        now = max(last, now + (last - stored.lines[-1].at)) if stored.lines else now
         if self._living:
-            under_way = self._info.status == "running" and not self._info.is_interrupted(now)
+            under_way = self._status == "running"
             self._end_life("running" if under_way else "interrupted", now if under_way else None)
+        if self._status == "waiting":
+            self._pieces.wait_until(now)
 
     def timeline(self) -> Timeline:
         """What was found."""
         top = self._pieces.settled(self._ends)
-        status = "interrupted" if self._info.is_interrupted(self._now) else self._info.status
         lives = [Span(*life) for life in self._lives]
         lives = lives or [Span(self._info.started, self._info.started)]
-        return Timeline(self._info.run_id, self._info.graph, status, tuple(lives), worked(top))
+        which = self._info.run_id, self._info.graph
+        return Timeline(*which, self._status, tuple(lives), worked(top))
 
     # The lines, one after another.
 
@@ -73,8 +80,7 @@ class AtWork:
             return
         if (line.kind in ("RunStarted", "RunResumed") and not line.path) or not self._living:
             self._begin_life(line.at)
-        start, end = self._lives[-1]
-        self._lives[-1] = min(start, line.at), max(end, line.at)
+        self._lives[-1] = self._lives[-1][0], line.at
         if line.kind == "RunEnded":
             self._ended(line, data)
             return
@@ -100,7 +106,7 @@ class AtWork:
                 offered = " | ".join(name or "the end" for name in data["offered"])
                 self._pieces.begin("choice", line, CHOICE, offered)
             case "ChoiceMade":
-                made = self._pieces.end(line, CHOICE)
+                made = self._pieces.end("choice", line, CHOICE)
                 made.name = data["chosen"] or "the end"
                 made.usage += usage_of(data)
             case "FillStarted":
@@ -170,7 +176,7 @@ class AtWork:
         if key not in self._pieces.open.get(line.path, ()):
             return  # it was given, and nobody was at work
         error: Json | None = data.get("error")
-        piece = self._pieces.end(line, key[2])
+        piece = self._pieces.end(cast(WorkKind, data["source"]), line, key[2])
         if error is not None:
             waits = error.get("type") == "Waiting"
             piece.outcome = "waiting" if waits else "failed"
@@ -187,7 +193,7 @@ class AtWork:
             piece.marks.append(line.at)
 
     def _filled(self, line: Line, data: Json) -> None:
-        filled = self._pieces.end(line, FILL)
+        filled = self._pieces.end("fill", line, FILL)
         filled.usage += usage_of(data)
         choice = self._pieces.at.get((line.path, line.step, CHOICE))
         _, start, end = filled.spans[-1]

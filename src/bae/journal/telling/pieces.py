@@ -37,6 +37,8 @@ class Piece:
     usage: Usage = Usage()  # noqa: RUF009  it cannot be changed
     inside: list[Piece] = field(default_factory=list["Piece"])
     whole: bool = False
+    waits_until: float | None = None
+    """For a question that is open: the time at which it is looked at."""
 
     def touch(self, life: int, at: float) -> None:
         """Be at work in a life, at a time."""
@@ -70,11 +72,11 @@ class Pieces:
         piece.name, piece.error = name, ""
         self.open[line.path][key] = line.at
 
-    def end(self, line: Line, what: str) -> Piece:
+    def end(self, kind: WorkKind, line: Line, what: str) -> Piece:
         """Work is done with a line."""
         key = line.path, line.step, what
         start = self.open.get(line.path, {}).pop(key, line.at)
-        self.piece("choice" if what == CHOICE else "fill", *key)
+        self.piece(kind, *key)
         self.close(key, start, line.at, "done")
         return self.at[key]
 
@@ -116,6 +118,12 @@ class Pieces:
         if path in self.items:
             self.items[path].touch(self.life, at)
 
+    def wait_until(self, now: float) -> None:
+        """People are still waited for who have not answered."""
+        for piece in self.at.values():
+            if piece.kind == "gate" and piece.outcome == "waiting" and piece.spans:
+                piece.waits_until = now
+
     def settled(self, ends: Mapping[str, tuple[WorkOutcome, str]]) -> list[Piece]:
         """The nodes of the run itself, everything else put in its place. `ends` says how each
         graph came out."""
@@ -153,7 +161,7 @@ class Pieces:
 
 
 def worked(pieces: Sequence[Piece]) -> tuple[Work, ...]:
-    """What pieces come to, in the order they began."""
+    """What pieces come to, in the order they began; at the same time, as the lines have them."""
     made = [_work(piece) for piece in pieces]
     return tuple(sorted((each for each in made if each is not None), key=lambda each: each.start))
 
@@ -189,8 +197,8 @@ def _spans(piece: Piece) -> tuple[Span, ...]:
         piece.spans = [(life, *hull[life]) for life in sorted(hull)]
     if piece.kind == "gate" and piece.spans:
         # Whether a process is there or not: the person is waited for all the time.
-        first, last = piece.spans[0], piece.spans[-1]
-        return (Span(min(first[1], last[2]), last[2]),)
+        end = piece.spans[-1][2]
+        return (Span(piece.spans[0][1], end if piece.waits_until is None else piece.waits_until),)
     return tuple(Span(start, end) for _, start, end in piece.spans)
 
 

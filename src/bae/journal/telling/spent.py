@@ -12,7 +12,7 @@ from bae.journal.telling.provenance import JudgedAnswer, Provenance
 from bae.journal.telling.story import Entry, Story
 from bae.lm.usage import Usage
 
-_SUMS: Final = ("ChoiceMade", "FillEnded", "LMUsed")
+SUMS: Final = ("ChoiceMade", "FillEnded", "LMUsed")
 """The lines that say what LM calls used; those of single answers are parts of these."""
 
 
@@ -21,7 +21,7 @@ def with_usage(story: Story, made: Provenance, entries: Sequence[Entry]) -> Prov
     answers are those of these lines alone."""
     paths = [made.inside, *(item.inside for item in made.items if item is not None)]
     every = [*entries, *(e for path in paths if path for e in story.inside(path))]
-    usage = Usage.total(usage_of(e.data) for e in every if e.line.kind in _SUMS)
+    usage = Usage.total(usage_of(e.data) for e in every if e.line.kind in SUMS)
     judged = [e for e in every if e.line.kind == "AnswerJudged"]
     models = dict.fromkeys(usage.models)
     models |= dict.fromkeys(model for e in judged for model in usage_of(e.data).models)

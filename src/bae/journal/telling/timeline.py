@@ -46,7 +46,7 @@ class Work:
       ran are among `inside`.
     - `usage`: what LM calls used in it, those of what is inside not among them.
     - `inside`: the work that belongs to it, in the order it began. What is inside lies between
-      `start` and `end`.
+      `start` and `end`, but for a question that is open: that lasts until now, whoever is there.
     """
 
     kind: WorkKind
@@ -85,8 +85,11 @@ class Work:
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """What ran when in a run. `lives` are the times in which a process was at it: between two of
-    them it was parked, had failed, or was interrupted. All `work` lies between `start` and
-    `end`."""
+    them it was parked, had failed, or was interrupted. All `work` lies between `start` and `end`.
+
+    Times are those of a clock that is never set: where that of the computer was, the lines that
+    follow are as far from those before as was measured, and never before them.
+    """
 
     run_id: str
     graph: str
@@ -101,13 +104,19 @@ class Timeline:
 
     @property
     def end(self) -> float:
-        """When it was over, or the last that is known of it."""
-        return max(life.end for life in self.lives)
+        """When it was over, or the last that is known of it: now, while it is under way or waits
+        for somebody."""
+        open_until = (work.end for work in self.every() if work.outcome == "waiting")
+        return max(max(life.end for life in self.lives), max(open_until, default=self.start))
 
     @property
     def seconds(self) -> float:
         """How long processes were at it, the times in between left out."""
         return sum(life.seconds for life in self.lives)
+
+    def worked_by(self, at: float) -> float:
+        """For how many seconds processes had been at it, by a time."""
+        return sum(min(life.end, at) - life.start for life in self.lives if life.start < at)
 
     def every(self) -> Iterator[Work]:
         """All pieces of work, as a list would have them."""

@@ -10,8 +10,9 @@ from time import time
 from typing import Any, Final, Literal, cast
 
 from bae.journal.store import Listed, ParkedGate, StoredRun
+from bae.journal.telling.pieces import address
 from bae.journal.telling.provenance import Kept, ValueSource
-from bae.journal.telling.spent import usage_of
+from bae.journal.telling.spent import SUMS, usage_of
 from bae.journal.telling.story import (
     Entry,
     NodeStory,
@@ -22,10 +23,9 @@ from bae.journal.telling.story import (
     is_unset,
     value_in,
 )
+from bae.journal.telling.timeline import Timeline, timeline
 from bae.lm.usage import Usage
 
-_SUMS: Final = ("ChoiceMade", "FillEnded", "LMUsed")
-"""The lines that say what LM calls used; those of single answers are parts of these."""
 _NOTHING_USED: Final = Usage()
 
 
@@ -38,7 +38,8 @@ class ToldField:
       a person; "absent" where the lines say nothing of it.
     - `kept`: whether `value` is the value, as JSON, or why the journal has none.
     - `origin`: where a recalled value stands; `items`: how many a map came to; `seconds`: how long
-      it took; `before`: whether a function was called once for the run, before this field asked.
+      it took, as the timeline has it; `before`: whether a function was called once for the run,
+      before this field asked.
     """
 
     name: str
@@ -106,13 +107,15 @@ class Resumed:
 @dataclass(frozen=True, slots=True)
 class ToldRun:
     """A run as `tell` tells it. `status` is "interrupted" where it was under way and whoever ran
-    it is gone."""
+    it is gone; `seconds` is how long the run lasted, times in which nobody was at it among them:
+    until now, where it is under way or waits."""
 
     run_id: str
     graph: str
     status: Listed
     started: float
     updated: float
+    seconds: float
     parent: str | None
     owner: str | None
     usage: Usage
@@ -128,20 +131,25 @@ class ToldRun:
         return nodes[-1].name if nodes and self.status == "ended" else ""
 
 
-def tell(stored: StoredRun, *, now: float | None = None) -> ToldRun:
-    """Tell a run. `now` is the time at which it is looked at; a damaged line is raised as
-    `bae-journal-damaged`."""
+def tell(stored: StoredRun, *, now: float | None = None, ran: Timeline | None = None) -> ToldRun:
+    """Tell a run. `now` is the time at which it is looked at, `ran` its timeline, where that is
+    there already; a damaged line is raised as `bae-journal-damaged`."""
+    now = time() if now is None else now
+    ran = timeline(stored, now=now) if ran is None else ran
     story, info = Story.of(stored), stored.info
-    telling = _Telling(story)
+    telling = _Telling(story, ran)
+    # A fork has the times of the other run in its lines, in which it was not there yet.
+    lasted = info.lasted(now) if info.parent else ran.end - ran.start
     return ToldRun(
         info.run_id,
         info.graph,
-        "interrupted" if info.is_interrupted(time() if now is None else now) else info.status,
+        ran.status,
         info.started,
         info.updated,
+        lasted,
         info.parent,
         info.owner,
-        Usage.total(usage_of(e.data) for e in story.entries if e.line.kind in _SUMS),
+        Usage.total(usage_of(e.data) for e in story.entries if e.line.kind in SUMS),
         tuple(
             Resumed(entry.line.at, tuple(entry.data.get("changes") or ()))
             for entry in story.entries
@@ -160,8 +168,14 @@ def tell(stored: StoredRun, *, now: float | None = None) -> ToldRun:
 class _Telling:
     """One run while it is told."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, story: Story, ran: Timeline) -> None:
         self._story = story
+        self._took = {
+            (each.kind, each.place): each.seconds
+            for each in ran.every()
+            if each.kind not in ("node", "item", "body")
+        }
+        """How long sources and LM calls took, in all lives of the run."""
         self._fields: dict[tuple[str, str], list[str]] = {}
         """The fields of each class; a loop has many nodes of one."""
 
@@ -174,7 +188,7 @@ class _Telling:
             node.name,
             node.whole,
             tuple(name or "" for name in offered[-1]) if offered else (),
-            None if node.filled is None else float(node.filled.data["seconds"]),
+            self._filled_in(path, node),
             Usage.total(usage_of(entry.data) for entry in hand),
             calls=tuple(_calls(here)),
             fields=tuple(self.field(path, node, name) for name in self._names(path, node.name)),
@@ -183,6 +197,12 @@ class _Telling:
             return told
         data = node.forked.data
         return replace(told, forked_from=data["parent"], changed=tuple(data.get("changed", ())))
+
+    def _filled_in(self, path: str, node: NodeStory) -> float | None:
+        if node.filled is None:
+            return None
+        seconds, place = float(node.filled.data["seconds"]), address(path, node.step, node.name)
+        return self._took.get(("fill", place), seconds)
 
     def _names(self, path: str, cls: str) -> list[str]:
         if (path, cls) not in self._fields:
@@ -225,6 +245,8 @@ class _Telling:
     def _sourced(self, name: str, place: Place, entry: Entry) -> ToldField:
         data = entry.data
         source, seconds = cast(ValueSource, data["source"]), float(data["seconds"] or 0.0)
+        path, step, node, field, _ = place
+        seconds = self._took.get((source, f"{address(path, step, node)}.{field}"), seconds)
         if not data.get("items"):
             return ToldField(name, source, data["by"], "there", *value_in(data), seconds=seconds)
         items = self._story.items.get(place, {})
