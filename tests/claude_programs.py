@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import shutil
 import sys
 import textwrap
@@ -141,6 +142,22 @@ async def calls() -> AsyncIterator[Calls]:
 def living(*, group: int) -> list[int]:
     """The processes of a group that are not dead."""
     return [pid for pid, state, _, of in _processes() if of == group and state not in "ZX"]
+
+
+def dead(*, group: int) -> bool:
+    """Wait until the processes of a group are dead: those that were killed, and are nobody's that
+    could wait for them, take a moment."""
+    for pid in living(group=group):
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if not select.select([process], [], [], BOUND)[0]:
+                return False
+        finally:
+            os.close(process)
+    return living(group=group) == []
 
 
 def children() -> list[int]:

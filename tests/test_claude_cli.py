@@ -26,7 +26,7 @@ from bae.lm import ClaudeCLIBackend, resolve
 from bae.lm.usage import Attempt, metered
 from bae.testing import Cut, Overlong, Provider, Refusal, Stall, Status, WrongSchema
 from bounded import BOUND
-from claude_programs import ROOT, children, living, open_files, real_claude
+from claude_programs import ROOT, children, dead, living, open_files, real_claude
 from http_backends import (
     SHIRT,
     AskBack,
@@ -446,7 +446,7 @@ async def test_a_cancelled_call_leaves_no_process_connection_or_file(
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert living(group=pid) == []
+        assert dead(group=pid)
         assert children() == []
     await provider.disconnected()
     assert open_files() == before

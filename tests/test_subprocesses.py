@@ -14,7 +14,7 @@ import pytest
 
 from bae.lm.subprocesses import KEPT, Ended, TookTooLong, TooMuchOutput, run
 from bounded import BOUND, some_turns
-from claude_programs import CALL, Calls, calls, children, living, open_files, script
+from claude_programs import CALL, Calls, calls, children, dead, living, open_files, script
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
@@ -159,7 +159,7 @@ async def test_a_program_that_will_not_end_is_killed(tmp_path: Path, line: Calls
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert living(group=caller.pid) == []
+    assert dead(group=caller.pid)
 
 
 async def test_a_program_is_asked_to_end_before_it_is_killed(tmp_path: Path, line: Calls) -> None:
@@ -200,7 +200,7 @@ async def test_a_second_cancellation_ends_the_patience_and_still_leaves_nothing(
     async with asyncio.timeout(BOUND):
         with pytest.raises(asyncio.CancelledError):
             await running
-    assert living(group=caller.pid) == []
+    assert dead(group=caller.pid)
     await caller.gone()
 
 
