@@ -204,7 +204,7 @@ class _ToDisplay(logging.Handler):
 
         try:
             self._display.say(f"note: {in_words_of_options(record.getMessage())}")
-        except Exception:
+        except Exception:  # what every handler of `logging` does with its own failures
             self.handleError(record)
 
 

@@ -59,7 +59,7 @@ def jsonable(value: Any) -> Any:
 
     try:
         return to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
-    except Exception:
+    except Exception:  # a serializer of somebody's own, which may raise anything
         return repr(value)
 
 

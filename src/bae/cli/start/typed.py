@@ -40,7 +40,7 @@ class Typed:
         said = plainly(self.said)
         try:
             validated(cls, {name: said})
-        except Exception:
+        except Exception:  # validators may raise anything; what was made of it did fit
             return self.value
         return said
 
@@ -162,11 +162,11 @@ def _is_declared(annotation: Any, said: Any) -> bool:
     except Exception:  # a model has its own settings, and must be given none
         try:
             adapter = TypeAdapter(annotation)
-        except Exception:
+        except Exception:  # a type that Pydantic has no schema for: the field alone can tell
             return True
     try:
         adapter.validate_json(json.dumps(said))
-    except Exception:
+    except Exception:  # it is of another type, or a validator inside it raises
         return False
     return True
 
