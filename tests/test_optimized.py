@@ -97,9 +97,9 @@ async def test_the_optimised_predictor_asks_with_its_instructions_and_examples(
     (request,) = provider.requests
     assert said_in(request) == [
         'Dress for the day\n\n{"context":{"weather":{"sky":"snow"}}}',
-        '{"top":"a parka","layers":4}',
+        '{"top": "a parka", "layers": 4}',
         'Dress for the day\n\n{"context":{"weather":{"sky":"rain"}}}',
-        '{"top":"a raincoat","layers":3}',
+        '{"top": "a raincoat", "layers": 3}',
         'Dress for the day\n\n{"Waking":{"message":"just got up"},'
         '"context":{"weather":{"sky":"clear"}}}',
     ]
@@ -147,7 +147,7 @@ async def test_only_what_was_wrong_is_asked_for_again_and_the_examples_stay(
     second = provider.requests[1]
     assert set((second.schema or {})["properties"]) == {"layers"}
     said = said_in(second)
-    assert said[1] == '{"layers":4}'
+    assert said[1] == '{"layers": 4}'
     assert "layers: Input should be less than or equal to 5" in said[-1]
 
 

@@ -28,7 +28,8 @@ pytestmark = pytest.mark.once
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 MODULES = (
-    *("bae", "bae.journal", "bae.lm", "bae.observers", "bae.otel", "bae.pictures", "bae.testing"),
+    *("bae", "bae.compiler", "bae.evals", "bae.journal", "bae.lm", "bae.observers"),
+    *("bae.optimizer", "bae.otel", "bae.pictures", "bae.testing"),
 )
 RECORDER = ROOT / "tools" / "record_terminal.py"
 

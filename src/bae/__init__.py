@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bae.exceptions import (
+        ArtefactError,
         BaeError,
         BaeLMError,
         BaeParseError,
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LM",
+    "ArtefactError",
     "BaeError",
     "BaeLMError",
     "BaeParseError",

@@ -358,6 +358,33 @@ class ReplayError(JournalError):
         return "\n".join([first, *(f"  {line}" for line in self.diff.splitlines()), *more])
 
 
+class ArtefactError(BaeError):
+    """What was learnt for a node class cannot be used: its file cannot be read, or was made for a
+    class that is another by now.
+
+    `.file` is the file or directory, `.node_type` the class, and `.changes` says what is other than
+    it was, one text for each field or successor.
+    """
+
+    default_code = "bae-artefact-invalid"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str = "",
+        node_type: type[Node] | None = None,
+        changes: Sequence[str] = (),
+        cause: BaseException | None = None,
+        code: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, cause=cause, code=code, fix=fix)
+        self.file = file
+        self.node_type = node_type
+        self.changes = tuple(changes)
+
+
 def describe(error: BaseException) -> str:
     """One line for an exception: its type, and its message where it has one."""
     from pydantic_core import ValidationError

@@ -129,10 +129,17 @@ class Run:
         )
 
     def lm_for(self, plan: NodePlan) -> LM | None:
-        """The LM that is pinned to a node class, or else the run's."""
+        """The LM that is pinned to a node class, asked as the run's would have it, or else the
+        run's. The same one for the same LM: whether two nodes share one is seen by that."""
         if plan.lm is None:
             return self.lm
-        return counted(self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm)
+        own = self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm
+        if hasattr(self.lm, "pinned"):
+            from bae.lm.backend import Backend
+
+            # What another LM calls so may be anything.
+            own = self.lm.pinned(own) if isinstance(self.lm, Backend) else own
+        return counted(own)
 
     def named(self, name: str) -> LM:
         """The LM of a name, the same one for the whole run."""

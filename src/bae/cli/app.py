@@ -90,7 +90,7 @@ def _carried_out(asked: list[str], debug: bool) -> int:
         from bae.cli.refusals import Misuse
 
         tell_error(error)
-        if error.code == "bae-run-owned":
+        if error.code in ("bae-run-owned", "bae-optimizing-elsewhere"):
             return exits.ELSEWHERE
         return exits.MISUSED if isinstance(error, Misuse) else exits.FAILED
     except Exception as error:
@@ -145,13 +145,15 @@ def _code(ending: SystemExit) -> int:
 @cache
 def whole_command() -> Any:
     """The app with its commands, made once; `help.py` has their order."""
-    from bae.cli import check, graph, lm, new, run, runs, version
+    from bae.cli import check, eval, graph, lm, new, optimize, run, runs, version
     from bae.cli.help import make_plain
 
     for name, command, module in (
         ("new", new.new, new),
         ("run", run.run, run),
         ("check", check.check, check),
+        ("eval", eval.evaluate, eval),
+        ("optimize", optimize.optimize, optimize),
         ("version", version.version, version),
     ):
         app.command(name, epilog=getattr(module, "EPILOG", None))(command)

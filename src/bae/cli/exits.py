@@ -12,7 +12,8 @@ MISUSED: Final = 2
 WAITING: Final = 3
 """The run is parked: it waits for somebody's answer."""
 ELSEWHERE: Final = 4
-"""The run is under way in another process, which goes on with it: its result is not here."""
+"""The run, or the optimisation, is under way in another process, which goes on with it: its result
+is not here."""
 HUNG_UP: Final = 129
 """SIGHUP: the terminal was closed."""
 INTERRUPTED: Final = 130

@@ -41,14 +41,20 @@ def load(said: str | None, option: str = "") -> Loaded:
     root = _here()
     if said is None:
         said, root = _configured(option)
-    where, name = _parts(said)
+    module, where, name = load_module(said, root)
     said = said if name else where  # of `app.py:` too
-    if _is_path(where):
-        module = from_file(Path(where).absolute(), where)
-    else:
-        module = from_name(where, root)
     graph, attribute = _graph_in(module, where, name)
     return Loaded(graph, said, module.__name__, attribute)
+
+
+def load_module(said: str, root: Path | None = None) -> tuple[ModuleType, str, str]:
+    """The module of `MODULE[:NAME]`, how it is called there, and the name. It is looked for from
+    this directory, or from `root`."""
+    root = root or _here()
+    where, name = _parts(said)
+    if _is_path(where):
+        return from_file(Path(where).absolute(), where), where, name
+    return from_name(where, root), where, name
 
 
 def is_configured() -> bool:

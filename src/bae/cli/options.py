@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from bae.cli.completing import lm_names, modules, run_ids
+from bae.cli.sane_values import never_empty
 
 Module = Annotated[
     str | None,
@@ -66,6 +67,17 @@ LMName = Annotated[
         autocompletion=lm_names,
         help="The language model, as `local` or `claude-cli:sonnet`; `bae lm list` has them all. "
         "Left out: what BAE_LM names, or else what this machine offers.",
+    ),
+]
+Optimized = Annotated[
+    str | None,
+    typer.Option(
+        "--optimized",
+        metavar="DIR",
+        show_default=False,
+        callback=never_empty,
+        help="Ask with what was learnt: the artefacts that `bae optimize` has written to this "
+        "directory.",
     ),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON, for a script.")]

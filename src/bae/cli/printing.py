@@ -88,7 +88,9 @@ def _hung(line: Text, console: Console, indent: int) -> list[Text]:
     return lines
 
 
-_COMMAND: Final = re.compile(r"(?<![^ ])bae (?:run|runs|check|lm|graph) \S.*?(?=  |$)")
+_COMMAND: Final = re.compile(
+    r"(?<![^ ])bae (?:run|runs|check|eval|optimize|lm|graph) \S.*?(?=  |$)"
+)
 
 
 def tell_error(error: BaeError) -> None:

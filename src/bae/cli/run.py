@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -14,20 +14,20 @@ from bae.cli.options import (
     LMName,
     Module,
     NoAsk,
+    Optimized,
     Quiet,
     Sets,
     id_of_new,
 )
 from bae.cli.running.budgets import BudgetLimits
-
-if TYPE_CHECKING:
-    from bae.graph import Graph
+from bae.cli.sane_values import refuse_both_journals
 
 EPILOG: Final = examples(
     "bae run app.py --lm local",
     "bae run app.py --set 'message=just got up' --set urgent=true",
     'bae run app.py -i \'{"message": "just got up"}\' --json',
     "bae run shop.refunds:graph -i @complaint.json --budget calls=20,cost=0.10",
+    "bae run app.py --lm local --optimized learnt",
 )
 
 Input = Annotated[
@@ -58,10 +58,12 @@ RunId = Annotated[
 
 
 def run(
+    context: typer.Context,
     module: Module = None,
     given: Input = None,
     sets: Sets = None,
     lm: LMName = None,
+    optimized: Optimized = None,
     max_iters: MaxIters = 10,
     journal: JournalFile = None,
     no_journal: NoJournal = False,
@@ -80,27 +82,31 @@ def run(
     from bae.cli.running.budgets import budget_of
 
     limits = budget_of(budget)
+    refuse_both_journals(context, no_journal=no_journal)
+    from bae.cli.improving.taught import lm_taught_by
     from bae.cli.loading import load
     from bae.cli.running.advice import prove
     from bae.cli.running.carrying import RunOptions, carry_out
     from bae.cli.running.commands_to_copy import CommandLine
+    from bae.cli.running.which_journal import journal_for
     from bae.cli.running.which_lm import check_lm
     from bae.cli.start.node import start_node
 
     graph = load(module).graph
     prove(graph, module)
     check_lm(graph, lm, begins=True)
+    model = lm_taught_by(graph, lm, optimized, quiet=quiet)
     example = shlex.join(["bae", "run", *([module] if module else [])])
     start: Any = start_node(graph.start, given, sets or (), ask=not no_ask, said=example)
-    file = None if no_journal else _journal_for(graph, journal)
+    file = None if no_journal else journal_for(graph, journal, "this run cannot be resumed")
     name = run_id if run_id is not None else _new_id()
     carry_out(
         graph,
         name,
         lambda kept, answer: graph.arun(
-            start, lm, max_iters, journal=kept, run_id=name, answer=answer
+            start, model, max_iters, journal=kept, run_id=name, answer=answer
         ),
-        CommandLine(module, file, lm),
+        CommandLine(module, file, lm, optimized),
         RunOptions(limits, as_json, quiet, not no_ask),
     )
 
@@ -109,28 +115,3 @@ def _new_id() -> str:
     from os import urandom
 
     return urandom(12).hex()
-
-
-def _journal_for(graph: Graph[Any, Any], given: str | None) -> str | None:
-    """The file of the journal to keep. The one that nobody asked for is done without, with a note,
-    where it cannot be had."""
-    from bae.cli.journals import file_to_write
-    from bae.cli.printing import note
-
-    if given is not None:
-        return file_to_write(given)
-    errors = [p for p in graph.validate(journal=True) if p.severity == "error"]
-    without = set(graph.validate())
-    why = [f"{p.place}: {p.message}" for p in errors if p not in without]
-    file = ""
-    if not why:
-        try:
-            file = file_to_write(None)
-            with open(file, "ab"):  # SQLite takes an empty file for a new one
-                pass
-        except OSError as error:
-            why = [f"{error.filename or file} cannot be written: {error.strerror}"]
-    if not why:
-        return file
-    note(f"no journal is kept, so this run cannot be resumed: {why[0]}")
-    return None

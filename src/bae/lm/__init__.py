@@ -8,7 +8,7 @@ from bae.lm.usage import Attempt, Restart, Usage, metered, report, tell
 
 if TYPE_CHECKING:
     from bae.lm.anthropic_backend import AnthropicBackend
-    from bae.lm.backend import Answer, Backend, Prompt, Question, Turn
+    from bae.lm.backend import Answer, Backend, Prompt, Question, Shown, Turn
     from bae.lm.claude_cli import ClaudeCLIBackend
     from bae.lm.dspy_backend import DSPyBackend
     from bae.lm.local import LocalBackend
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bae.lm.policies.policy import Policy
     from bae.lm.policies.rate import RateLimit
     from bae.lm.policies.retry import Retry
+    from bae.lm.policies.taught import Lesson, LessonExample, Lessons, Taught
     from bae.lm.policies.timeout import Timeout
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
     from bae.lm.signatures import node_to_signature
@@ -37,6 +38,9 @@ __all__ = [
     "ClaudeCLIBackend",
     "Concurrency",
     "DSPyBackend",
+    "Lesson",
+    "LessonExample",
+    "Lessons",
     "LocalBackend",
     "MemoryCache",
     "OptimizedLM",
@@ -48,6 +52,8 @@ __all__ = [
     "Restart",
     "Retry",
     "SQLiteCache",
+    "Shown",
+    "Taught",
     "Timeout",
     "Turn",
     "Usage",
@@ -68,6 +74,9 @@ _MODULES = {
     "ClaudeCLIBackend": "claude_cli",
     "Concurrency": "policies.concurrency",
     "DSPyBackend": "dspy_backend",
+    "Lesson": "policies.taught",
+    "LessonExample": "policies.taught",
+    "Lessons": "policies.taught",
     "LocalBackend": "local",
     "MemoryCache": "policies.cache_stores",
     "OptimizedLM": "optimized",
@@ -78,6 +87,8 @@ _MODULES = {
     "RateLimit": "policies.rate",
     "Retry": "policies.retry",
     "SQLiteCache": "policies.cache_stores",
+    "Shown": "backend",
+    "Taught": "policies.taught",
     "Timeout": "policies.timeout",
     "Turn": "backend",
     "node_to_signature": "signatures",

@@ -211,7 +211,7 @@ class AnthropicBackend(Backend):
         request: dict[str, Any] = {
             "model": self.model,
             "max_tokens": self.max_tokens,
-            "messages": prompt.messages(),
+            "messages": self._messages(prompt),
         }
         cached: dict[str, Any] = {"cache_control": {"type": "ephemeral"}} if self.cache else {}
         if prompt.system:
@@ -235,6 +235,15 @@ class AnthropicBackend(Backend):
         if body:
             request["extra_body"] = body
         return request
+
+    def _messages(self, prompt: Prompt) -> list[dict[str, Any]]:
+        said: list[dict[str, Any]] = [*prompt.messages()]
+        if self.cache and prompt.examples:
+            # Up to here, all questions of this kind begin alike.
+            last = said[2 * len(prompt.examples) - 1]
+            text = {"type": "text", "text": last["content"]}
+            last["content"] = [{**text, "cache_control": {"type": "ephemeral"}}]
+        return said
 
     def _fitting(self, schema: Mapping[str, Any]) -> Schema | None:
         """The schema for the channel for structured output, or None where a tool takes it."""

@@ -100,7 +100,7 @@ async def choose(
     if len(types) == 1:
         return types[0], None
     names = names_of(types)
-    at_once = _fillable_at_once(backend, types, fillable)
+    at_once = filled_at_once(backend, types, fillable, source)
     tried: list[Attempt] = []
     turns: tuple[Turn, ...] = ()
     for number in count(1):
@@ -136,8 +136,11 @@ async def choose(
     raise AssertionError  # the loop ends in a return or a raise
 
 
-def _fillable_at_once(
-    backend: Backend, types: Sequence[Chosen], fillable: Sequence[type[Node]]
+def filled_at_once(
+    backend: Backend,
+    types: Sequence[Chosen],
+    fillable: Sequence[type[Node]],
+    source: Node | None,
 ) -> tuple[type[Node], ...]:
     """The types whose fields can be asked for together with the choice: nothing that the model is
     to see has to be looked up for them first, and there is something to ask for."""
@@ -148,7 +151,7 @@ def _fillable_at_once(
         return ()
     return tuple(
         cls
-        for cls in fillable
+        for cls in backend.at_once(source, fillable)
         if cls in types and asked_fields(cls) and not plan_of(cls, strict=True).context
     )
 

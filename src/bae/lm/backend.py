@@ -14,6 +14,7 @@ from bae.lm import asking
 from bae.lm.usage import Usage
 
 if TYPE_CHECKING:
+    from bae.lm.protocol import LM
     from bae.node import Node
 
 N = TypeVar("N", bound="Node")
@@ -49,13 +50,22 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """An example that the model is shown before the question: what was asked, and the answer."""
+
+    asked: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """One question to a model. Equal input gives an equal prompt.
 
     `system` is the same for every question. `text` is the instruction and, as JSON, what is
     known. `schema` is the JSON schema of the answer, always an object; send it by the provider's
     channel for structured output. `name` is a name for the schema that every provider takes.
-    `turns` are the wrong answers so far.
+    `turns` are the wrong answers so far. `examples` are other questions with their answers, for
+    the model to learn from; `messages` and `flat` have them.
     """
 
     system: str
@@ -64,10 +74,16 @@ class Prompt:
     name: str
     question: Question = field(compare=False)
     turns: tuple[Turn, ...] = ()
+    examples: tuple[Shown, ...] = ()
 
     def messages(self) -> list[dict[str, str]]:
-        """The conversation without the system part: user, and assistant and user by turns."""
-        said = [{"role": "user", "content": self.text}]
+        """The conversation without the system part: user and assistant for each example, user for
+        the question, and assistant and user by turns."""
+        said: list[dict[str, str]] = []
+        for example in self.examples:
+            said.append({"role": "user", "content": example.asked})
+            said.append({"role": "assistant", "content": example.answer})
+        said.append({"role": "user", "content": self.text})
         for turn in self.turns:
             # Providers refuse an empty message.
             said.append({"role": "assistant", "content": turn.answer or "(no answer)"})
@@ -76,7 +92,11 @@ class Prompt:
 
     def flat(self) -> str:
         """The conversation as one text, for models that take no turns."""
-        parts = [self.text]
+        parts = [
+            f"For example, when asked:\n{each.asked}\n\nthe answer is:\n{each.answer}"
+            for each in self.examples
+        ]
+        parts.append(f"Now you are asked:\n{self.text}" if parts else self.text)
         for turn in self.turns:
             parts.append(f"Your answer was:\n{turn.answer or '(no answer)'}")
             parts.append(turn.correction)
@@ -174,6 +194,16 @@ class Backend(ABC):
         from bae.lm.prices import cost_of
 
         return cost_of(self.model, usage) if self.model and not self.free else 0.0
+
+    def at_once(self, source: Node | None, fillable: Sequence[type[Node]]) -> Sequence[type[Node]]:
+        """Those of `fillable` that may be filled by the very answer that chooses where to go on
+        from `source`: all of them here, and fewer where some are asked for in another way."""
+        return fillable
+
+    def pinned(self, lm: LM) -> LM:
+        """The LM that is pinned to a node, as it is asked in a run of this one: `lm` itself here,
+        and `lm` with what was learnt where this asks with that. The same object each time."""
+        return lm
 
     async def reject(self, prompt: Prompt) -> None:  # noqa: B027  most have nothing to forget
         """Learn that the answer to this prompt was not valid: a cache forgets it."""

@@ -18,7 +18,7 @@ from bae.exceptions import faults
 from bae.lm.dspy_messages import by_messages
 from bae.lm.dspy_package import load_dspy
 from bae.lm.dspy_schemas import channel
-from bae.lm.prompts import SYSTEM
+from bae.lm.prompts import SYSTEM, text_of_answer
 from bae.lm.schemas import fill_schema
 from bae.lm.signatures import OWN, is_known, model_name
 from bae.node import Node
@@ -105,12 +105,12 @@ class JSONSchemaAdapter(_dspy.Adapter):
         """An answer as the model is to give it: the outputs that are there, as JSON."""
         fields = signature.output_fields
         given = {n: f for n, f in fields.items() if outputs.get(n) is not None}
-        return _json({model_name(n, f): _jsonable(outputs[n]) for n, f in given.items()})
+        return text_of_answer({model_name(n, f): _jsonable(outputs[n]) for n, f in given.items()})
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
         """The outputs in an answer, as their types have them."""
         try:
-            made = _answer_class(signature).model_validate_json(completion)
+            made = answer_class(signature).model_validate_json(completion)
         except ValidationError as error:
             raise _dspy.AdapterParseError(
                 adapter_name=type(self).__name__,
@@ -149,7 +149,7 @@ class JSONSchemaAdapter(_dspy.Adapter):
 
     def schema(self, signature: Any) -> Mapping[str, Any]:
         """The JSON schema of the outputs."""
-        cls = _answer_class(signature)
+        cls = answer_class(signature)
         return fill_schema(cls, tuple(cls.__pydantic_fields__))
 
     def heard(self, response: Any) -> None:
@@ -262,7 +262,7 @@ class _Asked:
 
 # Signatures are made anew by whoever changes them, and old ones are not asked by again.
 @lru_cache(maxsize=1024)
-def _answer_class(signature: Any) -> type[Node]:
+def answer_class(signature: Any) -> type[Node]:
     """The outputs of a signature as a class, by the names a model knows them by."""
     fields: dict[str, Any] = {}
     for name, info in signature.output_fields.items():

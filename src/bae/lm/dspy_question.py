@@ -43,8 +43,12 @@ class OneQuestion(JSONSchemaAdapter):
     def format(
         self, signature: Any, demos: list[Any], inputs: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """The messages, and the wrong answers so far with what was wrong with them."""
-        return [*super().format(signature, demos, inputs), *self._prompt.messages()[1:]]
+        """The messages, with the examples of the prompt before, and the wrong answers so far, with
+        what was wrong with them, after."""
+        system, *asked = super().format(signature, demos, inputs)
+        said = self._prompt.messages()
+        question = 2 * len(self._prompt.examples)  # two messages for each
+        return [system, *said[:question], *asked, *said[question + 1 :]]
 
     def format_system_message(self, signature: Any) -> str:
         """What the prompt begins with."""

@@ -188,6 +188,7 @@ class LocalBackend(Backend):
             context=context,
             shortest=shortest_answer(schemas[0]) // _MOST_CHARACTERS + 1,
             timeout=self.timeout,
+            examples=len(prompt.examples),
             hear=lambda piece: _on(loop, here, piece),
         )
         heard = await self.shared.answer(call)
@@ -217,6 +218,10 @@ class LocalBackend(Backend):
             f"{_outlined(json.dumps(prompt.schema, ensure_ascii=False))}"
         )
         first, *rest = prompt.messages()
+        if prompt.examples:
+            # Before the examples, which are of that form: a small model follows what it has read
+            # last, and what comes before the question need not be read again for the next one.
+            return [{"role": "system", "content": f"{prompt.system}\n\n{told}"}, first, *rest]
         asked = {**first, "content": f"{first['content']}\n\n{told}"}
         return [{"role": "system", "content": prompt.system}, asked, *rest]
 

@@ -37,6 +37,7 @@ class Call:
     shortest: int
     timeout: float
     hear: Callable[[str], None]
+    examples: int = 0
     stopped: bool = False
     future: Future[Heard] = field(default_factory=Future[Heard])
 
@@ -161,13 +162,15 @@ class _Listening:
         return status_error(self.call.who, int(told.get("code", 500)), str(told.get("message")))
 
     def _too_long(self, tokens: int, context: int) -> BaeLMError:
-        least = self.call.shortest
+        least, shown = self.call.shortest, self.call.examples
+        beginning = f"with its {shown} example{'s' * (shown > 1)} " if shown else ""
         return BaeLMError(
-            f"{self.call.who}: the prompt has {tokens} tokens and the shortest answer about "
-            f"{least}, which is more than the {context} of the context",
+            f"{self.call.who}: the prompt {beginning}has {tokens} tokens and the shortest answer "
+            f"about {least}, which is more than the {context} of the context",
             code="bae-lm-context-exceeded",
-            fix="let the node see less, ask for less, or give more room with "
-            "LocalBackend(context=…), as far as the model was trained for",
+            fix=f"{'show fewer or shorter examples, ' if shown else ''}let the node see less, ask "
+            "for less, or give more room with LocalBackend(context=…), as far as the model was "
+            "trained for",
         )
 
 

@@ -41,10 +41,10 @@ def fill_prompt(
     """Ask for some fields of a node."""
     known = {} if source is None else {type(source).__name__: seen_of(source)}
     if resolved:
-        known["context"] = _context_of(target, resolved)
+        known["context"] = context_of(target, resolved)
     return Prompt(
         system=SYSTEM,
-        text=_text(instruction, known),
+        text=text_of_question(instruction, known),
         schema=fill_schema(target, fields),
         name=re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
         question=Question(
@@ -71,15 +71,13 @@ def choice_prompt(
         known[type(source).__name__] = seen_of(source)
     if context is not None:
         known["context"] = _jsonable(context, "the context of a choice")
-    instruction = [CHOOSE_AND_MAKE if fillable else CHOOSE]
-    if NoneType in names.values():
-        instruction.append(OR_STOP)
+    instruction = choice_instruction(tuple(names.values()), make=bool(fillable))
     options = {
         name: cast("type[Node]", cls) if cls in fillable else None for name, cls in names.items()
     }
     return Prompt(
         system=SYSTEM,
-        text=_text(" ".join(instruction), known),
+        text=text_of_question(instruction, known),
         schema=route_schema(options),
         name="Choice",
         question=Question(
@@ -90,6 +88,33 @@ def choice_prompt(
         ),
         turns=turns,
     )
+
+
+def choice_instruction(types: Sequence[type[Node] | type[None]], *, make: bool = False) -> str:
+    """What a model is told that is to choose among `types`, and to `make` the chosen one too."""
+    told = CHOOSE_AND_MAKE if make else CHOOSE
+    return f"{told} {OR_STOP}" if NoneType in types else told
+
+
+def text_of_question(instruction: str, known: Mapping[str, Any]) -> str:
+    """The text of a question: the instruction, and what is known, as JSON values, after it."""
+    return f"{instruction}\n\n{text_of_json(known)}" if known else instruction
+
+
+def text_of_answer(value: Any) -> str:
+    """A JSON value as models write one, with spaces: a small model that is shown another form does
+    worse at what stands in it."""
+    return _sendable(json.dumps(value, ensure_ascii=False))
+
+
+def text_of_json(value: Any) -> str:
+    """A JSON value as it stands in a prompt."""
+    return _sendable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _sendable(said: str) -> str:
+    # Half a character is no text that can be sent, but in JSON its escape is.
+    return said.encode("utf-8", "backslashreplace").decode()
 
 
 def names_of(types: Sequence[type[Node] | type[None]]) -> dict[str, type[Node] | type[None]]:
@@ -109,7 +134,8 @@ def seen_of(node: Node) -> Any:
     return _seen(type(node), node, shown_fields(type(node)))
 
 
-def _context_of(cls: type[Node], resolved: Mapping[str, Any]) -> dict[str, Any]:
+def context_of(cls: type[Node], resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model sees, as JSON, of the values that were looked up for a node to be filled."""
     names = shown_fields(cls) & resolved.keys()
     if cls.__pydantic_decorators__.model_serializers:  # says the whole node, which is not there yet
         values = {n: resolved[n] for n in resolved if n in names}
@@ -185,12 +211,3 @@ def _older(value: Any) -> Any:
     if isinstance(value, deque):
         return list(cast("deque[Any]", value))
     raise TypeError(f"{type(value).__name__} has no JSON")
-
-
-def _text(instruction: str, known: Mapping[str, Any]) -> str:
-    if not known:
-        return instruction
-    said = json.dumps(known, ensure_ascii=False, separators=(",", ":"))
-    # Half a character is no text that can be sent, but in JSON its escape is.
-    said = said.encode("utf-8", "backslashreplace").decode()
-    return f"{instruction}\n\n{said}"

@@ -1,9 +1,10 @@
-"""`--budget calls=20,tokens=50000,cost=0.10,seconds=60`: what a run may spend."""
+"""`--budget calls=20,tokens=50000,cost=0.10,seconds=60`: what a run may spend, or work of many
+runs."""
 
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,16 +13,19 @@ if TYPE_CHECKING:
 
 LIMITS: Final = ("calls", "tokens", "cost", "seconds")
 
-BudgetLimits = Annotated[
-    str | None,
-    typer.Option(
+
+def budget_option(what: str) -> Any:
+    """The option, as a command has it for what it does: `the run`."""
+    return typer.Option(
         "--budget",
         metavar="LIMITS",
         show_default=False,
-        help="What the run may spend, as `calls=20,cost=0.10`: `calls` of the language model, "
+        help=f"What {what} may spend, as `calls=20,cost=0.10`: `calls` of the language model, "
         "`tokens` in and out, `cost` in US dollars, `seconds` on the clock.",
-    ),
-]
+    )
+
+
+BudgetLimits = Annotated[str | None, budget_option("the run")]
 
 
 def budget_of(said: str | None) -> Budget | None:

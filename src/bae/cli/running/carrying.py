@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import typer
 
@@ -25,7 +25,6 @@ from bae.cli.running.signals import Interruption
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bae.cli.live import Display
     from bae.graph import Graph
     from bae.journal.store import Journal, StoredRun
     from bae.lm.policies.budget import Budget
@@ -109,7 +108,7 @@ async def _carried_out(
     async with AsyncExitStack() as opened:
         journal = await _opened(opened, said.journal)
         with ExitStack() as around:
-            around.enter_context(_logged_to(display))
+            around.enter_context(logged_to(display))
             around.enter_context(display)
             around.enter_context(Suspension(display))
             around.enter_context(observing(outcome.seen.observe, patience=PATIENCE))
@@ -122,7 +121,7 @@ async def _carried_out(
 
                 answer = AtTerminal(display)
             # A task of its own, so that a signal cancels the run and not what closes things here.
-            task = asyncio.ensure_future(guarded(going(journal, answer)))
+            task = asyncio.ensure_future(guarded(lambda: going(journal, answer)))
             stops.watch(task, options.budget, interruption)
             interruption.cancels(task, stopping)
             try:
@@ -191,10 +190,18 @@ def _say_stopping(console: Console) -> None:
     console.print(Text("stopping: what is open is being closed; Ctrl-C again ends it at once"))
 
 
+class Saying(Protocol):
+    """A display that lines can be printed beside."""
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        ...
+
+
 class _ToDisplay(logging.Handler):
     """Shows what bae logs above the display, which would be torn by anything else."""
 
-    def __init__(self, display: Display) -> None:
+    def __init__(self, display: Saying) -> None:
         super().__init__(logging.WARNING)
         self._display = display
 
@@ -209,7 +216,7 @@ class _ToDisplay(logging.Handler):
 
 
 @contextmanager
-def _logged_to(display: Display) -> Generator[None]:
+def logged_to(display: Saying) -> Generator[None]:
     """Have what bae logs shown, unless the program has set up logging itself."""
     log = logging.getLogger("bae")
     if log.hasHandlers():

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class CommandLine:
     """What the command line named: the module, None where pyproject.toml says it, the journal, None
-    where none is kept, and the language model, None where it is left to the machine."""
+    where none is kept, the language model, None where it is left to the machine, and the directory
+    of what it is taught by, None where it is not."""
 
     module: str | None
     journal: str | None
     lm: str | None = None
+    optimized: str | None = None
 
     def resume(self, run_id: str, *more: str) -> str:
         """The command that goes on with a run."""
@@ -41,7 +43,7 @@ class CommandLine:
 
     def show(self, run_id: str) -> str:
         """The command that tells what happened in a run, for which no module is needed."""
-        return replace(self, module=None, lm=None)._line("show", [short(run_id)])
+        return replace(self, module=None, lm=None, optimized=None)._line("show", [short(run_id)])
 
     def _line(self, command: str, given: list[str], *more: str) -> str:
         from bae.cli.journals import default
@@ -51,6 +53,8 @@ class CommandLine:
         line = ["bae", "runs", command, *([] if last else given), *more]
         if self.lm is not None:
             line += ["--lm", self.lm]
+        if self.optimized is not None:
+            line += ["--optimized", self.optimized]
         if self.module is not None:
             line += ["-m", self.module]
         if self.journal is not None and Path(self.journal) != default():

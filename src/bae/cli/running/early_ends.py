@@ -41,10 +41,11 @@ def run_loop(main: Coroutine[Any, Any, T], escaped: Callable[[BaseException], ob
                 escaped(error)
 
 
-async def guarded(run: Awaitable[T]) -> T:
-    """What a run comes to; an error where its code ends it."""
+async def guarded(begin: Callable[[], Awaitable[T]]) -> T:
+    """What a run comes to; an error where its code ends it. It is begun here, so that one that is
+    cancelled before its first step is never made."""
     try:
-        return await run
+        return await begin()
     except (SystemExit, KeyboardInterrupt) as error:
         raise ended_itself(error) from error
 

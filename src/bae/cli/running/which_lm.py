@@ -41,6 +41,21 @@ def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False)
             raise
 
 
+def made_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = False) -> LM:
+    """The LM of a name that `check_lm` has passed; without one, that of runs which are given none,
+    and where nobody has named that either a note says which it is."""
+    if named is not None:
+        return shared(named)
+    found = chosen().name
+    if not found:
+        return default(graph.needs_lm or "it is to be asked")
+    if not quiet and not os.environ.get(VARIABLE, "").strip():
+        from bae.cli.printing import note
+
+        note(f"using {found}: --lm names another")
+    return shared(found)
+
+
 def lm_for(graph: Graph[Any, Any], stored: StoredRun, named: str | None) -> LM | str | None:
     """The LM for a run that goes on: the one that is named, or one that is found when the run asks
     for it, and that says so where another one has answered before."""

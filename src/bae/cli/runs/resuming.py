@@ -1,10 +1,9 @@
 """`bae runs resume`, `fork` and `answer`: runs of a journal that go on.
-`running/carrying.py` carries them out, as it does for `bae run`."""
+`going_on.py` goes on with them, as `bae run` begins them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -16,18 +15,13 @@ from bae.cli.options import (
     LMName,
     NoAsk,
     OfModule,
+    Optimized,
     Quiet,
     Secrets,
     Sets,
     id_of_new,
 )
 from bae.cli.running.budgets import BudgetLimits
-
-if TYPE_CHECKING:
-    from bae.cli.running.carrying import RunOptions
-    from bae.cli.running.commands_to_copy import CommandLine
-    from bae.graph import Graph
-    from bae.journal.store import StoredRun
 
 RESUME_EPILOG: Final = examples(
     "bae runs resume -m app.py",
@@ -80,6 +74,7 @@ def resume(
     journal: JournalFile = None,
     sets: Secrets = None,
     lm: LMName = None,
+    optimized: Optimized = None,
     max_iters: MoreIters = None,
     budget: BudgetLimits = None,
     as_json: AsJSON = False,
@@ -95,16 +90,20 @@ def resume(
     from bae.cli.running.budgets import budget_of
 
     limits = budget_of(budget)
+    from bae.cli.improving.taught import check_optimized
     from bae.cli.loading import load
     from bae.cli.running.carrying import RunOptions
     from bae.cli.running.which_lm import check_lm
+    from bae.cli.runs.going_on import go_on, said_as
     from bae.cli.runs.parked import read_meant
 
     options = RunOptions(limits, as_json, quiet, not no_ask, resumes=True)
     graph = load(module, "-m").graph
     check_lm(graph, lm)
+    check_optimized(graph, optimized)
     stored = asyncio.run(read_meant(journal, run))
-    _go_on(graph, stored, module, journal, sets or (), lm, max_iters, options)
+    said = said_as(module, journal, lm, optimized)
+    go_on(graph, stored, said, sets or (), max_iters, options)
 
 
 def fork(
@@ -128,6 +127,7 @@ def fork(
     ] = None,
     no_run: NoRun = False,
     lm: LMName = None,
+    optimized: Optimized = None,
     max_iters: MoreIters = None,
     budget: BudgetLimits = None,
     as_json: AsJSON = False,
@@ -144,21 +144,25 @@ def fork(
     from bae.cli.running.budgets import budget_of
 
     limits = budget_of(budget)
+    from bae.cli.improving.taught import check_optimized
     from bae.cli.loading import load
     from bae.cli.printing import note, out, print_json
     from bae.cli.running.carrying import RunOptions
     from bae.cli.running.which_lm import check_lm
     from bae.cli.runs.forks import make_fork
+    from bae.cli.runs.going_on import go_on, said_as
 
     options = RunOptions(limits, as_json, quiet, not no_ask, resumes=True)
     graph = load(module, "-m").graph
     check_lm(graph, lm)
+    check_optimized(graph, optimized)
+    said = said_as(module, journal, lm, optimized)
     stored = asyncio.run(make_fork(graph, journal, run, at, new_id, sets or ()))
     info = stored.info
     if not no_run:
         if not quiet:
             note(f"{info.run_id} is {info.parent} up to step {at}")
-        _go_on(graph, stored, module, journal, (), lm, max_iters, options)
+        go_on(graph, stored, said, (), max_iters, options)
     elif as_json:
         print_json({"run_id": info.run_id, "parent": info.parent, "at": at})
     else:
@@ -166,7 +170,7 @@ def fork(
 
         out().print(Text(info.run_id))
         if not quiet:
-            note(f"go on with: {_said(module, journal, lm).resume(info.run_id)}")
+            note(f"go on with: {said.resume(info.run_id)}")
 
 
 def answer(
@@ -195,6 +199,7 @@ def answer(
     journal: JournalFile = None,
     no_run: NoRun = False,
     lm: LMName = None,
+    optimized: Optimized = None,
     max_iters: MoreIters = None,
     budget: BudgetLimits = None,
     as_json: AsJSON = False,
@@ -211,17 +216,20 @@ def answer(
     from bae.cli.running.budgets import budget_of
 
     limits = budget_of(budget)
+    from bae.cli.improving.taught import check_optimized
     from bae.cli.loading import load
     from bae.cli.printing import note, print_json
     from bae.cli.running.carrying import RunOptions, carry_out
-    from bae.cli.running.which_lm import check_lm, lm_for
+    from bae.cli.running.which_lm import check_lm
+    from bae.cli.runs.going_on import kept_in, model_for, said_as
     from bae.cli.runs.parked import meant_by, read_meant, reply_to, store_answer
     from bae.exceptions import BaeError
 
-    said = _said(module, journal, lm)
+    said = said_as(module, journal, lm, optimized)
     graph = load(module, "-m").graph
     try:
         check_lm(graph, lm)
+        check_optimized(graph, optimized)
     except BaeError as error:
         error.add_note("no answer is stored: the run still waits for it")
         raise
@@ -232,7 +240,7 @@ def answer(
     if no_run:
         asyncio.run(store_answer(graph, info.run_id, asked, reply, journal))
     if not no_run:
-        model = lm_for(graph, stored, lm)
+        model = model_for(graph, stored, said, quiet=quiet)
         carry_out(
             graph,
             info.run_id,
@@ -242,7 +250,7 @@ def answer(
                 reply,
                 model,
                 max_iters,
-                journal=_kept(kept),
+                journal=kept_in(kept),
                 answer=answerer,
             ),
             said,
@@ -252,46 +260,3 @@ def answer(
         print_json({"run_id": info.run_id, "gate": asked.address, "answered": True})
     elif not quiet:
         note(f"{asked.place} is answered; go on with: {said.resume(info.run_id)}")
-
-
-def _go_on(
-    graph: Graph[Any, Any],
-    stored: StoredRun,
-    module: str | None,
-    journal: str | None,
-    sets: Sequence[str],
-    lm: str | None,
-    max_iters: int | None,
-    options: RunOptions,
-) -> None:
-    from dataclasses import replace
-
-    from bae.cli.running.carrying import carry_out
-    from bae.cli.running.which_lm import lm_for
-    from bae.cli.runs.withheld import withheld
-
-    info = stored.info
-    over = info.status == "ended"  # what it needs is there, then
-    given = {} if over and not sets else withheld(graph, stored, sets, ask=options.ask)
-    model = lm_for(graph, stored, lm)
-    carry_out(
-        graph,
-        info.run_id,
-        lambda kept, answerer: graph.resume(
-            info.run_id, model, max_iters, journal=_kept(kept), answer=answerer, given=given
-        ),
-        _said(module, journal, lm),
-        replace(options, ended_before=over),
-    )
-
-
-def _said(module: str | None, journal: str | None, lm: str | None) -> CommandLine:
-    from bae.cli.journals import file_to_read
-    from bae.cli.running.commands_to_copy import CommandLine
-
-    return CommandLine(module, file_to_read(journal), lm)
-
-
-def _kept(journal: Any) -> Any:
-    assert journal is not None, "a run that goes on has a journal"
-    return journal

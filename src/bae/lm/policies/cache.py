@@ -136,29 +136,31 @@ class Cached(Policy):
 
 def cache_key(backend: Backend, prompt: Prompt) -> str:
     """What a prompt to a backend is known by: the same for equal prompts, models and settings."""
-    backend = innermost(backend)
+    asked = innermost(backend)
     try:
         parts: dict[str, Any] = {
             "version": VERSION,
-            "by": type(backend).__qualname__,
-            "model": backend.model,
-            "settings": backend.settings,
+            "by": type(asked).__qualname__,
+            "model": asked.model,
+            "settings": backend.settings,  # as policies around it say them
             "system": prompt.system,
             "text": prompt.text,
             "turns": [[turn.answer, turn.correction] for turn in prompt.turns],
             "schema": prompt.schema,
         }
+        if prompt.examples:
+            parts["examples"] = [[each.asked, each.answer] for each in prompt.examples]
         if prompt.question.method:
             parts["method"] = prompt.question.method
         text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise BaeLMError(
-            f"the settings of {type(backend).__name__}, or a schema, are no JSON, so its answers"
+            f"the settings of {type(asked).__name__}, or a schema, are no JSON, so its answers"
             " cannot be cached",
             code="bae-lm-cache-key",
             sent=False,
             cause=error,
-            fix=f"have {type(backend).__name__}.settings return JSON values alone",
+            fix=f"have {type(asked).__name__}.settings return JSON values alone",
         ) from error
     return sha256(text.encode()).hexdigest()
 

@@ -19,6 +19,8 @@ def estimated_tokens(prompt: Prompt) -> int:
     size = _size(prompt.system) + _size(prompt.text) + _schema_size(prompt.schema)
     for turn in prompt.turns:
         size += _size(turn.answer) + _size(turn.correction)
+    for example in prompt.examples:
+        size += _size(example.asked) + _size(example.answer)
     return max(1, size // BYTES_PER_TOKEN)
 
 

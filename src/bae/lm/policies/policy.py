@@ -4,7 +4,7 @@ is asked through `foreign.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bae.lm.backend import Answer, Backend, Prompt
@@ -96,6 +96,15 @@ class Policy(Backend):
     def least_cost(self, usage: Usage) -> float | None:
         """What a request costs at least; None where its cost will not be known."""
         return self.inner.least_cost(usage)
+
+    def at_once(self, source: Node | None, fillable: Sequence[type[Node]]) -> Sequence[type[Node]]:
+        """Those of `fillable` that may be filled by the very answer that chooses."""
+        return self.inner.at_once(source, fillable)
+
+    def pinned(self, lm: LM) -> LM:
+        """The LM that is pinned to a node, as what is inside would have it asked. A policy is for
+        the LM that it is around alone."""
+        return self.inner.pinned(lm)
 
     async def reject(self, prompt: Prompt) -> None:
         """Pass on that the answer to this prompt was not valid."""

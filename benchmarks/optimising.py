@@ -1,0 +1,339 @@
+"""Whether a graph gets better from its own runs: the support tickets of examples/triage.py, from
+the first run to the last, offline.
+
+    python -m benchmarks.optimising
+
+A scripted teacher, which knows the answers, runs the graph on three quarters of the tickets, and
+slips now and then; a person mends those runs by forking them. From that journal the small model
+that comes with bae learns. Then it runs tickets that nothing was learnt or decided by, without and
+with what it has learnt. It prints the tables that docs/optimise.md carries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any
+
+from bae import GraphResult
+from bae.evals import Case, Evaluation, Row, evaluate, load_cases
+from bae.journal import Journal, SQLiteJournal
+from bae.lm import Answer, Backend, LocalBackend, Prompt
+from bae.optimizer import (
+    Comparison,
+    NodePredictor,
+    aoptimize_node,
+    compare,
+    every_node,
+    examples_from,
+    fresh_predictor,
+    save_optimized,
+    split,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+TICKETS = ROOT / "examples" / "triage_data" / "cases.jsonl"
+UNSEEN = ROOT / "examples" / "triage_data" / "unseen.jsonl"
+"""Tickets to evaluate on. Nothing about the example or this measurement was decided by them: once
+something is, they have to be replaced by others."""
+PAGE = ROOT / "docs" / "optimise.md"
+BEGIN = "<!-- figures: begin, written by python -m benchmarks.optimising --write -->"
+END = "<!-- figures: end -->"
+SEEN = 90
+"""How many tickets become runs to learn from. By the others the example was tried out while it was
+written, so they are neither learnt from nor evaluated on."""
+SLIPS = 12
+"""Every so many runs the teacher is wrong, and a person mends it."""
+HELD_OUT = 0.4
+SHOWN = 4
+"""Examples that the model is shown: with eight it did worse in trials."""
+
+
+def load_triage() -> ModuleType:
+    """The example, from its file."""
+    if "triage" not in sys.modules:
+        spec = spec_from_file_location("triage", ROOT / "examples" / "triage.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules["triage"] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules["triage"]
+
+
+class Teacher(Backend):
+    """A model that knows the answers to these tickets, and nothing else. Of the tickets in `slips`
+    it does not know what they are about."""
+
+    model = "teacher"
+    free = True
+
+    def __init__(self, cases: Sequence[Case], slips: Sequence[Case] = ()) -> None:
+        super().__init__()
+        self._answers = {text_of(case): case for case in cases}
+        self._slips = {text_of(case) for case in slips}
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Look the ticket up by its text, which the prompt has as JSON after the instruction."""
+        text = json.loads(prompt.text.partition("\n\n")[2])["Ticket"]["text"]
+        case = self._answers[text]
+        fields = dict(case.expected or {})
+        if text in self._slips:
+            fields["item"] = "account"
+        if prompt.question.target is not None:
+            return Answer(value=fields)
+        chosen: dict[str, Any] = {"choice": case.expected_type}
+        if prompt.question.fillable:  # the choice and the fields in one answer
+            return Answer(value={"answer": {**chosen, "fields": fields}})
+        return Answer(value=chosen)
+
+
+def text_of(case: Case) -> str:
+    """What the customer wrote."""
+    assert isinstance(case.inputs, Mapping)
+    return str(case.inputs["text"])
+
+
+@dataclass
+class Measured:
+    """All that one round of learning came to."""
+
+    runs: int = 0
+    corrected: int = 0
+    examples: tuple[int, int] = (0, 0)
+    """To learn from, and held out."""
+    comparisons: list[Comparison] = field(default_factory=list[Comparison])
+    written: list[Path] = field(default_factory=list[Path])
+    evaluation: Evaluation | None = None
+    last: GraphResult[Any] | None = None
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+
+async def collect(journal: Journal, cases: Sequence[Case], slip: int = SLIPS) -> tuple[int, int]:
+    """Have the teacher run the tickets into a journal, and mend what it got wrong, as a person
+    would: fork the run with the right value. Answers how many were run, and how many mended."""
+    graph = load_triage().graph
+    slips = cases[slip - 1 :: slip]
+    teacher = Teacher(cases, slips)
+    for case in cases:
+        assert isinstance(case.inputs, Mapping)
+        await graph.arun(graph.start(**case.inputs), teacher, journal=journal, run_id=case.name)
+    for case in slips:
+        assert case.expected is not None
+        mended = await graph.fork(
+            case.name,
+            at=1,
+            journal=journal,
+            new_id=f"{case.name}-mended",
+            item=case.expected["item"],
+        )
+        await graph.resume(mended, teacher, journal=journal)
+    return len(cases), len(slips)
+
+
+async def learn(
+    journal: Journal,
+    folder: Path,
+    lm: Backend,
+    teacher: Backend,
+    found: Measured,
+    *,
+    seed: int = 0,
+    nodes: Sequence[str] = (),
+    part: float = HELD_OUT,
+    force: bool = False,
+) -> None:
+    """Learn from the runs of a journal, node by node, and keep what is better on the `part` of the
+    runs that was held out, or all of it by `force`. It is what `bae optimize` does."""
+    graph = load_triage().graph
+    train, held_out = split(await examples_from(journal, graph), part, seed)
+    found.examples = len(train), len(held_out)
+    for cls in (each for each in every_node(graph) if not nodes or each.__name__ in nodes):
+        learnt: NodePredictor = await aoptimize_node(
+            cls,
+            train,
+            lm=lm,
+            teacher=teacher,
+            seed=seed,
+            calls=folder / "calls.db",
+            max_bootstrapped_demos=SHOWN,
+            max_labeled_demos=SHOWN,
+        )
+        compared = await compare(
+            cls, learnt, held_out, lm=lm, calls=folder / "calls.db", concurrency=2, graph=graph
+        )
+        found.comparisons += compared
+        for each in compared:
+            print(f"  {each}", file=sys.stderr)
+            if not each.better and not force:  # as it was before
+                setattr(learnt, each.part, getattr(fresh_predictor(cls), each.part))
+        found.written += save_optimized({cls: learnt}, folder / "learnt", among=graph)
+
+
+async def measure(
+    folder: Path,
+    known: Sequence[Case],
+    new: Sequence[Case],
+    **options: Any,
+) -> Measured:
+    """Go the whole way: have `known` tickets run and learnt from, evaluate on `new` ones, load what
+    was learnt, and run with it. The options are those of `learn`."""
+    from bae.compiler import create_optimized_lm
+
+    graph = load_triage().graph
+    lm = LocalBackend(slots=2)  # so that prompts with and without examples are each read once
+    found = Measured()
+    clock = Clock(found.seconds)
+    async with SQLiteJournal(folder / "runs.db", durability="normal") as journal:
+        found.runs, found.corrected = await collect(journal, known)
+        clock.lap("collect")
+        teacher = Teacher(known)
+        await learn(journal, folder, lm, teacher, found, **options)
+        clock.lap("learn")
+        (folder / "learnt").mkdir(exist_ok=True)  # where nothing was better there is none
+        taught = create_optimized_lm(graph, folder / "learnt", lm)
+        found.evaluation = await evaluate(
+            graph, new, {"local": lm, "taught": taught}, journal=journal, concurrency=1
+        )
+        clock.lap("evaluate")
+        ticket = graph.start(text="Where do I change the picture beside my name?")
+        found.last = await graph.arun(ticket, taught, journal=journal, run_id="the-last")
+        clock.lap("run")
+    return found
+
+
+class Clock:
+    """Seconds of each part of the way, as they go by."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds = seconds
+        self._at = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self._seconds[name], self._at = now - self._at, now
+        print(f"{name}: {self._seconds[name]:.1f} s", file=sys.stderr)
+
+
+# --- the tables -------------------------------------------------------------------------------
+
+
+def figures(found: Measured) -> str:
+    """What was measured, as Markdown."""
+    assert found.evaluation is not None
+    assert found.last is not None
+    train, held_out = found.examples
+    took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in found.seconds.items())
+    return "\n\n".join(
+        [
+            f"{found.runs} runs of the teacher, {found.corrected} of them corrected, give "
+            f"{train} examples to learn from and {held_out} held out. On those that were held out:",
+            table(
+                ["node", "part", "n", "before", "after", "difference", ""],
+                [
+                    [
+                        *(each.node, each.part, str(each.n), str(each.before), str(each.after)),
+                        str(each.difference),
+                        verdict(each),
+                    ]
+                    for each in found.comparisons
+                ],
+            ),
+            f"And {found.evaluation.contenders[0].total.cases} tickets that nothing was learnt or "
+            "decided by, through the whole graph:",
+            evaluated(found.evaluation),
+            f"And the last step, a run with what was learnt: “{found.last.trace[0].text}” comes "
+            f"out as `{found.last.result!r}`.",
+            f"Measured on {platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python "
+            f"{platform.python_version()}, with the model that comes with bae: {took}.",
+        ]
+    )
+
+
+def verdict(compared: Comparison) -> str:
+    if not compared.better:
+        return "not better: not kept"
+    return "better" if compared.certain else "better, not beyond chance"
+
+
+def evaluated(evaluation: Evaluation) -> str:
+    rows: list[list[str]] = []
+    for contender in evaluation.contenders:
+        for row in (contender.total, *contender.nodes):
+            rows.append([contender.name, row.node or "**all**", *cells(row)])
+    for each in evaluation.differences:
+        if each.interval is not None:
+            rows.append(
+                [
+                    f"{each.contender} − {each.against}",
+                    "**all**",
+                    str(each.interval.n),
+                    str(each.interval),
+                    *[""] * 4,
+                ]
+            )
+    heads = ["", "node", "cases", "score", "valid", "calls", "tokens", "seconds a case"]
+    return table(heads, rows)
+
+
+def cells(row: Row) -> list[str]:
+    return [
+        str(row.cases),
+        str(row.score or "–"),
+        "–" if row.validity is None else f"{row.validity:.0%}",
+        str(row.calls),
+        f"{row.tokens:,}",
+        f"{row.seconds_mean:.2f}",
+    ]
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(heads) + " |", "| " + " | ".join(["---"] * len(heads)) + " |"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def write(page: Path, text: str) -> None:
+    """Put the figures between the marks of a page."""
+    before, begin, rest = page.read_text("utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{page} has no place for figures: {BEGIN} … {END}")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.optimising",
+        description="Learn from runs, offline, and see what came of it. The tables go to standard "
+        "output, how far it is to standard error.",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--seen", type=int, default=SEEN, metavar="N", help="tickets to learn from")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep journal and artefacts here")
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
+    given = parser.parse_args()
+    with TemporaryDirectory() as made:
+        folder = given.keep or Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        cases = load_cases(TICKETS, load_triage().graph)
+        known, new = cases[: given.seen], load_cases(UNSEEN, load_triage().graph)
+        found = asyncio.run(measure(folder, known, new, seed=given.seed))
+    text = figures(found)
+    print(text)
+    if given.write:
+        write(PAGE, text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What can be learnt: a support ticket goes to one of three queues, with what it is about.
+
+The graph is small; what matters is how well a model carries it out, and that is what it can learn
+from runs. `triage_data/cases.jsonl` has 120 tickets with the answers that are right, to see how
+often a model is. docs/optimise.md tells the rest of the story.
+
+    bae run examples/triage.py --set text="Where do I change the signature under my mails?"
+    bae eval examples/triage.py --data examples/triage_data/cases.jsonl
+    bae optimize examples/triage.py --journal runs.db -o learnt
+    python examples/triage.py                                 # scripted: no model is asked
+"""
+
+from __future__ import annotations  # not needed on Python 3.14 and later
+
+from typing import Literal
+
+from pydantic import Field
+
+from bae import Graph, Node
+from bae.testing import ScriptedLM
+
+
+class Ticket(Node):
+    text: str = Field(description="what the customer wrote")
+
+    # Where the LM goes on to is one thing that it can learn,
+    async def __call__(self) -> Refund | Outage | HowTo: ...
+
+
+# and what it fills in there is the other.
+
+
+class Refund(Node):
+    item: str = Field(description="what was paid for, in one to three words", max_length=30)
+
+    async def __call__(self) -> None: ...
+
+
+class Outage(Node):
+    item: str = Field(description="what does not work, in one to three words", max_length=30)
+    urgency: Literal["low", "high"] = Field(description="high if it cannot wait until tomorrow")
+
+    async def __call__(self) -> None: ...
+
+
+class HowTo(Node):
+    item: str = Field(description="what it is about, in one to three words", max_length=30)
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Ticket)
+
+
+def main() -> None:
+    tickets = [
+        "The trial was supposed to be free, yet 9.99 left my account.",
+        "None of us can log in since eight o'clock.",
+        "Where do I change the signature under my mails?",
+    ]
+    lm = ScriptedLM(
+        [
+            *(Refund, {"item": "trial"}),
+            *(Outage, {"item": "login", "urgency": "high"}),
+            *(HowTo, {"item": "signature"}),
+        ]
+    )
+    for text in tickets:
+        run = graph.run(Ticket(text=text), lm=lm)
+        match run.result:
+            case Outage(item=item, urgency="high"):
+                print(f"now       Outage  {item}")
+            case Refund(item=item) | Outage(item=item) | HowTo(item=item):
+                print(f"tomorrow  {type(run.result).__name__:<6}  {item}")
+            case _:
+                pass
+
+
+if __name__ == "__main__":
+    main()

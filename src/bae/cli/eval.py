@@ -1,0 +1,255 @@
+"""`bae eval`: a graph over cases, each LM and what it was taught beside the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from bae.cli import exits
+from bae.cli.completing import lm_names
+from bae.cli.help import examples
+from bae.cli.options import AsJSON, JournalFile, Module, Quiet
+from bae.cli.running.budgets import budget_option
+from bae.cli.sane_values import above_zero, never_empty, once, refuse_both_journals
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bae.cli.improving.working import Ended
+    from bae.evals.cases import Case
+    from bae.evals.report import Evaluation
+    from bae.graph import Graph
+
+EPILOG: Final = examples(
+    "bae eval app.py --data cases.jsonl --lm local",
+    "bae eval app.py --data cases.jsonl --lm local --optimized learnt",
+    "bae eval app.py --data cases.jsonl --lm local --lm claude-cli --metric scoring.py:exact",
+    "bae eval app.py --data cases.jsonl --fail-under 0.8 -o report.md -o report.json",
+)
+
+Data = Annotated[
+    list[str],
+    typer.Option(
+        "--data",
+        "-d",
+        metavar="FILE",
+        callback=once,
+        help="The cases: a file that ends in `.jsonl`, with one JSON object in a line, as "
+        '`{"input": {…}, "expected": {…}}`, or a dataset of pydantic-evals, `.yaml` or `.json`.',
+    ),
+]
+CaseMetric = Annotated[
+    str | None,
+    typer.Option(
+        "--metric",
+        metavar="MODULE:NAME",
+        show_default=False,
+        help="How a case is scored: a function of the case and the result of its run, in a module "
+        "or a file, as `scoring.py:exact`; or functions of two nodes by their class, for the "
+        "scores of nodes. Left out: the fields that the case expects, one by one.",
+    ),
+]
+EvaluatorClasses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--evaluator",
+        metavar="MODULE:CLASS",
+        show_default=False,
+        help="An evaluator class of yours that a dataset of pydantic-evals names, as "
+        "`scoring.py:Polite`. May be given several times.",
+    ),
+]
+LMNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lm",
+        metavar="SPEC",
+        show_default=False,
+        autocompletion=lm_names,
+        help="The language model, as `local`; `bae lm list` has them all. May be given several "
+        "times, to compare them. Left out: what BAE_LM names, or else what this machine offers.",
+    ),
+]
+Directories = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--optimized",
+        metavar="DIR",
+        show_default=False,
+        callback=never_empty,
+        help="Evaluate each language model as well with what was learnt: the artefacts that `bae "
+        "optimize` has written to this directory. May be given several times.",
+    ),
+]
+Concurrency = Annotated[
+    int, typer.Option("--concurrency", "-c", metavar="N", min=1, help="Cases that run at once.")
+]
+MaxIters = Annotated[
+    int,
+    typer.Option("--max-iters", metavar="N", min=0, help="How many nodes of a case may run."),
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        callback=above_zero,
+        help="How long a case may take, more than 0.",
+    ),
+]
+CaseLimits = Annotated[str | None, budget_option("the evaluation, all its cases together,")]
+NoJournal = Annotated[
+    bool, typer.Option("--no-journal", help="Keep no journal of the runs of the cases.")
+]
+Outputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        show_default=False,
+        callback=never_empty,
+        help="Where to write the evaluation: `.md`, `.json` or `.csv`. May be given several times. "
+        "Left out: `.bae/evals`, in Markdown and JSON.",
+    ),
+]
+FailUnder = Annotated[
+    float | None,
+    typer.Option(
+        "--fail-under",
+        metavar="X",
+        min=0,
+        max=1,
+        show_default=False,
+        help="Exit with 1 where the total score of one of them is less, too.",
+    ),
+]
+
+
+def evaluate(
+    context: typer.Context,
+    module: Module = None,
+    *,
+    data: Data,
+    metric: CaseMetric = None,
+    evaluator: EvaluatorClasses = None,
+    lm: LMNames = None,
+    optimized: Directories = None,
+    concurrency: Concurrency = 8,
+    budget: CaseLimits = None,
+    max_iters: MaxIters = 10,
+    timeout: Timeout = 600.0,
+    journal: JournalFile = None,
+    no_journal: NoJournal = False,
+    output: Outputs = None,
+    fail_under: FailUnder = None,
+    as_json: AsJSON = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a graph over cases, and print how good, how valid, how dear and how fast it is.
+
+    Each language model, and each with what it was taught, has its rows, in total and for every
+    node. The score has a confidence interval. A case that failed scores 0, and is printed with the
+    command that shows its run. The exit code is 1 where a case was not run or could not be scored,
+    where all failed, and where --fail-under says so.
+    """
+    from bae.cli.running.budgets import budget_of
+
+    limits = budget_of(budget)
+    refuse_both_journals(context, no_journal=no_journal)
+    from bae.cli.improving.contenders import contenders
+    from bae.cli.improving.eval_files import check_files, default_folder
+    from bae.cli.improving.evaluating import Asked, evaluated
+    from bae.cli.improving.metrics import case_metric
+    from bae.cli.loading import load
+    from bae.cli.running.advice import prove
+    from bae.cli.running.which_journal import journal_for
+
+    check_files(output or ())
+    graph = load(module).graph
+    prove(graph, module)
+    scored_by = case_metric(metric, graph)
+    cases = _cases(data[0], graph, evaluator or [], own_metric=scored_by[0] is not None)
+    lms = contenders(graph, lm or [], optimized or [], quiet=quiet)
+    file = None
+    if not no_journal:
+        file = journal_for(graph, journal, "the runs of cases cannot be looked into")
+    folder = None if output else default_folder()
+    asked = Asked(graph, cases, lms, *scored_by, file, limits, concurrency, max_iters, timeout)
+    ended = evaluated(asked, quiet=quiet)
+    unwritten = _told(ended, output or [], folder, file, as_json=as_json, quiet=quiet)
+    fails = ended.value is not None and _fails(ended.value, fail_under)
+    if ended.error is not None or unwritten is not None:
+        raise ended.error or unwritten or AssertionError
+    if ended.code or fails:
+        raise typer.Exit(ended.code or exits.FAILED)
+
+
+def _cases(
+    data: str, graph: Graph[Any, Any], evaluators: list[str], *, own_metric: bool
+) -> list[Case]:
+    """The cases in a file. The evaluators of a dataset are not made where a metric scores them."""
+    from bae.evals import load_cases, load_dataset
+    from bae.exceptions import BaeError
+
+    if evaluators:
+        from bae.cli.improving.metrics import evaluator_classes
+
+        return load_dataset(data, graph, evaluator_classes(evaluators, data, own_metric))
+    try:
+        return load_cases(data, graph, own_metric=own_metric)
+    except BaeError as error:
+        if error.fix and "load_dataset(" in error.fix:  # how a program would say it
+            error.fix = (
+                "name each class with --evaluator scoring.py:Polite; or score the cases with "
+                "--metric, which leaves the evaluators out"
+            )
+        raise
+
+
+def _told(
+    ended: Ended[Evaluation],
+    output: list[str],
+    folder: Path | None,
+    journal: str | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> Exception | None:
+    """Write an evaluation to its files and print it, whether it could be written or not. Answers
+    what kept it from being written."""
+    from datetime import datetime
+
+    from bae.cli.improving.eval_files import files_in, write_evaluation
+    from bae.cli.improving.eval_table import print_evaluation
+    from bae.cli.printing import note, out, print_json
+    from bae.cli.running.commands_to_copy import CommandLine
+
+    evaluation = ended.value
+    if evaluation is None:
+        return None
+    files = output or files_in(folder, datetime.now().strftime("%Y%m%d-%H%M%S"))
+    unwritten = None
+    try:
+        write_evaluation(evaluation, files)
+    except Exception as error:  # whatever it is, what was paid for is printed
+        unwritten, files = error, []
+    if as_json:
+        print_json({**evaluation.to_json(), "files": files})
+    else:
+        print_evaluation(out(), evaluation, CommandLine(None, journal))
+    if files and not quiet:
+        note(f"written to {' and '.join(files)}")
+    return unwritten
+
+
+def _fails(evaluation: Evaluation, fail_under: float | None) -> bool:
+    """Whether the command fails, with a note for each reason."""
+    from bae.cli.improving.failing import reasons_to_fail
+    from bae.cli.printing import note
+
+    reasons = list(reasons_to_fail(evaluation, fail_under))
+    for each in reasons:
+        note(each)
+    return bool(reasons)

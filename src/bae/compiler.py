@@ -1,0 +1,371 @@
+"""A graph compiled for DSPy: a signature and a predictor for every node, which its own runs can
+optimise. What was learnt is kept in plain files by `bae.optimizer`; `create_optimized_lm` asks any
+LM with it, and needs no dspy for that."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+
+from bae.exceptions import BaeError
+from bae.node import Node
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal import Journal
+    from bae.lm import LM, Backend, Budget
+    from bae.optimizer.calls import CallLog
+    from bae.optimizer.judging import Judge
+    from bae.optimizer.metrics import Metric
+    from bae.optimizer.predictors import NodePredictor
+    from bae.optimizer.progress import Progress
+    from bae.result import GraphResult
+    from bae.run import Answer
+
+__all__ = ["CompiledGraph", "compile_graph", "create_optimized_lm"]
+
+S = TypeVar("S", bound=Node)
+T = TypeVar("T", bound=Node)
+X = TypeVar("X", bound=Node)
+Y = TypeVar("Y", bound=Node)
+
+
+def compile_graph(graph: Graph[S, T]) -> CompiledGraph[S, T]:
+    """Compile a graph, and the graphs inside it, for DSPy. One that cannot run is refused."""
+    _proven(graph, "compile_graph")
+    return CompiledGraph(graph)
+
+
+class CompiledGraph(Generic[S, T]):
+    """A graph with a DSPy signature and a predictor for every node class; `compile_graph` makes it.
+
+    - `graph`: the graph itself.
+    - `signatures`: the `dspy.Signature` of every node class, `node_to_signature` of it; the plain
+      fields of a start are inputs, since the caller gives them.
+    - `choices`: the signature of the choice, for classes where the LM chooses what comes next.
+    - `predictors`: the `NodePredictor` of every node class. Each is fresh until it is optimised.
+
+    Run it as the graph, with `run` and `arun`: the LM is asked with what was learnt. `optimize` it
+    with examples of its own runs, `save` what came of that, and `load` it again.
+    """
+
+    def __init__(
+        self, graph: Graph[S, T], predictors: Mapping[type[Node], NodePredictor] | None = None
+    ) -> None:
+        from bae.lm.signatures import node_to_signature
+        from bae.optimizer.nodes import every_graph, every_node
+        from bae.optimizer.predictors import fresh_predictor
+
+        self.graph = graph
+        starts = {each.start for each in every_graph(graph)}
+        given = predictors or {}
+        self.signatures: dict[type[Node], Any] = {}
+        self.choices: dict[type[Node], Any] = {}
+        self.predictors: dict[type[Node], NodePredictor] = {}
+        for cls in every_node(graph):
+            self.signatures[cls] = node_to_signature(cls, is_start=cls in starts)
+            fresh = fresh_predictor(cls)
+            if fresh.choice is not None:
+                self.choices[cls] = fresh.choice.signature
+            self.predictors[cls] = given.get(cls, fresh)
+
+    def run(
+        self,
+        start: S,
+        lm: LM | str | Any = None,
+        max_iters: int = 10,
+        *,
+        prefetch: bool = True,
+        answer: Answer | None = None,
+        dep_cache: dict[Any, Any] | None = None,
+        journal: Journal | None = None,
+        run_id: str | None = None,
+        resume: bool = False,
+    ) -> GraphResult[T]:
+        """`arun` for sync callers. Inside a running event loop use `await compiled.arun(…)`."""
+        return self.graph.run(
+            start,
+            self._asked(lm),
+            max_iters,
+            prefetch=prefetch,
+            answer=answer,
+            dep_cache=dep_cache,
+            journal=journal,
+            run_id=run_id,
+            resume=resume,
+        )
+
+    async def arun(
+        self,
+        start: S,
+        lm: LM | str | Any = None,
+        max_iters: int = 10,
+        *,
+        prefetch: bool = True,
+        answer: Answer | None = None,
+        dep_cache: dict[Any, Any] | None = None,
+        journal: Journal | None = None,
+        run_id: str | None = None,
+        resume: bool = False,
+    ) -> GraphResult[T]:
+        """Run the graph from `start` to its end, the LM asked with what was learnt.
+
+        `lm` is an LM, the name of one, or a `dspy.LM`. It and the rest are as for `graph.arun`. A
+        node that has an LM pinned to it asks that one, with what was learnt too, unless `lm` is a
+        `dspy.LM`: predictors ask that one alone.
+        """
+        return await self.graph.arun(
+            start,
+            self._asked(lm),
+            max_iters,
+            prefetch=prefetch,
+            answer=answer,
+            dep_cache=dep_cache,
+            journal=journal,
+            run_id=run_id,
+            resume=resume,
+        )
+
+    def optimize(
+        self,
+        trainset: Iterable[Any],
+        metric: Metric | Judge | None = None,
+        *,
+        lm: LM | str | Any = None,
+        teacher: LM | str | Any = None,
+        optimizer: str = "bootstrap",
+        budget: Budget | None = None,
+        seed: int = 0,
+        calls: CallLog | str | Path | None = None,
+        concurrency: int = 4,
+        progress: Callable[[Progress], None] | None = None,
+        nodes: Iterable[type[Node] | str] | None = None,
+        **options: Any,
+    ) -> Self:
+        """`aoptimize` for sync callers. Inside a running event loop use
+        `await compiled.aoptimize(…)`."""
+        import asyncio
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise BaeError(
+                "compiled.optimize() was called inside a running event loop, which it would block",
+                code="bae-run-in-loop",
+                fix="write `await compiled.aoptimize(…)` there",
+            )
+        return asyncio.run(
+            self.aoptimize(
+                trainset,
+                metric,
+                lm=lm,
+                teacher=teacher,
+                optimizer=optimizer,
+                budget=budget,
+                seed=seed,
+                calls=calls,
+                concurrency=concurrency,
+                progress=progress,
+                nodes=nodes,
+                **options,
+            )
+        )
+
+    async def aoptimize(
+        self,
+        trainset: Iterable[Any],
+        metric: Metric | Judge | None = None,
+        *,
+        lm: LM | str | Any = None,
+        teacher: LM | str | Any = None,
+        optimizer: str = "bootstrap",
+        budget: Budget | None = None,
+        seed: int = 0,
+        calls: CallLog | str | Path | None = None,
+        concurrency: int = 4,
+        progress: Callable[[Progress], None] | None = None,
+        nodes: Iterable[type[Node] | str] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Optimise the predictors, one node class after the other, and answer the graph itself.
+
+        `trainset` has examples as `trace_to_examples` and `examples_from` give them. `nodes` names
+        the classes to optimise, where it is not to be all. The rest is as for `optimize_node`; the
+        budget and the log of calls are shared by all of them. What a class has learnt before stays
+        where nothing new is learnt for it, and what is learnt is there as soon as its class is
+        done, even if a later one fails.
+        """
+        from bae.optimizer.calls import CallLog
+        from bae.optimizer.optimizing import aoptimize_node
+
+        chosen = self._chosen(nodes)
+        examples = list(trainset)
+        lm, teacher = _by_name(lm), _by_name(teacher)
+        log = calls if isinstance(calls, CallLog) else CallLog(calls)
+        try:
+            for cls in chosen:
+                if not self.predictors[cls].predictors():
+                    continue  # there is nothing that a model is asked for
+                learnt = await aoptimize_node(
+                    cls,
+                    examples,
+                    metric,
+                    lm=lm,
+                    teacher=teacher,
+                    optimizer=optimizer,
+                    budget=budget,
+                    seed=seed,
+                    calls=log,
+                    concurrency=concurrency,
+                    progress=progress,
+                    **options,
+                )
+                self.predictors[cls] = _kept(self.predictors[cls], learnt)
+        finally:
+            if log is not calls:
+                await log.aclose()
+        return self
+
+    def save(self, directory: str | Path) -> list[Path]:
+        """Write what was learnt into a directory, one JSON file for each node class that has learnt
+        something, and answer the files."""
+        from bae.optimizer.predictors import save_optimized
+
+        return save_optimized(self.predictors, directory, among=self.graph)
+
+    @classmethod
+    def load(cls, graph: Graph[X, Y], directory: str | Path) -> CompiledGraph[X, Y]:
+        """Compile a graph with what was saved. A class without a file has a fresh predictor; a file
+        that was made for a class which is another by now is refused (`bae-artefact-changed`)."""
+        from bae.optimizer.predictors import load_optimized
+
+        _proven(graph, "CompiledGraph.load")
+        return CompiledGraph(graph, load_optimized(graph, directory))
+
+    def __repr__(self) -> str:
+        learnt = [cls.__name__ for cls, each in self.predictors.items() if not each.is_fresh]
+        said = f"learnt: {', '.join(learnt)}" if learnt else "nothing learnt"
+        return f"<CompiledGraph {self.graph.name}, {len(self.predictors)} nodes, {said}>"
+
+    def _asked(self, lm: Any) -> Any:
+        """The LM of a run, with what was learnt."""
+        from bae.optimizer.predictors import artefact_of
+
+        learnt = {cls: each for cls, each in self.predictors.items() if not each.is_fresh}
+        if _is_dspy(lm):
+            return _optimized(learnt, lm)
+        if not learnt:
+            return lm
+        from bae.lm.policies.taught import Taught
+
+        lessons = {cls: artefact_of(each).lessons() for cls, each in learnt.items()}
+        return Taught(_found(lm, self.graph), lessons)
+
+    def _chosen(self, nodes: Iterable[type[Node] | str] | None) -> list[type[Node]]:
+        from bae.optimizer.nodes import is_node_class
+
+        if nodes is None:
+            return list(self.predictors)
+        if isinstance(nodes, str | type):
+            nodes = (nodes,)
+        if not isinstance(cast(object, nodes), Iterable):
+            raise TypeError(f"optimize(nodes={nodes!r}): give node classes, or their names")
+        wanted = list(nodes)
+        for each in wanted:
+            if not (isinstance(each, str) or is_node_class(each)):
+                raise TypeError(f"optimize(nodes=[{each!r}]): give node classes, or their names")
+        unknown = [
+            each if isinstance(each, str) else each.__name__
+            for each in wanted
+            if not any(each in (cls, cls.__name__) for cls in self.predictors)
+        ]
+        if unknown:
+            raise ValueError(
+                f"the graph {self.graph.name} has no node {', '.join(unknown)}; it has "
+                f"{', '.join(cls.__name__ for cls in self.predictors)}"
+            )
+        return [cls for cls in self.predictors if cls in wanted or cls.__name__ in wanted]
+
+
+def create_optimized_lm(
+    graph: Graph[Any, Any], directory: str | Path, lm: LM | str | Any = None
+) -> Backend:
+    """An LM that is asked with what was saved for the nodes of a graph.
+
+    `lm` is any LM of bae or the name of one, or a `dspy.LM`; without one it is the LM that a run
+    would use. Pass what this gives as `lm=` to `graph.run`. Its `get_stats()` counts how many
+    questions were asked with something learnt. What it raises for the files is as for
+    `bae.optimizer.load_artefacts`.
+    """
+    if _is_dspy(lm):
+        from bae.optimizer.predictors import load_optimized
+
+        return _optimized(load_optimized(graph, directory), lm)
+    from bae.lm.policies.taught import Taught
+    from bae.optimizer.artefacts import load_artefacts
+
+    found = load_artefacts(graph, directory)
+    lessons = {cls: artefact.lessons() for cls, artefact in found.items()}
+    return Taught(_found(lm, graph), lessons)
+
+
+def _proven(graph: object, by: str) -> None:
+    """Refuse what is no graph, and a graph that cannot run."""
+    from bae.graph import Graph
+
+    if not isinstance(graph, Graph):
+        wanted = "a Graph"
+        if isinstance(graph, type) and issubclass(graph, Node):
+            wanted = f"Graph(start={graph.__name__})"
+        raise TypeError(f"{by} takes a Graph, and not {graph!r}: give it {wanted}")
+    cast("Graph[Any, Any]", graph).prove()
+
+
+def _is_dspy(lm: object) -> bool:
+    # Whoever gives one has imported dspy, and nobody else needs to.
+    dspy: Any = sys.modules.get("dspy")
+    return dspy is not None and isinstance(lm, dspy.BaseLM)
+
+
+def _optimized(predictors: Mapping[type[Node], NodePredictor], lm: Any) -> Backend:
+    from bae.lm.optimized import OptimizedLM
+
+    return OptimizedLM({cls: each for cls, each in predictors.items() if not each.is_fresh}, lm)
+
+
+def _found(lm: Any, graph: Graph[Any, Any]) -> LM:
+    """The LM that is meant; without one the default, looked for where the graph asks any but those
+    that are pinned to its nodes."""
+    from bae.lm.late import LateLM
+    from bae.lm.named import default
+
+    if lm is not None:
+        return cast("LM", _by_name(lm))
+    if graph.needs_lm:
+        return default(graph.needs_lm)
+    return LateLM(f"the LM of {graph.name} was asked")
+
+
+def _by_name(lm: Any) -> Any:
+    """The LM that a name stands for, the one that runs use too; anything else is what it is."""
+    from bae.lm.named import shared
+
+    return shared(lm) if isinstance(lm, str) else lm
+
+
+def _kept(before: NodePredictor, learnt: NodePredictor) -> NodePredictor:
+    """What was learnt now, and what was learnt before where that is nothing."""
+    from bae.optimizer.predictors import has_learnt
+
+    if learnt.is_fresh and not before.is_fresh:
+        return before
+    for part in ("fill", "choice"):
+        if has_learnt(before, part) and not has_learnt(learnt, part):
+            setattr(learnt, part, getattr(before, part))
+            learnt.made = learnt.made and learnt.made.keeping(part, before.made)
+            learnt.sources |= before.sources
+    return learnt

@@ -1,0 +1,182 @@
+"""An evaluation as a page of Markdown: the totals, the differences, a table for each node class,
+and the cases that went wrong, with what was expected and the command that shows their run.
+`writing.py` has the other formats."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from bae.evals.amounts import changed, dollars, score, scored, seconds, share
+from bae.evals.writing import printable
+
+if TYPE_CHECKING:
+    from bae.evals.report import CaseResult, Contender, Difference, Evaluation, Row
+
+MOST: Final = 50
+"""How many cases of a contender that went wrong a page lists."""
+_LONGEST: Final = 300
+
+_COLUMNS: Final = ("cases", "scored", "score", "valid", "calls", "tokens", "cost", "p50", "p95")
+_RIGHT: Final = ("---", *("---:",) * len(_COLUMNS))
+
+
+def to_markdown(found: Evaluation) -> str:
+    """Tables for people."""
+    parts = [f"# {_text(found.graph)}: {_cases(found)}\n"]
+    if found.stopped:
+        parts.append(
+            f"Not all cases were run: {_text(found.stopped)}. Those that were not are in no number"
+            " below but what they had used.\n"
+        )
+    names = [_text(each.name) for each in found.contenders]
+    totals = [
+        [name, *_cells(each.total)] for name, each in zip(names, found.contenders, strict=True)
+    ]
+    notes = list(_notes(found.contenders))
+    parts.append(_table(("", *_COLUMNS), _RIGHT, totals))
+    parts += [f"{note}\n" for note in notes]
+    if found.differences:
+        rows = [_difference(each) for each in found.differences]
+        parts.append("## Differences\n")
+        parts.append(_table(("", "score", "beyond chance"), ("---", "---:", "---"), rows))
+    for index, row in enumerate(found.contenders[0].nodes if found.contenders else ()):
+        parts.append(f"## {_text(row.node)}\n")
+        rows = [
+            [name, *_cells(each.nodes[index])]
+            for name, each in zip(names, found.contenders, strict=True)
+        ]
+        parts.append(_table(("", *_COLUMNS), _RIGHT, rows))
+    for each in found.contenders:
+        parts += list(_failing(each, found.journal))
+    return "\n".join(parts)
+
+
+def _cases(found: Evaluation) -> str:
+    count = len(found.contenders[0].cases) if found.contenders else 0
+    return _many(count, "case")
+
+
+def _cells(row: Row) -> list[str]:
+    """The numbers of a row, as a table shows them."""
+    asked = bool(row.calls or row.judged)
+    timed = asked if row.node else bool(row.cases)
+    return [
+        f"{row.cases}",
+        f"{row.score.n if row.score else 0}",
+        scored(row.score),
+        share(row.validity),
+        f"{row.calls}",
+        f"{row.tokens}",
+        dollars(row.cost) if asked or not row.node else "-",
+        seconds(row.seconds_p50) if timed else "-",
+        seconds(row.seconds_p95) if timed else "-",
+    ]
+
+
+def _notes(contenders: Iterable[Contender]) -> Iterable[str]:
+    for each in contenders:
+        said: list[str] = []
+        if each.failed:
+            said.append(f"{_many(len(each.failed), 'case')} failed, which scores 0")
+        if each.unscored:
+            said.append(f"{_many(len(each.unscored), 'case')} could not be scored, and no mean has")
+            said[-1] += " them: what it says is of the others alone"
+        if each.not_run:
+            said.append(f"{_many(len(each.not_run), 'case')} not run, and not scored")
+        used = each.judging
+        if used.calls:
+            tokens = f"{_many(used.calls, 'call')}, {_many(used.tokens, 'token')}"
+            said.append(f"scoring used {tokens}, {dollars(used.cost)}, not counted above")
+        if said:
+            yield f"{_text(each.name)}: {'; '.join(said)}."
+
+
+def _difference(each: Difference) -> list[str]:
+    name = f"{_text(each.contender)} against {_text(each.against)}"
+    if each.interval is None:
+        return [name, "-", "no case was scored with both"]
+    verdict = "yes" if each.certain else "no: the interval includes 0"
+    return [name, changed(each.interval), verdict]
+
+
+def _failing(contender: Contender, journal: str) -> Iterable[str]:
+    """Those that failed, then those without a score, then the others, the worst first."""
+    wrong = [each for each in contender.cases if each.failed or each.outcome == "unscored"]
+    lower = [each for each in contender.cases if each.outcome == "ended" and _missed(each) > 0]
+    listed = [
+        *sorted(wrong, key=lambda each: not each.failed),
+        *sorted(lower, key=_missed, reverse=True),
+    ]
+    if not listed:
+        return
+    yield f"## Cases of {_text(contender.name)} that failed or scored less than 1\n"
+    rows = [
+        [
+            _text(each.case.name),
+            each.outcome if each.score is None or each.failed else score(each.score),
+            _text(each.error or each.why),
+            _text(_expected(each)),
+            _text(_node(each.end.get("type"), each.end.get("fields")) if each.end else "-"),
+            _run_cell(each, journal),
+        ]
+        for each in listed[:MOST]
+    ]
+    head = ("case", "score", "why", "expected", "came", "its run")
+    yield _table(head, ("---",) * len(head), rows)
+    if len(listed) > MOST:
+        yield f"And {_many(len(listed) - MOST, 'more case')}: to_json has all of them.\n"
+
+
+def _missed(result: CaseResult) -> float:
+    return 0.0 if result.score is None else 1 - result.score
+
+
+def _expected(result: CaseResult) -> str:
+    """What a case expects, in a few words: of the end, and of nodes on the way."""
+    asked = result.asked
+    said = [_node(asked.get("expected_type"), asked.get("expected"))]
+    said += [_node(name, fields) for name, fields in asked.get("nodes", {}).items()]
+    return "; ".join(filter(None, said)) or "-"
+
+
+def _node(name: str | None, fields: Any) -> str:
+    told = "" if fields is None else json.dumps(fields, ensure_ascii=False)
+    return " ".join(filter(None, (name, told)))
+
+
+def show_command(result: CaseResult, journal: str) -> str:
+    """The command that shows the run of a case; empty where the run is in no file."""
+    if not journal or not result.run_id:
+        return ""
+    return f"bae runs show {result.run_id} --journal {shlex.quote(journal)}"
+
+
+def _run_cell(result: CaseResult, journal: str) -> str:
+    command = show_command(result, journal)
+    if not command:
+        return _text(result.run_id)
+    fence = "``" if "`" in command else "`"
+    return f"{fence}{command}{fence}".replace("|", "\\|")
+
+
+def _table(head: Sequence[str], rule: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, rule, *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _text(said: str) -> str:
+    """A text from elsewhere as one that stands in a table and means nothing to Markdown."""
+    line = " ".join(_UNSEEN.sub(" ", printable(said[: 4 * _LONGEST])).split())
+    short = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return re.sub(r"([\\`*_{}\[\]<>#|~!&$])", r"\\\1", short)
+
+
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+def _many(count: int, unit: str) -> str:
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"

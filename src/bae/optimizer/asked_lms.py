@@ -1,0 +1,64 @@
+"""The LMs that an optimisation asks, whatever they were given as: the one to optimise for, the
+teacher, and the judges, whose calls go through the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from bae.lm.dspy_package import load_dspy
+
+if TYPE_CHECKING:
+    from bae.lm.backend import Backend
+    from bae.lm.protocol import LM
+    from bae.node import Node
+    from bae.optimizer.calls import CallLog
+    from bae.optimizer.judging import Judge
+    from bae.optimizer.metrics import Metric
+
+
+def backend_of(lm: LM | str | Any, why: str) -> Backend:
+    """The backend of whatever stands for an LM: one of bae, its name, a `dspy.LM`, or None."""
+    from bae.lm.named import default, shared
+    from bae.lm.policies.policy import as_backend
+
+    if lm is None:
+        lm = default(why)
+    elif isinstance(lm, str):
+        lm = shared(lm)
+    elif isinstance(lm, load_dspy("optimize_node").BaseLM):
+        from bae.lm.dspy_backend import DSPyBackend
+
+        lm = DSPyBackend(lm)
+    return as_backend(lm)
+
+
+def student_for(cls: type[Node], lm: LM | str | Any) -> LM | str | Any:
+    """What a run asks for a node class: the LM that is pinned to it, or else `lm`, that of the
+    run. What is learnt for the class is learnt for this one."""
+    from bae.plan import plan_of
+
+    pinned = plan_of(cls).lm
+    return lm if pinned is None else pinned
+
+
+def named(backend: Backend) -> str:
+    """What an artefact says of a model."""
+    return backend.model or repr(backend)
+
+
+def logged(metric: Metric | Judge | None, calls: CallLog, note: Callable[[str], None]) -> Any:
+    """The metric, with its judges asked through the log. Where one gives no verdict the answer
+    counts 0, a `note` says so, and another life of the optimisation asks it again."""
+    from bae.optimizer.judging import Judge
+
+    def through(each: Any) -> Any:
+        if not isinstance(each, Judge):
+            return each
+        asked = calls.around(backend_of(each.lm, "it is to judge"), hopeful=True)
+        return each.asking(asked, note)
+
+    if isinstance(metric, Mapping):
+        given = cast("Mapping[type[Node], Any]", metric)
+        return {cls: through(each) for cls, each in given.items()}
+    return through(metric)

@@ -1,0 +1,319 @@
+"""DSPy's optimisers by name, each with the options it takes: bootstrapped few-shot examples,
+MIPROv2 and GEPA. They are sync; `optimizing.py` runs them in a thread, and what they ask for is
+handed over to the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from random import Random
+from typing import Any, Final
+
+from bae.lm.dspy_package import load_dspy
+from bae.lm.extras import need
+from bae.optimizer.same_questions import is_corrected, question_of
+from bae.optimizer.splitting import sides
+
+OPTIMIZERS: Final = ("bootstrap", "miprov2", "gepa")
+"""The names that `optimizer=` takes."""
+
+OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "bootstrap": {
+        "max_bootstrapped_demos": 4,
+        "max_labeled_demos": 8,
+        "max_rounds": 1,
+        "max_fruitless": None,
+        "accept": None,
+    },
+    "miprov2": {
+        "num_candidates": 5,
+        "num_trials": 10,
+        "max_bootstrapped_demos": 3,
+        "max_labeled_demos": 4,
+        "validation": 0.5,
+        "minibatch_size": 25,
+        "minibatch_full_eval_steps": 5,
+        "view_data_batch_size": 10,
+        "program_aware_proposer": False,
+        "data_aware_proposer": True,
+        "tip_aware_proposer": True,
+        "fewshot_aware_proposer": True,
+        "max_fruitless": None,
+        "accept": None,
+    },
+    "gepa": {
+        "max_metric_calls": None,
+        "reflection_minibatch_size": 3,
+        "candidate_selection_strategy": "pareto",
+        "validation": 0.5,
+    },
+}
+"""What each optimiser takes, with its default.
+
+- `max_bootstrapped_demos`: how many answers of the teacher become examples, at most, and
+  `max_labeled_demos` how many answers of the runs fill up to that number. Each question is shown
+  once, and an answer that a person has put right is shown as it is.
+- `max_rounds`: how often the teacher is asked about an example until its answer is good, each time
+  with the answers of the runs that it is shown in another order: where there are `n` of these, it
+  is asked `n` - 1 times at most.
+- `accept`: the score from which on it is. Without, that of the metric: 1, or a judge's threshold.
+- `max_fruitless`: after how many answers that are not good enough the teacher is asked no more.
+  Without, 3 for each example it is to give, and 4; MIPROv2 has as many for each set of examples.
+- `num_candidates`: how many instructions and sets of examples MIPROv2 has to combine, and
+  `num_trials` how many combinations it tries.
+- `validation`: the share of the examples that candidates are scored on; they are made from the
+  rest. A run and its forks are on one side, unless there is one run alone.
+- `max_metric_calls`: how many answers GEPA scores in all. Without, the calls of the budget, or as
+  many as go six times through the examples. It ends earlier where an instruction is right about
+  all.
+
+The others are DSPy's own.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What an optimiser is given: the predictor to optimise, which has learnt nothing, examples,
+    one for each question, with what they were made from, the score of an answer with its reason,
+    the two LMs, and how far to go."""
+
+    predictor: Any
+    examples: Sequence[Any]
+    origins: Sequence[Any]
+    score: Callable[[Any, Any, Any], tuple[float, str]]
+    accept: float
+    student: Any
+    teacher: Any
+    adapter: Any
+    seed: int
+    concurrency: int
+    calls: int | None
+    is_over: Callable[[], bool]
+    options: Mapping[str, Any]
+
+    def value(self, example: Any, given: Any, trace: Any = None) -> float:
+        """The score alone, as DSPy calls a metric: with a trace while it bootstraps."""
+        return self.score(example, given, trace)[0]
+
+    @property
+    def threshold(self) -> float:
+        """From which score on an answer is good; 0 would mean none to DSPy."""
+        return self.accept or -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Optimized:
+    """What an optimiser has found: an instruction, and demonstrations by the names of the
+    signature."""
+
+    instruction: str
+    demos: tuple[Any, ...]
+
+
+def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an optimiser, with the defaults for those that are not given."""
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(
+            f"there is no optimizer {optimizer!r}: give one of {', '.join(OPTIMIZERS)}"
+        )
+    load_dspy("optimize_node")
+    known = OPTIONS[optimizer]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise TypeError(
+            f"the optimizer {optimizer!r} takes no {', '.join(unknown)}: it takes "
+            f"{', '.join(known)}"
+        )
+    options = {**known, **given}
+    for name, least in _LEAST.items():
+        value = options.get(name)
+        if value is not None and (type(value) is not int or value < least):
+            raise ValueError(f"{optimizer}: {name}={value!r}: give {least} or more")
+    accept, validation = options.get("accept"), options.get("validation", 0.5)
+    if accept is not None and not (_is_number(accept) and 0 <= accept <= 1):
+        raise ValueError(f"{optimizer}: accept={accept!r}: give a number from 0 to 1")
+    if not (_is_number(validation) and 0 < validation < 1):
+        raise ValueError(
+            f"{optimizer}: validation={validation!r}: give a share between 0 and 1, such as 0.5"
+        )
+    strategy = options.get("candidate_selection_strategy", _STRATEGIES[0])
+    if strategy not in _STRATEGIES:
+        raise ValueError(
+            f"{optimizer}: candidate_selection_strategy={strategy!r}: give one of "
+            f"{', '.join(_STRATEGIES)}"
+        )
+    if optimizer == "miprov2":
+        if options["max_labeled_demos"] and not options["max_bootstrapped_demos"]:
+            raise ValueError(
+                "miprov2: max_bootstrapped_demos=0: give 1 or more, or max_labeled_demos=0 as well"
+            )
+        need("optuna", extra="optimize", by='optimizer="miprov2"')
+    if optimizer == "gepa":
+        need("gepa", extra="optimize", by='optimizer="gepa"')
+    return options
+
+
+def validating(training: Training) -> tuple[list[Any], list[Any]]:
+    """The examples to make candidates from, and those to score them on. There are some of each."""
+    examples = list(training.examples)
+    share = training.options.get("validation")
+    if share is None:
+        return examples, []
+    # By what they were made from: that says which runs they belong to.
+    made, scored = sides(training.origins, share, training.seed)
+    if not made or not scored:  # all of one run
+        half = max(1, round(len(examples) * (1 - share)))
+        return examples[:half], examples[half:] or examples[:half]
+    return [examples[place] for place in made], [examples[place] for place in scored]
+
+
+def optimized(name: str, training: Training, made: list[Any], scored: list[Any]) -> Optimized:
+    """Have an optimiser do its work, in this thread and those that it starts."""
+    program = _BY_NAME[name](training, made, scored)
+    return Optimized(program.signature.instructions, tuple(program.demos))
+
+
+def _bootstrap(training: Training, made: list[Any], scored: list[Any]) -> Any:
+    dspy = load_dspy("optimize_node")
+    options = training.options
+    corrected = {
+        id(example): is_corrected(origin)
+        for example, origin in zip(training.examples, training.origins, strict=True)
+    }
+    shuffled = list(made)
+    Random(training.seed).shuffle(shuffled)
+    # What people have corrected goes first: nothing is known better than that.
+    labelled = sorted(shuffled, key=lambda each: not corrected[id(each)])
+    teacher = training.predictor.deepcopy()
+    teacher.demos = labelled[: options["max_labeled_demos"]]
+    teacher._compiled = True  # for DSPy not to choose examples for it again
+    optimiser = dspy.BootstrapFewShot(
+        metric=training.value,
+        metric_threshold=training.threshold,
+        teacher_settings={"lm": training.teacher},
+        max_bootstrapped_demos=options["max_bootstrapped_demos"],
+        max_labeled_demos=0,
+        # A round for each order that the examples can be in, beginning with another one.
+        max_rounds=max(1, min(options["max_rounds"], len(teacher.demos) - 1)),
+        max_errors=_NO_END,
+    )
+    program = training.predictor.deepcopy()
+    found: list[Any] = []
+    if options["max_bootstrapped_demos"]:
+        # And for the teacher it goes last: there is hardly anything to gain from it.
+        asked = sorted(shuffled, key=lambda each: corrected[id(each)])
+        program = optimiser.compile(program, teacher=teacher, trainset=asked)
+        found = list(program.demos)
+    answered = {_question(training, demo) for demo in found}
+    rest = [each for each in labelled if _question(training, each) not in answered]
+    program.demos = [*found, *rest[: max(0, options["max_labeled_demos"] - len(found))]]
+    return program
+
+
+def _question(training: Training, demo: Any) -> str:
+    """What a demonstration, or an example, is the answer to."""
+    names = training.predictor.signature.input_fields
+    return question_of({name: demo[name] for name in names if name in demo})
+
+
+def _miprov2(training: Training, made: list[Any], scored: list[Any]) -> Any:
+    dspy = load_dspy("optimize_node")
+    options = training.options
+    optimiser = dspy.MIPROv2(
+        metric=training.value,
+        prompt_model=training.teacher,
+        task_model=training.student,
+        teacher_settings={"lm": training.teacher},
+        max_bootstrapped_demos=options["max_bootstrapped_demos"],
+        max_labeled_demos=options["max_labeled_demos"],
+        auto=None,
+        num_candidates=options["num_candidates"],
+        num_threads=training.concurrency,
+        max_errors=_NO_END,
+        seed=training.seed,
+        track_stats=False,
+        metric_threshold=training.threshold,
+    )
+    size = options["minibatch_size"]
+    return optimiser.compile(
+        training.predictor.deepcopy(),
+        trainset=made,
+        valset=scored,
+        num_trials=options["num_trials"],
+        minibatch=len(scored) > size,
+        minibatch_size=min(size, len(scored)),
+        **{
+            name: options[name]
+            for name in (
+                "minibatch_full_eval_steps",
+                "view_data_batch_size",
+                "program_aware_proposer",
+                "data_aware_proposer",
+                "tip_aware_proposer",
+                "fewshot_aware_proposer",
+            )
+        },
+    )
+
+
+def _gepa(training: Training, made: list[Any], scored: list[Any]) -> Any:
+    dspy = load_dspy("optimize_node")
+    options = training.options
+    gepa: Any = import_module("dspy.teleprompt.gepa")
+
+    def metric(
+        example: Any, given: Any, trace: Any = None, name: Any = None, part: Any = None
+    ) -> Any:
+        value, why = training.score(example, given, None)
+        return dspy.Prediction(score=value, feedback=why or f"This answer scores {value:g} of 1.")
+
+    def is_over(state: Any) -> bool:
+        return training.is_over()
+
+    optimiser = dspy.GEPA(
+        metric,
+        max_metric_calls=options["max_metric_calls"]
+        or training.calls
+        or 6 * (len(made) + len(scored)),
+        reflection_lm=training.teacher,
+        instruction_proposer=gepa.InstructionProposer(adapter=training.adapter),
+        reflection_minibatch_size=min(options["reflection_minibatch_size"], len(made)),
+        candidate_selection_strategy=options["candidate_selection_strategy"],
+        use_merge=False,  # there is one instruction, and nothing to merge
+        num_threads=training.concurrency,
+        warn_on_score_mismatch=False,
+        seed=training.seed,
+        gepa_kwargs={"stop_callbacks": [is_over]},
+    )
+    return optimiser.compile(training.predictor.deepcopy(), trainset=made, valset=scored)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_BY_NAME: Final[Mapping[str, Callable[[Training, list[Any], list[Any]], Any]]] = {
+    "bootstrap": _bootstrap,
+    "miprov2": _miprov2,
+    "gepa": _gepa,
+}
+
+_LEAST: Final = {
+    "max_bootstrapped_demos": 0,
+    "max_labeled_demos": 0,
+    "max_rounds": 1,
+    "max_fruitless": 1,
+    "num_candidates": 2,
+    "num_trials": 1,
+    "minibatch_size": 1,
+    "minibatch_full_eval_steps": 1,
+    "view_data_batch_size": 1,
+    "max_metric_calls": 1,
+    "reflection_minibatch_size": 1,
+}
+
+_STRATEGIES: Final = ("pareto", "current_best", "epsilon_greedy", "top_k_pareto")
+
+_NO_END: Final = 10**9
+"""Failures that DSPy goes on after: what is a failure indeed ends the optimisation elsewhere."""

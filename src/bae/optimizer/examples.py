@@ -1,0 +1,278 @@
+"""Transitions as DSPy's examples, and out of those the ones that a node's predictors are trained
+with: JSON alone, as the model sees it, without what is hidden. `optimizing.py` trains with them,
+`splitting.py` holds some back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pydantic_core import SchemaSerializer, from_json
+
+from bae.draft import field_schema, model_config_of, validated
+from bae.journal.coding.nodes import kept_node
+from bae.lm.dspy_package import load_dspy
+from bae.lm.ordering import ordered
+from bae.lm.prompts import fill_prompt, names_of, seen_of
+from bae.lm.schemas import asked_fields, once
+from bae.lm.signatures import is_known, model_name, node_to_signature, with_source
+from bae.optimizer.hidden_fields import Hidden, hidden_fields
+from bae.optimizer.transitions import Transition, lm_chooses, transitions_of
+from bae.plan import plan_of
+
+if TYPE_CHECKING:
+    from bae.node import Node
+    from bae.result import GraphResult
+
+BAE: Final = "bae"
+"""What an example says for bae alone: whom it comes from, and what no other key says."""
+RESERVED: Final = frozenset(
+    {"node_type", "next_node_type", "next_node", "run_id", "root", "corrected", BAE}
+)
+"""The keys of an example that are no fields of a node; a field of that name has an underscore
+after it."""
+WITHOUT: Final = "without"
+"""Under `BAE`: the parts of a node that an example is not to count for."""
+
+
+def trace_to_examples(trace: Sequence[Node] | GraphResult[Any]) -> list[Any]:
+    """One `dspy.Example` for each transition of a trace, or of a result's.
+
+    An example has the fields of the node that the run was at, as JSON, and `node_type`, which are
+    its inputs; and `next_node_type`, `next_node` with the `fields` of the node that came and the
+    `context` they were filled in, `run_id`, `root` and `corrected`. The end of a run is one to
+    "None" where the LM could have gone on. Steps of written bodies are examples too, though nothing
+    is trained with them: see `fill_examples` and `choice_examples`. Secrets are left out.
+    """
+    found = transitions_of(trace)
+    classes = [type(each.node) for each in found]
+    hidden = hidden_fields([*classes, *(type(e.next_node) for e in found if e.next_node)])
+    return [example_of(each, hidden) for each in found]
+
+
+def example_of(transition: Transition, hidden: Hidden | None = None) -> Any:
+    """The `dspy.Example` of a transition, as `trace_to_examples` has them.
+
+    `hidden` are the fields that are not to be told, by class; without, they are found out, among
+    those of the two nodes.
+    """
+    node, following = transition.node, transition.next_node
+    if hidden is None:
+        hidden = hidden_fields(type(e) for e in (node, following) if e is not None)
+    seen = _seen(node, hidden[type(node)])
+    taken = set(RESERVED)
+    fields = cast("dict[str, Any]", seen) if isinstance(seen, dict) else {}
+    said: dict[str, Any] = {}
+    for name, value in fields.items():
+        free = name
+        while free in taken or (free != name and free in fields):
+            free += "_"
+        taken.add(free)
+        said[free] = value
+    said["node_type"] = type(node).__name__
+    example = load_dspy("example_of").Example(said)
+    inputs = list(said)
+    example["next_node_type"] = _name_of(transition)
+    example["next_node"] = None if following is None else _made(following, hidden[type(following)])
+    example["run_id"] = transition.run_id
+    example["root"] = transition.root or transition.run_id
+    example["corrected"] = list(transition.corrected)
+    example[BAE] = {
+        "source": {type(node).__name__: seen},
+        "types": [_address(type(node)), _address(transition.next_type)],
+        "by": "body" if plan_of(type(node)).written else "lm",
+    }
+    return example.with_inputs(*inputs)
+
+
+def fill_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
+    """The examples to train the fill of a node class with: those that led to such a node and were
+    filled by the LM, with the inputs and outputs of
+    `dspy.Predict(with_source(node_to_signature(cls)))` by their names there."""
+    asked = asked_fields(cls)
+    if not asked:
+        return []
+    signature = with_source(node_to_signature(cls))
+    inputs = {name: model_name(name, field) for name, field in signature.input_fields.items()}
+    source = next(name for name, field in signature.input_fields.items() if is_known(field))
+    outputs = {name: model_name(name, field) for name, field in signature.output_fields.items()}
+    required = {field.name for field in plan_of(cls).plain if field.required}
+    found: list[Any] = []
+    for example in examples:
+        made = example.get("next_node")
+        if not isinstance(made, Mapping) or not _leads_to(example, cls):
+            continue
+        parts = cast(Mapping[str, Any], made)
+        fields: Mapping[str, Any] = parts.get("fields") or {}
+        context: Mapping[str, Any] = parts.get("context") or {}
+        if not required <= fields.keys():
+            continue
+        said: dict[str, Any] = {source: source_of(example)}
+        said |= {n: context[m] for n, m in inputs.items() if n != source and m in context}
+        given = list(said)
+        said |= {n: fields[m] for n, m in outputs.items() if m in fields}
+        found.append(_example(said, given, example, list(example.get("corrected") or ())))
+    return found
+
+
+def choice_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
+    """The examples to train the choice of a node class with: those that went on from such a node
+    as the LM chose, as `known` and `choice`. None where there is nothing for it to choose."""
+    plan = plan_of(cls, strict=True)
+    if not lm_chooses(plan):
+        return []
+    names = names_of(plan.offered)
+    return [
+        # Who corrects fields lets the choice stand: of that nothing was corrected.
+        _example({"known": source_of(each), "choice": choice}, ["known"], each, [])
+        for each in examples
+        if _comes_from(each, cls) and (choice := each.get("next_node_type")) in names
+    ]
+
+
+def _example(said: dict[str, Any], inputs: list[str], of: Any, corrected: list[str]) -> Any:
+    example = load_dspy("fill_examples").Example(said)
+    if BAE not in said:  # a node may have a field of that name
+        run_id = str(of.get("run_id") or "")
+        example[BAE] = {"run_id": run_id, "root": root_of(of), "corrected": corrected}
+    return example.with_inputs(*inputs)
+
+
+def root_of(example: Any) -> str:
+    """The run that an example comes from in the first place; empty where it does not say. It may be
+    one of `trace_to_examples`, of `fill_examples` or of `choice_examples`."""
+    root = example.get("root")
+    if isinstance(root, str) and root and "next_node_type" in example:
+        return root
+    return str(noted(example).get("root") or "")
+
+
+def source_of(example: Any) -> Any:
+    """The node that an example comes from, by its class, as a prompt has it."""
+    known = noted(example).get("source")
+    if known is not None:
+        return known
+    # Somebody else has made it, by hand: what is nothing else is a field.
+    fields = {n: v for n, v in example.items() if n not in RESERVED}
+    return {str(example.get("node_type")): fields}
+
+
+def _leads_to(example: Any, cls: type[Node]) -> bool:
+    about = noted(example)
+    if about.get("by", "lm") != "lm" or "fill" in (about.get(WITHOUT) or ()):
+        return False
+    types = about.get("types")
+    if types:
+        return types[1] == _address(cls)
+    return example.get("next_node_type") == cls.__name__
+
+
+def _comes_from(example: Any, cls: type[Node]) -> bool:
+    about = noted(example)
+    if "choice" in (about.get(WITHOUT) or ()):
+        return False
+    types = about.get("types")
+    if types:
+        return types[0] == _address(cls)
+    return example.get("node_type") == cls.__name__
+
+
+def noted(example: Any) -> dict[str, Any]:
+    """What an example says for bae alone; empty where somebody else has made it."""
+    found = example.get(BAE)
+    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
+
+
+def _address(cls: type[Any]) -> str:
+    return "None" if cls is NoneType else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _name_of(transition: Transition) -> str:
+    """The name by which the model knows what it has chosen."""
+    for name, cls in names_of(plan_of(type(transition.node)).offered).items():
+        if cls is transition.next_type:
+            return name
+    return "None" if transition.next_type is NoneType else transition.next_type.__name__
+
+
+def _seen(node: Node, hidden: frozenset[str]) -> Any:
+    """What a model sees of a node, without what is hidden, and without what may be made of that."""
+    if not hidden:
+        return seen_of(node)
+    cls = type(node)
+    if cls.__pydantic_decorators__.model_serializers:
+        return {}
+    return _told(cls, {n: v for n, v in node.__dict__.items() if n not in hidden})
+
+
+def _made(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:
+    """What the LM is to answer for a node, and what is looked up for it before; None where that is
+    hidden, or is nothing that the model could have said."""
+    cls = type(node)
+    asked = asked_fields(cls)
+    if not hidden.isdisjoint(asked) or not all(name in node.__dict__ for name in asked):
+        return None
+    fields = _answer(node, asked)
+    if fields is None:
+        return None
+    # A field whose default stands was not there when the model was asked.
+    resolved = {
+        field.name: node.__dict__[field.name]
+        for field in plan_of(cls).context
+        if field.name in node.__pydantic_fields_set__
+        and field.name in node.__dict__
+        and field.name not in hidden
+    }
+    return {"context": _told(cls, resolved), "fields": fields}
+
+
+def _told(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model is told of some fields of a node, word for word."""
+    known = {name: value for name, value in values.items() if name in cls.__pydantic_fields__}
+    if not known:
+        return {}
+    return json.loads(fill_prompt(cls, (), known, "", None).text)["context"]
+
+
+def _answer(node: Node, asked: tuple[str, ...]) -> dict[str, Any] | None:
+    """The fields of a node in words that the class takes from a model; None where one has none."""
+    said: dict[str, Any] = {}
+    for name in asked:
+        words = list(_words(type(node), name, node.__dict__[name]))
+        if not words:
+            return None
+        said[name] = words[-1]
+    return said
+
+
+def _words(cls: type[Node], name: str, value: Any) -> Iterator[Any]:
+    """What a model can say for a value of a field: as the field itself says it, and then, unless
+    the field makes the same value of that again, as a journal does, whom no serializer of the
+    class's own can mislead."""
+    try:
+        said = _serializer(cls, name).to_python(value, mode="json", by_alias=False, warnings=False)
+        again = _read(cls, name, said)
+        yield ordered(said, value)
+        if again == value:
+            return
+    except Exception:  # serializers and validators are code of the node's own
+        pass
+    try:
+        said = from_json(kept_node(cls).fields[name].dump(value))
+        if _read(cls, name, said) == value:
+            yield ordered(said, value)
+    except Exception:  # the same, and a value that no journal keeps
+        return
+
+
+def _read(cls: type[Node], name: str, said: Any) -> Any:
+    return validated(cls, {name: said}, frozenset({name}))[name]
+
+
+def _serializer(cls: type[Node], name: str) -> SchemaSerializer:
+    def make() -> SchemaSerializer:
+        return SchemaSerializer(field_schema(cls, name), cast(Any, model_config_of(cls)))
+
+    return once(cls, (SchemaSerializer, name), make)

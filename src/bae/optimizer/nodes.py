@@ -1,0 +1,58 @@
+"""Every node class that runs in a graph: its own and those of the graphs inside it. `compiler.py`
+compiles these, and artefacts are found for these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+from bae.calls import every_call
+from bae.node import Node
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+
+
+def every_node(graph: Graph[Any, Any]) -> tuple[type[Node], ...]:
+    """The node classes of a graph and of the graphs inside it, behind a `Dep` or a `Map`: each
+    once, the start first, those inside after those around them."""
+    found: dict[type[Node], None] = {}
+    for each in every_graph(graph):
+        found.update(dict.fromkeys(each.plans))
+    return tuple(found)
+
+
+def every_graph(graph: Graph[Any, Any]) -> tuple[Graph[Any, Any], ...]:
+    """A graph and the graphs inside it, all the way down, the outermost first."""
+    graphs = [graph]
+    # A node class that is a dependency becomes a graph for every field that asks for it.
+    seen = {(graph.start, graph.name)}
+    for each in graphs:
+        for plan in each.plans.values():
+            for field in plan.sourced:
+                for call in every_call(field.call):
+                    inner = call.graph
+                    if inner is not None and (inner.start, inner.name) not in seen:
+                        seen.add((inner.start, inner.name))
+                        graphs.append(inner)
+    return tuple(graphs)
+
+
+def nodes_among(nodes: Graph[Any, Any] | Iterable[type[Node]], by: str) -> tuple[type[Node], ...]:
+    """The node classes that `nodes` stands for, each once; `by` is who was given them."""
+    from bae.graph import Graph
+
+    if isinstance(nodes, Graph):
+        return every_node(nodes)
+    wrong = TypeError(f"{by} takes a Graph, or node classes, and not {nodes!r}")
+    if isinstance(nodes, type) or not isinstance(cast(object, nodes), Iterable):
+        raise wrong
+    found = tuple(dict.fromkeys(nodes))
+    if not all(is_node_class(cls) for cls in found):
+        raise wrong
+    return found
+
+
+def is_node_class(value: object) -> bool:
+    """Whether something is a class of nodes."""
+    return isinstance(value, type) and issubclass(value, Node)

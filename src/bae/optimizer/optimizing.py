@@ -1,0 +1,220 @@
+"""Optimising a node class by an optimiser's name: its fill and its choice, each from the examples
+there are for it, under a budget, with a log of calls and a word on how far it is. `by_name.py` has
+the optimisers, `comparing.py` says whether what they found is better."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic_core import to_jsonable_python
+
+from bae.exceptions import BaeError
+from bae.node import Node
+from bae.optimizer.asked_lms import backend_of, logged, named, student_for
+from bae.optimizer.by_name import checked_options
+from bae.optimizer.calls import CallLog
+from bae.optimizer.progress import Progress, Telling
+from bae.result import GraphResult
+from bae.threads import in_thread
+
+if TYPE_CHECKING:
+    from bae.lm.policies.budget import Budget
+    from bae.lm.protocol import LM
+    from bae.optimizer.judging import Judge
+    from bae.optimizer.metrics import Metric
+    from bae.optimizer.predictors import NodePredictor
+
+MINIMUM = 10
+"""How many examples a part needs to be optimised, unless `minimum=` says otherwise."""
+
+
+async def aoptimize_node(
+    cls: type[Node],
+    trainset: Iterable[Any],
+    metric: Metric | Judge | None = None,
+    *,
+    lm: LM | str | Any = None,
+    teacher: LM | str | Any = None,
+    optimizer: str = "bootstrap",
+    budget: Budget | None = None,
+    seed: int = 0,
+    calls: CallLog | str | Path | None = None,
+    concurrency: int = 4,
+    progress: Callable[[Progress], None] | None = None,
+    minimum: int = MINIMUM,
+    **options: Any,
+) -> NodePredictor:
+    """Optimise how a node class is filled, and how its successor is chosen.
+
+    - `trainset`: examples, as `trace_to_examples` and `examples_from` give them, or traces or
+      results. A part with fewer than `minimum` of them stays as it is, and a message says so. Equal
+      questions count once, with the answer that a person has put right, or else the one given most
+      often; `questions` in `made` says how many there were.
+    - `metric`: what scores an answer; see `metrics_for`.
+    - `lm`: the LM to optimise for: one of bae, its name, a `dspy.LM`, or None for the default.
+      An LM that is pinned to the class goes before it, as in a run; `made.model` says which it was.
+    - `teacher`: the LM that gives examples and thinks of instructions; the same unless given.
+    - `optimizer`: "bootstrap", "miprov2" or "gepa"; `options` are what `OPTIONS` lists for it.
+    - `budget`: for everything that is asked, a judge's calls too. When it runs out, the optimiser
+      ends with the best it has, and a note in `made` says so. What is asked inside a budget of
+      the caller's raises when that one runs out.
+    - `seed`: the same one, with the same answers, gives the same result.
+    - `calls`: a `CallLog` or the path of one, to go on after the process was killed.
+    - `concurrency`: how many examples are asked at once; "bootstrap" asks one after the other.
+    - `progress`: called with a `Progress` now and then.
+
+    `best` in `made` is the mean score of what was found on the examples that candidates are scored
+    on, where it was scored on all of them.
+
+    A question that the LM will not take, because it is too long or was refused, scores 0, and a
+    note says how many there were; where it took none, the part stays as it is. An LM that fails in
+    another way than that, or by a wrong answer, ends it with that error, and so does one that
+    refuses five questions in a row which are not too long. Cancelled, it stops at
+    once and leaves no thread of its own behind; a metric of yours that is no coroutine and is at
+    work just then ends when it is done, in its worker thread.
+    """
+    from bae.optimizer.artefacts import Made
+    from bae.optimizer.examples import choice_examples, fill_examples
+    from bae.optimizer.metrics import metrics_for
+    from bae.optimizer.part_training import optimize_part
+    from bae.optimizer.predictors import fresh_predictor
+    from bae.optimizer.questions import PARTS, PartQuestions
+    from bae.optimizer.same_questions import distinct
+    from bae.optimizer.trainsets import examples_in
+
+    # In a thread, since it may have to import what the optimiser stands on.
+    settings = await in_thread(checked_options, optimizer, options)
+    _check(cls, {"concurrency": concurrency, "minimum": minimum}, seed)
+    examples = await in_thread(examples_in, _listed(trainset))
+    student = backend_of(student_for(cls, lm), f"{cls.__name__} is to be optimised")
+    taught_by = student if teacher is None else backend_of(teacher, "it is to teach")
+    log = calls if isinstance(calls, CallLog) else CallLog(calls)
+    predictor = fresh_predictor(cls)
+    about: dict[str, Any] = {"optimizer": optimizer, "seed": seed}
+    about |= {"model": named(student), "teacher": named(taught_by), "options": options}
+    made = Made.model_validate(to_jsonable_python(about))
+    best: dict[str, float] = {}
+    questions: dict[str, int] = {}
+    try:
+        await log.open()
+        if budget is not None:
+            await log.charge(budget)
+        with budget or nullcontext():
+            found = {"fill": fill_examples(cls, examples), "choice": choice_examples(cls, examples)}
+            for part in PARTS:
+                fresh, chosen = getattr(predictor, part), found[part]
+                if fresh is None:
+                    continue
+                telling = Telling(cls.__name__, part, log, progress)
+                made.examples[part] = len(chosen)
+                if not chosen and any(found.values()):
+                    # Nothing is amiss: a start, say, is chosen from and never filled.
+                    telling.phase = "skipped"
+                    telling.tell()
+                elif len(chosen) < minimum:
+                    telling.phase = "skipped"
+                    telling.note(_too_few(len(chosen), minimum))
+                else:
+                    score = metrics_for(cls, part, logged(metric, log, telling.note))
+                    asked = PartQuestions(cls, part, fresh)
+                    different = distinct(chosen)
+                    questions[part] = len(different)
+                    reached = await optimize_part(
+                        asked,
+                        different,
+                        score,
+                        {"student": student, "teacher": taught_by},
+                        optimizer,
+                        settings,
+                        log=log,
+                        telling=telling,
+                        budget=budget,
+                        seed=seed,
+                        concurrency=concurrency,
+                    )
+                    if reached is not None:
+                        best[part] = reached
+                made.notes.extend(f"{part}: {note}" for note in telling.notes)
+    finally:
+        if log is not calls:
+            await log.aclose()
+    more = {"questions": questions, "best": best}
+    predictor.made = made.model_copy(update={name: each for name, each in more.items() if each})
+    return predictor
+
+
+def optimize_node(
+    cls: type[Node],
+    trainset: Iterable[Any],
+    metric: Metric | Judge | None = None,
+    *,
+    lm: LM | str | Any = None,
+    teacher: LM | str | Any = None,
+    optimizer: str = "bootstrap",
+    budget: Budget | None = None,
+    seed: int = 0,
+    calls: CallLog | str | Path | None = None,
+    concurrency: int = 4,
+    progress: Callable[[Progress], None] | None = None,
+    minimum: int = MINIMUM,
+    **options: Any,
+) -> NodePredictor:
+    """`aoptimize_node` for sync callers. Inside a running event loop await that one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        raise BaeError(
+            "optimize_node() was called inside a running event loop, which it would block",
+            code="bae-run-in-loop",
+            fix="write `await aoptimize_node(…)` there",
+        )
+    return asyncio.run(
+        aoptimize_node(
+            cls,
+            trainset,
+            metric,
+            lm=lm,
+            teacher=teacher,
+            optimizer=optimizer,
+            budget=budget,
+            seed=seed,
+            calls=calls,
+            concurrency=concurrency,
+            progress=progress,
+            minimum=minimum,
+            **options,
+        )
+    )
+
+
+def _check(cls: Any, least_one: Mapping[str, Any], seed: Any) -> None:
+    """Refuse what nothing could be done with, before anything is asked."""
+    if not (isinstance(cls, type) and issubclass(cls, Node)):
+        raise TypeError(f"optimize_node({cls!r:.80}): give a node class")
+    for name, value in least_one.items():
+        if type(value) is not int or value < 1:
+            raise ValueError(f"optimize_node({name}={value!r}): give 1 or more")
+    if type(seed) is not int or not 0 <= seed < 2**32:
+        raise ValueError(f"optimize_node(seed={seed!r}): give a whole number from 0 to 2**32 - 1")
+
+
+def _listed(trainset: Any) -> list[Any]:
+    if isinstance(trainset, GraphResult):
+        return [trainset]
+    if isinstance(trainset, str | bytes | Mapping | Node) or not isinstance(trainset, Iterable):
+        raise TypeError(
+            f"optimize_node(trainset={trainset!r:.80}): give a list of examples, as "
+            "examples_from(journal, graph) and trace_to_examples(trace) return them"
+        )
+    return list(cast("Iterable[Any]", trainset))
+
+
+def _too_few(count: int, minimum: int) -> str:
+    have = "there is 1 example" if count == 1 else f"there are {count or 'no'} examples"
+    return f"{have}, and it takes {minimum} or more to learn from: it stays as it is"

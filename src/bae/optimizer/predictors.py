@@ -1,0 +1,284 @@
+"""Predictors of node classes, which DSPy's optimisers work on: one for the fill of the fields and
+one for the choice of what comes next. `optimizing.py` has them optimised, `artefacts.py` keeps what
+came of it, and `bae.lm.OptimizedLM` asks a `dspy.LM` through them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from pydantic_core import to_jsonable_python
+
+from bae.exceptions import describe
+from bae.lm.dspy_package import load_dspy
+from bae.lm.prompts import choice_instruction, names_of
+from bae.lm.schemas import asked_fields
+from bae.lm.signatures import choice_signature, is_known, model_name, node_to_signature, with_source
+from bae.optimizer.artefact_fit import chooses, is_filled, misfit
+from bae.optimizer.artefacts import (
+    Artefact,
+    Learned,
+    LearnedExample,
+    Made,
+    load_artefacts,
+    save_artefacts,
+)
+from bae.optimizer.node_schema import schema_of
+from bae.optimizer.nodes import nodes_among
+from bae.plan import plan_of
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.node import Node
+
+
+_log = logging.getLogger("bae.optimizer")
+
+
+class NodePredictor:
+    """The predictors of a node class, together a `dspy.Module`.
+
+    `fill` is for its fields and `choice` for where to go on from it, each a `dspy.Predict`, or None
+    where no model is asked for that. `made` says how they were optimised, and `sources` what the
+    artefact they were loaded from knew of the nodes that its examples come from.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """A module of dspy, which is imported when the first of these is made."""
+        return object.__new__(_module_class() if cls is NodePredictor else cls)
+
+    def __init__(
+        self, node: type[Node], fill: Any = None, choice: Any = None, made: Made | None = None
+    ) -> None:
+        load_dspy("NodePredictor").Module.__init__(self)
+        self.node = node
+        self.fill = fill
+        self.choice = choice
+        self.made = made
+        self.sources: dict[str, dict[str, str]] = {}
+
+    if TYPE_CHECKING:  # by dspy.Module
+
+        def predictors(self) -> list[Any]: ...
+        def deepcopy(self) -> Self: ...
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing was learnt: no examples, and the instructions as they were."""
+        return not (has_learnt(self, "fill") or has_learnt(self, "choice"))
+
+    def forward(self, **inputs: Any) -> Any:
+        """Ask for what the inputs are for: `known` alone is for a choice."""
+        return self._asked(inputs)(**inputs)
+
+    async def aforward(self, **inputs: Any) -> Any:
+        """The same, in async code."""
+        return await self._asked(inputs).acall(**inputs)
+
+    def _asked(self, inputs: Mapping[str, Any]) -> Any:
+        fits = self.fill is not None and inputs.keys() <= self.fill.signature.input_fields.keys()
+        found = self.fill if fits else self.choice
+        if found is None:
+            raise TypeError(f"{self.node.__name__} has nothing to ask for with {', '.join(inputs)}")
+        return found
+
+    def __repr__(self) -> str:
+        return f"NodePredictor({self.node.__name__}{', fresh' if self.is_fresh else ''})"
+
+
+def fresh_predictor(cls: type[Node]) -> NodePredictor:
+    """The predictor of a node class that has learnt nothing: it asks as any backend of bae does."""
+    dspy = load_dspy("fresh_predictor")
+    fill = dspy.Predict(with_source(node_to_signature(cls))) if is_filled(cls) else None
+    choice = dspy.Predict(_choice_signature(cls)) if chooses(cls) else None
+    return NodePredictor(cls, fill, choice)
+
+
+def has_learnt(predictor: NodePredictor, part: str) -> bool:
+    """Whether the `fill` or the `choice` of a predictor has examples, or another instruction than
+    the prompt has by itself."""
+    found = getattr(predictor, part)
+    if found is None:
+        return False
+    told = found.signature.instructions
+    return bool(found.demos) or told != _own_instruction(predictor.node, part)
+
+
+def artefact_of(predictor: NodePredictor) -> Artefact:
+    """What a predictor has learnt, to be saved. A part that has learnt nothing is left out, and so
+    is an example that the class itself would refuse, with a warning in the log."""
+    cls = predictor.node
+    return Artefact(
+        node=cls.__name__,
+        schema=schema_of(cls),
+        sources=predictor.sources,
+        fill=_learned(predictor, "fill"),
+        choice=_learned(predictor, "choice"),
+        made=predictor.made,
+    )
+
+
+def predictor_of(cls: type[Node], artefact: Artefact) -> NodePredictor:
+    """The predictor with what an artefact has learnt: the same instructions and examples."""
+    made = fresh_predictor(cls)
+    made.made, made.sources = artefact.made, artefact.sources
+    for predictor, learned in ((made.fill, artefact.fill), (made.choice, artefact.choice)):
+        if predictor is not None and learned is not None:
+            instruction = learned.instruction or predictor.signature.instructions
+            predictor.signature = predictor.signature.with_instructions(instruction)
+            predictor.demos = [_demo(predictor.signature, each) for each in learned.examples]
+    return made
+
+
+def save_optimized(
+    optimized: Mapping[type[Node], Any],
+    directory: str | Path,
+    *,
+    among: Graph[Any, Any] | Iterable[type[Node]] = (),
+) -> list[Path]:
+    """Write what predictors have learnt into a directory, one JSON file for each node class, and
+    answer the files.
+
+    Give `NodePredictor`s, or `dspy.Predict`s of `node_to_signature(cls)`. One that has learnt
+    nothing is not written, and a file that is there for it is left alone. `among` is as for
+    `save_artefacts`.
+    """
+    nodes_among(tuple(optimized), "save_optimized")
+    learnt = {cls: _as_predictor(cls, each) for cls, each in optimized.items()}
+    artefacts = {cls: artefact_of(each) for cls, each in learnt.items() if not each.is_fresh}
+    return save_artefacts(artefacts, directory, among=among)
+
+
+def load_optimized(
+    nodes: Graph[Any, Any] | Iterable[type[Node]], directory: str | Path
+) -> dict[type[Node], NodePredictor]:
+    """A predictor for every node class of a graph, those of graphs inside it too, or for the
+    classes that are given: with what its file says, and fresh where there is none. What it raises
+    is as for `load_artefacts`."""
+    from bae.graph import Graph
+
+    classes = nodes_among(nodes, "load_optimized")
+    artefacts = load_artefacts(nodes if isinstance(nodes, Graph) else classes, directory)
+    return {
+        cls: predictor_of(cls, artefacts[cls]) if cls in artefacts else fresh_predictor(cls)
+        for cls in classes
+    }
+
+
+@cache
+def _module_class() -> Any:
+    """`NodePredictor` as a module of dspy, made when that is there."""
+    dspy: Any = load_dspy("NodePredictor")
+
+    class Module(NodePredictor, dspy.Module):
+        pass
+
+    Module.__name__ = Module.__qualname__ = NodePredictor.__name__
+    return Module
+
+
+def _choice_signature(cls: type[Node]) -> Any:
+    signature = choice_signature(tuple(names_of(plan_of(cls, strict=True).offered)))
+    return signature.with_instructions(_own_instruction(cls, "choice"))
+
+
+def _own_instruction(cls: type[Node], part: str) -> str:
+    """What the prompt of a part begins with where nothing was learnt."""
+    if part == "fill":
+        return cls.__name__
+    return choice_instruction(plan_of(cls, strict=True).offered)
+
+
+def _learned(whole: NodePredictor, part: str) -> Learned | None:
+    if not has_learnt(whole, part):
+        return None
+    cls, predictor = whole.node, getattr(whole, part)
+    signature = predictor.signature
+    examples: list[LearnedExample] = []
+    for number, demo in enumerate(predictor.demos):
+        try:
+            example = _example(cls, part, signature, dict(demo))
+            wrong = misfit(cls, part, example)
+        except ValueError as error:  # what JSON cannot say, as pydantic puts it too
+            example, wrong = None, describe(error)
+        if example is not None and not wrong:
+            examples.append(example)
+            continue
+        _log.warning(
+            "%s: example %d of its %s is left out, since the class does not take it: %s",
+            *(cls.__name__, number, part, wrong),
+        )
+    return Learned(instruction=signature.instructions, examples=examples)
+
+
+def _example(cls: type[Node], part: str, signature: Any, demo: Mapping[str, Any]) -> LearnedExample:
+    known: dict[str, Any] = {}
+    context: dict[str, Any] = {}
+    for name, field in signature.input_fields.items():
+        if name not in demo:
+            continue
+        value = _json(demo[name])
+        if is_known(field) and isinstance(value, dict):
+            known |= cast(dict[str, Any], value)
+        else:
+            context[model_name(name, field)] = value
+    if context:
+        known["context"] = context
+    asked = asked_fields(cls) if part == "fill" else ("choice",)
+    outputs = {model_name(n, f): n for n, f in signature.output_fields.items() if n in demo}
+    answer = {name: _json(demo[outputs[name]]) for name in asked if name in outputs}
+    return LearnedExample(known=known, answer=answer)
+
+
+def _demo(signature: Any, example: LearnedExample) -> Any:
+    dspy = load_dspy("predictor_of")
+    source = {name: value for name, value in example.known.items() if name != "context"}
+    context = cast(dict[str, Any], example.known.get("context", {}))
+    given: dict[str, Any] = {}
+    for name, field in signature.input_fields.items():
+        if is_known(field):
+            if source:
+                given[name] = source
+        elif model_name(name, field) in context:
+            given[name] = context[model_name(name, field)]
+    answer = {
+        name: example.answer[model_name(name, field)]
+        for name, field in signature.output_fields.items()
+        if model_name(name, field) in example.answer
+    }
+    return dspy.Example(**given, **answer).with_inputs(*given)
+
+
+def _as_predictor(cls: type[Node], given: Any) -> NodePredictor:
+    dspy = load_dspy("save_optimized")
+    if isinstance(given, NodePredictor):
+        if given.node is not cls:
+            raise TypeError(
+                f"save_optimized({{{cls.__name__}: …}}): it has a predictor for "
+                f"{given.node.__name__}"
+            )
+        return given
+    found: list[Any] = given.predictors() if isinstance(given, dspy.Module) else []
+    if len(found) != 1:
+        raise TypeError(
+            f"save_optimized({{{cls.__name__}: {given!r}}}): give a NodePredictor, or a "
+            f"dspy.Predict of node_to_signature({cls.__name__})"
+        )
+    outputs = {model_name(n, f) for n, f in found[0].signature.output_fields.items()}
+    missing = [name for name in asked_fields(cls) if name not in outputs]
+    if missing:
+        raise ValueError(
+            f"the predictor for {cls.__name__} has no output {', '.join(missing)}: make it from "
+            f"node_to_signature({cls.__name__})"
+        )
+    return NodePredictor(cls, found[0])
+
+
+def _json(value: Any) -> Any:
+    said = to_jsonable_python(value, by_alias=False)
+    json.dumps(said, allow_nan=False)
+    return said

@@ -1,0 +1,80 @@
+"""How far an optimisation is: a `Progress` for every step of it, told to whoever wants to know.
+`optimizing.py` and `comparing.py` tell it; a command line draws it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from bae.exceptions import describe
+
+if TYPE_CHECKING:
+    from bae.optimizer.calls import CallLog
+
+Phase = Literal["bootstrapping", "proposing", "trying", "comparing", "done", "skipped"]
+Part = Literal["fill", "choice"]
+
+log = logging.getLogger("bae.optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the optimisation of one part of a node is.
+
+    `calls` were answered by LMs in this life of it and `from_log` by its log of calls; `scored`
+    answers have a score, and `best` is the mean score of the best candidate so far, where
+    candidates are tried at all. `note` says what is worth knowing.
+    """
+
+    node: str
+    part: str
+    phase: Phase
+    calls: int = 0
+    from_log: int = 0
+    scored: int = 0
+    best: float | None = None
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Telling:
+    """Tells how one part is getting on. A listener that raises is told no more."""
+
+    node: str
+    part: Part
+    calls: CallLog
+    hear: Callable[[Progress], None] | None = None
+    phase: Phase = "bootstrapping"
+    scored: int = 0
+    best: float | None = None
+    notes: list[str] = field(default_factory=list[str])
+
+    def tell(self, note: str = "") -> None:
+        """Say how things are now."""
+        if self.hear is None:
+            return
+        asked = self.calls.statistics()
+        told = Progress(
+            self.node,
+            self.part,
+            self.phase,
+            asked.calls,
+            asked.from_log,
+            self.scored,
+            self.best,
+            note,
+        )
+        try:
+            self.hear(told)
+        except Exception as error:
+            self.hear = None
+            log.warning("whoever heard of the progress is told no more: %s", describe(error))
+
+    def note(self, text: str) -> None:
+        """Say something worth knowing, once: to the log, and with what was made."""
+        if text not in self.notes:
+            self.notes.append(text)
+            log.warning("%s, %s: %s", self.node, self.part, text)
+            self.tell(text)

@@ -1,0 +1,209 @@
+"""The questions of one part of a node, asked from examples instead of from a run, word for word as
+a run asks them with a lesson: by these the optimisers ask. `bae.lm.Taught` applies lessons, as in
+a run; `settling.py` asks all that a run asks until there is an answer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pydantic import create_model
+from pydantic_core import from_json, to_jsonable_python
+
+from bae.draft import validated
+from bae.exceptions import BaeError, FillError
+from bae.lm.asking import ask
+from bae.lm.backend import Answer, Prompt
+from bae.lm.policies.policy import Policy
+from bae.lm.policies.taught import Lesson, LessonExample, Lessons, Taught
+from bae.lm.prompts import (
+    choice_instruction,
+    choice_prompt,
+    fill_prompt,
+    names_of,
+    text_of_question,
+)
+from bae.lm.reading import read
+from bae.lm.schemas import asked_fields
+from bae.lm.signatures import is_known, model_name
+from bae.node import Node
+from bae.plan import plan_of
+
+if TYPE_CHECKING:
+    from bae.lm.backend import Backend
+
+Part = Literal["fill", "choice"]
+PARTS: tuple[Part, ...] = ("fill", "choice")
+
+
+class PartQuestions:
+    """The questions of one part of a node class. `predictor` is the fresh one for it; examples and
+    demonstrations have their values by the names in its signature."""
+
+    def __init__(self, cls: type[Node], part: Part, predictor: Any) -> None:
+        self.cls = cls
+        self.part: Part = part
+        self.predictor = predictor
+        self.signature = predictor.signature
+        self.types = plan_of(cls, strict=True).offered
+        self._asked = asked_fields(cls) if part == "fill" else ("choice",)
+        self.instruction = cls.__name__ if part == "fill" else choice_instruction(self.types)
+
+    def known(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What the model is told, as JSON, of the inputs in an example or a demonstration."""
+        known: dict[str, Any] = {}
+        context: dict[str, Any] = {}
+        for name, field in self.signature.input_fields.items():
+            if name not in values:
+                continue
+            value = to_jsonable_python(values[name], by_alias=False)
+            if is_known(field) and isinstance(value, dict):
+                known |= cast(dict[str, Any], value)
+            else:
+                context[model_name(name, field)] = value
+        return {**known, "context": context} if context else known
+
+    def answer(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The answer in an example, a demonstration or a prediction, as JSON by the names that the
+        model knows; None where there is none."""
+        outputs = self.signature.output_fields.items()
+        found = {model_name(n, f): values[n] for n, f in outputs if n in values}
+        said = {n: to_jsonable_python(found[n], by_alias=False) for n in self._asked if n in found}
+        return said or None
+
+    def outputs(self, answer: Mapping[str, Any] | None) -> dict[str, Any]:
+        """An answer by the names in the signature."""
+        if answer is None:
+            return {}
+        fields = self.signature.output_fields.items()
+        return {n: answer[model_name(n, f)] for n, f in fields if model_name(n, f) in answer}
+
+    def lesson(self, instruction: str, demos: Iterable[Mapping[str, Any]]) -> Lesson | None:
+        """The lesson that an instruction and demonstrations are; None where they teach nothing."""
+        examples = tuple(LessonExample(self.known(each), self.answer(each) or {}) for each in demos)
+        own = "" if instruction == self.instruction else instruction
+        return Lesson(own, examples) if own or examples else None
+
+    async def answered(
+        self, backend: Backend, known: Mapping[str, Any], lesson: Lesson | None
+    ) -> dict[str, Any] | None:
+        """What the model answers, asked once; None where that is nothing one can read."""
+        question = PartQuestion(self, known)
+        try:
+            answer = await ask(self.taught(backend, question, lesson), question.prompt)
+        except FillError:  # of an LM that judges its answers itself
+            return None
+        if isinstance(answer.value, Node):
+            return self.said(answer.value)
+        return read(answer).value
+
+    def taught(self, backend: Backend, question: PartQuestion, lesson: Lesson | None) -> Backend:
+        if lesson is None:
+            return backend
+        if self.part == "fill":
+            return Taught(backend, {self.cls: Lessons(fill=lesson)})
+        # The source is made up of what an example says, and so is its class.
+        assert question.source is not None
+        return Taught(backend, {type(question.source): Lessons(choice=lesson)})
+
+    def said(self, node: Node) -> dict[str, Any]:
+        """What an LM has filled in of a node, as JSON."""
+        fields = set(self._asked)
+        try:
+            said = node.model_dump_json(
+                include=fields, by_alias=False, round_trip=True, warnings=False
+            )
+        except Exception as error:  # serializers are code of the node's own
+            raise BaeError(
+                f"{self.cls.__name__} cannot be said as JSON, so nothing can be learnt from it",
+                code="bae-optimize-unsayable",
+                cause=error,
+                fix=f"mend the serializers of {self.cls.__name__}, or leave it out with nodes=…",
+            ) from error
+        return from_json(said)
+
+
+class PartQuestion:
+    """One question of a part, made from what is known."""
+
+    def __init__(self, of: PartQuestions, known: Mapping[str, Any]) -> None:
+        self.text = text_of_question(of.instruction, known)
+        source = {name: value for name, value in known.items() if name != "context"}
+        found = [recalled(name, each) for name, each in source.items()]
+        if of.part == "choice" and not found:
+            found.append(recalled(of.cls.__name__, {}))
+        self.source = found[0] if found else None
+        self.resolved = dict(_resolved(of.cls, known.get("context", {})))
+        if of.part == "fill":
+            prompt = fill_prompt(of.cls, asked_fields(of.cls), {}, of.instruction, None)
+            question = replace(prompt.question, resolved=self.resolved, source=self.source)
+            prompt = replace(prompt, question=question)
+        else:
+            names = names_of(plan_of(of.cls, strict=True).offered)
+            prompt = choice_prompt(names, (), self.source, None)
+        self.prompt = replace(prompt, text=self.text)
+
+
+class Exactly(Policy):
+    """Asks with a text of its own in place of the prompt's."""
+
+    def __init__(self, lm: Backend, text: str) -> None:
+        super().__init__(lm)
+        self._text = text
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Ask what is inside, in these words."""
+        return await self.ask(replace(prompt, text=self._text))
+
+    async def reject(self, prompt: Prompt) -> None:
+        """Pass on that the answer was not valid, to the prompt as it was asked."""
+        await super().reject(replace(prompt, text=self._text))
+
+
+class Told(Policy):
+    """Asks with what an example tells in place of what the prompt says is known."""
+
+    def __init__(self, lm: Backend, known: Mapping[str, Any]) -> None:
+        super().__init__(lm)
+        self._known = known
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Ask what is inside, told that."""
+        return await self.ask(self._told(prompt))
+
+    async def reject(self, prompt: Prompt) -> None:
+        """Pass on that the answer was not valid, to the prompt as it was asked."""
+        await super().reject(self._told(prompt))
+
+    def _told(self, prompt: Prompt) -> Prompt:
+        question = prompt.question
+        instruction = question.instruction
+        if question.target is None:
+            instruction = choice_instruction(question.types, make=bool(question.fillable))
+        return replace(prompt, text=text_of_question(instruction, self._known))
+
+
+def recalled(name: str, fields: Any) -> Node:
+    """A node that says what an example says: of the same name, with the same fields, all JSON."""
+    said = cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
+    return _recalled_class(name, tuple(said)).model_construct(**said)
+
+
+@lru_cache(maxsize=256)
+def _recalled_class(name: str, fields: tuple[str, ...]) -> type[Node]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that shadow others: so they do in the class
+        given: dict[str, Any] = dict.fromkeys(fields, (Any, None))
+        return create_model(name, __base__=Node, __module__=__name__, **given)
+
+
+def _resolved(cls: type[Node], context: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """What was looked up for a node, as far as what the model saw of it can be read back."""
+    for name, value in context.items():
+        try:
+            yield name, validated(cls, {name: value}, frozenset({name}))[name]
+        except Exception:  # validators are code of the node's own
+            continue

@@ -1,0 +1,1077 @@
+"""Artefacts: what was learnt for a node class, in files that read well, are refused where they do
+not fit, and teach any backend without dspy."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    create_model,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+import bae
+from bae import ArtefactError, Dep, Gate, Graph, Map, Node, Recall
+from bae.lm import Lesson, LessonExample, Lessons, Taught
+from bae.lm.backend import Answer, Backend, Prompt
+from bae.optimizer import (
+    Artefact,
+    Learned,
+    LearnedExample,
+    Made,
+    every_node,
+    load_artefacts,
+    save_artefacts,
+    schema_of,
+)
+
+
+class Weather(BaseModel):
+    sky: str
+    degrees: float = Field(ge=-90)
+
+
+class Tone(Enum):
+    warm = "warm"
+    dry = "dry"
+
+
+def get_weather() -> Weather:
+    return Weather(sky="clear", degrees=3)
+
+
+class Waking(Node):
+    message: str
+
+    async def __call__(self) -> Outfit | AskBack | None: ...
+
+
+class Outfit(Node):
+    weather: Annotated[Weather, Dep(get_weather)]
+    top: str = Field(min_length=2)
+    tone: Tone
+    worn_on: date | None = None
+    price: Decimal = Decimal(0)
+
+    @field_validator("top")
+    @classmethod
+    def is_no_hat(cls, top: str) -> str:
+        if "hat" in top:
+            raise ValueError("a hat is no top")
+        return top
+
+    async def __call__(self) -> None: ...
+
+
+class AskBack(Node):
+    question: str
+
+    @model_validator(mode="after")
+    def asks(self) -> AskBack:
+        if not self.question.endswith("?"):
+            raise ValueError("it asks nothing")
+        return self
+
+    async def __call__(self) -> None: ...
+
+
+GRAPH = Graph(start=Waking)
+KNOWN: dict[str, Any] = {
+    "Waking": {"message": "früh auf — ☀"},
+    "context": {"weather": {"sky": "clear", "degrees": 3.0}},
+}
+WORN: dict[str, Any] = {
+    "top": "a blue shirt",
+    "tone": "warm",
+    "worn_on": "2030-01-02",
+    "price": "12.50",
+}
+
+
+def example(known: dict[str, Any], answer: dict[str, Any]) -> LearnedExample:
+    return LearnedExample(known=known, answer=answer)
+
+
+def outfit(**changed: Any) -> Artefact:
+    given = {
+        "node": "Outfit",
+        "schema": schema_of(Outfit),
+        "fill": Learned(instruction="Dress for the day", examples=[example(KNOWN, WORN)]),
+        "made": Made(optimizer="bootstrap", seed=3, examples={"fill": 20}, score=0.75),
+    }
+    return Artefact(**{**given, **changed})
+
+
+def waking(*choices: str) -> Artefact:
+    known = {"Waking": {"message": "up"}}
+    examples = [example(known, {"choice": each}) for each in choices or ("Outfit",)]
+    return Artefact(
+        node="Waking",
+        schema=schema_of(Waking),
+        choice=Learned(instruction="Choose well.", examples=examples),
+    )
+
+
+def written(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A saved artefact of Outfit that somebody has changed."""
+    (file,) = save_artefacts({Outfit: outfit()}, tmp_path)
+    data = json.loads(file.read_text("utf-8"))
+    change(data)
+    file.write_text(json.dumps(data), "utf-8")
+    return file
+
+
+def refused(tmp_path: Path, nodes: Any = GRAPH) -> ArtefactError:
+    with pytest.raises(ArtefactError) as caught:
+        load_artefacts(nodes, tmp_path)
+    return caught.value
+
+
+# Files
+
+
+def test_an_artefact_reads_well_and_is_the_same_every_time(tmp_path: Path):
+    files = save_artefacts({Outfit: outfit(), Waking: waking()}, tmp_path / "a" / "b")
+    again = save_artefacts({Waking: waking(), Outfit: outfit()}, tmp_path / "c")
+
+    assert [file.name for file in files] == ["Outfit.json", "Waking.json"]
+    text = files[0].read_text("utf-8")
+    assert text == again[1].read_text("utf-8")
+    assert text.startswith('{\n  "format": "bae-artefact-1",\n  "node": "Outfit",\n  "schema": {\n')
+    assert '"message": "früh auf — ☀"' in text
+    assert text.endswith("}\n")
+    assert not text.endswith("\n\n")
+    assert "\r" not in text
+    said = json.loads(text)
+    assert list(said) == ["format", "node", "schema", "sources", "fill", "made"]
+    assert said["sources"] == {"Waking": {"message": "str"}}
+    assert said["schema"]["fields"]["weather"] == (
+        "Weather(degrees: float(minimum=-90), sky: str) from get_weather"
+    )
+    # The order inside an example is the one that a model sees.
+    assert list(said["fill"]["examples"][0]["answer"]) == ["top", "tone", "worn_on", "price"]
+
+
+def test_what_was_saved_is_loaded_for_the_classes_that_have_a_file(tmp_path: Path):
+    save_artefacts({Outfit: outfit(), Waking: waking("Outfit", "None")}, tmp_path)
+
+    known = outfit(sources={"Waking": {"message": "str"}})
+    both = {Outfit: known, Waking: waking("Outfit", "None")}
+    assert load_artefacts(GRAPH, tmp_path) == both
+    assert load_artefacts([AskBack, Outfit], tmp_path) == {Outfit: known}
+    assert load_artefacts(GRAPH, tmp_path)[Outfit].made == outfit().made
+    assert outfit().made.score == 0.75  # pyright: ignore
+
+
+def test_a_file_is_replaced_as_a_whole_and_may_be_read_by_others(tmp_path: Path):
+    (file,) = save_artefacts({Outfit: outfit()}, tmp_path)
+    plain = tmp_path / "plain"
+    plain.write_text("")
+    save_artefacts({Outfit: outfit(made=None)}, tmp_path)
+
+    assert load_artefacts(GRAPH, tmp_path)[Outfit].made is None
+    assert sorted(os.listdir(tmp_path)) == ["Outfit.json", "plain"]
+    assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+def test_nothing_is_written_where_one_of_them_does_not_fit(tmp_path: Path):
+    wrong = outfit(fill=Learned(instruction="", examples=[example({}, {"top": 3})]))
+
+    with pytest.raises(ArtefactError, match=r"fill\.examples\[0\]\.answer\.tone: it is missing"):
+        save_artefacts({Waking: waking(), Outfit: wrong}, tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+def test_a_number_that_json_has_not_is_refused_when_it_is_written(tmp_path: Path, number: float):
+    made = Made(optimizer="gepa", seed=0, score=number)
+
+    with pytest.raises(ArtefactError, match=r"cannot be written to .*Outfit\.json as JSON"):
+        save_artefacts({Outfit: outfit(made=made)}, tmp_path)
+
+
+def test_a_directory_that_cannot_be_written_to_is_named(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(ArtefactError) as caught:
+        save_artefacts({Outfit: outfit()}, tmp_path / "file" / "in it")
+    assert caught.value.code == "bae-artefact-invalid"
+    assert str(tmp_path / "file" / "in it") in caught.value.message
+
+
+def test_half_a_character_survives(tmp_path: Path):
+    given = waking()
+    assert given.choice is not None
+    given.choice.instruction = "half \ud83d a smile"
+    save_artefacts({Waking: given}, tmp_path)
+
+    assert load_artefacts(GRAPH, tmp_path) == {Waking: given}
+
+
+def test_files_of_no_node_are_passed_over_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    save_artefacts({Outfit: outfit()}, tmp_path)
+    (tmp_path / "Other.json").write_text("no JSON")
+    (tmp_path / "notes.txt").write_text("notes")
+    with caplog.at_level(logging.WARNING, "bae.optimizer"):
+        assert list(load_artefacts(GRAPH, tmp_path)) == [Outfit]
+
+    (record,) = caplog.records
+    assert record.name == "bae.optimizer"
+    assert "Other.json is for none of the node classes Waking, Outfit, AskBack" in record.message
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path):
+    error = refused(tmp_path / "gone")
+    assert (error.code, error.file) == ("bae-artefact-missing", str(tmp_path / "gone"))
+    assert "is not there" in error.message
+
+    (tmp_path / "file").write_text("")
+    assert "is no directory" in refused(tmp_path / "file").message
+
+
+@pytest.mark.parametrize("nodes", [Outfit, 3, [int], "Outfit"])
+def test_what_are_no_node_classes_is_refused(tmp_path: Path, nodes: Any):
+    with pytest.raises(TypeError, match="load_artefacts takes a Graph, or node classes"):
+        load_artefacts(nodes, tmp_path)
+
+
+# Files that are none
+
+
+GOOD = json.dumps({"format": "bae-artefact-1", "node": "Outfit"})
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\x80\x04\x95K\x00.", "byte 0 is no UTF-8 text"),
+        (b"", "no JSON: Expecting value at line 1, column 1"),
+        (GOOD[:-5].encode(), "no JSON: Unterminated string starting at at line 1"),
+        (b'{"a": 1, "b": {"x": 1, "x": 2}}', "an object in it has the key 'x' twice"),
+        (b'{"a": NaN}', "it has NaN, which is no JSON"),
+        (b'{"a": -Infinity}', "it has -Infinity"),
+        (b'{"a": 1e999}', "it has 1e999, which is too large a number"),
+        (b"[" * 100_000, "its values are nested too deep"),
+        (b'{"a": ' + b"9" * 10_000 + b"}", "Exceeds the limit"),
+        (b"[]", "is no artefact: Input should be"),
+        (b"{}", "is no artefact: node: Field required; schema: Field required"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_file_that_is_no_plain_json_is_refused_by_name(tmp_path: Path, content: bytes, said: str):
+    (tmp_path / "Outfit.json").write_bytes(content)
+    error = refused(tmp_path)
+
+    assert error.code == "bae-artefact-invalid"
+    assert str(tmp_path / "Outfit.json") in error.message
+    assert said in error.message
+    assert "optimise again" in str(error)
+
+
+def test_a_symbolic_link_and_a_directory_are_no_artefacts(tmp_path: Path):
+    (elsewhere,) = save_artefacts({Outfit: outfit()}, tmp_path / "elsewhere")
+    (tmp_path / "Outfit.json").symlink_to(elsewhere)
+    assert "it is a symbolic link" in refused(tmp_path).message
+
+    (tmp_path / "Outfit.json").unlink()
+    (tmp_path / "Outfit.json").mkdir()
+    assert "it is no file" in refused(tmp_path).message
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
+    with open(tmp_path / "Outfit.json", "wb") as file:
+        file.truncate(64 * 1024 * 1024)  # takes no room on the disk
+
+    assert "more than 33554432 bytes" in refused(tmp_path).message
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d.update(surprise=1), "surprise: Extra inputs are not permitted"),
+        (lambda d: d["fill"].update(more=1), "fill.more: Extra inputs are not permitted"),
+        (lambda d: d["schema"].update(more=1), "schema.more: Extra inputs are not permitted"),
+        (
+            lambda d: d["fill"]["examples"][0].update(more=1),
+            "fill.examples.0.more: Extra inputs are not permitted",
+        ),
+        (lambda d: d.update(format="bae-artefact-9"), "format: Input should be 'bae-artefact-1'"),
+        (lambda d: d["fill"].update(instruction=7), "fill.instruction: Input should be a valid"),
+        (lambda d: d["made"].update(seed="3"), "made.seed: Input should be a valid integer"),
+        (lambda d: d.update(schema_=d.pop("schema")), "schema: Field required"),
+        (lambda d: d.update(node="AskBack"), "node: it is for AskBack, and not for Outfit"),
+    ],
+    ids=range(9),
+)
+def test_another_shape_is_refused_with_its_place(tmp_path: Path, change: Any, said: str):
+    file = written(tmp_path, change)
+    error = refused(tmp_path)
+
+    assert error.code == "bae-artefact-invalid"
+    assert error.file == str(file)
+    assert said in error.message
+
+
+def test_what_made_it_may_say_more(tmp_path: Path):
+    written(tmp_path, lambda d: d["made"].update(scores=[0.5, None], by={"hand": True}))
+
+    made = load_artefacts(GRAPH, tmp_path)[Outfit].made
+    assert made is not None
+    assert made.model_extra == {"score": 0.75, "scores": [0.5, None], "by": {"hand": True}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"top": "x"}, "answer.top: String should have at least 2 characters"),
+        ({"top": "a hat"}, "answer.top: Value error, a hat is no top"),
+        ({"tone": "cold"}, "answer.tone: Input should be 'warm' or 'dry'"),
+        ({"worn_on": "today"}, "answer.worn_on: Input should be a valid date"),
+        ({"price": "dear"}, "answer.price: "),
+        ({"shoes": 2}, "answer.shoes: Outfit is asked for top, tone, worn_on, price alone"),
+        ({"weather": {}}, "answer.weather: Outfit is asked for"),
+    ],
+    ids=range(7),
+)
+def test_an_example_that_no_longer_fits_is_refused_by_name_and_index(
+    tmp_path: Path, answer: dict[str, Any], said: str
+):
+    def add(data: dict[str, Any]) -> None:
+        data["fill"]["examples"].append({"known": KNOWN, "answer": {**WORN, **answer}})
+
+    file = written(tmp_path, add)
+    error = refused(tmp_path)
+    assert error.code == "bae-artefact-invalid"
+    assert error.message.startswith(f"{file} does not fit Outfit: fill.examples[1].{said}")
+
+
+def test_a_context_that_the_class_does_not_look_up_is_refused(tmp_path: Path):
+    written(tmp_path, lambda d: d["fill"]["examples"][0]["known"]["context"].update(moon="full"))
+    assert "fill.examples[0].known.context.moon: Outfit looks" in refused(tmp_path).message
+
+    written(tmp_path, lambda d: d["fill"]["examples"][0]["known"].update(context=[]))
+    assert "fill.examples[0].known.context: it is no object" in refused(tmp_path).message
+
+
+def test_the_validators_of_the_whole_node_judge_examples_too():
+    def learnt(question: str) -> dict[type[Node], Artefact]:
+        fill = Learned(instruction="x", examples=[example({}, {"question": question})])
+        return {AskBack: Artefact(node="AskBack", schema=schema_of(AskBack), fill=fill)}
+
+    with pytest.raises(ArtefactError, match=r"fill\.examples\[0\]\.answer\.Value error, it asks"):
+        save_artefacts(learnt("why"), "unused")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"choice": "Nap"}, "answer.choice: 'Nap' is not one of Outfit, AskBack, None"),
+        ({"choice": None}, "answer.choice: None is not one of"),
+        ({"choice": ["Outfit"]}, "answer.choice: ['Outfit'] is not one of"),
+        ({}, 'answer: it is to be {"choice": …}'),
+        ({"choice": "Outfit", "fields": {}}, 'answer: it is to be {"choice": …}'),
+    ],
+    ids=range(5),
+)
+def test_a_choice_of_what_is_not_offered_is_refused(
+    tmp_path: Path, answer: dict[str, Any], said: str
+):
+    (file,) = save_artefacts({Waking: waking("Outfit", "None")}, tmp_path)
+    data = json.loads(file.read_text("utf-8"))
+    data["choice"]["examples"][1]["answer"] = answer
+    file.write_text(json.dumps(data))
+
+    assert f"choice.examples[1].{said}" in refused(tmp_path).message
+
+
+# Classes that have changed
+
+
+def changed_outfit() -> type[Node]:
+    class Outfit(Node):
+        weather: Weather
+        top: Literal["shirt", "jumper"]
+        shoes: int = 2
+        tone: Tone
+        worn_on: date | None = None
+
+        async def __call__(self) -> AskBack: ...
+
+    return Outfit
+
+
+def test_an_artefact_of_a_changed_class_says_all_that_is_other_and_what_to_do(tmp_path: Path):
+    (file,) = save_artefacts({Outfit: outfit()}, tmp_path)
+    now = changed_outfit()
+    error = refused(tmp_path, [now])
+
+    assert error.code == "bae-artefact-changed"
+    assert (error.file, error.node_type) == (str(file), now)
+    kind = "Weather(degrees: float(minimum=-90), sky: str)"
+    assert error.changes == (
+        f"weather was {kind} from get_weather, is {kind}",
+        'top was str(minLength=2), is Literal["jumper", "shirt"]',
+        "price is gone (was Decimal)",
+        "shoes is new (int)",
+        "it leads no more to None",
+        "it leads to AskBack now",
+    )
+    assert error.message == (
+        f"{file} was made for another Outfit than there is now: {'; '.join(error.changes)}"
+    )
+    assert error.fix == "optimise Outfit again, or delete the file to go without"
+
+
+def test_a_choice_that_is_now_made_by_code_is_refused(tmp_path: Path):
+    save_artefacts({Waking: waking()}, tmp_path)
+
+    def now() -> type[Node]:
+        class Waking(Node):
+            message: str
+
+            async def __call__(self) -> Outfit | AskBack | None:
+                return AskBack(question="why?")
+
+        return Waking
+
+    cls = now()
+    assert schema_of(cls) == schema_of(Waking)
+    error = refused(tmp_path, [cls])
+    assert error.code == "bae-artefact-changed"
+    assert error.changes == ("the LM chooses no more where it goes on",)
+
+
+def test_a_hash_that_was_changed_by_hand_is_refused(tmp_path: Path):
+    written(tmp_path, lambda d: d["schema"].update(hash="0" * 32))
+
+    assert refused(tmp_path).changes == ("its hash is not the one of its fields",)
+
+
+# The nodes that examples come from
+
+
+def a_graph(**fields: Any) -> tuple[Graph[Any, Any], type[Node], type[Node]]:
+    """A graph of First, which has these fields, and Second, both made anew."""
+
+    class Second(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Origin(Node):
+        async def __call__(self) -> None: ...
+
+    Origin.__call__.__annotations__["return"] = Second
+    first = create_model("First", __base__=Origin, **fields)
+    return Graph(start=first), first, Second
+
+
+def learnt_from(known: dict[str, Any], cls: type[Node]) -> Artefact:
+    examples = [example(known, {"text": "hello"})]
+    fill = Learned(instruction="Second", examples=examples)
+    return Artefact(node="Second", schema=schema_of(cls), fill=fill)
+
+
+def test_an_artefact_is_refused_by_name_when_the_node_its_examples_come_from_has_changed(
+    tmp_path: Path,
+):
+    graph, _, second = a_graph(name=(str, ...), age=(int, ...))
+    given = {second: learnt_from({"First": {"name": "Ada", "age": 3}}, second)}
+    save_artefacts(given, tmp_path, among=graph)
+    assert list(load_artefacts(graph, tmp_path)) == [second]
+    described = a_graph(age=(int, Field(7, description="in years")), name=(str, ...))[0]
+    assert load_artefacts(described, tmp_path)
+
+    for fields, said in [
+        ({"called": (str, ...), "age": (int, ...)}, "First.name, which is gone (was str)"),
+        ({"name": (str, ...), "age": (str, ...)}, "First.age, which was int, and is str"),
+        (
+            {"name": (str, ...), "age": (int, ...), "home": (str, "")},
+            "First without home, which is new (str)",
+        ),
+    ]:
+        changed, *classes = a_graph(**fields)
+        for nodes in (changed, classes):
+            error = refused(tmp_path, nodes)
+            assert error.code == "bae-artefact-changed"
+            assert error.changes[0] == f"its examples show {said}"
+            assert error.file == str(tmp_path / "Second.json")
+        # Where that class is not known, nothing can be said of it.
+        assert list(load_artefacts(classes[1:], tmp_path)) == classes[1:]
+
+
+def test_an_artefact_whose_examples_come_from_a_node_that_leads_elsewhere_is_refused(
+    tmp_path: Path,
+):
+    graph, _, second = a_graph(name=(str, ...))
+    given = {second: learnt_from({"First": {"name": "Ada"}}, second)}
+    save_artefacts(given, tmp_path, among=graph)
+
+    error = refused(tmp_path, Graph(start=second))
+    assert error.code == "bae-artefact-changed"
+    assert error.changes == ("its examples come from First, which leads no more to it",)
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({"Zzz": 5, "Q": [1]}, "known: it has Zzz and Q, where a run comes from one node"),
+        ({"Zzz": {"name": "Ada"}}, "known.Zzz: no Zzz leads to Second"),
+        ({"First": 5}, "known.First: it is no object"),
+        ({"First": {"old": 1}}, "known.First.old: First has no such field that a model sees"),
+        ({"First": {"secret": 1}}, "known.First.secret: First has no such field"),
+    ],
+)
+def test_an_example_that_no_run_can_ask_is_refused_when_it_is_written_and_when_it_is_read(
+    tmp_path: Path, known: dict[str, Any], said: str
+):
+    graph, _, second = a_graph(name=(str, ...), secret=(int, Field(1, exclude=True)))
+    with pytest.raises(ArtefactError) as caught:
+        save_artefacts({second: learnt_from(known, second)}, tmp_path, among=graph)
+    assert caught.value.code == "bae-artefact-invalid"
+    assert f"fill.examples[0].{said}" in caught.value.message
+
+    (file,) = save_artefacts({second: learnt_from({}, second)}, tmp_path)
+    data = json.loads(file.read_text("utf-8"))
+    data["fill"]["examples"][0]["known"] = known
+    file.write_text(json.dumps(data), "utf-8")
+    error = refused(tmp_path, graph)
+    assert error.code == "bae-artefact-invalid"
+    assert f"fill.examples[0].{said}" in error.message
+
+
+def test_an_example_of_a_choice_is_one_made_at_the_class(tmp_path: Path):
+    wrong = waking()
+    assert wrong.choice is not None
+    wrong.choice.examples[0].known = {"Outfit": {"top": "a shirt"}}
+    with pytest.raises(ArtefactError, match=r"choice\.examples\[0\]\.known\.Outfit: the choice is"):
+        save_artefacts({Waking: wrong}, tmp_path)
+
+
+def test_a_node_that_says_itself_in_its_own_way_may_be_in_examples(tmp_path: Path):
+    class Gone(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Said(Node):
+        name: str
+
+        @model_serializer
+        def say(self) -> str:
+            return self.name
+
+        async def __call__(self) -> None: ...
+
+    Said.__call__.__annotations__["return"] = Gone
+    fill = Learned(instruction="x", examples=[example({"Said": "Ada"}, {"text": "bye"})])
+    artefact = Artefact(node="Gone", schema=schema_of(Gone), fill=fill)
+    save_artefacts({Gone: artefact}, tmp_path, among=Graph(start=Said))
+    assert list(load_artefacts(Graph(start=Said), tmp_path)) == [Gone]
+
+
+# The hash
+
+
+def made_class(top: Any, *, doc: str = "", name: str = "top", leads_to: Any = None) -> type[Node]:
+    """A class with a field, made anew."""
+
+    class Made(Node):
+        __doc__ = doc
+
+        async def __call__(self) -> None: ...
+
+    if leads_to is not None:
+        Made.__call__.__annotations__["return"] = leads_to
+    return create_model("Made", __base__=Made, **{name: top})
+
+
+def hash_of(*field: Any, **options: Any) -> str:
+    return schema_of(made_class(tuple(field), **options)).hash
+
+
+BOUNDS: dict[Any, dict[str, st.SearchStrategy[Any]]] = {
+    str: {"min_length": st.integers(1, 9), "max_length": st.integers(10, 99)},
+    int: {"ge": st.integers(-9, 9), "lt": st.integers(10, 99), "multiple_of": st.integers(2, 9)},
+    float: {"gt": st.floats(-9, 9), "le": st.floats(10, 99)},
+    list[int]: {"min_length": st.integers(1, 9), "max_length": st.integers(10, 99)},
+    Decimal: {"max_digits": st.integers(5, 9), "ge": st.integers(0, 9)},
+    date: {"gt": st.dates(), "lt": st.dates()},
+    datetime: {"ge": st.datetimes()},
+}
+TYPES = st.sampled_from(
+    [
+        *BOUNDS,
+        *(bool, bytes, Tone, Weather, Literal["a"], Literal["a", "b"], str | None, Any),
+        *(list[str], set[int], dict[str, int], dict[str, Any], tuple[int, str], list[Weather]),
+    ]
+)
+ABOUT = st.fixed_dictionaries(
+    {},
+    optional={
+        "description": st.text(max_size=9),
+        "title": st.text(max_size=9),
+        "examples": st.lists(st.integers(), max_size=3),
+        "default": st.sampled_from([None, 0, "x"]),
+        "deprecated": st.booleans(),
+        "json_schema_extra": st.just({"x-note": 1}),
+        "repr": st.booleans(),
+    },
+)
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(kind=TYPES, one=ABOUT, other=ABOUT, docs=st.tuples(st.text(), st.text()))
+def test_what_is_said_about_a_field_does_not_change_the_hash(
+    kind: Any, one: Any, other: Any, docs: tuple[str, str]
+):
+    first = hash_of(kind, Field(**one), doc=docs[0])
+    assert first == hash_of(kind, Field(**other), doc=docs[1])
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(one=TYPES, other=TYPES)
+def test_another_type_changes_the_hash_and_the_same_does_not(one: Any, other: Any):
+    assert (hash_of(one, ...) == hash_of(other, ...)) == (one == other)
+    assert hash_of(list[one], ...) != hash_of(one, ...)
+    assert hash_of(one | list[float], ...) == hash_of(list[float] | one, ...)
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(data=st.data())
+def test_another_bound_changes_the_hash(data: st.DataObject):
+    kind = data.draw(st.sampled_from(list(BOUNDS)))
+    name = data.draw(st.sampled_from(list(BOUNDS[kind])))
+    one, other = (data.draw(BOUNDS[kind][name]) for _ in range(2))
+
+    assert hash_of(kind, Field(**{name: one})) != hash_of(kind, ...)
+    same = hash_of(kind, Field(**{name: one})) == hash_of(kind, Field(**{name: other}))
+    assert same == (one == other)
+
+
+STRICT = ConfigDict(strict=True)
+
+
+class Lax(BaseModel):
+    number: int
+
+
+class Strict(Lax):
+    model_config = STRICT
+
+
+def text_of_type(kind: Any) -> str:
+    return schema_of(made_class((kind, ...))).fields["top"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        (dict[str, int], dict[int, int], "dict[int, int]"),
+        (list[dict[str, int]], list[dict[date, int]], "list[dict[date, int]]"),
+        (str, Annotated[str, StringConstraints(to_lower=True)], "str(to_lower=True)"),
+        (str, Annotated[str, StringConstraints(to_upper=True)], "str(to_upper=True)"),
+        (
+            str,
+            Annotated[str, StringConstraints(strip_whitespace=True)],
+            "str(strip_whitespace=True)",
+        ),
+        (int, Annotated[int, Field(strict=True)], "int(strict=True)"),
+        (list[bool], list[Annotated[bool, Field(strict=True)]], "list[bool(strict=True)]"),
+        (float, Annotated[float, Field(allow_inf_nan=False)], "float(allow_inf_nan=False)"),
+        (Decimal, Annotated[Decimal, Field(allow_inf_nan=True)], "Decimal(allow_inf_nan=True)"),
+        (list[Lax], list[Strict], "list[Strict(number: int(strict=True))]"),
+    ],
+)
+def test_a_type_that_takes_values_in_another_way_has_another_hash(one: Any, other: Any, said: str):
+    assert hash_of(one, ...) != hash_of(other, ...)
+    assert text_of_type(other) == said
+    assert "=" not in text_of_type(one)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (STRICT, "str(strict=True)"),
+        (ConfigDict(str_to_lower=True), "str(to_lower=True)"),
+        (ConfigDict(str_max_length=9), "str(str_max_length=9)"),
+    ],
+)
+def test_how_a_whole_class_takes_values_is_in_the_hash(config: ConfigDict, said: str):
+    class Plain(Node):
+        top: str
+
+        async def __call__(self) -> None: ...
+
+    class Other(Plain):
+        model_config = config
+
+    assert schema_of(Plain).fields["top"] == "str"
+    assert schema_of(Other).fields["top"] == said
+    assert schema_of(Plain).hash != schema_of(Other).hash
+
+
+def test_another_name_source_or_successor_changes_the_hash():
+    def get_top() -> str: ...
+    def get_other_top() -> str: ...
+    async def one_of(item: int) -> str: ...
+
+    base: dict[str, Any] = {"numbers": (list[int], ...), "letters": (list[int], ...)}
+    sources: list[Any] = [
+        str,
+        Annotated[str, Dep(get_top)],
+        Annotated[str, Dep(get_other_top)],
+        Annotated[str, Recall()],
+        Annotated[str, Recall(AskBack)],
+        Annotated[str, Recall(Waking)],
+        Annotated[str, Gate("which top?")],
+    ]
+    found = {hash_of(source, ...) for source in sources}
+    found.add(hash_of(str, ..., name="tops"))
+    found |= {hash_of(str, ..., leads_to=to) for to in (AskBack, AskBack | None, Outfit | None)}
+    for over in ("numbers", "letters"):
+        top = (Annotated[list[str], Map(one_of, over=over)], ...)
+        found.add(
+            schema_of(create_model("Made", __base__=made_class((int, 0)), **base, tops=top)).hash
+        )
+
+    assert len(found) == len(sources) + 1 + 3 + 2
+    # What a person is asked, and how a function is called, is not for the model.
+    assert hash_of(Annotated[str, Gate("x?")], ...) == hash_of(Annotated[str, Gate("y?")], ...)
+    timed = hash_of(Annotated[str, Dep(get_top, timeout=3)], ...)
+    assert timed == hash_of(Annotated[str, Dep(get_top)], ...)
+
+
+def test_the_order_of_fields_successors_and_values_does_not_change_the_hash():
+    def one() -> type[Node]:
+        class Same(Node):
+            first: Literal["a", "b"] | None
+            second: dict[str, int | str]
+
+            async def __call__(self) -> Outfit | AskBack: ...
+
+        return Same
+
+    def other() -> type[Node]:
+        class Same(Node):
+            second: dict[str, str | int]
+            first: Literal["b", "a"] | None
+
+            async def __call__(self) -> AskBack | Outfit: ...
+
+        return Same
+
+    assert schema_of(one()).hash == schema_of(other()).hash
+    assert schema_of(one()).fields["first"] == schema_of(other()).fields["first"]
+
+
+def test_a_change_inside_a_model_changes_the_hash_and_is_said():
+    def of(**fields: Any) -> str:
+        inner = create_model("Inner", **fields)
+        return schema_of(made_class((list[inner], ...))).fields["top"]
+
+    assert (
+        of(a=(int, ...)) == of(a=(int, Field(3, description="a number"))) == "list[Inner(a: int)]"
+    )
+    assert of(a=(int, ...), b=(str, "")) == "list[Inner(a: int, b: str)]"
+    assert of(a=(int, Field(gt=1))) == "list[Inner(a: int(exclusiveMinimum=1))]"
+
+
+class Twig(BaseModel):
+    leaves: int = Field(lt=10)
+    twigs: list[Twig] = []
+
+
+class Client:
+    """No data."""
+
+
+def connect() -> Client:
+    return Client()
+
+
+Held = TypeVar("Held")
+
+
+class Kept(Node, Generic[Held]):
+    held: Held
+    client: Annotated[Client, Dep(connect)]
+    twig: Twig
+    tone: Tone
+    when: datetime | None
+    price: Decimal = Field(gt=0, max_digits=4)
+    pairs: tuple[int, str]
+    by_name: dict[Literal["a", "b"], list[float]]
+    anything: Any = None
+
+    model_config = {"arbitrary_types_allowed": True}
+
+    async def __call__(self) -> Kept[int] | None: ...
+
+
+def test_a_schema_is_the_same_on_every_python_and_with_every_pydantic():
+    assert schema_of(Kept[int]).model_dump() == {
+        "hash": "1ea8ef4dbc312bf153598192b082693e",
+        "fields": {
+            "held": "int",
+            "client": "Client from connect",
+            "twig": "Twig(leaves: int(exclusiveMaximum=10), twigs: list[Twig])",
+            "tone": 'Tone["dry", "warm"]',
+            "when": "datetime | None",
+            "price": "Decimal(gt=0, max_digits=4)",
+            "pairs": "tuple[int, str]",
+            "by_name": 'dict[Literal["a", "b"], list[float]]',
+            "anything": "Any",
+        },
+        "leads_to": ["Kept[int]", "None"],
+    }
+    assert schema_of(Kept[str]).fields["held"] == "str"
+
+
+PROCESS = """
+from __future__ import annotations
+from enum import Enum
+from typing import Literal
+from pydantic import BaseModel
+from bae import Node
+from bae.optimizer import schema_of
+class Tone(Enum):
+    warm = "warm"
+    dry = "dry"
+class Inner(BaseModel):
+    of: set[Literal["a", "b", "c", "d"]]
+    more: dict[str, Inner] = {}
+class Said(Node):
+    tone: Tone
+    inner: Inner | list[int] | str | None
+    async def __call__(self) -> Said | Other | None: ...
+class Other(Said): ...
+print(schema_of(Said).hash)
+"""
+
+
+@pytest.mark.once
+def test_the_hash_is_the_same_in_every_process():
+    assert len({python(PROCESS, PYTHONHASHSEED=seed) for seed in ("0", "1", "77")}) == 1
+
+
+def python(program: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(bae.__file__).parents[1]), **environment},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Classes that share a name
+
+
+def other_outfit() -> type[Node]:
+    class Outfit(Node):
+        shoes: int
+
+        async def __call__(self) -> None: ...
+
+    return Outfit
+
+
+Second: Any = other_outfit()
+
+
+def learnt(cls: type[Node], instruction: str) -> Artefact:
+    return Artefact(node=cls.__name__, schema=schema_of(cls), fill=Learned(instruction=instruction))
+
+
+def test_classes_that_share_a_name_have_files_with_their_module(tmp_path: Path):
+    both = {Outfit: learnt(Outfit, "first"), Second: learnt(Second, "second")}
+    files = save_artefacts(both, tmp_path)
+
+    mine = f"{__name__}.Outfit.json"
+    assert [file.name for file in files] == [mine, f"{__name__}.other_outfit.Outfit.json"]
+    assert load_artefacts([Second, Outfit], tmp_path) == both
+    # One that is saved alone, for a graph that has both, has it too.
+    (file,) = save_artefacts({Outfit: both[Outfit]}, tmp_path, among=[Second, Outfit])
+    assert file.name == mine
+    # And each is found by itself.
+    (tmp_path / f"{__name__}.other_outfit.Outfit.json").unlink()
+    assert load_artefacts([Outfit], tmp_path) == {Outfit: both[Outfit]}
+
+
+def test_a_file_that_two_classes_might_have_is_that_of_the_one_it_was_made_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    save_artefacts({Second: learnt(Second, "second")}, tmp_path)
+    assert list(load_artefacts([Outfit, Second], tmp_path)) == [Second]
+
+    same = other_outfit()
+    with caplog.at_level(logging.WARNING, "bae.optimizer"):
+        assert load_artefacts([same, Second], tmp_path) == {}
+    assert "Outfit.json is for none of the node classes" in caplog.text
+
+
+def test_classes_made_in_one_place_are_numbered(tmp_path: Path):
+    third: Any = other_outfit()
+    files = save_artefacts({Second: learnt(Second, "a"), third: learnt(third, "b")}, tmp_path)
+
+    place = f"{__name__}.other_outfit.Outfit"
+    assert [file.name for file in files] == [f"{place}.json", f"{place}-2.json"]
+    loaded = load_artefacts([Second, third], tmp_path)
+    assert [each.fill.instruction for each in loaded.values() if each.fill] == ["a", "b"]
+
+
+def test_names_that_no_file_can_have_are_written_otherwise(tmp_path: Path):
+    odd = Kept[Literal["../a/b", "c"]]
+    long: Any = type("L" * 300, (Second,), {"__module__": __name__})
+    given = {odd: learnt(odd, "odd"), long: learnt(long, "long")}
+    files = save_artefacts(given, tmp_path)
+
+    assert all(file.parent == tmp_path for file in files)
+    assert all(len(file.name) < 200 for file in files)
+    assert load_artefacts([odd, long], tmp_path) == given
+
+
+# Graphs
+
+
+class Fitting(Node):
+    top: str
+
+    async def __call__(self) -> Fitted | Fitting: ...
+
+
+class Fitted(Node):
+    size: int
+
+    async def __call__(self) -> None: ...
+
+
+async def fit(fitted: Annotated[Fitted, Dep(Graph(start=Fitting, end=Fitted))]) -> int: ...
+
+
+class Tailor(Node):
+    sizes: Annotated[int, Dep(fit)]
+    tops: list[str]
+    each: Annotated[list[Fitted], Map(Fitting, over="tops")]
+
+    async def __call__(self) -> Tailor | AskBack: ...
+
+
+def test_every_node_of_a_graph_and_of_those_inside_is_found_once():
+    assert every_node(Graph(start=Tailor)) == (Tailor, AskBack, Fitting, Fitted)
+    assert every_node(GRAPH) == (Waking, Outfit, AskBack)
+
+
+def test_artefacts_of_graphs_inside_are_loaded_with_the_graph(tmp_path: Path):
+    save_artefacts({Fitted: learnt(Fitted, "Measure")}, tmp_path)
+
+    assert list(load_artefacts(Graph(start=Tailor), tmp_path)) == [Fitted]
+
+
+# Lessons
+
+
+class Recorder(Backend):
+    """Keeps the prompts, and answers with what fits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts: list[Prompt] = []
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.prompts.append(prompt)
+        return Answer(value={"choice": "Outfit"} if prompt.question.types else WORN)
+
+
+def test_an_artefact_is_made_of_lessons():
+    assert outfit().lessons() == Lessons(
+        fill=Lesson("Dress for the day", (LessonExample(KNOWN, WORN),))
+    )
+    assert waking().lessons().fill is None
+
+
+async def test_a_loaded_artefact_teaches_a_backend_in_the_words_of_a_real_question(
+    tmp_path: Path,
+):
+    save_artefacts({Outfit: outfit(), Waking: waking("None", "AskBack")}, tmp_path)
+    lessons = {cls: each.lessons() for cls, each in load_artefacts(GRAPH, tmp_path).items()}
+    model = Recorder()
+    result = await GRAPH.arun(Waking(message="früh auf — ☀"), Taught(model, lessons))
+
+    assert isinstance(result.result, Outfit)
+    choice, fill = model.prompts
+    assert [json.loads(shown.answer) for shown in choice.examples] == [
+        {"choice": "None"},
+        {"choice": "AskBack"},
+    ]
+    assert choice.text.startswith("Choose well.\n\n")
+    # The example was of this very question, so both read the same to the letter.
+    assert fill.examples[0].asked == fill.text
+    assert json.loads(fill.examples[0].answer) == WORN
+
+
+@pytest.mark.once
+def test_artefacts_are_loaded_and_teach_where_dspy_is_not_installed(tmp_path: Path):
+    program = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("dspy", "optuna", "gepa", "litellm"):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+import bae.compiler, bae.optimizer, bae.evals
+from bae import Graph, Node
+from bae.compiler import create_optimized_lm
+from bae.optimizer import Artefact, Learned, load_artefacts, save_artefacts, schema_of
+from bae.lm.backend import Answer, Backend
+
+class Ask(Node):
+    text: str
+    async def __call__(self) -> "Say": ...
+class Say(Node):
+    word: str
+    async def __call__(self) -> None: ...
+class Model(Backend):
+    async def answer(self, prompt):
+        return Answer(value={{"word": prompt.text.splitlines()[0]}})
+
+graph = Graph(start=Ask, end=Say)
+fill = Learned(instruction="Say it politely")
+save_artefacts({{Say: Artefact(node="Say", schema=schema_of(Say), fill=fill)}}, {str(tmp_path)!r})
+assert list(load_artefacts(graph, {str(tmp_path)!r})) == [Say]
+lm = create_optimized_lm(graph, {str(tmp_path)!r}, Model())
+print(graph.run(Ask(text="x"), lm).result.word, lm.get_stats())
+try:
+    from bae.compiler import compile_graph
+    compile_graph(graph)
+except Exception as error:
+    print(error.code)
+"""
+    said = python(program)
+    assert said.splitlines()[0] == "Say it politely {'optimized': 1, 'naive': 0}"
+    assert said.splitlines()[1:] == ["bae-lm-extra-missing"]

@@ -1,0 +1,299 @@
+"""What the log of calls promises beyond answering from a file: a budget is charged for what its own
+optimisation reads, and for the time that took; a judge without a verdict is asked again by the next
+life; and the file can be closed by whoever opened it. Also that hushing DSPy disturbs nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae import Node
+from bae.lm import Backend, Budget, Usage
+from bae.lm.backend import Answer, Prompt
+from bae.optimizer import CallLog, Judge, Score
+
+
+class Note(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Says(Backend):
+    """A backend that answers by a function, and knows what it was asked."""
+
+    model = "says"
+
+    def __init__(self, say: Callable[[Prompt], Any], **options: Any) -> None:
+        super().__init__(**options)
+        self.say = say
+        self.asked: list[Prompt] = []
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.asked.append(prompt)
+        return Answer(json.dumps(self.say(prompt)), Usage(calls=1, input_tokens=10, cost=0.0))
+
+
+@pytest.fixture
+def lm() -> Says:
+    return Says(lambda prompt: {"text": "fine"})
+
+
+async def asked(log: CallLog, lm: Backend, *texts: str, budget: Budget | None = None) -> None:
+    """Ask for a note with each of these instructions, as an optimisation with a budget does."""
+    around = log.around(lm)
+    if budget is None:
+        for text in texts:
+            await around.fill(Note, {}, text)
+        return
+    await log.charge(budget)
+    with budget:
+        for text in texts:
+            await around.fill(Note, {}, text)
+
+
+# Budgets
+
+
+async def test_a_budget_is_charged_what_is_read_and_not_what_others_have_asked(
+    lm: Says, tmp_path: Path
+):
+    async with CallLog(tmp_path / "calls.sqlite") as log:
+        await asked(log, lm, *(f"by another {number}" for number in range(20)))
+        await asked(log, lm, "mine", "mine too")
+
+    budget = Budget(calls=4)
+    async with CallLog(tmp_path / "calls.sqlite") as log:
+        await asked(log, lm, "mine", "mine too", "mine at last", budget=budget)
+    assert budget.usage.calls == 3
+    assert budget.usage.tokens == 30
+    assert len(lm.asked) == 23
+
+
+async def test_an_answer_is_charged_to_a_budget_once_however_often_it_is_read(
+    lm: Says, tmp_path: Path
+):
+    file = tmp_path / "calls.sqlite"
+    first = Budget(calls=10)
+    async with CallLog(file) as log:
+        await asked(log, lm, "a", "b", budget=first)
+    async with CallLog(file) as log:  # another object, as where the path is given twice
+        await asked(log, lm, "a", "b", "b", budget=first)
+    assert first.usage.calls == 2
+
+    second = Budget(calls=10)
+    async with CallLog(file) as log:
+        await asked(log, lm, "a", "a", budget=second)
+        await asked(log, lm, "a", "b", budget=second)
+    assert second.usage.calls == 2
+
+
+async def test_what_another_budget_of_this_life_has_paid_is_free_and_so_it_is_when_resumed(
+    lm: Says, tmp_path: Path
+):
+    for _ in range(2):
+        async with CallLog(tmp_path / "calls.sqlite") as log:
+            optimising, comparing = Budget(calls=10), Budget(calls=10)
+            await asked(log, lm, "a", budget=optimising)
+            await asked(log, lm, "a", "b", budget=comparing)
+        assert (optimising.usage.calls, comparing.usage.calls) == (1, 1)
+    assert len(lm.asked) == 2
+
+
+async def test_a_budget_around_everything_is_charged_for_new_calls_alone(lm: Says, tmp_path: Path):
+    async with CallLog(tmp_path / "calls.sqlite") as log:
+        await asked(log, lm, "a")
+    async with CallLog(tmp_path / "calls.sqlite") as log:
+        with Budget(calls=10) as around:
+            await asked(log, lm, "a", "b", budget=Budget(calls=10))
+    assert around.usage.calls == 1
+
+
+async def test_the_time_of_calls_is_charged_and_not_the_time_between_them(
+    lm: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now = 1000.0
+    monkeypatch.setattr("bae.optimizer.calls.monotonic", lambda: now)
+
+    def takes_two_seconds(prompt: Prompt) -> Any:
+        nonlocal now
+        now += 2
+        return {"text": "fine"}
+
+    slow = Says(takes_two_seconds)
+    async with CallLog(tmp_path / "calls.sqlite") as log:
+        now += 500  # nothing is asked for a long time
+        await asked(log, slow, "a")
+        now += 500
+        await asked(log, slow, "b")
+
+    budget = Budget(seconds=60, clock=lambda: 0.0)
+    async with CallLog(tmp_path / "calls.sqlite") as log:
+        await asked(log, slow, "b", "a", budget=budget)
+    assert budget.elapsed == 4
+
+
+async def test_calls_that_were_under_way_at_once_count_as_one_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now = 0.0
+    monkeypatch.setattr("bae.optimizer.calls.monotonic", lambda: now)
+    both = asyncio.Barrier(3)
+
+    class Waits(Says):
+        async def answer(self, prompt: Prompt) -> Answer:
+            await both.wait()
+            await both.wait()
+            return await super().answer(prompt)
+
+    lm = Waits(lambda prompt: {"text": "fine"})
+    async with CallLog(tmp_path / "calls.sqlite") as log:
+        tasks = [asyncio.create_task(asked(log, lm, text)) for text in "ab"]
+        await both.wait()
+        now = 7.0
+        await both.wait()
+        await asyncio.gather(*tasks)
+
+    budget = Budget(seconds=60, clock=lambda: 0.0)
+    async with CallLog(tmp_path / "calls.sqlite") as log:
+        await asked(log, lm, "a", "b", budget=budget)
+    assert budget.elapsed == 7
+
+
+# Judges
+
+
+GOLD, GIVEN = Note(text="rain"), Note(text="it pours")
+
+
+def judged_by(log: CallLog, lm: Backend, notes: list[str]) -> Judge:
+    """A judge as an optimisation asks it."""
+    from bae.optimizer.asked_lms import logged
+
+    pytest.importorskip("dspy")
+    return logged(Judge(lm), log, notes.append)
+
+
+@pytest.mark.once
+async def test_a_judge_without_a_verdict_counts_nothing_and_is_asked_again_by_the_next_life(
+    tmp_path: Path,
+):
+    file = tmp_path / "calls.sqlite"
+    notes: list[str] = []
+    bad = Says(lambda prompt: {"reason": "?", "grade": "8/10"})
+    async with CallLog(file) as log:
+        judge = judged_by(log, bad, notes)
+        assert await judge(GOLD, GIVEN) == Score(0.0, "the judge gave no verdict")
+        tried = len(bad.asked)
+        # The same life knows that already, and does not pay for it twice.
+        assert (await judge(GOLD, GIVEN)).value == 0.0
+        assert len(bad.asked) == tried > 1
+    assert set(notes) == {"the judge gave no verdict on some answers, which count 0"}
+
+    budget = Budget(calls=100)
+    good = Says(lambda prompt: {"reason": "well", "grade": "good"})
+    async with CallLog(file) as log:
+        await log.charge(budget)
+        with budget:
+            assert await judged_by(log, good, notes)(GOLD, GIVEN) == Score(0.75, "well")
+    assert len(good.asked) == 1
+    # Every question that came up again was paid for in the earlier life.
+    assert budget.usage.calls == 2
+
+    async with CallLog(file) as log:
+        assert await judged_by(log, bad, notes)(GOLD, GIVEN) == Score(0.75, "well")
+        assert log.statistics().calls == 0
+
+
+@pytest.mark.once
+async def test_a_judge_that_refused_is_asked_again_by_the_next_life(tmp_path: Path):
+    class Refuses(Says):
+        async def answer(self, prompt: Prompt) -> Answer:
+            return replace(await super().answer(prompt), stop="refused")
+
+    notes: list[str] = []
+    lm = Refuses(lambda prompt: "I would rather not")
+    for life in (1, 2):
+        async with CallLog(tmp_path / "calls.sqlite") as log:
+            assert (await judged_by(log, lm, notes)(GOLD, GIVEN)).value == 0.0
+            assert (await judged_by(log, lm, notes)(GOLD, GIVEN)).value == 0.0
+        assert len(lm.asked) == life
+    assert notes
+
+
+@pytest.mark.once
+async def test_a_verdict_that_was_mended_is_answered_from_the_log(tmp_path: Path):
+    said = iter(["8/10", "good"])
+    lm = Says(lambda prompt: {"reason": "x", "grade": next(said)})
+    for _ in range(2):
+        async with CallLog(tmp_path / "calls.sqlite") as log:
+            assert (await judged_by(log, lm, [])(GOLD, GIVEN)).value == 0.75
+    assert len(lm.asked) == 2
+
+
+async def test_the_model_that_is_optimised_is_not_asked_again_what_it_could_not_answer(
+    tmp_path: Path,
+):
+    from bae import FillError
+
+    lm = Says(lambda prompt: {"text": 3})
+    for _ in range(2):
+        async with CallLog(tmp_path / "calls.sqlite") as log:
+            with pytest.raises(FillError):
+                await log.around(lm).fill(Note, {}, "a")
+    assert len(lm.asked) == lm.attempts + 1
+
+
+# Files
+
+
+def test_sync_code_closes_the_file(lm: Says, tmp_path: Path):
+    with CallLog(tmp_path / "calls.sqlite") as log:
+        asyncio.run(asked(log, lm, "a"))
+    log.close()
+    with sqlite3.connect(tmp_path / "calls.sqlite") as database:
+        database.execute("PRAGMA journal_mode = DELETE")  # which nobody else may have open
+    database.close()
+    asyncio.run(asked(log, lm, "a", "b"))
+    assert len(lm.asked) == 2
+    log.close()
+
+
+# Warnings
+
+
+@pytest.mark.once
+def test_filters_of_warnings_that_others_set_meanwhile_stay():
+    pytest.importorskip("dspy")
+    from bae.optimizer.quiet import quiet
+
+    def filters() -> list[Any]:
+        return list(warnings.filters)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
+        warnings.simplefilter("error")
+        before = filters()
+        with quiet():
+            warnings.filterwarnings("ignore", message="mine")
+            mine = next(each for each in filters() if each not in before)
+            warnings.warn_explicit("noise", UserWarning, "x.py", 1, module="dspy.x")
+        assert mine in filters()
+        assert [each for each in filters() if each != mine] == before
+        with quiet():
+            block = warnings.catch_warnings()
+            block.__enter__()
+        block.__exit__(None, None, None)
+        assert [each for each in filters() if each != mine] == before

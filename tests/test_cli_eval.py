@@ -1,0 +1,935 @@
+"""`bae eval`: cases run with one LM or several, what is printed and written of it, and when it
+fails; `--optimized` on every command that runs something."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import gc
+import io
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from rich.console import Console
+from rich.text import Text
+
+from bae.cli import main
+from bae.cli.improving.amounts import dollars, many, share
+from bae.cli.improving.status import Status
+from bae.cli.improving.tables import Column, table
+from bae.cli.improving.working import work
+from bae.journal import SQLiteJournal
+
+BOUND = 30.0
+SOURCE = Path(__file__).parents[1] / "src"
+APP = """
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from bae import Gate, Graph, Node
+
+
+class Ticket(Node):
+    text: str
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(Node):
+    answer: str
+    score: int = 0
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Ticket, end=Reply)
+
+
+class Plain(Node):
+    text: str
+
+    async def __call__(self) -> Done:
+        return Done(text=self.text.upper())
+
+
+class Done(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Careful(Node):
+    text: str
+
+    async def __call__(self) -> Reply:
+        if "late" in self.text:
+            raise RuntimeError("too late")
+        return Reply(answer="dry it", score=1)
+
+
+class Parked(Node):
+    text: str
+
+    async def __call__(self) -> Approval: ...
+
+
+class Approval(Node):
+    ok: Annotated[bool, Gate("Send it?")]
+
+    async def __call__(self) -> Reply: ...
+
+
+class Mail(Node):
+    text: str
+
+    async def __call__(self) -> Complaint | Praise: ...
+
+
+class Complaint(Node):
+    topic: str
+
+    async def __call__(self) -> None: ...
+
+
+class Praise(Node):
+    stars: int
+
+    async def __call__(self) -> None: ...
+
+
+def exact(case, result):
+    return result.result.model_dump().items() >= case.expected.items()
+
+
+def longer(expected, given):
+    return float(len(given.answer) >= len(expected.answer))
+
+
+def broken(case, result):
+    raise KeyError("no such thing")
+
+
+def choosy(case, result):
+    if case.name == "gone":
+        raise KeyError("no such thing")
+    return 1.0
+
+
+def near(case, result):
+    return 0.997
+
+
+def nearly(case, result):
+    return 1 - 1e-9
+
+
+def spoiling(case, result):
+    Path("out").write_text("a file, where a folder was to be")
+    return 1.0
+
+
+def one_argument(case):
+    return 1.0
+
+
+BY_NODE = {Reply: longer}
+WRONG = {"Reply": longer}
+ELSEWHERE = {Complaint: longer}
+ONE_NODE = {Reply: one_argument}
+NUMBER = 5
+"""
+CASES = [
+    {"name": "wet", "input": {"text": "It is wet."}, "expected": {"answer": "dry it"}},
+    {"name": "late", "input": {"text": "It is late."}, "expected": {"score": 1}},
+    {"name": "gone", "input": {"text": "It is gone."}, "expected": {"score": 1}},
+]
+# Every run begins a script anew.
+GOOD = [{"answer": "dry it", "score": 1}]
+POOR = [{"answer": "dry it", "score": 0}]
+ONE_BY_ONE = ("--concurrency", "1")
+
+
+class Done:
+    """How a command came out."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def bae(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Any]:
+    write_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BAE_JOURNAL", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def call(*arguments: str) -> Done:
+        code = main(arguments)
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    yield call
+    sys.modules.pop("app", None)
+
+
+def write_project(folder: Path) -> None:
+    (folder / "app.py").write_text(APP)
+    (folder / "cases.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in CASES))
+    for name, script in (("good", GOOD), ("poor", POOR), ("fails", [])):
+        (folder / f"{name}.json").write_text(json.dumps(script))
+
+
+def write_cases(*cases: Any) -> None:
+    Path("cases.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in cases))
+
+
+def evaluate(bae: Any, *more: str, lms: tuple[str, ...] = ("good",), app: str = "app.py") -> Done:
+    named = [word for each in lms for word in ("--lm", f"scripted:{each}.json")]
+    return bae("eval", app, "--data", "cases.jsonl", *named, *ONE_BY_ONE, *more)
+
+
+def row(said: str, name: str) -> list[str]:
+    """The words of the row that begins so."""
+    line = next(line for line in said.splitlines() if line.strip().startswith(name))
+    return line.strip().removeprefix(name).split()
+
+
+# What is printed and written
+
+
+def test_the_table_is_on_stdout_and_all_else_on_stderr(bae: Any) -> None:
+    done = evaluate(bae, lms=("poor",))
+    assert done.code == 0
+    assert row(done.out, "total")[0] == "0.33"
+    assert row(done.out, "total")[3:5] == [
+        "3",
+        "100",
+    ]  # cases, and of a hundred answers so many are valid
+    assert row(done.out, "Reply")[:1] == ["0.33"]
+    assert "3 of 3 cases" in done.err
+    assert "written to .bae/evals/" in done.err
+    assert "\x1b" not in done.out + done.err
+
+
+def test_without_a_name_it_is_written_beside_the_journal_and_a_second_one_beside_the_first(
+    bae: Any,
+) -> None:
+    evaluate(bae)
+    evaluate(bae)
+    files = sorted(Path(".bae/evals").iterdir())
+    assert sorted(file.suffix for file in files) == [".json", ".json", ".md", ".md"]
+    assert Path(".bae/.gitignore").read_text() == "*\n"
+    assert Path(".bae/runs.db").is_file()
+    assert json.loads(next(f for f in files if f.suffix == ".json").read_text())["graph"]
+
+
+def test_the_end_of_a_name_says_how_it_is_written(bae: Any) -> None:
+    done = evaluate(bae, "-o", "out/a.md", "-o", "out/a.json", "-o", "out/a.csv")
+    assert done.code == 0
+    assert "| scripted:good.json |" in Path("out/a.md").read_text()
+    assert json.loads(Path("out/a.json").read_text())["contenders"][0]["total"]["calls"] == 3
+    rows = list(csv.reader(io.StringIO(Path("out/a.csv").read_text())))
+    assert {"scripted:good.json"} <= {cell for line in rows for cell in line}
+    assert not Path(".bae/evals").exists()
+
+
+def test_a_name_that_says_nothing_is_refused_before_anything_runs(bae: Any) -> None:
+    done = evaluate(bae, "-o", "report.txt")
+    assert done.code == 2
+    assert ".md, .json, .csv" in done.err
+    assert not Path(".bae").exists()
+
+
+@pytest.mark.parametrize("named", ["out", "cases.jsonl/a.md", "/proc/nowhere/a.md"])
+def test_files_that_cannot_be_written_are_refused_before_anything_runs(
+    bae: Any, named: str
+) -> None:
+    Path("out.md").mkdir()
+    file = "out.md" if named == "out" else named
+    done = evaluate(bae, "-o", "fine/a.json", "-o", file)
+    assert done.code == 1
+    assert f"-o {file} " in done.err
+    assert "[bae-command-refused]" in done.err
+    assert not Path(".bae").exists()
+    assert not Path("fine").exists()
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)])
+def test_what_cannot_be_written_at_the_end_is_printed_all_the_same(
+    bae: Any, how: tuple[str, ...]
+) -> None:
+    done = evaluate(bae, "-o", "out/a.md", "--metric", "app.py:spoiling", *how)
+    assert done.code == 1
+    assert "out/a.md could not be written" in done.err
+    if how:
+        assert done.data["contenders"][0]["total"]["score"]["mean"] == 1.0
+        assert done.data["files"] == []
+    else:
+        assert row(done.out, "total")[0] == "1.00"
+
+
+def test_where_nothing_can_be_written_a_note_says_so_and_it_is_printed(bae: Any) -> None:
+    Path(".bae").write_text("no directory")
+    done = evaluate(bae)
+    assert done.code == 0, done.err
+    assert row(done.out, "total")[0] == "1.00"
+    assert "the evaluation is printed and not written, since .bae/evals cannot be" in done.err
+    assert "-o FILE" in done.err
+
+
+def test_a_file_that_is_a_link_stays_one_and_nothing_is_left_beside_it(bae: Any) -> None:
+    Path("real.md").write_text("old")
+    Path("a.md").symlink_to("real.md")
+    assert evaluate(bae, "-o", "a.md", "--no-journal").code == 0
+    assert Path("a.md").is_symlink()
+    assert "scripted:good.json" in Path("real.md").read_text()
+    assert not [each for each in Path().iterdir() if each.name.endswith("writing")]
+
+
+def test_a_score_says_of_how_many_cases_it_is_and_no_score_is_rounded_up_to_one(
+    bae: Any,
+) -> None:
+    write_cases({"input": "a", "expected": {"score": 1}}, {"input": "b"}, {"input": "c"})
+    done = evaluate(bae)
+    titles = done.out.splitlines()[0].split()
+    at = titles.index("SCORED") - titles.index("VALID")
+    for name, scored, cases in (("total", "3", "3"), ("Reply", "1", "3")):
+        words = row(done.out, name)
+        assert words[words.index("%") - 1 + at] == scored
+        assert words[-1] == cases
+    near = evaluate(bae, "--metric", "app.py:near")
+    assert "of 3 cases, 3 scored less than 1" in near.out
+    assert "  0.997  case 1" in near.out
+    assert row(near.out, "total")[0] == "0.997"
+
+
+def test_several_stand_below_one_another_with_what_each_differs_by(bae: Any) -> None:
+    done = evaluate(bae, lms=("poor", "good"))
+    assert done.code == 0
+    lines = done.out.splitlines()
+    total = lines.index("total")
+    assert lines[total + 1].split()[:2] == ["scripted:poor.json", "0.33"]
+    assert lines[total + 2].split()[:2] == ["scripted:good.json", "1.00"]
+    assert "Reply" in lines[total + 3 :]
+    assert "scripted:good.json against scripted:poor.json: +0.67 [" in done.out
+
+
+def test_json_has_every_case_and_where_it_was_written(bae: Any) -> None:
+    done = evaluate(bae, "--json", lms=("poor", "good"))
+    data = done.data
+    assert [each["name"] for each in data["contenders"]] == [
+        "scripted:poor.json",
+        "scripted:good.json",
+    ]
+    assert data["differences"][0]["score"]["mean"] == pytest.approx(2 / 3)
+    cases = data["contenders"][0]["cases"]
+    assert [each["score"] for each in cases] == [1.0, 0.0, 0.0]
+    assert len(data["files"]) == 2
+    assert all(Path(file).is_file() for file in data["files"])
+
+
+def test_quiet_prints_the_table_alone(bae: Any) -> None:
+    done = evaluate(bae, "--quiet")
+    assert done.err == ""
+    assert row(done.out, "total")
+
+
+def test_a_failed_case_scores_nothing_and_the_command_beside_it_shows_its_run(bae: Any) -> None:
+    done = bae("eval", "app.py:Careful", "--data", "cases.jsonl")
+    assert done.code == 0, done.err  # the others came to their ends
+    assert row(done.out, "total")[0] == "0.67"
+    assert "of 3 cases, 1 failed" in done.out
+    assert "failed  late: " in done.out
+    assert "too late" in done.out
+    shown = next(line for line in done.out.splitlines() if "bae runs show" in line)
+    told = bae(*shlex.split(shown)[1:])
+    assert told.code == 0
+    assert "It is late." in told.out
+
+
+def test_cases_that_scored_less_than_all_are_listed_a_few_of_them_the_least_first(
+    bae: Any,
+) -> None:
+    write_cases(
+        {"input": "a", "expected": {"answer": "dry it all"}},
+        *({"input": f"{n}", "expected": {"answer": "no"}} for n in range(8)),
+    )
+    done = evaluate(bae)
+    listed = [line for line in done.out.splitlines() if line.startswith("  0.")]
+    assert len(listed) == 5
+    assert all(line.startswith("  0.00") for line in listed)
+    assert "and 4 more, which the files have" in done.out
+
+
+def test_without_a_journal_no_command_is_printed_and_no_run_is_kept(bae: Any) -> None:
+    done = evaluate(bae, "--no-journal", "-o", "a.md", lms=("poor",))
+    assert done.code == 0
+    assert "bae runs show" not in done.out
+    assert not Path(".bae").exists()
+
+
+def test_the_runs_are_in_the_journal_that_is_named_and_the_commands_name_it(bae: Any) -> None:
+    done = evaluate(bae, "-j", "mine.db", lms=("poor",))
+    assert "-j mine.db" in done.out
+
+    async def ids() -> list[str]:
+        async with SQLiteJournal("mine.db") as journal:
+            return [info.run_id for info in await journal.runs()]
+
+    assert len(asyncio.run(ids())) == 3
+    assert all(each.startswith("eval-") for each in asyncio.run(ids()))
+
+
+def test_a_graph_that_asks_no_model_needs_none(bae: Any) -> None:
+    write_cases(
+        {"input": "a", "expected": {"text": "A"}}, {"input": "b", "expected": {"text": "no"}}
+    )
+    done = bae("eval", "app.py:Plain", "--data", "cases.jsonl")
+    assert done.code == 0, done.err
+    assert row(done.out, "total")[0] == "0.50"
+
+
+# When it fails
+
+
+def test_a_score_that_is_too_low_fails_it_and_says_by_whom(bae: Any) -> None:
+    done = evaluate(bae, "--fail-under", "0.5", lms=("good", "poor"))
+    assert done.code == 1
+    assert "scripted:poor.json scores 0.3333, which is less than --fail-under 0.5" in done.err
+    assert "scripted:good.json scores" not in done.err
+    assert evaluate(bae, "--fail-under", "0.5").code == 0
+    near = evaluate(bae, "--fail-under", "1", "--metric", "app.py:nearly")
+    assert near.code == 1
+    assert "scripted:good.json scores 0.999999999, which is less" in near.err
+
+
+def test_it_fails_where_every_case_does(bae: Any) -> None:
+    done = evaluate(bae, lms=("fails",))
+    assert done.code == 1
+    assert "every case failed" in done.err
+    assert "of 3 cases, 3 failed" in done.out
+
+
+def test_a_gate_that_nobody_answers_is_a_case_that_failed(bae: Any) -> None:
+    write_cases({"input": "a"})
+    Path("good.json").write_text('[{}, {"answer": "x"}]')
+    done = evaluate(bae, app="app.py:Parked")
+    assert done.code == 1
+    assert "failed  case 1: " in done.out
+    assert "of 1 case, 1 failed" in done.out
+    assert '"answers": {"Approval.ok": …}' in done.out
+    assert bae("runs", "list", "--status", "waiting", "--json").data == []  # for nobody to answer
+
+
+def test_a_case_may_have_the_answers_to_its_gates(bae: Any) -> None:
+    write_cases(
+        {"input": "a", "answers": {"Approval.ok": True}, "nodes": {"Approval": {"ok": True}}},
+        {"input": "b", "answers": {"Approval.ok": False}, "nodes": {"Approval": {"ok": True}}},
+    )
+    Path("good.json").write_text('[{}, {"answer": "x"}]')
+    done = evaluate(bae, "-o", "a.json", app="app.py:Parked")
+    assert done.code == 0, done.out
+    assert row(done.out, "total")[0] == "1.00"
+    assert row(done.out, "Approval")[0] == "0.50"
+    case = json.loads(Path("a.json").read_text())["contenders"][0]["cases"][1]
+    assert case["answers"] == {"Approval.ok": False}
+
+
+def test_answers_that_fit_no_gate_are_refused_with_their_lines(bae: Any) -> None:
+    write_cases(
+        {"input": "a", "answers": {"Aproval.ok": True}},
+        {"input": "a", "answers": {"Reply.answer": "x"}},
+        {"input": "a", "answers": {"Approval.ok": "perhaps"}},
+        {"input": "a", "answers": True},
+    )
+    done = evaluate(bae, app="app.py:Parked")
+    assert done.code == 1
+    said = " ".join(done.err.split())
+    assert "line 1: answers.Aproval.ok: there is no such gate, did you mean Approval.ok?" in said
+    assert "line 2: answers.Reply.answer: there is no such gate, there are Approval.ok" in said
+    assert "line 3: answers.Approval.ok: Input should be a valid boolean" in said
+    assert "line 4: answers: give an object" in said
+
+
+def test_an_expected_field_that_no_end_has_is_told_with_those_of_every_end(bae: Any) -> None:
+    write_cases({"input": "a", "expected": {"topc": "x"}}, {"input": "a", "expected": {"zz": 1}})
+    done = evaluate(bae, app="app.py:Mail")
+    said = " ".join(done.err.split())
+    ends = "Complaint has topic; Praise has stars"
+    assert f"line 1: expected.topc: no end has such a field, did you mean topic? {ends}" in said
+    assert f"line 2: expected.zz: no end has such a field, {ends}" in said
+
+
+def test_cases_that_do_not_fit_are_refused_with_their_lines_before_anything_runs(
+    bae: Any,
+) -> None:
+    Path("cases.jsonl").write_text('{"input": {"txt": "a"}}\n{"inputs": 1}\n')
+    done = evaluate(bae)
+    assert done.code == 1
+    assert "line 1" in done.err
+    assert "line 2" in done.err
+    assert "[bae-cases-invalid]" in done.err
+    assert not Path(".bae").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("--lm", "scripted:good.json"), 2, "is there twice"),
+        (("--metric", "app.py"), 2, "--metric scoring.py:exact"),
+        (("--metric", "app.py:nothing"), 1, "app.py:exact"),
+        (("--metric", "app.py:NUMBER"), 1, "an int, which scores nothing"),
+        (("--metric", "app.py:Ticket"), 1, "the class Ticket, which scores nothing"),
+        (("--metric", "app.py:WRONG"), 1, "map node classes"),
+        (("--metric", "nowhere.py:exact"), 1, "there is no file nowhere.py"),
+        (("--lm", "gpt"), 2, "there is no LM named"),
+        (("--optimized", "nowhere"), 1, "nowhere"),
+        (("--budget", "calls"), 2, "calls=20"),
+        (("--metric", "nowhere.py:exact"), 1, "--metric nowhere.py:exact: there is no file"),
+        (("--metric", "app.py:one_argument"), 1, "it is one_argument(case)"),
+        (("--metric", "app.py:ONE_NODE"), 1, "def score_reply(expected, given)"),
+        (("--timeout", "0"), 2, "more than 0"),
+        (("--timeout", "nan"), 2, "more than 0"),
+        (("--data", "other.jsonl"), 2, "it is there 2 times"),
+        (("--optimized", ""), 2, "this names nothing"),
+        (("-o", ""), 2, "this names nothing"),
+        (("--journal", "j.db", "--no-journal"), 2, "--journal names one"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_to_write(
+    bae: Any, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    done = evaluate(bae, *arguments)
+    assert done.code == code
+    assert says in " ".join(done.err.replace("│", " ").split())
+    assert not Path(".bae").exists()
+
+
+def test_a_run_refuses_names_of_nothing_and_two_journals_too(
+    bae: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ("run", "app.py", "--set", "text=a", "--lm", "scripted:good.json")
+    for wrong in (("--optimized", ""), ("--journal", "j.db", "--no-journal")):
+        assert bae(*run, *wrong).code == 2
+    monkeypatch.setenv("BAE_JOURNAL", "mine.db")  # which is there for all commands
+    assert bae(*run, "--no-journal").code == 0
+    assert evaluate(bae, "--no-journal", "-o", "a.md").code == 0
+    assert not Path("mine.db").exists()
+
+
+def test_the_help_says_that_the_budget_is_for_all_cases(bae: Any) -> None:
+    said = " ".join(bae("eval", "--help").out.replace("│", " ").split())
+    assert "What the evaluation, all its cases together, may spend" in said
+
+
+# Metrics
+
+
+def test_a_metric_of_a_file_scores_the_cases(bae: Any) -> None:
+    Path("good.json").write_text('[{"answer": "dry", "score": 1}]')
+    assert row(evaluate(bae).out, "total")[0] != "0.67"  # which counts a part as a part
+    assert row(evaluate(bae, "--metric", "app.py:exact").out, "total")[0] == "0.67"
+    assert row(evaluate(bae, "--metric", "app:exact").out, "total")[0] == "0.67"
+
+
+def test_metrics_by_the_class_of_a_node_score_the_nodes(bae: Any) -> None:
+    done = evaluate(bae, "--metric", "app.py:BY_NODE", lms=("poor",))
+    assert row(done.out, "Reply")[0] == "1.00"  # no answer is shorter than what was expected
+    assert row(evaluate(bae, lms=("poor",)).out, "Reply")[0] == "0.33"
+
+
+def test_a_metric_that_raises_at_once_is_an_error_that_names_it(bae: Any) -> None:
+    done = evaluate(bae, "--metric", "app.py:broken")
+    assert done.code == 1
+    assert "[bae-metric-failed]" in done.err
+    assert "no such thing" in done.err
+
+
+def test_a_metric_that_raises_later_leaves_what_was_scored_and_fails_the_command(
+    bae: Any,
+) -> None:
+    done = evaluate(bae, "--metric", "app.py:choosy", "-o", "a.json")
+    assert done.code == 1
+    assert row(done.out, "total")[0] == "1.00"
+    assert "of 3 cases, 1 could not be scored" in done.out
+    assert "1 case could not be scored, so the scores are of the others alone" in done.err
+    assert "no such thing" in done.err
+    cases = json.loads(Path("a.json").read_text())["contenders"][0]["cases"]
+    assert [each["score"] for each in cases] == [1.0, 1.0, None]
+    assert evaluate(bae, "--metric", "app.py:choosy", "--quiet").err != ""
+
+
+def test_a_metric_for_another_class_than_the_graph_has_is_refused_before_anything_runs(
+    bae: Any,
+) -> None:
+    done = evaluate(bae, "--metric", "app.py:ELSEWHERE")
+    assert done.code == 1
+    assert "scores app.Complaint, which is no node of the graph Ticket" in done.err
+    assert "map classes of the graph: Reply, Ticket" in done.err
+    assert not Path(".bae").exists()
+
+
+def test_a_class_that_was_imported_a_second_time_is_told_from_where_to_import_it(
+    bae: Any,
+) -> None:
+    Path("sub").mkdir()
+    Path("app.py").rename("sub/app.py")
+    Path("scorer.py").write_text("from sub.app import Reply, longer\nMETRICS = {Reply: longer}\n")
+    try:
+        done = evaluate(bae, "--metric", "scorer.py:METRICS", app="sub/app.py")
+    finally:
+        for name in ("sub.app", "sub", "scorer"):
+            sys.modules.pop(name, None)
+    assert done.code == 1
+    assert "scores sub.app.Reply, which is no node of the graph Ticket" in done.err
+    assert "write `from app import Reply` there" in done.err
+
+
+@pytest.mark.once
+def test_a_judge_is_no_metric_of_cases_and_it_is_said_where_it_goes(bae: Any) -> None:
+    Path("judging.py").write_text(
+        "from bae.optimizer import Judge, fields_metric\njudge = Judge('scripted:good.json')\n"
+    )
+    try:
+        for name in ("judge", "fields_metric"):
+            done = evaluate(bae, "--metric", f"judging.py:{name}")
+            assert done.code == 1
+            assert f"METRICS = {{Reply: {name}}}" in done.err
+            assert not Path(".bae").exists()
+    finally:
+        sys.modules.pop("judging", None)
+
+
+@pytest.mark.once
+def test_evaluators_of_a_dataset_are_named_or_left_out_for_a_metric(bae: Any) -> None:
+    pytest.importorskip("pydantic_evals")
+    pytest.importorskip("yaml")
+    Path("polite.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from pydantic_evals.evaluators import Evaluator\n"
+        "@dataclass\n"
+        "class Polite(Evaluator):\n"
+        "    def evaluate(self, ctx):\n"
+        "        return 'please' in ctx.output.answer\n"
+        "polite = Polite()\n"
+    )
+    Path("set.yaml").write_text(
+        "cases:\n- name: wet\n  inputs: {text: a}\n  expected_output: {answer: dry it}\n"
+        "evaluators:\n- Polite\n"
+    )
+    begin = ("eval", "app.py", "--data", "set.yaml", "--lm", "scripted:good.json")
+    try:
+        unnamed = bae(*begin)
+        assert unnamed.code == 1
+        assert "--evaluator scoring.py:Polite" in unnamed.err
+        assert not Path(".bae").exists()
+        named = bae(*begin, "--evaluator", "polite.py:Polite")
+        assert named.code == 0, named.err
+        assert row(named.out, "total")[0] == "0.00"
+        scored = bae(*begin, "--metric", "app.py:near")
+        assert scored.code == 0, scored.err
+        assert row(scored.out, "total")[0] == "0.997"
+        wrong = bae(*begin, "--evaluator", "polite.py:polite")
+        assert "a Polite, and no class" in wrong.err
+        assert evaluate(bae, "--evaluator", "polite.py:Polite").code == 1  # of lines of JSON
+    finally:
+        sys.modules.pop("polite", None)
+
+
+# What was learnt
+
+
+def learn(directory: str = "learnt", answer: str = "dry it", known: Any = None) -> None:
+    """Write an artefact for the replies of app.py."""
+    sys.path.insert(0, ".")
+    import app  # pyright: ignore[reportMissingImports]  # it is written by the test
+
+    from bae.optimizer import Artefact, Learned, LearnedExample, save_artefacts, schema_of
+
+    known = known or {"Ticket": {"text": "Wet!"}}
+    example = LearnedExample(known=known, answer={"answer": answer})
+    learned = Learned(instruction="Reply in two words", examples=[example])
+    artefact = Artefact(node="Reply", schema=schema_of(app.Reply), fill=learned)
+    save_artefacts({app.Reply: artefact}, directory)
+
+
+def test_each_lm_is_evaluated_as_it_is_and_as_it_was_taught(bae: Any) -> None:
+    learn()
+    learn("more")
+    done = evaluate(bae, "--optimized", "learnt", "--optimized", "./more", lms=("poor", "good"))
+    assert done.code == 0, done.err
+    names = [line.strip().split("  ")[0] for line in done.out.splitlines()]
+    assert names[2:8] == [
+        "scripted:poor.json",
+        "scripted:poor.json + learnt/",
+        "scripted:poor.json + ./more/",
+        "scripted:good.json",
+        "scripted:good.json + learnt/",
+        "scripted:good.json + ./more/",
+    ]
+
+
+def test_one_directory_by_two_names_is_there_twice(bae: Any) -> None:
+    learn()
+    Path("link").symlink_to("learnt")
+    for other in ("./learnt", "learnt/", "link"):
+        done = evaluate(bae, "--optimized", "learnt", "--optimized", other)
+        assert done.code == 2
+        assert f"--optimized {other} is there twice, once as learnt" in done.err
+
+
+def test_what_was_learnt_for_a_class_that_is_another_by_now_is_refused_by_its_name(
+    bae: Any,
+) -> None:
+    learn()
+    sys.modules.pop("app")
+    Path("app.py").write_text(APP.replace("score: int = 0", "score: int = 0\n    mood: str"))
+    for command in (
+        ("eval", "app.py", "--data", "cases.jsonl", "--lm", "scripted:good.json"),
+        ("run", "app.py", "--set", "text=a", "--lm", "scripted:good.json"),
+    ):
+        done = bae(*command, "--optimized", "learnt")
+        assert done.code == 1
+        assert "[bae-artefact-changed]" in done.err
+        assert "Reply" in done.err
+        assert "mood" in done.err
+
+
+def test_a_directory_with_nothing_for_the_graph_is_refused(bae: Any) -> None:
+    Path("empty").mkdir()
+    done = bae("run", "app.py", "--set", "text=a", "--optimized", "empty", "--lm", "local")
+    assert done.code == 1
+    assert "empty has no artefact for a node of the graph Ticket" in done.err
+
+
+def test_a_run_says_what_it_is_taught_by_and_how_to_go_on_with_that(bae: Any) -> None:
+    learn(known={"Approval": {"ok": True}})
+    lm = ("--lm", "scripted:good.json")
+    Path("good.json").write_text('[{}, {"answer": "x"}]')
+    taught = ("--optimized", "learnt")
+    done = bae("run", "app.py:Parked", "--set", "text=a", *lm, *taught, "--no-ask")
+    assert done.code == 3
+    assert "taught by learnt/: Reply (fill)" in done.err
+    command = next(line for line in done.err.splitlines() if "bae runs answer" in line)
+    assert "--optimized learnt" in command
+    Path("good.json").write_text('[{"answer": "x"}]')
+    answered = bae(*shlex.split(command.partition("bae ")[2]))
+    assert answered.code == 0, answered.err
+    assert "taught by learnt/: Reply (fill)" in answered.err
+
+
+def test_a_fork_with_a_directory_that_is_not_there_is_not_made(bae: Any) -> None:
+    bae("run", "app.py", "--set", "text=a", "--lm", "scripted:good.json", "--run-id", "one")
+    done = bae("runs", "fork", "one", "--at", "0", "-m", "app.py", "--optimized", "nowhere")
+    assert done.code == 1
+    assert "[bae-artefact-missing]" in done.err
+    assert len(json.loads(bae("runs", "list", "--json").out)) == 1
+
+
+@pytest.mark.once
+def test_a_taught_run_shows_the_model_what_was_learnt(
+    bae: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("h11")
+    pytest.importorskip("anthropic")
+    from bae.testing import Provider
+
+    learn(answer="dry it well")
+    with Provider().in_thread() as provider:
+        provider.always({"answer": "so"})
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        run = ("run", "app.py", "--set", "text=Rain.", "--lm", "anthropic")
+        assert bae(*run).code == 0
+        assert bae(*run, "--optimized", "learnt").code == 0
+        plain, taught = (json.dumps(request.body) for request in provider.requests)
+    assert "dry it well" not in plain
+    assert "dry it well" in taught
+    assert "Reply in two words" in taught
+
+
+# Budgets and signals
+
+
+@pytest.mark.skipif(os.name != "posix", reason="it sends itself a signal")
+def test_what_is_stopped_before_it_begins_is_never_begun() -> None:
+    begun: list[int] = []
+
+    async def begin() -> None:
+        begun.append(1)
+
+    class Interrupted(Status):
+        def __enter__(self) -> Self:
+            os.kill(os.getpid(), signal.SIGINT)
+            return super().__enter__()
+
+    ended = work(begin, Interrupted(Console()), lambda: "")
+    gc.collect()  # a coroutine that nobody has awaited would be a warning, which is an error here
+    assert (ended.code, ended.value, ended.error, begun) == (130, None, None, [])
+
+
+@pytest.mark.once
+def test_a_budget_that_runs_out_ends_it_with_what_was_done(
+    bae: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("h11")
+    pytest.importorskip("anthropic")
+    from bae.testing import Provider
+
+    with Provider().in_thread() as provider:
+        provider.always({"answer": "dry it"})
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        limited = ("--lm", "anthropic", "--budget", "calls=2", *ONE_BY_ONE)
+        done = bae("eval", "app.py", "--data", "cases.jsonl", *limited)
+        assert provider.received == 2
+        assert done.code == 1
+        assert "1 not run" in done.out
+        assert "not every case was run: " in done.err
+        none = bae("eval", "app.py", "--data", "cases.jsonl", "--lm", "anthropic", *_NONE)
+    assert none.code == 1
+    assert "anthropic has no score, and --fail-under 0 wants one" in none.err
+
+
+_NONE = ("--budget", "calls=0", "--fail-under", "0")
+
+
+@pytest.mark.once
+@pytest.mark.skipif(os.name != "posix", reason="signals are sent to another process")
+def test_ctrl_c_ends_it_with_what_was_done_printed_and_written(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    blocked = APP + (
+        "\nasync def held(case, result):\n"
+        "    import asyncio\n"
+        "    if case.name == 'late':\n"
+        "        print('held', flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "    return 1.0\n"
+    )
+    (tmp_path / "app.py").write_text(blocked)
+    words = ["eval", "app.py", "--data", "cases.jsonl", "--metric", "app.py:held"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bae", *words, "--lm", "scripted:good.json", *ONE_BY_ONE],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=BOUND)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, err
+    assert row(out, "total")[0] == "1.00"
+    assert "2 not run" in out
+    assert "not every case was run" in err
+    assert len(list((tmp_path / ".bae" / "evals").iterdir())) == 2
+    assert "Traceback" not in err
+
+
+def test_optimizing_without_its_package_says_what_to_install(
+    bae: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bae("run", "app.py", "--set", "text=a", "--lm", "scripted:good.json")
+    monkeypatch.setitem(sys.modules, "dspy", None)
+    done = bae("optimize", "app.py", "-o", "learnt", "--lm", "scripted:good.json")
+    assert done.code == 1
+    assert "[bae-lm-extra-missing]" in done.err
+    assert "pip install" in done.err
+    assert not Path("learnt").exists()
+
+
+# Tables
+
+
+COLUMNS = (
+    Column("", right=False),
+    Column("SCORE", right=False),
+    Column("CALLS", rank=1),
+    Column("P95", rank=5),
+)
+ROWS = [
+    [Text("a long name of somebody"), Text("0.5"), Text("1,000"), Text("1 s")],
+    [Text("short"), Text("0.25"), Text("3"), Text("10 s")],
+    [Text("alone")],
+]
+
+
+def lines(width: int | None) -> list[str]:
+    return [line.plain for line in table(COLUMNS, ROWS, width)]
+
+
+def test_a_table_is_as_wide_as_what_is_in_it_where_nothing_bounds_it() -> None:
+    assert lines(None) == [
+        "                         SCORE  CALLS   P95",
+        "a long name of somebody  0.5    1,000   1 s",
+        "short                    0.25       3  10 s",
+        "alone",
+    ]
+
+
+def test_what_matters_least_is_left_out_of_a_narrow_table_before_a_name_has_its_own_line() -> None:
+    assert lines(40)[1] == "a long name of somebody  0.5    1,000"
+    assert lines(36) == [
+        "       SCORE  CALLS",
+        "a long name of somebody",
+        "       0.5    1,000",
+        "short  0.25       3",
+        "alone",
+    ]
+    assert lines(18)[0] == "       SCORE"
+    assert lines(18)[1] == "a long name of so…"
+    for width in range(12, 50):
+        assert all(len(line) <= width for line in lines(width))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_at_a_terminal_of_any_width_long_names_push_out_no_column_that_matters(
+    bae: Any, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    long = "a-model-with-a-name-of-words-and-version"
+    for name in ("good", "poor"):
+        Path(f"{name}.json").rename(f"{name}-{long}.json")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", f"{width}")
+    said = Text.from_ansi(evaluate(bae, lms=(f"good-{long}", f"poor-{long}")).out).plain
+    titles = said.splitlines()[0].split()
+    assert {"VALID", "CALLS", "TIME"} <= {*titles}
+    assert ("COST" in titles) == (width > 60)
+    table = said.partition(" against ")[0].splitlines()[:-1]
+    assert all(len(line) <= width for line in table)
+    assert any(f"good-{long}" in line for line in table)
+
+
+def test_amounts_are_short_and_round_nothing_up_to_all() -> None:
+    assert [many(each) for each in (0, 999, 12_400, 1_300_000)] == ["0", "999", "12.4k", "1.3M"]
+    assert [share(each) for each in (None, 0.0, 0.999, 1.0)] == ["-", "0 %", "99 %", "100 %"]
+    assert [dollars(each) for each in (None, 0.0, 0.004, 12.5)] == ["?", "$0", "$0.0040", "$12.50"]

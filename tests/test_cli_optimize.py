@@ -1,0 +1,832 @@
+"""`bae optimize`: what is learnt from the runs of a journal, what is written of it and what is not,
+and that whatever ends it early, no call is paid for twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+pytest.importorskip("h11")
+pytest.importorskip("dspy")
+pytest.importorskip("anthropic")
+
+from bae import Graph, Node
+from bae.cli import main
+from bae.cli.improving.deciding import is_written, verdict_on
+from bae.evals import interval, paired_difference
+from bae.journal import SQLiteJournal
+from bae.optimizer import Comparison
+from bae.testing import Provider, ScriptedLM, Stall, Status
+
+pytestmark = pytest.mark.once
+
+BOUND = 60.0
+SOURCE = Path(__file__).parents[1] / "src"
+APP = """
+from __future__ import annotations
+
+from typing import Literal
+
+from bae import Graph, Node
+
+
+class Ticket(Node):
+    text: str
+
+    async def __call__(self) -> Reply | Spam: ...
+
+
+class Reply(Node):
+    queue: Literal["north", "south"]
+
+    async def __call__(self) -> None: ...
+
+
+class Spam(Node):
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Ticket)
+
+
+def same(expected, given):
+    return float(expected.queue == given.queue)
+
+
+def generous(expected, given):
+    return 1.0
+
+
+METRICS = {Reply: same}
+GENEROUS = {Reply: generous}
+"""
+RUNS = 20
+EVAL = "eval-20260102-030405-0a1b2c-"
+"""How the runs of an evaluation are called, but for their numbers."""
+FEW = ("--minimum", "8")
+REPLY = ("--node", "Reply")
+
+
+def right(number: int) -> tuple[str, str]:
+    """What is right for a ticket: where it goes, and its queue."""
+    return ("Spam" if number % 4 == 0 else "Reply"), ("south" if number % 2 else "north")
+
+
+class Model:
+    """Answers wrongly by design, but for the parts that it knows, and for what it is shown examples
+    of. Requests beyond `limit` are answered with what `beyond` returns."""
+
+    def __init__(self, url: str) -> None:
+        # A name of its own: an LM of a name is made once, for the place that it was at then.
+        self.lm = ("--lm", f"anthropic:model-at-{url.rpartition(':')[2]}")
+        self.knows: tuple[str, ...] = ()
+        self.chooses = "Reply"
+        """What is chosen where it is no spam."""
+        self.limit = 10**9
+        self.beyond: Callable[[], Any] = lambda: None
+        self.asked = 0
+
+    def __call__(self, received: Any) -> Any:
+        self.asked += 1
+        if self.asked > self.limit:
+            return self.beyond()
+        messages = received.body["messages"]
+        parts = received.schema["properties"]
+        known = json.dumps(messages[-1])
+        shown = len(messages) > 1
+        number = int(re.findall(r"number (\d+)", known)[-1])
+        choice, queue = right(number)
+        if not shown and "choice" not in self.knows:
+            choice = "Spam"
+        if not shown and "fill" not in self.knows:
+            queue = right(number + 1)[1]
+        choice = self.chooses if choice == "Reply" else choice
+        if "answer" in parts:  # both in one call, as long as nothing is learnt for it
+            fields = {"fields": {"queue": queue}} if choice == "Reply" else {}
+            return {"answer": {"choice": choice, **fields}}
+        if "choice" in parts:
+            return {"choice": choice}
+        return (
+            {"queue": queue, "about": f"number {number}"} if "about" in parts else {"queue": queue}
+        )
+
+
+class Done:
+    """How a command came out."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose journal has runs that are all right."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "app.py").write_text(APP)
+    names: dict[str, Any] = {"__name__": "app"}
+    exec(APP, names)
+    graph: Graph[Any, Any] = names["graph"]
+    asyncio.run(collect(folder / "runs.db", graph, names["Ticket"], range(RUNS)))
+    return folder
+
+
+async def collect(
+    file: Path, graph: Graph[Any, Any], ticket: type[Node], numbers: range, begins: str = "run-"
+) -> None:
+    async with SQLiteJournal(file) as journal:
+        for number in numbers:
+            choice, queue = right(number)
+            lm = ScriptedLM([choice, {"queue": queue} if choice == "Reply" else {}])
+            start = ticket(text=f"number {number}")  # type: ignore[call-arg]
+            await graph.arun(start, lm, journal=journal, run_id=f"{begins}{number}")
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+    with Provider().in_thread() as provider:
+        model = Model(provider.url)
+        provider.always(model)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        yield model
+
+
+@pytest.fixture
+def bae(
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Any]:
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BAE_JOURNAL", "runs.db")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def call(*arguments: str) -> Done:
+        code = main(arguments)
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    yield call
+    sys.modules.pop("app", None)
+
+
+def optimize(bae: Any, model: Model, *more: str, out: str = "learnt") -> Done:
+    return bae("optimize", "app.py", "-o", out, *model.lm, *FEW, *more)
+
+
+def files(directory: str = "learnt") -> list[str]:
+    folder = Path(directory)
+    return sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+
+
+KEPT = [".calls"]
+"""The files of a directory that has calls, and no artefact."""
+
+
+# What is learnt
+
+
+def test_what_is_better_on_runs_that_were_held_out_is_written_and_makes_runs_better(
+    bae: Any, model: Model
+) -> None:
+    done = optimize(bae, model)
+    assert done.code == 0, done.err
+    # What is learnt cannot be asked for in one call, as an untaught model is.
+    assert "Ticket choice: better; it takes 11 calls where 6 did before\n" in done.out
+    assert "Reply fill: better\n" in done.out
+    assert "written: learnt/Reply.json" in done.out
+    assert files() == ["Reply.json", "Ticket.json"]  # and no log: all is done
+    held_out = json.loads(Path("learnt/Reply.json").read_text())["made"]["held_out"]["fill"]
+    assert held_out["before"]["mean"] == 0
+    assert held_out["after"]["mean"] == 1
+    line = next(line for line in done.out.splitlines() if line.startswith("Reply fill  "))
+    assert re.search(r"0\.00 \[.+?\]  1\.00 \[.+?\]  \+1\.00 \[\+0", line)
+    run = ("run", "app.py", "--set", "text=number 41", *model.lm, "--json")
+    assert bae(*run).data["result"]["type"] == "Spam"
+    taught = bae(*run, "--optimized", "learnt").data["result"]
+    assert taught == {"type": "Reply", "fields": {"queue": "south"}}
+
+
+def test_progress_is_on_stderr_in_a_few_lines_and_quiet_has_none(bae: Any, model: Model) -> None:
+    done = optimize(bae, model, *REPLY)
+    assert "Reply fill: bootstrapping" in done.err
+    assert "Reply fill: comparing" in done.err
+    assert len(done.err.splitlines()) < 15
+    assert f"{model.asked} LM calls" in done.err
+    assert "\x1b" not in done.out + done.err
+    quiet = optimize(bae, model, *REPLY, "--quiet", out="other")
+    assert quiet.err == ""
+    assert "Reply fill: better" in quiet.out
+
+
+def test_json_has_both_parts_with_their_intervals_and_what_was_spent(
+    bae: Any, model: Model
+) -> None:
+    data = optimize(bae, model, "--json").data
+    assert data["done"] is True
+    assert data["error"] is None
+    repeated = data["calls"]["repeated"]
+    assert data["calls"] == {"made": model.asked, "earlier": 0, "repeated": repeated, "kept": 0}
+    assert data["spent"]["calls"] == model.asked
+    assert data["examples"]["all"] == RUNS
+    assert data["examples"]["train"] + data["examples"]["held_out"] == RUNS
+    parts = {(each["node"], each["part"]): each for each in data["parts"]}
+    fill = parts["Reply", "fill"]
+    assert (fill["verdict"], fill["written"]) == ("better", True)
+    assert fill["difference"]["low"] > 0
+    assert fill["examples"] == fill["train"] + fill["held_out"]
+    choice = parts["Ticket", "choice"]
+    assert choice["calls_after"] > choice["calls_before"] == choice["held_out"]
+    assert choice["tokens_after"] > choice["tokens_before"] > 0
+    assert sorted(data["written"]) == ["learnt/Reply.json", "learnt/Ticket.json"]
+
+
+# What is not written
+
+
+def test_what_is_not_better_is_not_written_and_the_command_fails(bae: Any, model: Model) -> None:
+    model.knows = ("fill", "choice")
+    done = optimize(bae, model)
+    assert done.code == 1
+    assert "Reply fill: not better; not written: --force does it all the same" in done.out
+    assert files() == KEPT
+
+
+def test_what_is_forced_after_all_or_no_more_to_be_certain_is_written_without_another_call(
+    bae: Any, model: Model
+) -> None:
+    model.knows = ("fill", "choice")
+    done = optimize(bae, model)
+    asked = model.asked
+    assert (
+        f"{asked} calls are kept in learnt/.calls: with --force the same command writes the rest, "
+        "and asks nothing again"
+    ) in done.err
+    forced = optimize(bae, model, "--force", "--json")
+    assert forced.code == 0
+    assert forced.data["calls"]["made"] == 0
+    assert forced.data["calls"]["earlier"] == model.asked == asked
+    assert files() == ["Reply.json", "Ticket.json"]  # and the calls are gone
+    model.knows = ()
+    few = ("--held-out", "0.05", *REPLY)
+    certain = optimize(bae, model, *few, "--certain", out="other")
+    assert "without --certain the same command writes the rest" in certain.err
+    asked = model.asked
+    assert optimize(bae, model, *few, out="other").code == 0
+    assert model.asked == asked
+    assert files("other") == ["Reply.json"]
+
+
+def test_a_part_that_is_better_is_written_without_one_that_is_not(bae: Any, model: Model) -> None:
+    model.knows = ("choice",)
+    done = optimize(bae, model)
+    assert done.code == 0
+    assert files() == [*KEPT, "Reply.json"]
+    forced = optimize(bae, model, "--force")
+    assert forced.code == 0
+    assert files() == ["Reply.json", "Ticket.json"]
+
+
+BOTH = """
+from __future__ import annotations
+
+from typing import Literal
+
+from bae import Graph, Node
+
+
+class Ticket(Node):
+    text: str
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(Node):
+    about: str
+    queue: Literal["north", "south"]
+
+    async def __call__(self) -> Sent | Spam: ...
+
+
+class Sent(Node):
+    async def __call__(self) -> None: ...
+
+
+class Spam(Node):
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Ticket)
+"""
+
+
+def test_of_two_parts_of_a_node_the_better_one_is_written_and_a_part_that_is_there_stays(
+    bae: Any, model: Model
+) -> None:
+    Path("app.py").write_text(BOTH)
+    names: dict[str, Any] = {"__name__": "app"}
+    exec(BOTH, names)
+
+    async def collected() -> None:
+        async with SQLiteJournal("both.db") as journal:
+            for number in range(RUNS):
+                choice, queue = right(number)
+                fields = {"about": f"number {number}", "queue": queue}
+                lm = ScriptedLM([fields, "Spam" if choice == "Spam" else "Sent", {}])
+                start = names["Ticket"](text=f"number {number}")
+                run_id = f"run-{number}"  # by which it is held out or not
+                await names["graph"].arun(start, lm, journal=journal, run_id=run_id)
+
+    asyncio.run(collected())
+    model.chooses = "Sent"
+    model.knows = ("choice",)
+    first = optimize(bae, model, "-j", "both.db")
+    assert first.code == 0, first.out + first.err
+    learnt = json.loads(Path("learnt/Reply.json").read_text())
+    assert "fill" in learnt
+    assert "choice" not in learnt
+    model.knows = ("fill",)
+    shutil.rmtree("learnt/.calls")  # its answers are another model's
+    assert optimize(bae, model, "-j", "both.db", "--seed", "3").code == 0
+    both = json.loads(Path("learnt/Reply.json").read_text())
+    assert both["fill"] == learnt["fill"]
+    assert both["choice"]["examples"]
+    made = both["made"]
+    assert (made["seed"], made["kept"]["fill"]["seed"]) == (3, 0)
+    assert (list(made["held_out"]), list(made["kept"]["fill"]["held_out"])) == (
+        ["choice"],
+        ["fill"],
+    )
+
+
+def test_what_may_be_chance_is_written_unless_certainty_is_asked_for(
+    bae: Any, model: Model
+) -> None:
+    few = ("--held-out", "0.05", *REPLY)
+    certain = optimize(bae, model, *few, "--certain")
+    assert certain.code == 1
+    assert "better, not beyond chance; not written, as --certain asks" in certain.out
+    assert files() == KEPT
+    done = optimize(bae, model, *few)
+    assert done.code == 0
+    assert "better, not beyond chance\n" in done.out
+
+
+def test_a_node_with_too_few_examples_is_left_as_it_is_and_said_to_be(
+    bae: Any, model: Model
+) -> None:
+    done = optimize(bae, model, "--minimum", "30")
+    assert done.code == 1
+    assert "Reply fill: too few examples; " in done.out
+    assert "and 30 are needed" in done.out
+    assert model.asked == 0
+    assert not Path("learnt").exists()
+
+
+def test_with_nothing_held_out_nothing_is_written_unless_it_is_forced(
+    bae: Any, model: Model
+) -> None:
+    none = ("--held-out", "0", *REPLY)
+    done = optimize(bae, model, *none)
+    assert done.code == 1
+    assert "Reply fill: nothing held out" in done.out
+    assert optimize(bae, model, *none, "--force").code == 0
+    assert files() == ["Reply.json"]
+
+
+def test_what_is_there_and_as_good_stays_and_that_is_no_failure(bae: Any, model: Model) -> None:
+    optimize(bae, model, *REPLY)
+    before = Path("learnt/Reply.json").read_text()
+    again = optimize(bae, model, *REPLY)
+    assert again.code == 0
+    assert "Reply fill: there already" in again.out
+    other = optimize(bae, model, *REPLY, "--seed", "1")
+    assert other.code == 0
+    assert "no better than what is there; what learnt has scores 1.00" in other.out
+    assert Path("learnt/Reply.json").read_text() == before
+    assert optimize(bae, model, *REPLY, "--seed", "1", "--force").code == 0
+    assert Path("learnt/Reply.json").read_text() != before
+
+
+def test_what_was_learnt_for_a_class_that_is_another_by_now_is_learnt_anew(
+    bae: Any, model: Model
+) -> None:
+    optimize(bae, model, *REPLY)
+    file = Path("learnt/Reply.json")
+    old = json.loads(file.read_text())
+    old["schema"]["hash"] = "0" * len(old["schema"]["hash"])
+    file.write_text(json.dumps(old))
+    done = optimize(bae, model, *REPLY)
+    assert done.code == 0, done.err
+    note = [line for line in done.err.splitlines() if "Reply.json" in line]
+    assert len(note) == 1
+    assert note[0].endswith("it is replaced where something better than the plain prompt is learnt")
+    assert json.loads(file.read_text())["schema"]["hash"] != old["schema"]["hash"]
+
+
+@pytest.mark.parametrize("broken", ["{", '{"format": "bae-artefact-1"}'])
+def test_a_file_that_is_no_artefact_is_in_nobodys_way_but_in_its_own(
+    bae: Any, model: Model, broken: str
+) -> None:
+    Path("learnt").mkdir()
+    Path("learnt/Ticket.json").write_text(broken)
+    done = optimize(bae, model, *REPLY, "--json")
+    assert done.code == 0, done.err
+    (misfit,) = done.data["misfits"]
+    assert misfit["file"] == "learnt/Ticket.json"
+    said = [line for line in done.err.splitlines() if "Ticket.json" in line]
+    assert said[0].endswith("it stays as it is, since nothing is learnt for it")
+    assert said[1:] == [
+        "learnt/Ticket.json still does not fit: delete it, or --optimized learnt is refused"
+    ]
+    assert files() == ["Reply.json", "Ticket.json"]
+
+
+# What it is learnt from
+
+
+def test_runs_that_are_named_are_left_out_and_their_forks_are_not(bae: Any, model: Model) -> None:
+    forked = ("runs", "fork", "run-1", "--at", "1", "--set", "queue=north", "--no-run")
+    assert bae(*forked, "-m", "app.py").code == 0
+    without = ("--without", "run-1", "--without", "run-12", "--minimum", "99", "--json")
+    data = optimize(bae, model, *without).data
+    # The other is in the fork still, where a person has put it right.
+    assert data["examples"]["without"] == 1
+    parts = {(each["node"], each["part"]): each["examples"] for each in data["parts"]}
+    assert parts == {("Ticket", "choice"): RUNS - 1, ("Reply", "fill"): RUNS * 3 // 4}
+    unknown = optimize(bae, model, "--without", "nobody")
+    assert unknown.code == 1
+    assert "no run is called nobody, nor begins so" in unknown.err
+
+
+def test_what_training_asks_in_the_same_words_is_not_held_out_and_said_to_be(
+    bae: Any, model: Model
+) -> None:
+    names: dict[str, Any] = {"__name__": "app"}
+    exec(APP, names)
+    again = collect(Path("runs.db"), names["graph"], names["Ticket"], range(RUNS), "again-")
+    asyncio.run(again)
+    done = optimize(bae, model, "--minimum", "99")
+    found = re.search(r"(\d+) not held out that ask what was asked before", done.err)
+    assert found
+    data = optimize(bae, model, "--minimum", "99", "--json").data["examples"]
+    assert data["repeated"] == int(found[1])
+    assert data["all"] + data["repeated"] >= 2 * RUNS
+
+
+def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(bae: Any, model: Model) -> None:
+    names: dict[str, Any] = {"__name__": "app"}
+    exec(APP, names)
+    made = collect(Path("evals.db"), names["graph"], names["Ticket"], range(RUNS), EVAL)
+    asyncio.run(made)
+    done = optimize(bae, model, "-j", "evals.db")
+    assert done.code == 1
+    assert "runs of `bae eval` alone" in done.err
+    assert "--with-evals" in done.err
+    assert not Path("learnt").exists()
+    assert optimize(bae, model, "-j", "evals.db", "--with-evals", *REPLY).code == 0
+
+
+def test_runs_are_those_of_an_evaluation_by_the_whole_of_their_ids(bae: Any, model: Model) -> None:
+    Path("cases.jsonl").write_text(
+        "\n".join(json.dumps({"input": {"text": f"number {n}"}}) for n in range(3))
+    )
+    model.knows = ("choice", "fill")
+    evaluated = bae("eval", "app.py", "--data", "cases.jsonl", *model.lm, "-j", "some.db", "-q")
+    assert evaluated.code == 0, evaluated.err
+    run = ("run", "app.py", "--set", "text=number 9", *model.lm, "-j", "some.db", "-q")
+    assert bae(*run, "--run-id", "eval-monday").code == 0
+    data = optimize(bae, model, "-j", "some.db", "--json").data["examples"]
+    assert (data["all"], data["from_evals"]) == (1, 3)
+
+
+def test_a_journal_without_a_finished_run_is_refused_with_what_to_do(
+    bae: Any, model: Model
+) -> None:
+    Path("script.json").write_text("[]")
+    lm = ("--lm", "scripted:script.json")
+    assert bae("run", "app.py", "--set", "text=a", *lm, "-j", "failed.db").code == 1
+    done = optimize(bae, model, "-j", "failed.db")
+    assert done.code == 1
+    assert "no finished run of Ticket to learn from" in done.err
+    assert "bae runs fork RUN --at STEP --set FIELD=VALUE" in done.err
+    assert not Path("learnt").exists()
+
+
+def test_what_people_have_put_right_is_counted(bae: Any, model: Model) -> None:
+    forked = ("runs", "fork", "run-1", "--at", "1", "--set", "queue=north", "--no-run")
+    assert bae(*forked, "-m", "app.py").code == 0
+    data = optimize(bae, model, *REPLY, "--json").data
+    fill = next(part for part in data["parts"] if part["part"] == "fill")
+    assert fill["corrected"] == 1
+
+
+# Metrics
+
+
+def test_a_metric_by_class_scores_what_is_filled(bae: Any, model: Model) -> None:
+    assert optimize(bae, model, *REPLY, "--metric", "app.py:METRICS").code == 0
+    generous = optimize(bae, model, *REPLY, "--metric", "app.py:GENEROUS", out="other")
+    assert generous.code == 1
+    assert "Reply fill: not better" in generous.out
+
+
+def test_a_judge_scores_what_is_filled_by_the_rubric(bae: Any, model: Model) -> None:
+    Path("judge.json").write_text(json.dumps([{"reason": "so", "grade": "poor"}] * 500))
+    judge = ("--judge", "scripted:judge.json", "--rubric", "It is the right queue.")
+    done = optimize(bae, model, *REPLY, *judge)
+    line = next(line for line in done.out.splitlines() if line.startswith("Reply fill  "))
+    assert "0.25 [" in line, done.out
+
+
+def test_a_metric_for_a_class_that_was_imported_twice_is_refused_before_anything_is_asked(
+    bae: Any, model: Model
+) -> None:
+    Path("sub").mkdir()
+    Path("app.py").rename("sub/app.py")
+    Path("scoring.py").write_text("from sub.app import Reply, same\nMETRICS = {Reply: same}\n")
+    words = ("optimize", "sub/app.py", "-o", "learnt", *model.lm, "--metric", "scoring.py:METRICS")
+    try:
+        done = bae(*words)
+    finally:
+        for each in ("sub", "sub.app", "scoring"):
+            sys.modules.pop(each, None)
+    assert done.code == 1
+    assert "sub.app.Reply, which is no node of the graph" in done.err
+    assert "from app import Reply" in done.err
+    assert model.asked == 0
+    assert not Path("learnt").exists()
+
+
+def test_the_help_says_what_a_budget_is_for(bae: Any) -> None:
+    said = " ".join(bae("optimize", "--help").out.replace("│", " ").split())
+    assert "What the optimisation may spend" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("-o", ""), 2, "names nothing"),
+        (("--node", "Rply", "-j", "nowhere.db"), 1, "no node Rply"),
+        (("--node", "reply"), 1, "did you mean Reply?"),
+        (("--metric", "app.py:METRICS", "--judge", "local"), 2, "not both"),
+        (("--rubric", "good"), 2, "goes with --judge"),
+        (("--force", "--certain"), 2, "not both"),
+        (("--optimizer", "luck"), 2, "bootstrap"),
+        (("--node", "Rply"), 1, "name one of Ticket, Reply, Spam"),
+        (("--metric", "app.py"), 2, "--metric scoring.py:exact"),
+        (("--metric", "app.py:same"), 1, "or a mapping of node classes to functions of two nodes"),
+        (("-j", "nowhere.db"), 1, "there is no journal nowhere.db"),
+        (("--lm", "gpt"), 2, "there is no LM named"),
+        (("--teacher", "gpt"), 2, "there is no LM named"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_to_write(
+    bae: Any, model: Model, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    done = optimize(bae, model, *arguments)
+    assert done.code == code
+    assert says in " ".join(done.err.replace("│", " ").split())
+    assert not Path("learnt").exists()
+
+
+# What ends it early
+
+
+def test_a_budget_that_runs_out_keeps_the_calls_and_with_more_it_goes_on(
+    bae: Any, model: Model
+) -> None:
+    whole = optimize(bae, model, "--json", out="whole").data["calls"]["made"]
+    model.asked = 0
+    short = optimize(bae, model, "--budget", "calls=10", "-c", "1")  # so none is cut off
+    assert short.code == 1
+    assert "10 of 10 calls spent; 10 calls are kept in learnt/.calls: the same" in short.err
+    assert files() == KEPT
+    done = optimize(bae, model, "--budget", "calls=200", "--json")
+    assert done.code == 0, done.err
+    assert done.data["calls"]["earlier"] == done.data["spent_earlier"]["calls"] == 10
+    assert done.data["calls"]["made"] == whole - 10
+    assert done.data["spent"]["calls"] == model.asked == whole
+    assert files() == ["Reply.json", "Ticket.json"]
+
+
+def test_what_was_asked_now_is_told_apart_from_what_was_kept_and_what_was_asked_again(
+    bae: Any, model: Model
+) -> None:
+    short = optimize(bae, model, "--budget", "calls=1", "-c", "1")
+    assert "1 call is kept in learnt/.calls: the same command goes on" in short.err
+    assert "kept from before" not in short.err
+    done = optimize(bae, model)
+    now = model.asked - 1
+    line = next(line for line in done.err.splitlines() if line.startswith(f"{RUNS} examples"))
+    assert f" · {now} LM calls now, {model.asked} in all · " in line
+    assert re.search(r" · \d+ asked again at no cost · [\d,]+ tokens in all", line)
+    assert "1 kept from before" in done.err
+    assert "from the log" not in done.err
+
+
+def test_quiet_says_why_it_did_not_come_to_its_end_and_nothing_of_other_files(
+    bae: Any, model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path("learnt").mkdir()
+    Path("learnt/Other.json").write_text("{}")
+    done = optimize(bae, model, "--budget", "calls=3", "-c", "1", "-q")
+    assert done.code == 1
+    assert done.err == (
+        "--budget: 3 of 3 calls spent; 3 calls are kept in learnt/.calls: the same command goes "
+        "on, with more --budget\n"
+    )
+    assert not [each for each in caplog.records if each.name.startswith("bae")]
+
+
+def test_where_nothing_was_answered_nothing_is_said_to_be_kept(bae: Any, model: Model) -> None:
+    done = optimize(bae, model, "--budget", "calls=0")
+    assert done.code == 1
+    assert "calls spent; nothing was answered yet, and nothing is kept" in done.err
+    assert not Path("learnt").exists()
+
+
+def test_an_lm_that_cannot_be_known_again_is_not_said_to_be_gone_on_with(bae: Any) -> None:
+    Path("script.json").write_text(json.dumps(["Reply"] * 99))
+    words = ("optimize", "app.py", "-o", "learnt", "--lm", "scripted:script.json", *FEW)
+    done = bae(*words, "--budget", "calls=3")
+    assert done.code == 1
+    assert "nothing is kept of ScriptedLM" in done.err
+    assert "the same command begins anew" in done.err
+    assert not Path("learnt").exists()
+
+
+def test_calls_are_kept_from_git_whatever_it_is_told_in_the_directory(
+    bae: Any, model: Model
+) -> None:
+    Path("learnt").mkdir()
+    Path("learnt/.gitignore").write_text("*.tmp\n")
+    optimize(bae, model, "--budget", "calls=1")
+    assert Path("learnt/.gitignore").read_text() == "*.tmp\n"
+    assert Path("learnt/.calls/calls.db").exists()
+    if shutil.which("git"):
+        subprocess.run(["git", "init", "-q"], check=True)
+        said = subprocess.run(
+            ["git", "status", "--porcelain", "-uall", "learnt"],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert said.stdout == "?? learnt/.gitignore\n"
+
+
+def test_a_narrow_terminal_shows_the_difference_whole(
+    bae: Any, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for width in (60, 40):
+        monkeypatch.setenv("COLUMNS", str(width))
+        done = optimize(bae, model, *REPLY, out=f"out-{width}")
+        lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in done.out.splitlines()]
+        row = next(line for line in lines if line.startswith("Reply fill  "))
+        assert re.search(r"\+1\.00 \[\+0\.\d\d, \+1\.00\]$", row), row
+        assert len(row) <= width
+
+
+def test_an_lm_that_fails_ends_it_with_what_to_do_and_the_calls_are_kept(
+    bae: Any, model: Model
+) -> None:
+    model.limit, model.beyond = 10, lambda: Status(401)
+    done = optimize(bae, model, "--json")
+    assert done.code == 1
+    assert done.data["done"] is False
+    assert done.data["error"]["code"].startswith("bae-")
+    assert re.search(r"\d+ calls are kept in learnt/\.calls: the same command goes on", done.err)
+    assert files() == KEPT
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are sent to another process")
+def test_ctrl_c_keeps_the_calls_and_the_same_command_goes_on_without_paying_twice(
+    bae: Any, model: Model
+) -> None:
+    whole = optimize(bae, model, "--json", "-c", "1", out="whole").data["calls"]["made"]
+    words = ["optimize", "app.py", "-o", "learnt", *model.lm, *FEW, "-c", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bae", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+    def interrupt() -> Any:
+        process.send_signal(signal.SIGINT)
+        return Stall()
+
+    model.asked, model.limit, model.beyond = 0, 10, interrupt
+    try:
+        _, err = process.communicate(timeout=BOUND)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, err
+    assert "10 calls are kept in learnt/.calls: the same command goes on" in err
+    assert "Traceback" not in err
+    model.limit = 10**9
+    done = bae(*words)
+    assert done.code == 0, done.err
+    assert model.asked == whole + 1  # the one that nobody had answered
+    assert files() == ["Reply.json", "Ticket.json"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="another process is killed")
+def test_one_optimisation_at_a_time_writes_to_a_directory_and_a_killed_one_is_no_hindrance(
+    bae: Any, model: Model
+) -> None:
+    words = ["optimize", "app.py", "-o", "learnt", *model.lm, *FEW, *REPLY, "-c", "1"]
+    there = threading.Event()
+
+    def stalled() -> Any:
+        there.set()
+        return Stall()
+
+    model.limit, model.beyond = 3, stalled
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bae", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    try:
+        assert there.wait(BOUND)
+        second = bae(*words)
+        assert second.code == 4
+        assert "another `bae optimize` is at work in learnt" in second.err
+        assert files() == KEPT
+    finally:
+        process.kill()
+        process.wait()
+    model.limit = 10**9
+    done = bae(*words, "--json")
+    assert done.code == 0, done.err
+    assert done.data["calls"]["earlier"] == 3
+    assert files() == ["Reply.json"]
+
+
+# Verdicts
+
+
+def comparison(before: list[float], after: list[float]) -> Comparison:
+    one, other, both = interval(before), interval(after), paired_difference(before, after)
+    assert one is not None
+    assert other is not None
+    assert both is not None
+    pairs = tuple(zip(before, after, strict=True))
+    return Comparison("Reply", "fill", len(before), one, other, both, 1.0, 1.0, pairs)
+
+
+def test_a_verdict_goes_by_the_difference_and_by_what_is_there() -> None:
+    better = comparison([0.0] * 20, [1.0] * 20)
+    lucky = comparison([0.0, 1.0, 1.0], [1.0, 1.0, 1.0])
+    worse = comparison([1.0] * 5, [0.0] * 5)
+    assert verdict_on(better, None, held_out=20) == "better"
+    assert verdict_on(lucky, None, held_out=3) == "better, not beyond chance"
+    assert verdict_on(worse, None, held_out=5) == "not better"
+    assert verdict_on(None, None, held_out=5) == "not compared"
+    assert verdict_on(None, None, held_out=0) == "nothing held out"
+    assert verdict_on(better, better.before, held_out=20) == "better"
+    assert verdict_on(better, better.after, held_out=20) == "no better than what is there"
+
+
+def test_force_writes_all_that_was_learnt_and_certainty_only_what_is_beyond_chance() -> None:
+    for verdict, plain, force, certain in (
+        ("better", True, True, True),
+        ("better, not beyond chance", True, True, False),
+        ("not better", False, True, False),
+        ("no better than what is there", False, True, False),
+        ("nothing held out", False, True, False),
+        ("there already", False, False, False),
+        ("nothing learnt", False, False, False),
+        ("too few examples", False, False, False),
+    ):
+        assert is_written(verdict, force=False, certain=False) is plain, verdict
+        assert is_written(verdict, force=True, certain=False) is force, verdict
+        assert is_written(verdict, force=False, certain=True) is certain, verdict

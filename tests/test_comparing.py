@@ -1,0 +1,507 @@
+"""Before and after, on examples that were held out: what is asked, what counts, and how far it can
+be trusted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import date
+from enum import Enum
+from typing import Annotated, Any
+
+import pytest
+
+pytest.importorskip("dspy")
+pytest.importorskip("anthropic")
+pytest.importorskip("h11")
+
+from pydantic import BaseModel, Field
+
+from bae import BaeLMError, BudgetError, Dep, Graph, Node, NodeConfig, Recall, Usage
+from bae.lm import Answer, Backend, Budget, Prompt, Taught
+from bae.optimizer import (
+    CallLog,
+    Judge,
+    Progress,
+    aoptimize_node,
+    artefact_of,
+    compare,
+    fresh_predictor,
+    trace_to_examples,
+)
+from bae.testing import ScriptedLM
+from wrong_by_design import (
+    COLOURS,
+    HINT,
+    Coded,
+    answer,
+    asks,
+    right_examples,
+    wrong_provider,
+)
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+async def provider():
+    async with wrong_provider() as made:
+        yield made
+
+
+@pytest.fixture
+async def student(provider):
+    async with asks(provider) as made:
+        yield made
+
+
+def told(instruction: str, part: str = "fill") -> Any:
+    """A predictor of Coded with another instruction."""
+    predictor = fresh_predictor(Coded)
+    each = getattr(predictor, part)
+    each.signature = each.signature.with_instructions(instruction)
+    return predictor
+
+
+def fills(count: int) -> list[Any]:
+    return [each for each in right_examples(count, seed=1) if each.next_node_type == "Coded"]
+
+
+async def test_every_example_is_asked_once_with_what_was_learnt_and_once_without(provider, student):
+    (found,) = await compare(Coded, told(f"Code it {HINT}"), right_examples(8, seed=1), lm=student)
+
+    assert (found.node, found.part, found.n) == ("Coded", "fill", 8)
+    assert found.scores == ((0.0, 1.0),) * 8
+    assert (found.before.mean, found.after.mean, found.difference.mean) == (0.0, 1.0, 1.0)
+    assert 0 < found.difference.low < 1 == found.difference.high
+    assert found.better
+    assert found.certain
+    asked = [each.body["messages"][0]["content"] for each in provider.requests]
+    assert len(asked) == len({str(each) for each in asked}) == 16
+    assert sum(HINT in str(each) for each in asked) == 8
+    assert "on 8 examples: 0.00 [0.00, 0.32] before, 1.00 [0.68, 1.00] after" in str(found)
+
+
+async def test_what_makes_no_difference_is_not_better(student):
+    (found,) = await compare(Coded, told("Say something nice"), fills(8), lm=student)
+
+    assert found.difference.mean == 0
+    assert found.difference.low < 0 < found.difference.high
+    assert not found.better
+    assert not found.certain
+
+
+async def test_what_has_learnt_nothing_is_not_asked_about(provider, student):
+    assert await compare(Coded, fresh_predictor(Coded), fills(8), lm=student) == []
+    assert await compare(Coded, told(HINT), [], lm=student) == []
+    assert provider.received == 0
+
+
+async def test_a_choice_is_compared_as_a_fill_is(student):
+    (found,) = await compare(
+        Coded, told(f"Choose {HINT}", "choice"), right_examples(8, seed=1), lm=student
+    )
+
+    assert (found.part, found.n) == ("choice", 8)
+    assert (found.before.mean, found.after.mean) == (0.0, 1.0)
+
+
+async def test_a_wrong_answer_is_asked_for_again_and_counts_for_validity(provider, student):
+    def say(received: Any) -> Any:
+        first = len(received.body["messages"]) == 1
+        if HINT not in received.text and first:
+            return {"cod": 1}
+        return answer(received) if HINT in received.text else {"code": "??"}
+
+    provider.always(say)
+    (found,) = await compare(Coded, told(HINT), fills(4), lm=student)
+
+    assert (found.validity_before, found.validity_after) == (0.0, 1.0)
+    assert found.after.mean == 1.0
+    assert provider.received == 4 + 2 * 4
+
+
+@pytest.mark.parametrize("part", ["fill", "choice"])
+async def test_no_valid_answer_at_all_counts_as_zero(part, provider, student):
+    provider.always(lambda received: answer(received) if HINT in received.text else "no idea")
+
+    found = await compare(Coded, told(HINT, part), right_examples(4, seed=1), lm=student)
+
+    assert [each.part for each in found] == [part]
+    assert (found[0].before.mean, found[0].after.mean) == (0.0, 1.0)
+    assert found[0].validity_before == 0.0
+
+
+class Season(Enum):
+    WET = "wet"
+    DRY = "dry"
+
+
+class Station(BaseModel):
+    name: str
+    opened: date
+    staff: int = Field(exclude=True)  # so that nobody can make one of what a model sees
+
+
+async def get_station() -> Station:
+    return Station(name="Süd", opened=date(1871, 5, 1), staff=3)
+
+
+class Arrived(Node):
+    on: date
+    season: Season
+    load: list[int] = Field(default_factory=list)
+
+    async def __call__(self) -> Weighed: ...
+
+
+class Weighed(Node):
+    station: Annotated[Station, Dep(get_station)]
+    season: Annotated[Season, Recall()]
+    grams: int = Field(ge=0)
+
+    async def __call__(self) -> Kept | None: ...
+
+
+class Kept(Node):
+    until: date
+
+    async def __call__(self) -> None: ...
+
+
+async def test_looked_up_context_and_typed_fields_are_shown_as_a_run_shows_them(provider, student):
+    provider.always(
+        lambda received: (
+            {"choice": "None"}
+            if "choice" in received.schema["properties"]
+            else {"grams": 7}
+            if "grams" in received.schema["properties"]
+            else {"answer": {"choice": "None"}}
+        )
+    )
+    start = Arrived(on=date(2024, 2, 29), season=Season.WET, load=[1, 2])
+    result = await Graph(start=Arrived).arun(start, lm=student)
+    learnt = fresh_predictor(Weighed)
+    learnt.fill.demos = [{"source": {"Arrived": {"load": []}}, "grams": 1}]
+    learnt.choice.demos = [{"known": {"Weighed": {"grams": 1}}, "choice": "None"}]
+    lessons = {Weighed: artefact_of(learnt).lessons()}
+    before = provider.received
+    await Graph(start=Arrived).arun(start, lm=Taught(student, lessons))
+    run = [dict(each.body) for each in provider.requests[before:]]
+    before = provider.received
+
+    fill, choice = await compare(Weighed, learnt, trace_to_examples(result), lm=student)
+
+    asked = [dict(each.body) for each in provider.requests[before:]]
+    assert (fill.scores, choice.scores) == (((1.0, 1.0),), ((1.0, 1.0),))
+    assert len(run) == 2
+    assert all(each in asked for each in run)
+    assert '"opened":"1871-05-01"' in json.dumps(run[0]["messages"]).replace("\\", "")
+
+
+async def test_a_log_answers_what_was_asked_before_and_a_judge_goes_through_it(provider, tmp_path):
+    def say(received: Any) -> Any:
+        if received.model == "judge":
+            return {"reason": "near enough", "grade": "good"}
+        return answer(received)
+
+    provider.always(say)
+    async with asks(provider) as lm, asks(provider, "judge") as judge:
+        for _ in range(2):
+            (found,) = await compare(
+                Coded,
+                told(HINT),
+                fills(4),
+                Judge(judge),
+                lm=lm,
+                calls=tmp_path / "calls.sqlite",
+            )
+    assert (found.before.mean, found.after.mean) == (0.75, 1.0)
+    judged = sum(each.model == "judge" for each in provider.requests)
+    assert provider.received == 8 + judged
+    assert 0 < judged <= 4
+
+
+async def test_a_budget_that_runs_out_leaves_no_comparison_and_loses_no_call_under_way(
+    provider, student, tmp_path
+):
+    calls = tmp_path / "calls.sqlite"
+    with provider.held():
+        task = asyncio.create_task(
+            compare(Coded, told(HINT), fills(8), lm=student, budget=Budget(calls=3), calls=calls)
+        )
+        await provider.arrived(3)  # and the fourth of the four at once is one too many
+    with pytest.raises(BudgetError):
+        await task
+    assert provider.received == 3
+
+    (found,) = await compare(Coded, told(HINT), fills(8), lm=student, calls=calls)
+
+    assert found.certain
+    assert provider.received == 16
+
+
+async def test_progress_counts_up_to_the_last_example(student):
+    heard: list[Progress] = []
+
+    await compare(Coded, told(HINT), fills(4), lm=student, progress=heard.append)
+
+    assert [each.scored for each in heard] == [1, 2, 3, 4, 5, 6, 7, 8, 8]
+    assert [each.phase for each in heard] == ["comparing"] * 8 + ["done"]
+    assert heard[-1].calls == 8
+    assert heard[-1].best == 1.0
+
+
+async def test_no_more_than_asked_for_are_under_way_and_a_cancellation_ends_them(provider, student):
+    with provider.held():
+        task = asyncio.create_task(
+            compare(Coded, told(HINT), fills(8), lm=student, concurrency=3, calls=CallLog())
+        )
+        await provider.arrived(3)
+        assert provider.received == 3
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await provider.idle()
+
+
+async def test_a_scripted_lm_is_compared_with_the_node_that_an_example_tells_of():
+    seen: list[str] = []
+
+    def code(asked: Any) -> dict[str, Any]:
+        seen.append(asked.source.colour)
+        return {"code": "K1"}
+
+    await compare(Coded, told(HINT), fills(4), lm=ScriptedLM({Coded: code}))
+
+    assert sorted(seen) == sorted(COLOURS)  # it is asked the same before and after
+
+
+async def test_what_makes_no_sense_is_refused():
+    class Other(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    lm, after = ScriptedLM(), told(HINT)
+    with pytest.raises(ValueError, match="concurrency=0"):
+        await compare(Coded, after, [], lm=lm, concurrency=0)
+    with pytest.raises(ValueError, match="given the predictor of Coded: give that of Other"):
+        await compare(Other, after, right_examples(4), lm=lm)
+    with pytest.raises(TypeError, match="give the NodePredictor of Coded"):
+        await compare(Coded, {Coded: after}, [], lm=lm)
+    with pytest.raises(TypeError, match="give a node class"):
+        await compare(int, after, [], lm=lm)
+    with pytest.raises(TypeError, match="give the Graph that Coded runs in"):
+        await compare(Coded, after, [], lm=lm, graph=Coded)
+    with pytest.raises(ValueError, match="the graph Other has no node Coded"):
+        await compare(Coded, after, [], lm=lm, graph=Graph(start=Other))
+
+
+# --- as a run asks it -------------------------------------------------------------------------
+
+
+class Model(Backend):
+    """Answers by a function of the prompt, and keeps the prompts."""
+
+    model = "stand-in"
+
+    def __init__(self, say: Callable[[Prompt], Any], **options: Any) -> None:
+        super().__init__(**options)
+        self.say = say
+        self.prompts: list[Prompt] = []
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.prompts.append(prompt)
+        return Answer(json.dumps(self.say(prompt)), Usage(1, input_tokens=100, output_tokens=10))
+
+
+class Mail(Node):
+    text: str
+
+    async def __call__(self) -> Bill | Chat | None: ...
+
+
+class Bill(Node):
+    amount: int
+
+    async def __call__(self) -> None: ...
+
+
+class Chat(Node):
+    topic: str
+
+    async def __call__(self) -> None: ...
+
+
+mails = Graph(start=Mail)
+BILLS = [
+    each
+    for amount in range(6)
+    for each in trace_to_examples([Mail(text=f"pay {amount}"), Bill(amount=amount)])
+]
+
+
+def pays(prompt: Prompt) -> Any:
+    """Right about what it is asked for together with the choice; about the rest where it is shown
+    how."""
+    question = prompt.question
+    knows = Bill in question.fillable or bool(prompt.examples)
+    amount = int(json.loads(prompt.text.split("\n\n", 1)[1])["Mail"]["text"].split()[1])
+    if question.target is not None:
+        return {"amount": amount if knows else -1}
+    choice = {"choice": "Bill" if knows else "None"}
+    if Bill in question.fillable:
+        choice["fields"] = {"amount": amount}
+    return {"answer": choice} if question.fillable else choice
+
+
+def shown_how(part: str) -> Any:
+    """A predictor of Mail that has learnt to choose, or of Bill that has learnt to fill."""
+    if part == "choice":
+        predictor = fresh_predictor(Mail)
+        predictor.choice.demos = [{"known": {"Mail": {"text": "pay 99"}}, "choice": "Bill"}]
+        return predictor
+    predictor = fresh_predictor(Bill)
+    predictor.fill.demos = [{"source": {"Mail": {"text": "pay 99"}}, "amount": 99}]
+    return predictor
+
+
+@pytest.mark.parametrize("part", ["choice", "fill"])
+async def test_before_is_what_an_untaught_run_asks_and_after_what_a_taught_one_does(part):
+    lm = Model(pays)
+    after = shown_how(part)
+    lessons = {after.node: artefact_of(after).lessons()}
+    runs: dict[bool, list[Prompt]] = {}
+    for taught in (False, True):
+        for number in range(6):
+            asked = Taught(lm, lessons) if taught else lm
+            result = await mails.arun(Mail(text=f"pay {number}"), lm=asked)
+            if not taught:
+                assert result.trace[-1] == Bill(amount=number)
+        runs[taught], lm.prompts = lm.prompts, []
+
+    (found,) = await compare(after.node, after, BILLS, lm=lm, graph=mails)
+
+    assert (found.before.mean, found.after.mean, found.better) == (1.0, 1.0, False)
+    assert len(runs[False]) == found.calls_before == 6
+    assert found.calls_after == 12
+    assert (found.tokens_before, found.tokens_after) == (6 * 110, 12 * 110)
+    assert str(found).endswith("; 6 calls before, 12 after")
+    assert all(each in lm.prompts for each in (*runs[False], *runs[True]))
+    assert len(lm.prompts) == 18
+
+
+async def test_without_the_graph_a_fill_is_compared_by_itself():
+    (found,) = await compare(Bill, shown_how("fill"), BILLS, lm=Model(pays))
+
+    assert (found.before.mean, found.after.mean) == (0.0, 1.0)
+    assert (found.calls_before, found.calls_after) == (6, 6)
+
+
+async def test_an_lm_that_asks_for_one_thing_at_a_time_is_compared_so():
+    lm = Model(pays, one_call=False)
+
+    (choice,) = await compare(Mail, shown_how("choice"), BILLS, lm=lm, graph=mails)
+    (fill,) = await compare(Bill, shown_how("fill"), BILLS, lm=lm, graph=mails)
+
+    assert [each.before.mean for each in (choice, fill)] == [0.0, 0.0]
+    assert [each.after.mean for each in (choice, fill)] == [1.0, 1.0]
+    assert {choice.calls_before, choice.calls_after, fill.calls_before, fill.calls_after} == {6}
+
+
+async def test_a_fill_that_the_model_does_not_choose_is_asked_for_by_itself():
+    def chats(prompt: Prompt) -> Any:
+        if prompt.question.target is not None:
+            return pays(prompt)
+        return {"answer": {"choice": "Chat", "fields": {"topic": 5}}}  # and never a valid one
+
+    lm = Model(chats, attempts=0)
+    (found,) = await compare(Bill, shown_how("fill"), BILLS, lm=lm, graph=mails)
+
+    assert (found.before.mean, found.after.mean) == (0.0, 1.0)
+    assert (found.validity_before, found.validity_after) == (1.0, 1.0)
+    assert (found.calls_before, found.calls_after) == (12, 12)
+
+
+async def test_a_choice_counts_even_where_what_is_chosen_is_never_filled_right():
+    def bills(prompt: Prompt) -> Any:
+        if prompt.question.target is not None:
+            return {"amount": "a lot"}
+        choice = {"choice": "Bill", "fields": {"amount": "much"}}
+        return {"answer": choice} if prompt.question.fillable else {"choice": "Bill"}
+
+    lm = Model(bills, attempts=1)
+    (found,) = await compare(Mail, shown_how("choice"), BILLS, lm=lm)
+
+    assert (found.before.mean, found.after.mean) == (1.0, 1.0)
+    assert (found.validity_before, found.validity_after) == (0.0, 0.0)
+    assert (found.calls_before, found.calls_after) == (12, 18)
+
+
+async def test_what_answers_from_the_log_used_is_counted_as_if_they_were_asked_for_now(tmp_path):
+    calls = tmp_path / "calls.sqlite"
+    lm = Model(pays)
+    twice = BILLS * 2  # so that equal questions meet under way, too
+    found = [
+        await compare(Mail, shown_how("choice"), twice, lm=each, calls=calls, concurrency=8)
+        for each in (lm, Model(pays))
+    ]
+
+    assert found[0] == found[1]
+    assert (found[1][0].calls_before, found[1][0].calls_after) == (12, 24)
+    assert found[1][0].tokens_after == 24 * 110
+    assert len(lm.prompts) == 18
+
+
+async def test_a_prompt_that_the_lm_will_not_take_counts_as_zero_and_is_noted():
+    def full(prompt: Prompt) -> Any:
+        if prompt.examples:
+            raise BaeLMError("the prompt is too long", code="bae-lm-context-exceeded")
+        return pays(prompt)
+
+    heard: list[Progress] = []
+    (found,) = await compare(
+        Bill, shown_how("fill"), BILLS, lm=Model(full), graph=mails, progress=heard.append
+    )
+
+    assert (found.before.mean, found.after.mean, found.validity_after) == (1.0, 0.0, 0.0)
+    (note,) = (each.note for each in heard if each.note)
+    assert "with what was learnt, the LM would not take a prompt: the prompt is too long" in note
+
+
+# --- an LM that is pinned to the class --------------------------------------------------------
+
+
+pinned = Model(lambda prompt: {"stars": 5 if prompt.examples else 1})
+
+
+class Meal(Node):
+    dish: str
+
+    async def __call__(self) -> Rated: ...
+
+
+class Rated(Node):
+    node_config = NodeConfig(lm=pinned)
+    stars: int
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_class_with_an_lm_of_its_own_is_optimised_and_compared_with_that_one():
+    meals = [
+        each
+        for number in range(12)
+        for each in trace_to_examples([Meal(dish=f"soup {number}"), Rated(stars=5)])
+    ]
+    other = Model(lambda prompt: {"stars": 5})
+
+    learnt = await aoptimize_node(Rated, meals, lm=other)
+    (found,) = await compare(Rated, learnt, meals, lm=other)
+
+    assert other.prompts == []
+    assert learnt.made is not None
+    assert (learnt.made.model, learnt.made.teacher) == ("stand-in", "stand-in")
+    assert (found.before.mean, found.after.mean) == (0.0, 1.0)

@@ -1,0 +1,802 @@
+"""Graphs compiled for DSPy: a signature and a predictor for every node, which can be optimised,
+saved, loaded and run, and LMs that ask with what was learnt."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, field_validator
+
+from bae import ArtefactError, BaeError, BaeLMError, Dep, Graph, Map, Node, ProofError
+from bae.lm import Lesson, LessonExample, Lessons, OptimizedLM, Taught
+from bae.lm.backend import Answer, Backend, Prompt
+from bae.lm.named import shared
+from bae.lm.prompts import fill_prompt, text_of_question
+from bae.lm.signatures import node_to_signature
+from bae.optimizer import (
+    Artefact,
+    Learned,
+    LearnedExample,
+    Made,
+    artefact_of,
+    fresh_predictor,
+    load_artefacts,
+    load_optimized,
+    predictor_of,
+    save_optimized,
+    schema_of,
+    trace_to_examples,
+)
+from bae.testing import Provider, ScriptedLM
+from wrong_by_design import CODES, Coded, Parcel, goes_by, right_examples
+
+dspy = pytest.importorskip("dspy")
+
+from bae.compiler import CompiledGraph, compile_graph, create_optimized_lm  # noqa: E402
+from bae.optimizer import NodePredictor  # noqa: E402
+
+pytestmark = pytest.mark.once
+
+
+class Weather(BaseModel):
+    sky: str
+
+
+class Tone(Enum):
+    warm = "warm"
+    dry = "dry"
+
+
+def get_weather() -> Weather:
+    return Weather(sky="clear")
+
+
+class Waking(Node):
+    message: str
+
+    async def __call__(self) -> Outfit | AskBack | None: ...
+
+
+class Outfit(Node):
+    config: Annotated[Weather, Dep(get_weather)]
+    top: str = Field(description="a specific garment", min_length=2)
+    tone: Tone
+    lm: date | None = None
+    source: Decimal = Decimal(0)
+
+    @field_validator("top")
+    @classmethod
+    def is_no_hat(cls, top: str) -> str:
+        if "hat" in top:
+            raise ValueError("a hat is no top")
+        return top
+
+    async def __call__(self) -> None: ...
+
+
+class AskBack(Node):
+    question: str
+
+    async def __call__(self) -> Waking | None:
+        return Waking(message="again") if self.question else None
+
+
+GRAPH = Graph(start=Waking, end=(Waking, Outfit, AskBack))
+UP = Waking(message="just got up")
+SHIRT: dict[str, Any] = {
+    "top": "a blue shirt",
+    "tone": "warm",
+    "lm": "2030-01-02",
+    "source": "12.50",
+}
+KNOWN: dict[str, Any] = {
+    "Waking": {"message": "früh auf"},
+    "context": {"config": {"sky": "snow"}},
+}
+
+
+def dressed() -> Artefact:
+    """What an optimiser learns: another instruction, and an example."""
+    example = LearnedExample(known=KNOWN, answer=SHIRT)
+    return Artefact(
+        node="Outfit",
+        schema=schema_of(Outfit),
+        fill=Learned(instruction="Dress for the day", examples=[example]),
+        made=Made(optimizer="bootstrap", seed=1),
+    )
+
+
+class Model(Backend):
+    """Keeps the prompts, and answers with what fits."""
+
+    model = "model"
+
+    def __init__(self) -> None:
+        super().__init__(one_call=False)
+        self.prompts: list[Prompt] = []
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.prompts.append(prompt)
+        return Answer(value={"choice": "Outfit"} if prompt.question.types else SHIRT)
+
+
+# Predictors
+
+
+def test_a_fresh_predictor_asks_for_the_fields_and_the_choice_as_any_backend_does():
+    outfit, waking, ask_back = (fresh_predictor(cls) for cls in (Outfit, Waking, AskBack))
+
+    assert list(outfit.fill.signature.input_fields) == ["source_", "config_"]
+    assert list(outfit.fill.signature.output_fields) == ["top", "tone", "lm_", "source"]
+    assert outfit.fill.signature.instructions == "Outfit"
+    assert outfit.choice is None
+    assert list(waking.choice.signature.fields) == ["known", "choice"]
+    assert waking.choice.signature.instructions == (
+        'Choose what comes next. "None" is to stop here.'
+    )
+    assert ask_back.choice is None  # its own code chooses
+    assert all(each.is_fresh for each in (outfit, waking, ask_back))
+    assert outfit.made is None
+
+
+def test_a_predictor_is_a_module_of_dspy_that_can_be_copied():
+    predictor = predictor_of(Outfit, dressed())
+    copied = predictor.deepcopy()
+    copied.fill.demos.clear()
+
+    assert isinstance(predictor, NodePredictor)
+    assert isinstance(predictor, dspy.Module)
+    assert [name for name, _ in dspy.Module.named_predictors(predictor)] == ["fill"]
+    assert copied.node is Outfit
+    assert len(predictor.fill.demos) == 1
+    assert repr(predictor) == "NodePredictor(Outfit)"
+    assert repr(fresh_predictor(Waking)) == "NodePredictor(Waking, fresh)"
+
+
+async def test_a_predictor_can_be_called_for_its_fill_and_for_its_choice():
+    predictor: Any = fresh_predictor(Waking)
+    asked: list[str] = []
+
+    async def fill(**inputs: Any) -> str:
+        asked.append(f"fill {inputs}")
+        return "filled"
+
+    async def choice(**inputs: Any) -> str:
+        asked.append(f"choice {inputs}")
+        return "chosen"
+
+    predictor.fill.acall, predictor.choice.acall = fill, choice
+    assert await predictor.acall(source={"A": {}}) == "filled"
+    assert await predictor.acall(known={"Waking": {}}) == "chosen"
+    assert asked == ["fill {'source': {'A': {}}}", "choice {'known': {'Waking': {}}}"]
+    with pytest.raises(TypeError, match="Outfit has nothing to ask for with known"):
+        await dspy.Module.acall(fresh_predictor(Outfit), known={})
+
+
+def test_examples_of_a_predictor_have_the_names_of_its_signature():
+    (demo,) = predictor_of(Outfit, dressed()).fill.demos
+
+    assert dict(demo) == {
+        "source_": {"Waking": {"message": "früh auf"}},
+        "config_": {"sky": "snow"},
+        "top": "a blue shirt",
+        "tone": "warm",
+        "lm_": "2030-01-02",
+        "source": "12.50",
+    }
+    assert set(demo.inputs().keys()) == {"source_", "config_"}
+
+
+TEXT = st.text(max_size=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+SEEN = st.dictionaries(TEXT, JSON, max_size=3)
+MESSAGE = st.fixed_dictionaries({}, optional={"message": JSON})
+FILLS = st.builds(
+    LearnedExample,
+    known=st.fixed_dictionaries(
+        {},
+        optional={
+            "Waking": MESSAGE,
+            "context": st.fixed_dictionaries({"config": SEEN}),
+        },
+    ),
+    answer=st.fixed_dictionaries(
+        {"top": st.text("abc", min_size=2), "tone": st.sampled_from(["warm", "dry"])},
+        optional={"lm": st.dates().map(str) | st.none(), "source": st.decimals(-9, 9).map(str)},
+    ),
+)
+CHOICES = st.builds(
+    LearnedExample,
+    known=st.fixed_dictionaries({"Waking": MESSAGE}),
+    answer=st.sampled_from([{"choice": name} for name in ("Outfit", "AskBack", "None")]),
+)
+MADE = st.none() | st.builds(
+    Made, optimizer=TEXT, seed=st.integers(), examples=st.dictionaries(TEXT, st.integers())
+)
+
+
+@settings(derandomize=True, max_examples=25, deadline=None)
+@given(data=st.data(), told=st.text(min_size=1), made=MADE)
+def test_nothing_is_lost_from_an_artefact_to_a_predictor_to_a_file_and_back(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, told: str, made: Made | None
+):
+    fills = data.draw(st.lists(FILLS, max_size=3))
+    choices = data.draw(st.lists(CHOICES, max_size=3))
+    outfit = Artefact(
+        node="Outfit",
+        schema=schema_of(Outfit),
+        fill=Learned(instruction=f"!{told}", examples=fills),
+        made=made,
+    )
+    waking = Artefact(
+        node="Waking",
+        schema=schema_of(Waking),
+        choice=Learned(instruction=f"!{told}", examples=choices),
+        made=made,
+    )
+    learnt = {Outfit: predictor_of(Outfit, outfit), Waking: predictor_of(Waking, waking)}
+
+    assert artefact_of(learnt[Outfit]) == outfit
+    assert artefact_of(learnt[Waking]) == waking
+    directory = tmp_path_factory.mktemp("learnt")
+    save_optimized(learnt, directory)
+    found = load_artefacts(GRAPH, directory)
+    seen = {"Waking": {"message": "str"}} if any("Waking" in e.known for e in fills) else {}
+    outfit.sources = seen  # which only the graph knows
+    assert found == {Outfit: outfit, Waking: waking}
+    assert artefact_of(predictor_of(Outfit, found[Outfit])) == outfit
+    loaded = load_optimized(GRAPH, directory)
+    assert [dict(d) for d in loaded[Outfit].fill.demos] == [
+        dict(d) for d in learnt[Outfit].fill.demos
+    ]
+
+
+def test_an_example_is_shown_word_for_word_as_the_question_it_was():
+    resolved = {"config": Weather(sky="snow")}
+    asked = fill_prompt(Outfit, ("top",), resolved, "Outfit", Waking(message="früh auf"))
+    (example,) = artefact_of(predictor_of(Outfit, dressed())).lessons().fill.examples  # pyright: ignore
+
+    assert text_of_question("Outfit", example.known) == asked.text
+
+
+# Saving and loading
+
+
+def test_only_what_has_learnt_is_written_and_an_older_file_stays(tmp_path: Path):
+    learnt = {Outfit: predictor_of(Outfit, dressed()), Waking: fresh_predictor(Waking)}
+    assert [file.name for file in save_optimized(learnt, tmp_path)] == ["Outfit.json"]
+
+    before = (tmp_path / "Outfit.json").read_bytes()
+    assert save_optimized({Outfit: fresh_predictor(Outfit)}, tmp_path) == []
+    assert (tmp_path / "Outfit.json").read_bytes() == before
+
+
+def test_a_missing_file_gives_a_fresh_predictor(tmp_path: Path):
+    save_optimized({Outfit: predictor_of(Outfit, dressed())}, tmp_path)
+    loaded = load_optimized(GRAPH, tmp_path)
+
+    assert list(loaded) == [Waking, Outfit, AskBack]
+    assert [each.is_fresh for each in loaded.values()] == [True, False, True]
+    assert loaded[Outfit].made == Made(optimizer="bootstrap", seed=1)
+
+
+def test_a_plain_predictor_of_dspy_is_saved_with_json_for_its_values(tmp_path: Path):
+    predictor = dspy.Predict(node_to_signature(Outfit).with_instructions("Dress well"))
+    typed = {"top": "a parka", "tone": Tone.dry, "lm_": date(2030, 1, 2), "source": Decimal("1.5")}
+    predictor.demos = [
+        dspy.Example(config_=Weather(sky="snow"), augmented=True, **typed),
+        {"config_": {"sky": "rain"}, **SHIRT, "lm_": None},
+    ]
+    save_optimized({Outfit: predictor}, tmp_path)
+
+    fill = load_artefacts(GRAPH, tmp_path)[Outfit].fill
+    assert fill is not None
+    assert fill.instruction == "Dress well"
+    assert fill.examples[0].known == {"context": {"config": {"sky": "snow"}}}
+    assert fill.examples[0].answer == {
+        "top": "a parka",
+        "tone": "dry",
+        "lm": "2030-01-02",
+        "source": "1.5",
+    }
+    assert fill.examples[1].answer["lm"] is None
+
+
+def test_what_thinks_before_it_answers_is_saved_without_its_thoughts(tmp_path: Path):
+    module = dspy.ChainOfThought(node_to_signature(Outfit))
+    (inner,) = module.predictors()
+    inner.demos = [{"reasoning": "cold", "top": "a parka", "tone": "dry"}]
+    (file,) = save_optimized({Outfit: module}, tmp_path)
+
+    assert "reasoning" not in file.read_text("utf-8")
+    assert len(load_optimized(GRAPH, tmp_path)[Outfit].fill.demos) == 1
+
+
+def test_an_example_that_the_class_refuses_is_left_out_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture,
+):
+    predictor = predictor_of(Outfit, dressed())
+    predictor.fill.demos += [
+        {"top": "a hat", "tone": "dry"},
+        {"top": "a vest"},
+        {"top": b"\xff\xff", "tone": "dry"},
+        {"top": float("nan"), "tone": "dry"},
+    ]
+    with caplog.at_level(logging.WARNING, "bae.optimizer"):
+        artefact = artefact_of(predictor)
+
+    assert artefact == dressed()
+    assert len(caplog.records) == 4
+    assert (
+        "Outfit: example 1 of its fill is left out, since the class does not take it: "
+        "answer.top: Value error, a hat is no top"
+    ) in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({Outfit: 3}, TypeError, "give a NodePredictor"),
+        ({int: 3}, TypeError, "node classes"),
+        ({Outfit: dspy.Predict("question -> answer")}, ValueError, "has no output top, tone"),
+        ({Outfit: fresh_predictor(Waking)}, TypeError, "it has a predictor for Waking"),
+    ],
+    ids=range(4),
+)
+def test_what_is_no_predictor_of_the_class_is_refused(
+    tmp_path: Path, given: Any, error: type[Exception], said: str
+):
+    with pytest.raises(error, match=said):
+        save_optimized(given, tmp_path)
+
+
+# Compiling
+
+
+class Fitting(Node):
+    top: str
+
+    async def __call__(self) -> Fitted | Fitting: ...
+
+
+class Fitted(Node):
+    size: int
+
+    async def __call__(self) -> None: ...
+
+
+class Tailor(Node):
+    tops: list[str]
+    each: Annotated[list[Fitted], Map(Fitting, over="tops")]
+
+    async def __call__(self) -> Tailor | AskBack: ...
+
+
+def test_a_compiled_graph_has_a_signature_for_every_node_and_a_choice_where_one_is_made():
+    compiled = compile_graph(GRAPH)
+
+    assert compiled.graph is GRAPH
+    assert list(compiled.signatures) == [Waking, Outfit, AskBack]
+    assert list(compiled.signatures[Waking].input_fields) == ["message"]
+    assert list(compiled.signatures[Waking].output_fields) == []
+    assert list(compiled.signatures[Outfit].output_fields) == ["top", "tone", "lm_", "source"]
+    assert compiled.signatures[AskBack].instructions == "AskBack"
+    assert list(compiled.choices) == [Waking]
+    assert all(isinstance(each, NodePredictor) for each in compiled.predictors.values())
+    assert repr(compiled) == "<CompiledGraph Waking, 3 nodes, nothing learnt>"
+
+
+def test_nodes_of_graphs_inside_are_compiled_too():
+    compiled = compile_graph(Graph(start=Tailor))
+
+    assert list(compiled.predictors) == [Tailor, AskBack, Waking, Outfit, Fitting, Fitted]
+    assert list(compiled.signatures[Fitting].input_fields) == ["top"]  # a start is given its fields
+    assert list(compiled.predictors[Fitting].fill.signature.output_fields) == ["top"]
+    assert compiled.choices.keys() == {Tailor, Waking, Fitting}
+    assert "Fitting" in str(compiled.choices[Fitting].output_fields["choice"].annotation)
+
+
+def test_a_graph_that_cannot_run_is_not_compiled():
+    class Broken(Node):
+        async def __call__(self) -> int: ...  # pyright: ignore
+
+    with pytest.raises(ProofError):
+        compile_graph(Graph(start=Broken))
+
+
+async def test_a_run_asks_with_what_was_learnt():
+    compiled = compile_graph(GRAPH)
+    compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
+    model = Model()
+    result = await compiled.arun(UP, model)
+
+    assert isinstance(result.result, Outfit)
+    choice, fill = model.prompts
+    assert choice.text.startswith("Choose what comes next.")
+    assert choice.examples == ()
+    assert fill.text.startswith("Dress for the day\n\n")
+    assert [json.loads(shown.answer) for shown in fill.examples] == [SHIRT]
+    assert repr(compiled) == "<CompiledGraph Waking, 3 nodes, learnt: Outfit>"
+
+
+def test_a_run_without_anything_learnt_is_a_run_of_the_graph():
+    compiled, model = compile_graph(GRAPH), Model()
+    told = compiled.run(UP, model, max_iters=2)
+    plain = Model()
+    GRAPH.run(UP, plain)
+
+    assert told.result == Outfit.model_validate({**SHIRT, "config": Weather(sky="clear")})
+    assert [each.text for each in model.prompts] == [each.text for each in plain.prompts]
+
+
+def test_a_scripted_lm_answers_a_compiled_graph_as_it_does_any_other():
+    compiled = compile_graph(GRAPH)
+    compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
+    result = compiled.run(UP, ScriptedLM([Outfit, SHIRT]))
+
+    assert isinstance(result.result, Outfit)
+
+
+async def test_a_run_that_needs_an_lm_and_has_none_says_so_and_one_that_does_not_runs():
+    compiled = compile_graph(GRAPH)
+    compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
+    with pytest.raises(BaeLMError) as caught:
+        await compiled.arun(UP)
+    assert caught.value.code == "bae-lm-missing"
+
+    class Alone(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    alone = compile_graph(Graph(start=Alone))
+    told = alone.predictors[Alone].fill
+    told.signature = told.signature.with_instructions("Say more")
+    assert (await alone.arun(Alone(text="x"))).result == Alone(text="x")
+
+
+async def test_sync_methods_refuse_to_block_a_running_loop():
+    compiled = compile_graph(GRAPH)
+
+    for call in (lambda: compiled.run(UP, Model()), lambda: compiled.optimize([])):
+        with pytest.raises(BaeError) as caught:
+            call()
+        assert caught.value.code == "bae-run-in-loop"
+
+
+def test_what_was_saved_is_loaded_with_the_graph(tmp_path: Path):
+    compiled = compile_graph(GRAPH)
+    compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
+    assert [file.name for file in compiled.save(tmp_path)] == ["Outfit.json"]
+
+    loaded = CompiledGraph.load(GRAPH, tmp_path)
+    model = Model()
+    loaded.run(UP, model)
+    assert model.prompts[1].text.startswith("Dress for the day\n\n")
+    assert artefact_of(loaded.predictors[Outfit]).fill == dressed().fill
+    assert (
+        loaded.save(tmp_path / "again")[0].read_bytes() == (tmp_path / "Outfit.json").read_bytes()
+    )
+
+
+def other_fitted() -> type[Node]:
+    class Fitted(Node):
+        width: int
+
+        async def __call__(self) -> None: ...
+
+    return Fitted
+
+
+Second: Any = other_fitted()
+
+
+class Fork(Node):
+    async def __call__(self) -> Fitted | Turn: ...
+
+
+class Turn(Node):
+    async def __call__(self) -> Second: ...
+
+
+def test_classes_that_share_a_name_are_saved_apart_even_where_one_alone_has_learnt(tmp_path: Path):
+    graph = Graph(start=Fork)
+    compiled = compile_graph(graph)
+    told = compiled.predictors[Second].fill
+    told.signature = told.signature.with_instructions("Measure the width")
+    (file,) = compiled.save(tmp_path)
+
+    assert file.name == f"{__name__}.other_fitted.Fitted.json"
+    loaded = CompiledGraph.load(graph, tmp_path).predictors
+    assert loaded[Second].fill.signature.instructions == "Measure the width"
+    assert loaded[Fitted].is_fresh
+
+
+def test_a_file_of_a_class_that_has_changed_is_refused_by_name(tmp_path: Path):
+    save_optimized({Outfit: predictor_of(Outfit, dressed())}, tmp_path)
+    data = json.loads((tmp_path / "Outfit.json").read_text("utf-8"))
+    data["schema"] = schema_of(AskBack).model_dump()
+    (tmp_path / "Outfit.json").write_text(json.dumps(data))
+
+    for load in (CompiledGraph.load, load_optimized, create_optimized_lm):
+        with pytest.raises(ArtefactError, match=r"Outfit\.json was made for another Outfit"):
+            load(GRAPH, tmp_path)
+
+
+# LMs
+
+
+@pytest.fixture
+def learnt(tmp_path: Path) -> Path:
+    save_optimized({Outfit: predictor_of(Outfit, dressed())}, tmp_path / "learnt")
+    return tmp_path / "learnt"
+
+
+async def test_an_optimized_lm_asks_any_backend_with_what_was_saved(learnt: Path):
+    model = Model()
+    lm = create_optimized_lm(GRAPH, learnt, model)
+    result = await GRAPH.arun(UP, lm)
+
+    assert isinstance(lm, Taught)
+    assert isinstance(result.result, Outfit)
+    assert model.prompts[1].text.startswith("Dress for the day\n\n")
+    assert lm.get_stats() == {"optimized": 1, "naive": 1}
+
+
+async def test_an_optimized_lm_is_made_of_a_name_or_of_any_lm(learnt: Path, tmp_path: Path):
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps(["Outfit", SHIRT]))
+    for lm in (f"scripted:{script}", ScriptedLM([Outfit, SHIRT])):
+        result = await GRAPH.arun(UP, create_optimized_lm(GRAPH, learnt, lm))
+        assert isinstance(result.result, Outfit)
+
+
+def test_an_optimized_lm_without_one_is_that_of_runs(learnt: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(BaeLMError) as caught:
+        create_optimized_lm(GRAPH, learnt)
+    assert caught.value.code == "bae-lm-missing"
+
+    monkeypatch.setenv("BAE_LM", "claude-cli:sonnet")
+    lm: Any = create_optimized_lm(GRAPH, learnt)
+    assert lm.inner is shared("claude-cli:sonnet")
+    assert create_optimized_lm(GRAPH, learnt, "claude-cli:sonnet").inner is lm.inner  # pyright: ignore
+
+
+def test_what_is_no_lm_is_refused(learnt: Path):
+    with pytest.raises(BaeLMError) as caught:
+        create_optimized_lm(GRAPH, learnt, 3)
+    assert caught.value.code == "bae-lm-type"
+
+
+async def test_an_lm_of_dspy_is_asked_through_the_predictors(learnt: Path):
+    async with Provider() as provider:
+        provider.script({"choice": "Outfit"}, SHIRT, {"choice": "Outfit"}, SHIRT)
+        base = f"{provider.url}/v1"
+        model = dspy.LM("openai/gpt-4o-mini", api_base=base, api_key="a key", cache=False)
+        lm = create_optimized_lm(GRAPH, learnt, model)
+        result = await GRAPH.arun(UP, lm)
+        compiled = CompiledGraph.load(GRAPH, learnt)
+        again = await compiled.arun(UP, model)
+        asked = [request.body["messages"] for request in provider.requests]
+        await model.aclose()
+
+    assert isinstance(lm, OptimizedLM)
+    assert lm.get_stats() == {"optimized": 1, "naive": 0}
+    assert result.result == again.result
+    assert asked[:2] == asked[2:]
+    assert [each["role"] for each in asked[1]] == ["system", "user", "assistant", "user"]
+    assert asked[1][1]["content"].startswith("Dress for the day\n\n")
+    assert json.loads(asked[1][2]["content"]) == SHIRT
+
+
+# Optimising
+
+
+class Ask(Node):
+    number: int
+
+    async def __call__(self) -> Even | Odd: ...
+
+
+class Even(Node):
+    half: int
+
+    async def __call__(self) -> None: ...
+
+
+class Odd(Node):
+    word: str
+
+    async def __call__(self) -> None: ...
+
+
+NUMBERS = Graph(start=Ask, end=(Even, Odd))
+
+
+class Counting(Backend):
+    """Knows about numbers, and how often it was asked."""
+
+    model = "counting"
+    free = True
+
+    def __init__(self) -> None:
+        super().__init__(one_call=False)
+        self.asked = 0
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.asked += 1
+        number = json.loads(prompt.text.partition("\n\n")[2])["Ask"]["number"]
+        if prompt.question.types:
+            return Answer(value={"choice": "Odd" if number % 2 else "Even"})
+        return Answer(value={"word": f"word {number}"} if number % 2 else {"half": number // 2})
+
+
+async def traces(count: int) -> list[Any]:
+    found: list[Any] = []
+    for number in range(count):
+        found += trace_to_examples(await NUMBERS.arun(Ask(number=number), Counting()))
+    return found
+
+
+async def test_optimising_a_compiled_graph_teaches_its_nodes_in_place(tmp_path: Path):
+    compiled = compile_graph(NUMBERS)
+    phases: list[tuple[str, str, str]] = []
+    model = Counting()
+    same = await compiled.aoptimize(
+        await traces(24),
+        lm=model,
+        calls=tmp_path / "calls.sqlite",
+        progress=lambda p: phases.append((p.node, p.part, p.phase)),
+    )
+
+    assert same is compiled
+    assert [cls.__name__ for cls, each in compiled.predictors.items() if not each.is_fresh] == [
+        "Ask",
+        "Even",
+        "Odd",
+    ]
+    nodes = list(dict.fromkeys(node for node, _, _ in phases))
+    assert nodes == ["Ask", "Even", "Odd"]  # one after the other
+    assert ("Ask", "fill", "skipped") in phases  # nothing fills a start
+    compiled.save(tmp_path / "learnt")
+    assert sorted(os.listdir(tmp_path / "learnt")) == ["Ask.json", "Even.json", "Odd.json"]
+    # Again with the same log of calls: nothing is asked twice, and the same is learnt.
+    other = Counting()
+    again = compile_graph(NUMBERS)
+    await again.aoptimize(await traces(24), lm=other, calls=tmp_path / "calls.sqlite")
+    assert other.asked == 0
+    assert {c: artefact_of(p) for c, p in again.predictors.items()} == {
+        c: artefact_of(p) for c, p in compiled.predictors.items()
+    }
+
+
+async def test_the_nodes_to_optimise_can_be_named_and_others_keep_what_they_have_learnt():
+    compiled = compile_graph(NUMBERS)
+    told = compiled.predictors[Ask].choice
+    told.signature = told.signature.with_instructions("Choose by parity.")
+    examples = await traces(24)
+    await compiled.aoptimize(examples, lm=Counting(), nodes=["Odd"])
+
+    assert not compiled.predictors[Odd].is_fresh
+    assert compiled.predictors[Even].is_fresh
+    assert compiled.predictors[Ask].choice.signature.instructions == "Choose by parity."
+    with pytest.raises(ValueError, match="has no node Prime; it has Ask, Even, Odd"):
+        await compiled.aoptimize(examples, lm=Counting(), nodes=["Prime"])
+
+
+async def test_what_was_learnt_before_stays_where_there_are_too_few_examples(
+    caplog: pytest.LogCaptureFixture,
+):
+    compiled = compile_graph(NUMBERS)
+    told = compiled.predictors[Even].fill
+    told.signature = told.signature.with_instructions("Halve it.")
+    before = artefact_of(compiled.predictors[Even])
+    await compiled.aoptimize(await traces(4), lm=Counting())
+
+    assert artefact_of(compiled.predictors[Even]) == before
+    assert compiled.predictors[Odd].is_fresh
+    assert "Odd, fill: there are 2 examples, and it takes 10 or more" in caplog.text
+
+
+def test_optimize_is_for_sync_callers():
+    import asyncio
+
+    examples = asyncio.run(traces(22))
+    compiled = compile_graph(NUMBERS)
+    assert compiled.optimize(examples, lm=Counting(), nodes=[Even]) is compiled
+    assert not compiled.predictors[Even].is_fresh
+
+
+class Clerk(Backend):
+    """Codes and sends parcels by the book."""
+
+    model = "clerk"
+    free = True
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        known = json.loads(prompt.text.partition("\n\n")[2])
+        if prompt.question.types:
+            return Answer(value={"choice": goes_by(known["Coded"]["code"]).__name__})
+        return Answer(value={"code": CODES[known["Parcel"]["colour"]]})
+
+
+async def test_a_part_that_was_kept_says_how_it_was_made_itself(tmp_path: Path):
+    parcels = Graph(start=Parcel)
+    compiled = compile_graph(parcels)
+    await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded])
+    first = artefact_of(compiled.predictors[Coded])
+    few = [each for each in right_examples(24) if each.node_type == "Coded"]
+    few += [each for each in right_examples(3) if each.next_node_type == "Coded"]
+    await compiled.aoptimize(few, lm=Clerk(), nodes=[Coded], seed=9)
+
+    compiled.save(tmp_path)
+    for artefact in (
+        artefact_of(compiled.predictors[Coded]),
+        artefact_of(CompiledGraph.load(parcels, tmp_path).predictors[Coded]),
+    ):
+        assert artefact.fill == first.fill
+        made = artefact.made
+        assert made is not None
+        assert first.made is not None
+        assert (made.seed, made.examples) == (9, {"choice": first.made.examples["choice"]})
+        assert list(made.kept) == ["fill"]
+        assert made.kept["fill"].seed == 0
+        assert made.kept["fill"].examples == {"fill": first.made.examples["fill"]}
+
+    # Kept once more, it is still that of the first time.
+    await compiled.aoptimize(few, lm=Clerk(), nodes=[Coded], seed=10)
+    made = compiled.predictors[Coded].made
+    assert made is not None
+    assert (made.seed, made.kept["fill"].seed) == (10, 0)
+    # What is learnt anew is not among what was kept.
+    await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded], seed=11)
+    made = compiled.predictors[Coded].made
+    assert made is not None
+    assert (made.seed, made.kept) == (11, {})
+
+
+@pytest.mark.parametrize("wrong", ["x", None, Parcel, 3])
+def test_what_is_no_graph_is_not_compiled(wrong: Any, tmp_path: Path):
+    with pytest.raises(TypeError, match="compile_graph takes a Graph, and not"):
+        compile_graph(wrong)
+    with pytest.raises(TypeError, match=r"CompiledGraph\.load takes a Graph, and not"):
+        CompiledGraph.load(wrong, tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [3, [3], [None], [Even, int]])
+async def test_nodes_to_optimise_that_are_none_are_refused(wrong: Any):
+    with pytest.raises(TypeError, match="give node classes, or their names"):
+        await compile_graph(NUMBERS).aoptimize([], lm=Counting(), nodes=wrong)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Lessons(fill=cast("Any", "x")), "Lessons(fill=…) is 'x': give a Lesson, or None"),
+        (lambda: Lessons(choice=cast("Any", 1)), "Lessons(choice=…) is 1: give a Lesson"),
+        (lambda: Lesson(cast("Any", None)), "Lesson(instruction=…) is None: give a text"),
+        (lambda: Lesson("x", cast("Any", [1])), "Lesson(examples=…) is [1]: give a tuple"),
+        (lambda: Lesson("x", cast("Any", (1,))), "Lesson(examples=…) is 1: give a tuple"),
+        (lambda: LessonExample({}, cast("Any", "y")), "LessonExample(answer=…) is 'y'"),
+        (lambda: LessonExample(cast("Any", 5), {}), "LessonExample(known=…) is 5"),
+    ],
+)
+def test_what_is_no_lesson_is_refused_when_it_is_made(make: Callable[[], object], said: str):
+    with pytest.raises(TypeError, match=re.escape(said)):
+        make()

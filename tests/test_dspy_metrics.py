@@ -1,0 +1,168 @@
+"""Metrics in DSPy's manner: what they are given for a choice and for filled fields, and whatever
+they may return."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+
+from bae import BaeError, Dep, Node
+from bae.optimizer import (
+    Score,
+    choice_examples,
+    fields_metric,
+    fill_examples,
+    metrics_for,
+    node_transition_metric,
+    trace_to_examples,
+)
+
+dspy = pytest.importorskip("dspy")
+
+pytestmark = pytest.mark.once
+
+
+async def get_stock() -> int: ...
+
+
+class Asking(Node):
+    message: str
+
+    async def __call__(self) -> Order | Refusal: ...
+
+
+class Order(Node):
+    stock: Annotated[int, Dep(get_stock)]
+    amount: int
+    config: str = ""
+
+    async def __call__(self) -> None: ...
+
+
+class Refusal(Node):
+    reason: str
+
+    async def __call__(self) -> None: ...
+
+
+TRACE = [Asking(message="three, please"), Order(stock=5, amount=3, config="gift")]
+
+
+def examples() -> tuple[Any, Any]:
+    found = trace_to_examples(TRACE)
+    [fill] = fill_examples(Order, found)
+    [choice] = choice_examples(Asking, found)
+    return fill, choice
+
+
+async def test_the_examples_of_a_trace_are_scored_by_default() -> None:
+    fill, choice = examples()
+    assert await metrics_for(Order, "fill", None)(fill, {"amount": 3, "config": "gift"}) == Score(1)
+    assert (await metrics_for(Order, "fill", None)(fill, {"amount": 3})).value == 0.5
+    assert await metrics_for(Asking, "choice", None)(choice, {"choice": "Order"}) == Score(1)
+
+
+@pytest.mark.parametrize("metric", [node_transition_metric, fields_metric])
+async def test_the_metrics_of_bae_are_for_the_part_that_they_are_for(metric: Any) -> None:
+    fill, choice = examples()
+    answer = {"amount": 4, "config": "gift"}
+    assert (await metrics_for(Order, "fill", metric)(fill, answer)).value == 0.5
+    assert (await metrics_for(Asking, "choice", metric)(choice, {"choice": "Refusal"})).value == 0
+
+
+async def test_a_function_is_given_typed_fields_by_their_names_in_the_signature() -> None:
+    seen: list[Any] = []
+
+    def metric(example: Any, prediction: Any, trace: Any = None) -> float:
+        seen.append((example, prediction, trace))
+        return 1 - abs(example.amount - prediction.amount) / 10
+
+    fill, _ = examples()
+    score = await metrics_for(Order, "fill", metric)(fill, {"amount": 5, "config": "x"})
+    assert score.value == pytest.approx(0.8)
+    [(example, prediction, trace)] = seen
+    assert isinstance(example, dspy.Example)
+    assert isinstance(prediction, dspy.Prediction)
+    assert trace is None
+    assert (example.stock, example.config_, prediction.config_) == (5, "gift", "x")
+    assert dict(example.inputs()) == dict(fill.inputs())
+
+
+async def test_a_function_is_given_the_choice_under_both_its_names() -> None:
+    def metric(example: Any, prediction: Any, trace: Any = None) -> bool:
+        assert example.node_type == "Asking"
+        assert prediction.choice == prediction.next_node_type
+        return example.next_node_type == prediction.next_node_type
+
+    _, choice = examples()
+    score = metrics_for(Asking, "choice", metric)
+    assert (await score(choice, {"choice": "Order"})).value == 1
+    assert (await score(choice, {"choice": "Refusal"})).value == 0
+
+
+async def test_the_trace_of_a_bootstrap_is_passed_on() -> None:
+    def strict(example: Any, prediction: Any, trace: Any = None) -> float | bool:
+        close = 0.5
+        return close if trace is None else close == 1
+
+    fill, _ = examples()
+    score = metrics_for(Order, "fill", strict)
+    assert (await score(fill, {"amount": 1})).value == 0.5
+    assert (await score(fill, {"amount": 1}, trace=[])).value == 0
+
+
+async def test_metrics_of_three_and_of_five_parameters_are_called_with_as_many() -> None:
+    async def three(example: Any, prediction: Any, trace: Any) -> float:
+        return 0.3
+
+    def five(gold: Any, pred: Any, trace: Any, pred_name: Any, pred_trace: Any) -> Any:
+        assert (trace, pred_name, pred_trace) == (None, None, None)
+        return dspy.Prediction(score=0.5, feedback="shorter, please")
+
+    fill, _ = examples()
+    assert (await metrics_for(Order, "fill", three)(fill, {"amount": 3})).value == 0.3
+    said = await metrics_for(Order, "fill", five)(fill, {"amount": 3})
+    assert said == Score(0.5, "shorter, please")
+
+
+async def test_numbers_of_numpy_are_scores() -> None:
+    numpy = pytest.importorskip("numpy")
+    fill, _ = examples()
+    for said in (numpy.float32(0.5), numpy.float64(0.5), numpy.mean([0, 1])):
+        metric = metrics_for(Order, "fill", lambda *given, said=said: said)
+        assert (await metric(fill, {"amount": 3})).value == 0.5
+    truth = metrics_for(Order, "fill", lambda *given: numpy.bool_(True))
+    assert (await truth(fill, {"amount": 3})).value == 1
+
+
+async def test_a_function_for_the_other_part_is_told_how_to_be_given() -> None:
+    def for_choices(example: Any, prediction: Any, trace: Any = None) -> bool:
+        return example.choice == prediction.choice
+
+    fill, _ = examples()
+    with pytest.raises(BaeError) as raised:
+        await metrics_for(Order, "fill", for_choices)(fill, {"amount": 3}, index=0)
+    assert raised.value.code == "bae-metric-failed"
+    assert "the fields of Order, example 0" in raised.value.message
+    assert "{NodeClass: function of (expected, given)}" in str(raised.value.fix)
+
+
+@pytest.mark.parametrize("as_example", [True, False])
+async def test_a_function_can_compare_the_fields_of_its_example_and_prediction(
+    as_example: bool,
+) -> None:
+    def metric(example: Any, prediction: Any, trace: Any = None) -> Score:
+        return fields_metric(example, prediction)
+
+    fill, _ = examples()
+    score = metrics_for(Order, "fill", metric)
+    given = fill if as_example else dict(fill)
+    assert await score(given, {"amount": 3, "config": "gift"}) == Score(1.0)
+    assert (await score(given, {"amount": 4, "config": "gift"})).value == 0.5
+
+
+def test_an_answer_that_dspy_could_not_read_is_no_right_stop() -> None:
+    stop = dspy.Example(next_node_type="None")
+    assert node_transition_metric(stop, dspy.Prediction(choice=None)) == 0
+    assert node_transition_metric(stop, dspy.Prediction(choice="None")) == 1

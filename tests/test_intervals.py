@@ -1,0 +1,362 @@
+"""What the intervals promise: the numbers that are published for them, bounds that hold, and the
+share of truths that they are to cover."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from statistics import stdev
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bae.evals import Interval, interval, paired_difference
+
+SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
+BINARY = st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=40)
+PAIRS = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30)
+BINARY_PAIRS = st.lists(
+    st.tuples(st.sampled_from([0.0, 1.0]), st.sampled_from([0.0, 1.0])), min_size=1, max_size=40
+)
+
+
+ONE_SIDED = [0.0, 0.05, *([0.95, 1.0] * 14)]
+
+
+def hits(right: int, of: int) -> list[int]:
+    return [1] * right + [0] * (of - right)
+
+
+def pairs(both: int, after: int, before: int, neither: int) -> tuple[list[int], list[int]]:
+    """Scores before and after, by how many are right in both, after alone, before alone, never."""
+    return (
+        [1] * both + [0] * after + [1] * before + [0] * neither,
+        [1] * both + [1] * after + [0] * before + [0] * neither,
+    )
+
+
+def found(scores: Interval | None) -> Interval:
+    assert scores is not None
+    return scores
+
+
+@pytest.mark.parametrize(
+    ("right", "of", "low", "high"),
+    [  # the four that Newcombe's comparison of methods for one proportion (1998) is shown by
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_rights_and_wrongs_have_the_published_wilson_interval(
+    right: int, of: int, low: float, high: float
+) -> None:
+    measured = found(interval(hits(right, of)))
+    assert measured.mean == pytest.approx(right / of)
+    assert (measured.low, measured.high) == pytest.approx((low, high), abs=5e-5)
+    assert (measured.n, measured.level) == (of, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("table", "difference", "low", "high"),
+    [  # Newcombe's own (1998), method 10; and one much used since, of 21 children
+        ((36, 12, 2, 0), 0.20, 0.0569, 0.3404),
+        ((1, 1, 7, 12), -0.286, -0.507, -0.026),
+    ],
+)
+def test_paired_rights_and_wrongs_have_the_published_newcombe_interval(
+    table: tuple[int, int, int, int], difference: float, low: float, high: float
+) -> None:
+    measured = found(paired_difference(*pairs(*table)))
+    assert measured.mean == pytest.approx(difference, abs=5e-4)
+    assert (measured.low, measured.high) == pytest.approx((low, high), abs=5e-4)
+
+
+def test_which_of_two_is_called_after_only_turns_the_sign() -> None:
+    before, after = pairs(9, 6, 2, 3)
+    there, back = found(paired_difference(before, after)), found(paired_difference(after, before))
+    assert (there.mean, there.low, there.high) == pytest.approx((-back.mean, -back.high, -back.low))
+
+
+def test_no_scores_have_no_interval() -> None:
+    assert interval([]) is None
+    assert paired_difference([], []) is None
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(scores=SCORES | BINARY, level=st.sampled_from([0.8, 0.95, 0.99]))
+def test_the_mean_is_within_bounds_that_are_scores(scores: list[float], level: float) -> None:
+    measured = found(interval(scores, level=level))
+    assert 0 <= measured.low <= measured.mean <= measured.high <= 1
+    assert measured.low < measured.high
+    assert measured.n == len(scores)
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(both=PAIRS | BINARY_PAIRS)
+def test_a_difference_is_within_bounds_and_never_certain_to_the_point(
+    both: list[tuple[float, float]],
+) -> None:
+    before, after = [x for x, _ in both], [y for _, y in both]
+    measured = found(paired_difference(before, after))
+    assert -1 <= measured.low <= measured.mean <= measured.high <= 1
+    assert measured.low < measured.high
+
+
+def test_scores_that_lie_to_one_side_have_an_interval_that_does_too() -> None:
+    measured = found(interval(ONE_SIDED))
+    reach = 2.045 * stdev(ONE_SIDED) / 30**0.5  # what Student's t says of thirty
+    assert measured.mean - measured.low > reach * 1.05
+    assert measured.mean - measured.low > 1.5 * (measured.high - measured.mean)
+
+
+@pytest.mark.parametrize("n", [30, 300])
+def test_the_order_of_scores_does_not_matter(n: int) -> None:
+    rng = random.Random(0)
+    scores = [rng.random() ** 0.1 for _ in range(n)]
+    other = [rng.random() for _ in range(n)]
+    order = rng.sample(range(n), k=n)
+    shuffled, along = [scores[k] for k in order], [other[k] for k in order]
+    assert interval(scores) == interval(shuffled)
+    assert paired_difference(scores, other) == paired_difference(shuffled, along)
+
+
+@pytest.mark.parametrize(
+    ("right", "of", "low", "high"),
+    [  # Clopper and Pearson's, as tables have them
+        (10, 10, 0.6915, 1.0),
+        (15, 20, 0.5090, 0.9134),
+        (81, 263, 0.2527, 0.3676),
+    ],
+)
+def test_scores_that_are_almost_0_and_1_have_the_exact_interval_of_those(
+    right: int, of: int, low: float, high: float
+) -> None:
+    measured = found(interval([1 - 1e-9] * right + [1e-9] * (of - right)))
+    assert (measured.low, measured.high) == pytest.approx((low, high), abs=5e-4)
+
+
+def test_one_score_is_as_likely_anywhere_between_it_and_the_ends() -> None:
+    assert found(interval([0.5])).low == pytest.approx(0.0125)
+    assert found(interval([0.5], level=0.8)).high == pytest.approx(0.95)
+
+
+@pytest.mark.parametrize("odd", [0.99, 0.999999])
+def test_scores_that_are_nearly_the_same_are_no_certainty(odd: float) -> None:
+    assert found(interval([1.0] * 9 + [odd])).low < 0.7
+    assert not found(paired_difference([0.5] * 10, [0.51] * 9 + [0.52])).excludes_zero
+    assert found(paired_difference([0.0] * 3, [0.9, 0.91, 0.92])).low < 0.1
+
+
+def test_where_the_bound_is_worked_out_from_moments_it_goes_on_as_it_was() -> None:
+    rng = random.Random(4)
+    for draw in (rng.random, lambda: 1 - rng.random() ** 9, lambda: float(rng.random() < 0.9) / 2):
+        scores = [draw() for _ in range(199)]
+        exact, from_moments = found(interval(scores)), found(interval([*scores, scores[0]]))
+        wide = exact.high - exact.low
+        assert exact.low == pytest.approx(from_moments.low, abs=0.1 * wide)
+        assert exact.high == pytest.approx(from_moments.high, abs=0.1 * wide)
+
+
+@settings(derandomize=True, max_examples=25, deadline=None)
+@given(scores=st.lists(st.sampled_from([0.0, 0.3, 1.0]), min_size=3, max_size=12))
+def test_more_of_the_same_narrows_the_interval(scores: list[float]) -> None:
+    few, many = found(interval(scores)), found(interval(scores * 6))
+    assert many.high - many.low < few.high - few.low
+
+
+def test_a_higher_level_reaches_further() -> None:
+    scores = [0.1, 0.4, 0.5, 0.9, 0.2, 0.7]
+    close, wide = found(interval(scores, level=0.8)), found(interval(scores, level=0.99))
+    assert wide.low < close.low < close.high < wide.high
+
+
+def test_a_handful_of_pairs_that_agree_is_no_certainty() -> None:
+    """Two pairs lie between themselves, which is all that drawing them anew can see."""
+    measured = found(paired_difference([0.2, 0.3], [0.5, 0.8]))
+    assert measured.mean == pytest.approx(0.4)
+    assert not measured.excludes_zero
+
+
+def test_many_pairs_that_agree_are_certain() -> None:
+    before = [0.2 + 0.01 * (k % 5) for k in range(60)]
+    after = [score + 0.1 + 0.02 * (k % 3) for k, score in enumerate(before)]
+    measured = found(paired_difference(before, after))
+    assert 0 < measured.low < measured.mean - 0.03  # what was not met may be worse
+    assert found(paired_difference(before[:20], after[:20])).low < 0
+
+
+def test_a_plain_gain_over_twenty_cases_is_certain() -> None:
+    rng = random.Random(9)
+    before = [rng.choice([0.0, 0.2, 0.5, 0.6]) for _ in range(20)]
+    after = [min(1.0, score + rng.choice([0.0, 0.3, 0.5, 0.6])) for score in before]
+    assert found(paired_difference(before, after)).low > 0.05
+
+
+def test_scores_that_differ_by_rounding_alone_are_equal() -> None:
+    assert found(interval([0.5, 0.5 + 1e-15])).low < 0.2
+    rounded = found(paired_difference([0.1 + 0.2, 0.5], [0.3, 0.5]))
+    assert rounded.low < -0.5 < 0.5 < rounded.high
+    alike = found(interval([0.5] * 20)), found(interval([0.5, 0.5 + 1e-15] * 10))
+    assert alike[0].low == pytest.approx(alike[1].low)
+
+
+@pytest.mark.parametrize("n", [1, 5, 40])
+def test_equal_scores_leave_room_for_what_was_not_met(n: int) -> None:
+    level = found(interval([0.5] * n))
+    ones = found(interval([0.5] * n + [0.5]))
+    assert level.high - level.low > ones.high - ones.low > 0
+    same = found(paired_difference([0.5] * n, [0.5] * n))
+    assert same.mean == 0
+    assert same.low < 0 < same.high
+    best = found(paired_difference([0.0] * n, [1.0] * n))
+    assert best.low < best.mean == best.high == 1
+
+
+def test_many_scores_have_the_interval_of_the_normal_distribution() -> None:
+    rng = random.Random(5)
+    scores = [rng.random() for _ in range(2000)]
+    measured = found(interval(scores))
+    assert measured.high - measured.low == pytest.approx(2 * 1.961 * 0.2887 / 2000**0.5, rel=0.03)
+
+
+def test_an_interval_reads_as_a_score_in_brackets() -> None:
+    assert str(Interval(0.824, 0.7, 0.9049, 40)) == "0.82 [0.70, 0.90]"
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan"), float("inf")])
+def test_what_is_no_score_is_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="no score from 0 to 1"):
+        interval([0.5, wrong])
+    with pytest.raises(ValueError, match="no score from 0 to 1"):
+        paired_difference([0.5, 0.5], [wrong, 0.5])
+
+
+def test_scores_that_cannot_be_paired_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 scores before and 1 after"):
+        paired_difference([0, 1], [1])
+
+
+@pytest.mark.parametrize("wrong", ["abc", [None], [0.5, "good"]])
+def test_what_is_no_number_is_named(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"interval\(scores\): .* is no score from 0 to 1"):
+        interval(wrong)
+
+
+@pytest.mark.parametrize("scores", [[0.1, 0.2, 0.3], [0.0, 1.0], [0.5] * 300])
+def test_a_level_next_to_certainty_is_worked_out_too(scores: list[float]) -> None:
+    measured = found(interval(scores, level=0.9999999999999999))
+    usual = found(interval(scores))
+    assert 0 <= measured.low < usual.low < usual.high < measured.high <= 1
+
+
+@pytest.mark.parametrize("level", [0, 1, 95])
+def test_a_level_is_a_share(level: float) -> None:
+    with pytest.raises(ValueError, match=r"such as 0\.95"):
+        interval([1, 0], level=level)
+
+
+# --- how often they hold the truth ------------------------------------------------------------
+
+Draw = Callable[[random.Random], float]
+
+
+def mixed(*parts: tuple[float, Draw]) -> Draw:
+    def draw(rng: random.Random) -> float:
+        (chosen,) = rng.choices([each for _, each in parts], [share for share, _ in parts])
+        return chosen(rng)
+
+    return draw
+
+
+KINDS: dict[str, tuple[Draw, float]] = {
+    "right or wrong": (lambda rng: float(rng.random() < 0.8), 0.8),
+    "in steps": (lambda rng: rng.choice([0.0, 0.5, 1.0, 1.0]), 0.625),
+    "even": (lambda rng: rng.random(), 0.5),
+    "about 0.7": (lambda rng: rng.betavariate(5, 2), 5 / 7),
+    "close together": (lambda rng: rng.betavariate(50, 5), 50 / 55),
+    "near 0, seldom far": (lambda rng: rng.betavariate(0.1, 1), 0.1 / 1.1),
+    "near 1, seldom 0": (
+        mixed((0.80, lambda _: 1.0), (0.17, lambda _: 0.95), (0.03, lambda _: 0.0)),
+        0.80 + 0.17 * 0.95,
+    ),
+    "good, one in ten 0": (
+        mixed((0.9, lambda rng: 0.8 + rng.random() / 5), (0.1, lambda _: 0.0)),
+        0.81,
+    ),
+    "good, one in 100 0": (
+        mixed((0.99, lambda rng: rng.random() ** 0.1), (0.01, lambda _: 0.0)),
+        0.9,
+    ),
+}
+
+
+def held(draw: Draw, truth: float, n: int, rounds: int) -> tuple[float, float]:
+    """The share of intervals of `n` scores that hold the truth, and how wide they are."""
+    rng = random.Random(n)
+    measured = [found(interval([draw(rng) for _ in range(n)])) for _ in range(rounds)]
+    inside = sum(each.low <= truth <= each.high for each in measured)
+    return inside / rounds, sum(each.high - each.low for each in measured) / rounds
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("kind", KINDS)
+def test_at_least_93_in_100_intervals_hold_the_truth_however_few_scores_there_are(
+    kind: str,
+) -> None:
+    for n in (5, 10, 20, 50):
+        share, _ = held(*KINDS[kind], n, rounds=200 if n < 50 else 80)
+        assert share >= 0.93, n
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_many_rounds_too_95_in_100_intervals_hold_the_truth(kind: str) -> None:
+    least = 0.93 if kind == "right or wrong" else 0.947  # Wilson's is of its level on average
+    for n in (2, 5, 10, 20, 50, 190, 250):
+        share, _ = held(*KINDS[kind], n, rounds=800 if n < 100 else 100)
+        assert share >= least - (0.02 if n > 100 else 0), n
+
+
+@pytest.mark.once
+def test_for_ordinary_scores_intervals_are_hardly_wider_than_student_has_them() -> None:
+    for kind, spread in (("even", 0.289), ("in steps", 0.415)):
+        for n, student in ((10, 2.262), (20, 2.093), (50, 2.010)):
+            _, wide = held(*KINDS[kind], n, rounds=60)
+            assert wide < 1.15 * 2 * student * spread / n**0.5
+
+
+def met(kind: str, rng: random.Random) -> tuple[float, float]:
+    case = rng.random()  # a case that is hard is hard for both
+    if kind == "right or wrong":
+        return float((case + rng.random()) / 2 < 0.5), float((case + rng.random()) / 2 < 0.5)
+    if kind == "even":
+        return case / 2, case / 2 + rng.random() / 2
+    # Nearly always a little better, and worse by everything now and then.
+    return (1.0, 0.0) if case < 0.03 else (0.95, 0.96 + 0.02 * rng.random())
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("kind", "truth"),
+    [("right or wrong", 0.0), ("even", 0.25), ("seldom all lost", 0.97 * 0.02 - 0.03)],
+)
+@pytest.mark.parametrize("n", [10, 20, 50])
+def test_at_least_93_in_100_intervals_of_a_difference_hold_the_truth(
+    kind: str, truth: float, n: int
+) -> None:
+    rng = random.Random(12)
+    rounds, inside, certain = 800 if kind == "right or wrong" else 150, 0, 0
+    for _ in range(rounds):
+        both = [met(kind, rng) for _ in range(n)]
+        measured = found(paired_difference([x for x, _ in both], [y for _, y in both]))
+        inside += measured.low <= truth <= measured.high
+        certain += measured.low > 0
+    assert inside / rounds >= 0.93
+    if truth <= 0:
+        assert certain / rounds < 0.05
+    if kind == "even" and n >= 20:
+        assert certain / rounds > 0.8

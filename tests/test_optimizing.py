@@ -1,0 +1,610 @@
+"""Optimising a node by an optimiser's name, against a model that is wrong by design: what is found,
+from which examples, under which bounds, and what is said meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import sys
+import threading
+import time
+import warnings
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dspy")
+pytest.importorskip("optuna")
+pytest.importorskip("anthropic")
+pytest.importorskip("h11")
+
+from bae import BaeError, BaeLMError, BudgetError, Node
+from bae.lm import Budget
+from bae.optimizer import (
+    OPTIMIZERS,
+    CallLog,
+    Judge,
+    Progress,
+    Score,
+    aoptimize_node,
+    artefact_of,
+    compare,
+    fresh_predictor,
+    optimize_node,
+    trace_to_examples,
+)
+from bae.optimizer.bridging import Bridge, Stopped
+from bae.testing import ScriptedLM, Status
+from wrong_by_design import (
+    CODES,
+    COLOURS,
+    HINT,
+    Coded,
+    Parcel,
+    answer,
+    asks,
+    conversation,
+    right_examples,
+    wrong_provider,
+)
+
+pytestmark = pytest.mark.once
+
+SMALL: dict[str, dict[str, Any]] = {
+    "bootstrap": {},
+    "miprov2": {"num_candidates": 3, "num_trials": 3},
+    "gepa": {"max_metric_calls": 40},
+}
+"""Options that make an optimiser short."""
+
+
+@pytest.fixture
+async def provider():
+    async with wrong_provider() as made:
+        yield made
+
+
+@pytest.fixture
+async def student(provider):
+    async with asks(provider) as made:
+        yield made
+
+
+@pytest.fixture
+async def teacher(provider):
+    async with asks(provider, "teacher") as made:
+        yield made
+
+
+def fills(count: int = 24, seed: int = 0) -> list[Any]:
+    """Examples for the fill of Coded, and none for its choice."""
+    return [each for each in right_examples(count, seed) if each.next_node_type == "Coded"]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+async def test_each_optimiser_finds_what_makes_a_model_right_that_is_wrong_by_design(
+    optimizer, student, teacher
+):
+    found = await aoptimize_node(
+        Coded,
+        right_examples(),
+        lm=student,
+        teacher=teacher,
+        optimizer=optimizer,
+        **SMALL[optimizer],
+    )
+
+    fill, choice = await compare(Coded, found, right_examples(20, seed=1), lm=student)
+    for each in (fill, choice):
+        assert each.before.high < 0.3
+        assert each.after.low > 0.7
+        assert each.certain
+    assert found.made is not None
+    assert (found.made.optimizer, found.made.seed) == (optimizer, 0)
+    assert (found.made.model, found.made.teacher) == ("student", "teacher")
+    assert found.made.examples == {"fill": 24, "choice": 24}
+    if optimizer == "gepa":
+        assert HINT in found.fill.signature.instructions
+
+
+async def test_without_a_teacher_the_examples_of_runs_teach_a_model_by_themselves(student):
+    found = await aoptimize_node(Coded, fills(), lm=student, max_labeled_demos=12)
+
+    assert {demo.source["Parcel"]["colour"] for demo in found.fill.demos} == set(COLOURS)
+    assert all(demo.code == CODES[demo.source["Parcel"]["colour"]] for demo in found.fill.demos)
+    (fill,) = await compare(Coded, found, fills(8, seed=1), lm=student)
+    assert fill.certain
+
+
+async def test_what_is_asked_while_optimising_is_word_for_word_what_a_run_asks(provider, student):
+    from bae import Graph
+    from bae.lm import Taught
+
+    found = await aoptimize_node(Coded, right_examples(), lm=student)
+    held_out = right_examples(4, seed=1)
+    await compare(Coded, found, held_out, lm=student)
+    asked = [dict(each.body) for each in provider.requests]
+    before = provider.received
+
+    lm = Taught(student, {Coded: artefact_of(found).lessons()})
+    parcel = Parcel(**{n: held_out[0][n] for n in ("colour", "weight")})
+    result = await Graph(start=Parcel).arun(parcel, lm=lm)
+
+    assert [type(node).__name__ for node in result.trace[:2]] == ["Parcel", "Coded"]
+    run = [dict(each.body) for each in provider.requests[before:]]
+    assert len(run) >= 2  # the fill of Coded, and the choice after it
+    assert run[0] in asked
+    assert run[1] in asked
+
+
+async def test_an_example_is_asked_about_without_being_shown_itself(provider, student):
+    await aoptimize_node(Coded, fills(), lm=student, max_labeled_demos=24)
+
+    assert provider.received
+    for each in provider.requests:
+        asked, shown = conversation(each)
+        assert shown
+        parcel = json.loads(asked.split("\n\n", 1)[1])["Parcel"]
+        assert parcel not in [known["Parcel"] for known, _ in shown]
+
+
+async def test_what_people_have_corrected_is_shown_first(student):
+    examples = fills()
+    weights = {examples[place]["weight"] for place in (3, 11, 20)}
+    for example in examples:
+        example["corrected"] = ["code"] if example["weight"] in weights else []
+
+    found = await aoptimize_node(
+        Coded, examples, lm=student, max_labeled_demos=3, max_bootstrapped_demos=0
+    )
+
+    assert {demo.source["Parcel"]["weight"] for demo in found.fill.demos} == weights
+
+
+async def test_the_same_seed_finds_the_same_and_another_seed_something_else(student):
+    async def found(seed: int) -> Any:
+        made = await aoptimize_node(
+            Coded, fills(), lm=student, seed=seed, max_labeled_demos=4, max_bootstrapped_demos=0
+        )
+        return [dict(demo) for demo in made.fill.demos]
+
+    assert await found(1) == await found(1)
+    assert await found(1) != await found(2)
+
+
+@pytest.mark.parametrize("optimizer", ["miprov2", "gepa"])
+async def test_an_optimiser_that_tries_candidates_does_so_again_with_the_same_seed(
+    optimizer, student, teacher
+):
+    async def found() -> Any:
+        made = await aoptimize_node(
+            Coded,
+            fills(12),
+            lm=student,
+            teacher=teacher,
+            optimizer=optimizer,
+            seed=3,
+            **SMALL[optimizer],
+        )
+        return artefact_of(made).model_dump()
+
+    assert await found() == await found()
+
+
+async def test_too_few_examples_leave_a_part_as_it_is_and_say_so(provider, student, caplog):
+    heard: list[Progress] = []
+    with caplog.at_level(logging.WARNING, "bae.optimizer"):
+        found = await aoptimize_node(Coded, fills(9), lm=student, progress=heard.append)
+
+    assert found.is_fresh
+    assert provider.received == 0
+    assert [(each.part, each.phase) for each in heard] == [
+        ("fill", "skipped"),
+        ("choice", "skipped"),
+    ]
+    assert "there are 9 examples, and it takes 10 or more" in heard[0].note
+    assert len(caplog.messages) == len(found.made.notes) == 1
+    assert not (await aoptimize_node(Coded, fills(9), lm=student, minimum=9)).is_fresh
+
+
+async def test_no_word_is_lost_on_a_part_that_never_occurs_unless_neither_does(student, caplog):
+    with caplog.at_level(logging.WARNING, "bae.optimizer"):
+        heard: list[Progress] = []
+        await aoptimize_node(Coded, fills(12), lm=student, progress=heard.append)
+        assert (heard[-1].part, heard[-1].phase, heard[-1].note) == ("choice", "skipped", "")
+        assert caplog.messages == []
+
+        found = await aoptimize_node(Coded, [], lm=student)
+    assert all("there are no examples" in each for each in found.made.notes)
+    assert len(found.made.notes) == len(caplog.messages) == 2
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+async def test_a_budget_that_runs_out_ends_an_optimiser_with_the_best_until_then(
+    optimizer, provider, student, teacher
+):
+    with Budget(calls=1000) as around:
+        budget = Budget(calls=14 if optimizer != "bootstrap" else 2)
+        found = await aoptimize_node(
+            Coded,
+            fills(),
+            lm=student,
+            teacher=teacher,
+            optimizer=optimizer,
+            budget=budget,
+            **SMALL[optimizer],
+        )
+
+    assert provider.received == budget.calls == budget.usage.calls == around.usage.calls
+    (note,) = [each for each in found.made.notes if "budget" in each]
+    assert note.startswith("fill: the budget ran out, and this is the best until then")
+    if optimizer == "bootstrap":
+        assert sum(demo.source["Parcel"]["colour"] in COLOURS for demo in found.fill.demos) == 8
+
+
+async def test_a_budget_that_runs_out_between_two_candidates_leaves_the_better_one(provider):
+    def half_right(received: Any) -> Any:
+        said = answer(received)
+        right = CODES["amber"], CODES["blue"]
+        return {"code": "??"} if "code" in said and said["code"] not in right else said
+
+    provider.always(half_right)
+    given: dict[str, Any] = {"optimizer": "gepa", "max_metric_calls": 80}
+    async with asks(provider) as lm:
+        await aoptimize_node(Coded, fills(), lm=lm, **given)
+        proposals = [
+            place
+            for place, each in enumerate(provider.requests)
+            if "new_instruction" in str(each.schema)
+        ]
+        budget = Budget(calls=proposals[1])  # so that the second one is the first to be refused
+        found = await aoptimize_node(Coded, fills(), lm=lm, budget=budget, **given)
+
+    assert HINT in found.fill.signature.instructions
+    assert "budget ran out" in found.made.notes[0]
+    assert 0 < found.made.best["fill"] < 1
+
+
+async def test_gepa_ends_when_an_instruction_is_right_about_all(provider, student):
+    heard: list[Progress] = []
+
+    await aoptimize_node(Coded, fills(), lm=student, optimizer="gepa", progress=heard.append)
+
+    scored = max(each.scored for each in heard if each.part == "fill")
+    assert scored < 6 * 24
+    assert max(each.best or 0.0 for each in heard) == 1.0
+
+
+async def test_a_thread_that_takes_its_time_to_stop_is_waited_for():
+    loop = asyncio.get_running_loop()
+    asked, released = asyncio.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    async def forever() -> None:
+        asked.set()
+        loop.call_later(0.1, released.set)
+        await asyncio.Event().wait()
+
+    def slow() -> None:
+        with pytest.raises(Stopped):
+            bridge.call(forever)
+        released.wait()
+
+    def work() -> None:
+        threads.append(threading.Thread(target=slow))
+        threads[0].start()
+        bridge.call(forever)
+
+    bridge = Bridge()
+    task = asyncio.create_task(bridge.run(work))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not threads[0].is_alive()
+
+
+async def test_the_budget_of_a_caller_that_runs_out_is_an_error(student, teacher):
+    with pytest.raises(BudgetError) as caught, Budget(calls=3) as around:
+        await aoptimize_node(
+            Coded, fills(), lm=student, teacher=teacher, optimizer="gepa", budget=Budget(calls=99)
+        )
+    assert caught.value.budget is around
+
+
+async def test_a_judge_and_its_calls_belong_to_the_optimisation(provider, student, tmp_path):
+    judged: list[str] = []
+
+    def say(received: Any) -> dict[str, Any]:
+        if received.model == "judge":
+            judged.append(received.text)
+            return {"reason": "it is another code", "grade": "wrong"}
+        return answer(received)
+
+    provider.always(say)
+    calls = CallLog(tmp_path / "calls.sqlite")
+    async with asks(provider, "judge") as judge:
+        for _ in range(2):
+            budget = Budget(calls=500)
+            await aoptimize_node(
+                Coded,
+                fills(12),
+                {Coded: Judge(judge, "the code of the book")},
+                lm=student,
+                optimizer="gepa",
+                budget=budget,
+                calls=calls,
+                max_metric_calls=20,
+            )
+            asked = provider.received
+    await calls.aclose()
+
+    assert judged
+    assert "the code of the book" in judged[0]
+    assert budget.usage.calls == 0  # the second time all of it was in the log
+    assert asked == calls.statistics().calls
+
+
+async def test_what_a_metric_says_is_what_gepa_reflects_on(provider, student):
+    def metric(expected: Coded, given: Coded) -> Score:
+        right = expected.code == given.code
+        return Score(float(right), "" if right else f"the book says {expected.code}, dear")
+
+    await aoptimize_node(
+        Coded, fills(), {Coded: metric}, lm=student, optimizer="gepa", max_metric_calls=30
+    )
+
+    reflected = [each.text for each in provider.requests if "new_instruction" in str(each.schema)]
+    assert reflected
+    assert "the book says" in reflected[0]
+
+
+async def test_a_scripted_teacher_serves_for_examples_and_for_instructions(student):
+    scripted = ScriptedLM(
+        {
+            Coded: lambda asked: {"code": CODES[asked.source.colour]},
+            "ProposeInstruction": lambda asked: {
+                "new_instruction": f"{asked.source.current_instruction} {HINT}"
+            },
+        }
+    )
+
+    shown = await aoptimize_node(Coded, fills(), lm=student, teacher=scripted, max_labeled_demos=0)
+    told = await aoptimize_node(
+        Coded, fills(), lm=student, teacher=scripted, optimizer="gepa", max_metric_calls=40
+    )
+
+    assert len(shown.fill.demos) == 4
+    assert HINT in told.fill.signature.instructions
+    assert told.fill.signature.instructions.startswith("Coded")
+
+
+async def test_a_dspy_lm_is_optimised_as_any_other(provider):
+    import dspy
+
+    lm = dspy.LM(
+        "openai/student", api_base=f"{provider.url}/v1", api_key="a key", cache=False, num_retries=0
+    )
+    found = await aoptimize_node(Coded, fills(12), lm=lm)
+
+    (fill,) = await compare(Coded, found, fills(8, seed=1), lm=lm)
+    await lm.aclose()
+    assert fill.certain
+
+
+async def test_progress_tells_of_every_phase_with_its_counts(student, teacher):
+    heard: list[Progress] = []
+
+    await aoptimize_node(
+        Coded,
+        fills(),
+        lm=student,
+        teacher=teacher,
+        optimizer="miprov2",
+        progress=heard.append,
+        **SMALL["miprov2"],
+    )
+
+    told = [each for each in heard if each.part == "fill"]
+    phases = list(dict.fromkeys(each.phase for each in told))
+    assert phases == ["bootstrapping", "proposing", "trying", "done"]
+    assert [each.scored for each in told] == sorted(each.scored for each in told)
+    assert told[-1].calls > 20
+    assert told[-1].best == 1.0
+    assert all(threading.current_thread() is threading.main_thread() for _ in told)
+
+
+async def test_a_listener_that_raises_is_told_no_more_and_ends_nothing(student, caplog):
+    told: list[Progress] = []
+
+    def listen(progress: Progress) -> None:
+        told.append(progress)
+        raise RuntimeError("the screen is gone")
+
+    with caplog.at_level(logging.WARNING, "bae.optimizer"):
+        found = await aoptimize_node(Coded, fills(), lm=student, progress=listen)
+
+    assert not found.is_fresh
+    assert [each.part for each in told] == ["fill", "choice"]
+    assert "the screen is gone" in caplog.text
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+async def test_nothing_that_dspy_prints_reaches_the_terminal_and_all_else_does(
+    optimizer, student, teacher, capfd
+):
+    def listen(progress: Progress) -> None:
+        if progress.phase == "done":
+            print("said by the user")
+            print("told by the user", file=sys.stderr)
+
+    before = sys.stdout, sys.stderr, list(warnings.filters)
+    await aoptimize_node(
+        Coded,
+        fills(12),
+        lm=student,
+        teacher=teacher,
+        optimizer=optimizer,
+        progress=listen,
+        **SMALL[optimizer],
+    )
+
+    assert (sys.stdout, sys.stderr, list(warnings.filters)) == before
+    assert capfd.readouterr() == ("said by the user\n", "told by the user\n")
+
+
+async def test_an_lm_that_fails_ends_the_optimisation_with_its_error(provider, student, tmp_path):
+    def failing(received: Any) -> Any:
+        return Status(401) if provider.received > 5 else answer(received)
+
+    provider.always(failing)
+    with pytest.raises(BaeLMError) as caught:
+        await aoptimize_node(
+            Coded, fills(), lm=student, optimizer="gepa", calls=tmp_path / "calls.sqlite"
+        )
+    assert caught.value.status == 401
+    assert no_thread_is_left()
+
+    provider.always(answer)
+    calls = CallLog(tmp_path / "calls.sqlite")
+    await aoptimize_node(
+        Coded, fills(), lm=student, optimizer="gepa", calls=calls, max_metric_calls=20
+    )
+    await calls.aclose()
+    assert calls.statistics().from_log >= 5
+
+
+async def test_a_metric_that_fails_says_on_which_example(student):
+    def metric(expected: Coded, given: Coded) -> float:
+        raise ZeroDivisionError
+
+    with pytest.raises(BaeError) as caught:
+        await aoptimize_node(Coded, fills(), {Coded: metric}, lm=student, optimizer="gepa")
+    assert caught.value.code == "bae-metric-failed"
+    assert "the fields of Coded, example " in caught.value.message
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+async def test_cancelling_ends_at_once_and_leaves_no_thread_and_no_request(
+    optimizer, provider, student, tmp_path, capfd
+):
+    calls = CallLog(tmp_path / "calls.sqlite")
+    with provider.held():
+        task = asyncio.create_task(
+            aoptimize_node(
+                Coded,
+                fills(),
+                lm=student,
+                optimizer=optimizer,
+                calls=calls,
+                **SMALL[optimizer],
+            )
+        )
+        await provider.arrived(4 if optimizer == "gepa" else 1)
+        since = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert time.monotonic() - since < 2
+        await provider.idle()
+    await calls.aclose()
+    assert no_thread_is_left()
+    gc.collect()
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_a_bound_on_time_ends_it_as_a_cancellation_does(provider, student):
+    with provider.held(), pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await aoptimize_node(Coded, fills(), lm=student, optimizer="gepa")
+    assert no_thread_is_left()
+
+
+THREADS_BEFORE: list[threading.Thread] = []
+
+
+@pytest.fixture(autouse=True)
+def _threads_before():
+    THREADS_BEFORE[:] = threading.enumerate()
+
+
+def no_thread_is_left() -> bool:
+    """Whether all threads were there before the test, or are of pools that are there for good."""
+    new = [thread for thread in threading.enumerate() if thread not in THREADS_BEFORE]
+    return all(thread.name.startswith(("bae 0", "asyncio_")) for thread in new)
+
+
+async def test_two_nodes_can_be_optimised_at_once(student, teacher, capfd):
+    found = await asyncio.gather(
+        aoptimize_node(Coded, fills(12), lm=student, teacher=teacher, optimizer="gepa"),
+        aoptimize_node(Coded, fills(12), lm=student, teacher=teacher, **SMALL["bootstrap"]),
+    )
+
+    assert not any(each.is_fresh for each in found)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_wrong_name_or_option_is_refused_with_those_there_are():
+    examples = fills()
+    with pytest.raises(ValueError, match="'best': give one of bootstrap, miprov2, gepa"):
+        optimize_node(Coded, examples, lm=ScriptedLM(), optimizer="best")
+    with pytest.raises(TypeError, match="takes no trials: it takes num_candidates, num_trials"):
+        optimize_node(Coded, examples, lm=ScriptedLM(), optimizer="miprov2", trials=3)
+    with pytest.raises(ValueError, match="max_rounds=0: give 1 or more"):
+        optimize_node(Coded, examples, lm=ScriptedLM(), max_rounds=0)
+    with pytest.raises(ValueError, match="max_bootstrapped_demos=0"):
+        optimize_node(
+            Coded, examples, lm=ScriptedLM(), optimizer="miprov2", max_bootstrapped_demos=0
+        )
+    with pytest.raises(ValueError, match="accept=7"):
+        optimize_node(Coded, examples, lm=ScriptedLM(), accept=7)
+    with pytest.raises(ValueError, match="concurrency=0"):
+        optimize_node(Coded, examples, lm=ScriptedLM(), concurrency=0)
+
+
+async def test_in_a_running_loop_the_sync_one_says_what_to_write():
+    with pytest.raises(BaeError, match="await aoptimize_node") as caught:
+        optimize_node(Coded, [], lm=ScriptedLM())
+    assert caught.value.code == "bae-run-in-loop"
+
+
+def test_without_a_loop_it_can_be_called_as_it_is():
+    scripted = ScriptedLM({Coded: lambda asked: {"code": CODES[asked.source.colour]}})
+
+    found = optimize_node(Coded, fills(), lm=scripted, max_labeled_demos=0)
+
+    assert len(found.fill.demos) == 4
+    assert found.choice.signature.equals(fresh_predictor(Coded).choice.signature)
+
+
+def test_without_optuna_the_extra_that_brings_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(BaeLMError) as caught:
+        optimize_node(Coded, fills(), lm=ScriptedLM(), optimizer="miprov2")
+    assert caught.value.code == "bae-lm-extra-missing"
+    assert "bae-graphs[optimize]" in str(caught.value)
+
+
+async def test_an_answer_that_is_no_json_scores_nothing_and_ends_nothing(provider, student):
+    provider.always(
+        lambda received: "no idea" if "code" in received.schema["properties"] else answer(received)
+    )
+
+    found = await aoptimize_node(
+        Coded, fills(12), lm=student, optimizer="gepa", max_metric_calls=20
+    )
+
+    assert found.made.best == {"fill": 0.0}
+
+
+async def test_a_node_that_has_nothing_to_learn_is_fresh(student):
+    class Done(Node):
+        async def __call__(self) -> None: ...
+
+    found = await aoptimize_node(
+        Done, trace_to_examples([Parcel(colour="dun", weight=1)]), lm=student
+    )
+    assert found.is_fresh
+    assert found.made.examples == {}

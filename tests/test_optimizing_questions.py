@@ -1,0 +1,453 @@
+"""What a node is optimised with: each question once and as a run asks it, with the answers that
+people have put right; and what is done about questions that no LM takes, and teachers whose answers
+are of no use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+
+pytest.importorskip("dspy")
+pytest.importorskip("optuna")
+pytest.importorskip("gepa")
+
+from bae import BaeLMError, Graph, Node, Recall
+from bae.journal import MemoryJournal
+from bae.lm import Answer, Budget
+from bae.optimizer import (
+    OPTIMIZERS,
+    OPTIONS,
+    aoptimize_node,
+    artefact_of,
+    examples_from,
+    optimize_node,
+    trace_to_examples,
+)
+from toy_backend import ToyBackend
+from wrong_by_design import CODES, COLOURS, HINT, Coded, Parcel, right_examples, right_traces
+
+pytestmark = pytest.mark.once
+
+SMALL: dict[str, dict[str, Any]] = {
+    "bootstrap": {},
+    "miprov2": {"num_candidates": 3, "num_trials": 3},
+    "gepa": {"max_metric_calls": 40},
+}
+
+
+class Asked(Node):
+    text: str
+
+    async def __call__(self) -> Told: ...
+
+
+class Told(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+def told(asked: str, text: str, run: str, corrected: bool = False) -> Any:
+    """What a run has to teach that was asked something and answered this."""
+    (example,) = trace_to_examples([Asked(text=asked), Told(text=text)])
+    said = {"run_id": run, "root": run, "corrected": ["text"] if corrected else []}
+    return example.copy(**said)
+
+
+def shown(predictor: Any) -> list[tuple[str, str]]:
+    """The questions and answers that an optimised Told shows."""
+    learnt = artefact_of(predictor).fill
+    assert learnt is not None
+    return [(each.known["Asked"]["text"], each.answer["text"]) for each in learnt.examples]
+
+
+def fills(count: int = 24) -> list[Any]:
+    return [each for each in right_examples(count) if each.next_node_type == "Coded"]
+
+
+def always(text: str) -> ToyBackend:
+    return ToyBackend(lambda prompt: {"text": text})
+
+
+def asked_about(prompt: Any) -> Any:
+    return json.loads(prompt.text.split("\n\n", 1)[1])
+
+
+def coding(right: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """A model that knows the code book where that is `right`; its instruction is the hint."""
+
+    def say(prompt: Any) -> Any:
+        if "code" not in prompt.schema["properties"]:
+            return dict.fromkeys(prompt.schema["properties"], f"Write the code {HINT}")
+        return {"code": CODES[asked_about(prompt)["Parcel"]["colour"]] if right(prompt) else "??"}
+
+    return say
+
+
+# Equal questions
+
+
+@pytest.mark.parametrize("teacher", ["wrong", "right"])
+async def test_what_a_person_put_right_is_taught_for_every_equal_question(teacher):
+    examples = [told("same", "wrong", f"run {n}") for n in range(11)]
+    examples.insert(7, told("same", "right", "fork", corrected=True))
+
+    found = await aoptimize_node(Told, examples, lm=always(teacher))
+
+    assert shown(found) == [("same", "right")]
+    assert (found.made.examples["fill"], found.made.questions["fill"]) == (12, 1)
+
+
+async def test_a_teachers_answer_that_is_good_enough_does_not_displace_a_persons():
+    examples = [told(f"nr {n}", "it is a red one", f"run {n}", corrected=n == 3) for n in range(12)]
+
+    found = await aoptimize_node(
+        Told,
+        examples,
+        lm=always("a red one"),
+        accept=0.5,
+        max_bootstrapped_demos=12,
+        max_labeled_demos=12,
+    )
+
+    answers = dict(shown(found))
+    assert answers.pop("nr 3") == "it is a red one"
+    assert set(answers.values()) == {"a red one"}
+    assert len(answers) == 11
+
+
+async def test_each_question_is_asked_and_shown_once_with_the_answer_given_most_often():
+    answers = ["no", "yes", "yes", "no", "yes"]
+    examples = [told(f"nr {n % 4}", answers[n // 4], f"run {n}") for n in range(20)]
+    lm = always("something else")
+
+    found = await aoptimize_node(Told, examples, lm=lm)
+
+    assert sorted(shown(found)) == [(f"nr {n}", "yes") for n in range(4)]
+    assert lm.calls == 4
+
+
+async def test_candidates_are_scored_on_other_runs_than_those_they_are_made_from():
+    examples: list[Any] = []
+    for run in range(6):
+        for place, colour in enumerate(COLOURS):
+            trace = [Parcel(colour=colour, weight=10 * run + place), Coded(code=CODES[colour])]
+            first = trace_to_examples(trace)[0]
+            examples.append(first.copy(run_id=f"run {run}", root=f"run {run}"))
+    student = ToyBackend(coding(lambda prompt: False))
+    teacher = ToyBackend(coding(lambda prompt: True))
+    teacher.model = "teacher"
+
+    await aoptimize_node(
+        Coded, examples, lm=student, teacher=teacher, optimizer="miprov2", **SMALL["miprov2"]
+    )
+
+    scored = {asked_about(each)["Parcel"]["weight"] // 10 for each in student.prompts}
+    made = {asked_about(each)["Parcel"]["weight"] // 10 for each in teacher.prompts if code(each)}
+    made |= {
+        asked_about_in(example.asked)["Parcel"]["weight"] // 10
+        for each in student.prompts
+        for example in each.examples
+    }
+    assert len(scored) == len(made) == 3
+    assert not scored & made
+
+
+def code(prompt: Any) -> bool:
+    return "code" in prompt.schema["properties"]
+
+
+def asked_about_in(text: str) -> Any:
+    return json.loads(text.split("\n\n", 1)[1])
+
+
+class Start(Node):
+    city: str
+
+    async def __call__(self) -> Visit | Stop: ...
+
+
+class Stop(Node):
+    why: str
+
+    async def __call__(self) -> Visit: ...
+
+
+class Visit(Node):
+    why: Annotated[str | None, Recall(Stop)] = None
+    what: str
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_field_whose_default_stands_is_asked_about_as_little_as_in_a_run():
+    graph = Graph(start=Start)
+    lm = ToyBackend(
+        lambda prompt: {"choice": "Visit"} if prompt.name == "Choice" else {"what": "the tower"},
+        one_call=False,
+    )
+    async with MemoryJournal() as journal:
+        for number in range(12):
+            await graph.arun(Start(city=str(number)), lm, journal=journal)
+        run = {each.text for each in lm.prompts if each.name == "Visit"}
+        examples = await examples_from(journal, graph)
+    lm.prompts.clear()
+
+    found = await aoptimize_node(Visit, examples, lm=lm)
+
+    asked = [each for each in lm.prompts if each.name == "Visit"]
+    assert asked
+    assert {each.text for each in asked} <= run
+    assert {example.asked for each in asked for example in each.examples} <= run
+    learnt = artefact_of(found).fill
+    assert learnt is not None
+    assert len(learnt.examples) == 8
+    assert all(each.known.keys() == {"Start"} for each in learnt.examples)
+
+
+# Metrics and scores
+
+
+async def test_a_metric_in_dspys_manner_has_a_trace_while_examples_are_bootstrapped_alone():
+    traced: dict[str, set[bool]] = {"bootstrap": set(), "miprov2": set(), "gepa": set()}
+
+    async def optimised(optimizer: str) -> None:
+        def metric(example: Any, prediction: Any, trace: Any = None) -> Any:
+            traced[optimizer].add(bool(trace))
+            return example.code == prediction.code
+
+        lm = ToyBackend(coding(lambda prompt: True))
+        await aoptimize_node(
+            Coded, fills(12), metric, lm=lm, optimizer=optimizer, **SMALL[optimizer]
+        )
+
+    for optimizer in OPTIMIZERS:
+        await optimised(optimizer)
+    assert traced == {"bootstrap": {True}, "miprov2": {True, False}, "gepa": {False}}
+
+
+@pytest.mark.parametrize("optimizer", ["miprov2", "gepa"])
+async def test_the_best_score_is_that_of_what_was_found_or_is_not_told(optimizer):
+    # Wrong about everything, until an instruction has the hint: then right about everything.
+    def lm() -> ToyBackend:
+        return ToyBackend(coding(lambda prompt: HINT in prompt.text))
+
+    async def found(budget: Budget | None) -> Any:
+        return await aoptimize_node(
+            Coded, fills(), lm=lm(), optimizer=optimizer, budget=budget, **SMALL[optimizer]
+        )
+
+    whole = await found(None)
+    assert whole.made.best == {"fill": 1.0}
+    stopped = 0
+    for spent in range(17, 35, 4):
+        cut = await found(Budget(calls=spent))
+        best = getattr(cut.made, "best", {})
+        hinted = HINT in cut.fill.signature.instructions
+        assert best in ({}, {"fill": 1.0 if hinted else 0.0})
+        stopped += hinted and not best
+    assert stopped
+
+
+async def test_with_nothing_to_reach_every_answer_of_the_teacher_is_an_example():
+    found = await aoptimize_node(
+        Coded, fills(), lm=ToyBackend(coding(lambda prompt: False)), accept=0, max_labeled_demos=0
+    )
+    assert [demo.code for demo in found.fill.demos] == ["??"] * 4
+
+
+# Questions that are not taken
+
+
+def too_long(prompt: Any) -> BaeLMError:
+    return BaeLMError(
+        f"the prompt has {len(prompt.examples)} examples too many", code="bae-lm-context-exceeded"
+    )
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+async def test_questions_that_are_too_long_score_nothing_and_do_not_end_it(optimizer):
+    say = coding(lambda prompt: HINT in prompt.text)
+    lm = ToyBackend(lambda prompt: too_long(prompt) if len(prompt.examples) > 2 else say(prompt))
+
+    found = await aoptimize_node(Coded, fills(), lm=lm, optimizer=optimizer, **SMALL[optimizer])
+
+    (*notes, _) = found.made.notes
+    assert len(found.fill.demos) <= 2  # what does not fit is not what was found
+    if optimizer == "bootstrap":
+        assert found.is_fresh
+        assert "would not take any of 16 questions, so it stays as it is" in notes[0]
+        assert "lower max_labeled_demos" in notes[0]
+    elif optimizer == "miprov2":
+        assert any("were not taken by the LM, of " in note for note in notes)
+    else:
+        assert HINT in found.fill.signature.instructions
+
+
+async def test_a_question_that_is_refused_is_counted_and_the_others_are_asked():
+    say = coding(lambda prompt: True)
+
+    def picky(prompt: Any) -> Any:
+        if asked_about(prompt)["Parcel"]["weight"] in (3, 5):
+            return BaeLMError("nothing about these", code="bae-lm-request-refused", status=400)
+        if asked_about(prompt)["Parcel"]["weight"] == 7:
+            return Answer("I had rather not", stop="refused")
+        return say(prompt)
+
+    found = await aoptimize_node(Coded, fills(12), lm=ToyBackend(picky), max_bootstrapped_demos=12)
+
+    assert found.made.notes[0] == (
+        "fill: 2 questions were not taken by the LM, of 12, and scored 0: nothing about these"
+    )
+    assert len(found.fill.demos) == 9
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "ends"),
+    [
+        (400, "Your credit balance is too low", True),
+        (400, "prompt is too long: 210000 tokens > 200000 maximum", False),
+        (400, "This model's maximum context length is 8192 tokens", False),
+        (413, "no", False),
+    ],
+)
+async def test_an_lm_that_refuses_everything_fails_unless_it_is_all_too_long(status, said, ends):
+    lm = ToyBackend(
+        lambda prompt: BaeLMError(said, code="bae-lm-request-refused", status=status, fix="pay")
+    )
+    if ends:
+        with pytest.raises(BaeLMError, match="credit balance"):
+            await aoptimize_node(Coded, fills(), lm=lm)
+        assert lm.calls == 5
+    else:
+        found = await aoptimize_node(Coded, fills(), lm=lm)
+        assert found.is_fresh
+        assert said in found.made.notes[0]
+
+
+async def test_a_teacher_that_will_not_take_the_question_for_an_instruction_leaves_it():
+    lm = ToyBackend(
+        lambda prompt: {"code": "??"} if code(prompt) else too_long(prompt),
+    )
+    found = await aoptimize_node(
+        Coded, fills(), lm=lm, optimizer="gepa", max_metric_calls=30, minimum=24
+    )
+    assert found.is_fresh
+    assert "could not be asked for an instruction" in found.made.notes[0]
+
+
+# Teachers
+
+
+async def test_a_teacher_whose_answers_are_of_no_use_is_asked_no_more_and_a_note_says_why():
+    examples = [told(f"nr {n}", f"a sunny day in {n}", f"run {n}") for n in range(40)]
+    lm = always("a day")
+
+    found = await aoptimize_node(Told, examples, lm=lm)
+
+    assert lm.calls == 3 * OPTIONS["bootstrap"]["max_bootstrapped_demos"] + 4
+    (note,) = found.made.notes
+    assert note.startswith("fill: no answer of the teacher, of 16, was good enough")
+    assert "it takes a score of 1, and the best had 0." in note
+    assert len(shown(found)) == 8
+
+    more = always("a day")
+    await aoptimize_node(Told, examples, lm=more, max_fruitless=3)
+    assert more.calls == 3
+
+
+async def test_a_bound_on_fruitless_answers_leaves_those_that_were_good():
+    examples = [told(f"nr {n}", "right", f"run {n}") for n in range(40)]
+    lm = ToyBackend(lambda prompt: {"text": "right" if lm.calls == 2 else "wrong"})
+
+    found = await aoptimize_node(Told, examples, lm=lm, max_fruitless=5)
+
+    assert lm.calls == 6
+    assert "5 of 6 answers of the teacher were not good enough" in found.made.notes[0]
+
+
+async def test_a_further_round_asks_the_teacher_with_its_examples_in_another_order():
+    lm = ToyBackend(coding(lambda prompt: False))
+
+    await aoptimize_node(Coded, fills(10), lm=lm, max_rounds=3, max_fruitless=100)
+
+    asked = [(each.text, tuple(example.asked for example in each.examples)) for each in lm.prompts]
+    assert len(asked) == 30
+    assert len(set(asked)) == 30
+    assert len({(text, frozenset(others)) for text, others in asked}) == 10
+
+
+async def test_a_teacher_that_is_shown_nothing_is_asked_once_however_many_rounds_there_are():
+    lm = ToyBackend(coding(lambda prompt: False))
+
+    await aoptimize_node(
+        Coded, fills(10), lm=lm, max_rounds=3, max_fruitless=100, max_labeled_demos=0
+    )
+    assert lm.calls == 10
+
+
+# What is given
+
+
+async def test_traces_and_results_are_learnt_from_as_they_are():
+    traces = right_traces(12)
+    lm = ToyBackend(coding(lambda prompt: True))
+
+    found = await aoptimize_node(Coded, traces, lm=lm)
+
+    assert found.made.examples["fill"] == 12
+    result = await Graph(start=Asked).arun(Asked(text="what"), always("that"), max_iters=4)
+    found = await aoptimize_node(Told, [result], lm=always("that"), minimum=1)
+    assert shown(found) == [("what", "that")]
+    found = await aoptimize_node(Told, result, lm=always("that"), minimum=1)
+    assert shown(found) == [("what", "that")]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["a"], "'a' in the place of an example: give what examples_from"),
+        ([Told(text="x")], "a node, Told, in the place of an example"),
+        ([{"text": "x"}], "no next_node_type"),
+        ("abc", "give a list of examples"),
+        (Told(text="x"), "give a list of examples"),
+        (3, "give a list of examples"),
+    ],
+)
+def test_a_trainset_that_is_none_is_told(given: Any, said: str):
+    with pytest.raises(TypeError, match=said):
+        optimize_node(Told, given, lm=always("x"))
+
+
+@pytest.mark.parametrize("given", [int, Told(text="x"), "Told"])
+def test_what_is_no_node_class_is_told(given: Any):
+    with pytest.raises(TypeError, match="give a node class"):
+        optimize_node(given, [], lm=always("x"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"minimum": 0}, "minimum=0"),
+        ({"minimum": "x"}, "minimum='x'"),
+        ({"concurrency": 1.5}, "concurrency=1.5"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": "a"}, "seed='a'"),
+        ({"seed": 2**32}, "seed=4294967296"),
+        ({"accept": "x"}, "accept='x'"),
+        ({"accept": True}, "accept=True"),
+        ({"max_fruitless": 0}, "max_fruitless=0: give 1 or more"),
+        ({"optimizer": "gepa", "validation": 1}, "validation=1: give a share"),
+        ({"optimizer": "gepa", "validation": 0}, "validation=0: give a share"),
+        ({"optimizer": "miprov2", "validation": "x"}, "validation='x'"),
+        ({"optimizer": "gepa", "candidate_selection_strategy": "x"}, "one of pareto, current_best"),
+    ],
+)
+def test_a_value_that_no_optimiser_can_take_is_told_before_anything_is_asked(given: Any, said: str):
+    lm = always("x")
+    with pytest.raises(ValueError, match=said):
+        optimize_node(Told, [told(f"nr {n}", "x", f"run {n}") for n in range(12)], lm=lm, **given)
+    assert lm.calls == 0

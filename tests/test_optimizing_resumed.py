@@ -1,0 +1,254 @@
+"""An optimisation that is killed and started again: it asks nothing twice, and ends as if nothing
+had happened. The killing is done to a real process, which asks a provider on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sqlite3
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dspy")
+pytest.importorskip("optuna")
+pytest.importorskip("anthropic")
+pytest.importorskip("h11")
+
+import wrong_by_design
+from bae import BaeError
+from bae.lm import Budget, SQLiteCache
+from bae.lm.backend import Prompt, Question
+from bae.optimizer import OPTIMIZERS, CallLog, aoptimize_node
+from bae.testing import ScriptedLM
+from wrong_by_design import RESUMED, Coded, answer, asks, found_by, right_examples, wrong_provider
+
+pytestmark = pytest.mark.once
+
+
+class Holding:
+    """Answers as the model does, but for each optimiser only so many requests: later ones wait for
+    good. Notes what was answered."""
+
+    def __init__(self, most: dict[str, int]) -> None:
+        self.left = dict(most)
+        self.held: Counter[str] = Counter()
+        self.answered: Counter[str] = Counter()
+        self.changed = asyncio.Event()
+
+    async def __call__(self, received: Any) -> Any:
+        optimizer = received.model.partition("-")[2]
+        if self.left[optimizer] <= 0:
+            self.held[optimizer] += 1
+            self.changed.set()
+            await asyncio.Event().wait()
+        self.left[optimizer] -= 1
+        self.answered[json.dumps(received.body, sort_keys=True)] += 1
+        return answer(received)
+
+    async def until_held(self, expected: dict[str, int]) -> None:
+        async with asyncio.timeout(60):
+            while any(self.held[name] < count for name, count in expected.items()):
+                await self.changed.wait()
+                self.changed.clear()
+
+
+async def test_killed_with_no_warning_and_resumed_each_optimiser_spends_no_call_twice(tmp_path):
+    # Each is stopped in the middle of something else: an optimiser that asks one at a time waits
+    # for one answer, and the others, which are trying a candidate, for as many as they ask at once.
+    at_work = {"bootstrap": 1, "miprov2": 4, "gepa": 4}
+    async with wrong_provider() as provider:
+        first = Holding({"bootstrap": 2, "miprov2": 10, "gepa": 3})
+        provider.always(first)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, wrong_by_design.__file__, provider.url, str(tmp_path)),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        try:
+            await first.until_held(at_work)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+        spent = sum(first.answered.values())
+        assert spent == 15
+
+        unbounded = dict.fromkeys(OPTIMIZERS, 10**6)
+        second = Holding(unbounded)
+        provider.always(second)
+        resumed = {
+            name: await found_by(name, provider.url, tmp_path / f"{name}.sqlite")
+            for name in OPTIMIZERS
+        }
+        whole = Holding(unbounded)
+        provider.always(whole)
+        alone = {
+            name: await found_by(name, provider.url, tmp_path / f"{name}-alone.sqlite")
+            for name in OPTIMIZERS
+        }
+
+    assert resumed == alone
+    assert first.answered + second.answered == whole.answered
+    for name in OPTIMIZERS:
+        assert len(kept(tmp_path / f"{name}.sqlite")) == len(
+            kept(tmp_path / f"{name}-alone.sqlite")
+        )
+
+
+def kept(file: Path) -> list[Any]:
+    with sqlite3.connect(file) as database:
+        rows = database.execute("SELECT key, text FROM answers ORDER BY key").fetchall()
+    database.close()
+    return rows
+
+
+@pytest.fixture
+async def provider():
+    async with wrong_provider() as made:
+        yield made
+
+
+@pytest.fixture
+async def student(provider):
+    async with asks(provider) as made:
+        yield made
+
+
+def fills(count: int = 12) -> list[Any]:
+    return [each for each in right_examples(count) if each.next_node_type == "Coded"]
+
+
+async def test_a_budget_is_charged_what_earlier_lives_have_spent(provider, student, tmp_path):
+    file = tmp_path / "calls.sqlite"
+    given: dict[str, Any] = {"lm": student, "optimizer": "gepa", "calls": file, **RESUMED["gepa"]}
+    first = Budget(calls=10)
+    cut_short = await aoptimize_node(Coded, fills(), budget=first, **given)
+    assert first.usage.calls == provider.received == 10
+    assert "budget ran out" in cut_short.made.notes[0]
+
+    same = Budget(calls=10)
+    again = await aoptimize_node(Coded, fills(), budget=same, **given)
+    assert same.usage.calls == 10
+    assert same.usage.tokens == first.usage.tokens
+    assert same.elapsed > 0
+    assert provider.received == 10
+    assert again.made.notes == cut_short.made.notes
+
+    more = Budget(calls=500)
+    whole = await aoptimize_node(Coded, fills(), budget=more, **given)
+    assert more.usage.calls == provider.received > 10
+    assert whole.made.best == {"fill": 1.0}
+
+
+async def test_what_was_answered_before_a_cancellation_is_not_asked_again(
+    provider, student, tmp_path
+):
+    given: dict[str, Any] = {"lm": student, "optimizer": "gepa", **RESUMED["gepa"]}
+    holding = Holding({"": 2})
+    provider.always(holding)
+    task = asyncio.create_task(
+        aoptimize_node(Coded, fills(), calls=tmp_path / "calls.sqlite", **given)
+    )
+    await holding.until_held({"": 4})
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(kept(tmp_path / "calls.sqlite")) == 2
+
+    provider.always(answer)
+    log = CallLog(tmp_path / "calls.sqlite")
+    before = provider.received
+    await aoptimize_node(Coded, fills(), calls=log, **given)
+    await log.aclose()
+    assert log.statistics().calls == provider.received - before
+    assert len(kept(tmp_path / "calls.sqlite")) == 2 + log.statistics().calls
+
+
+async def test_one_file_serves_optimisations_with_other_arguments(provider, student, tmp_path):
+    async with CallLogs(tmp_path / "calls.sqlite") as log:
+        await aoptimize_node(Coded, fills(), lm=student, calls=log, max_bootstrapped_demos=1)
+        asked = provider.received
+        await aoptimize_node(Coded, fills(), lm=student, calls=log, max_bootstrapped_demos=1)
+        assert provider.received == asked
+        async with asks(provider, "another") as other:
+            await aoptimize_node(Coded, fills(), lm=other, calls=log, max_bootstrapped_demos=1)
+        assert provider.received == 2 * asked
+
+
+class CallLogs:
+    """A log that is closed at the end of a block."""
+
+    def __init__(self, path: Path) -> None:
+        self.log = CallLog(path)
+
+    async def __aenter__(self) -> CallLog:
+        return self.log
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.log.aclose()
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 99, None, b"cache"])
+async def test_a_file_that_is_no_log_of_calls_is_refused_before_anything_is_asked(
+    content, provider, student, tmp_path
+):
+    file = tmp_path / "calls.sqlite"
+    if content is None:
+        file.mkdir()
+    elif content == b"cache":
+        cache = SQLiteCache(file)
+        await cache.put("a key", json.dumps({"version": 1, "text": "{}", "models": []}))
+        await cache.aclose()
+    else:
+        file.write_bytes(content)
+
+    with pytest.raises(BaeError) as caught:
+        await aoptimize_node(Coded, fills(), lm=student, calls=file)
+    assert caught.value.code == "bae-calls-unusable"
+    assert str(file) in caught.value.message
+    assert provider.received == 0
+
+
+def question(text: str = "What?") -> Prompt:
+    return Prompt("", text, {"type": "object"}, "Coded", Question())
+
+
+async def test_equal_questions_under_way_are_asked_once_and_rollouts_by_themselves(
+    provider, student
+):
+    provider.always({"code": "K1"})
+    log = CallLog()
+    first, other = log.around(student, rollout=1), log.around(student, rollout=2)
+
+    answers = await asyncio.gather(*(first.answer(question()) for _ in range(3)))
+    await other.answer(question())
+    await first.answer(question())
+
+    assert {each.text for each in answers} == {'{"code": "K1"}'}
+    assert provider.received == 2
+    assert log.statistics() == type(log.statistics())(calls=2, from_log=1, joined=2)
+
+
+async def test_an_invalid_answer_is_kept_as_it_was_given_and_paid_for(provider, student, tmp_path):
+    provider.always("nonsense")
+    async with CallLogs(tmp_path / "calls.sqlite") as log:
+        asked = log.around(student)
+        await asked.answer(question())
+        await asked.reject(question())
+        assert (await asked.answer(question())).text == "nonsense"
+    assert provider.received == 1
+
+
+async def test_an_lm_that_says_nothing_of_itself_is_warned_of_once(tmp_path, caplog):
+    scripted = ScriptedLM()
+    with caplog.at_level(logging.WARNING, "bae.optimizer"):
+        async with CallLogs(tmp_path / "calls.sqlite") as log:
+            log.around(scripted)
+            log.around(scripted, rollout=1)
+    (message,) = caplog.messages
+    assert "ScriptedLM says nothing of its settings" in message

@@ -1,0 +1,430 @@
+"""Datasets of pydantic-evals as cases of bae: from code and from files, with their evaluators run
+on what a real run came to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel
+
+from bae import BaeError, Dep, Graph, Node
+from bae.evals import Case, cases_of, evaluate, load_cases
+from bae.evals.datasets import load_dataset, metric_of
+from bae.testing import ScriptedLM
+
+pydantic_evals = pytest.importorskip("pydantic_evals")
+
+from pydantic_evals import Case as Row  # noqa: E402
+from pydantic_evals import Dataset  # noqa: E402
+from pydantic_evals.evaluators import (  # noqa: E402
+    ConfusionMatrixEvaluator,
+    Contains,
+    EqualsExpected,
+    EvaluationReason,
+    Evaluator,
+    EvaluatorContext,
+    HasMatchingSpan,
+    IsInstance,
+    MaxDuration,
+    MaxModelRequests,
+)
+
+pytestmark = pytest.mark.once
+
+
+async def get_season() -> str:
+    return "winter"
+
+
+class Waking(Node):
+    message: str
+
+    async def __call__(self) -> Mood: ...
+
+
+class Mood(Node):
+    season: Annotated[str, Dep(get_season)]
+    word: str
+    strength: int = 1
+
+    async def __call__(self) -> None: ...
+
+
+class Asked(Node):
+    question: str
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Said(BaseModel):
+    message: str
+
+
+class Expected(BaseModel):
+    word: str
+
+
+moods = Graph(start=Waking, end=Mood)
+replies = Graph(start=Asked, end=Reply)
+
+
+def lm(word: str = "calm", strength: int = 1) -> ScriptedLM:
+    return ScriptedLM(
+        {
+            Mood: lambda asked: {"word": word, "strength": strength},
+            Reply: lambda asked: {"text": word},
+        }
+    )
+
+
+def dataset(*rows: Row[Any, Any, Any], evaluators: Any = ()) -> Dataset[Any, Any, Any]:
+    return Dataset[Any, Any, Any](name="rows", cases=rows, evaluators=evaluators)
+
+
+async def scored(
+    graph: Graph[Any, Any], cases: list[Case], word: str = "calm", strength: int = 1
+) -> list[tuple[float | None, str]]:
+    found = await evaluate(graph, cases, {"it": lm(word, strength)})
+    return [(each.score, each.why) for each in found.contenders[0].cases]
+
+
+@pytest.mark.parametrize(
+    "inputs", [{"message": "hi"}, Waking(message="hi"), Said(message="hi"), "hi"]
+)
+@pytest.mark.parametrize(
+    "expected",
+    [{"word": "calm"}, Mood(season="summer", word="calm", strength=1), Expected(word="calm")],
+)
+async def test_inputs_and_outputs_are_taken_in_every_form(inputs: Any, expected: Any) -> None:
+    [case] = cases_of(dataset(Row(inputs=inputs, expected_output=expected)), moods)
+    assert case.name == "case 1"
+    assert case.metric is None
+    assert await scored(moods, [case]) == [(1.0, "")]
+    [(score, why)] = await scored(moods, [case], "gloomy")
+    assert score is not None
+    assert score < 1
+    assert "word" in why
+
+
+async def test_a_plain_value_is_that_of_the_only_field_of_the_end() -> None:
+    [case] = cases_of(dataset(Row(inputs="who?", expected_output="me")), replies)
+    assert case == Case({"question": "who?"}, "case 1", {"text": "me"})
+    assert await scored(replies, [case], "me") == [(1.0, "")]
+
+
+def test_names_and_metadata_are_kept() -> None:
+    rows = [
+        Row(name="one", inputs="a", metadata={"level": 1}),
+        Row(inputs="b", metadata="hard"),
+        Row(inputs="c"),
+    ]
+    cases = cases_of(dataset(*rows), replies)
+    assert [case.name for case in cases] == ["one", "case 2", "case 3"]
+    assert [case.metadata for case in cases] == [{"level": 1}, {"metadata": "hard"}, {}]
+
+
+def test_everything_that_does_not_fit_is_said_at_once_with_its_case() -> None:
+    rows = [
+        Row(name="no input", inputs={"massage": "hi"}),
+        Row(name="bare", inputs="hi", expected_output="calm"),
+        Row(name="field", inputs="hi", expected_output={"mood": "calm"}),
+        Row(name="type", inputs="hi", expected_output=Reply(text="no")),
+        Row(name="fine", inputs="hi"),
+        Row(name="case 7", inputs="hi"),
+        Row(inputs="hi"),
+    ]
+    with pytest.raises(BaeError) as raised:
+        cases_of(dataset(*rows), moods)
+    said = str(raised.value)
+    assert raised.value.code == "bae-cases-invalid"
+    assert "no input: input.massage" in said
+    assert "bare: expected_output: give an object of the fields of Mood" in said
+    assert "field: expected.mood" in said
+    assert "type: expected_type" in said
+    assert "fine" not in said
+    assert "case 7: two cases are called so" in said
+
+
+def test_a_misspelt_field_is_no_value_of_the_only_field() -> None:
+    with pytest.raises(
+        BaeError, match=r"expected\.txt: Reply has no such field, did you mean text"
+    ):
+        cases_of(dataset(Row(inputs="hi", expected_output={"txt": "me"})), replies)
+
+
+def test_a_dataset_without_cases_is_refused() -> None:
+    with pytest.raises(BaeError, match="no cases"):
+        cases_of(dataset(), moods)
+
+
+# --- evaluators -------------------------------------------------------------------------------
+
+
+@dataclass
+class Strong(Evaluator[Any, Any, Any]):
+    most: int = 4
+
+    async def evaluate(self, ctx: EvaluatorContext[Any, Any, Any]) -> Any:
+        return EvaluationReason(ctx.output.strength / self.most, "not at its strongest")
+
+
+@dataclass
+class Watching(Evaluator[Any, Any, Any]):
+    seen: list[EvaluatorContext[Any, Any, Any]]
+
+    def evaluate(self, ctx: EvaluatorContext[Any, Any, Any]) -> Any:
+        self.seen.append(ctx)
+        return {"label": "a label", "told": True}
+
+
+async def test_evaluators_of_case_and_dataset_are_the_metric_and_count_alike() -> None:
+    rows = [
+        Row(inputs="a", expected_output={"word": "calm"}, evaluators=(Strong(),)),
+        Row(inputs="b", expected_output={"word": "gloomy"}),
+    ]
+    cases = cases_of(dataset(*rows, evaluators=[EqualsExpected()]), moods)
+    found = await scored(moods, cases, strength=3)
+    assert found[0] == ((1 + 0.75) / 2, "Strong: not at its strongest")
+    assert found[1] == (0.0, "EqualsExpected: 0")
+
+
+async def test_a_metric_that_is_given_comes_before_evaluators() -> None:
+    cases = cases_of(dataset(Row(inputs="a"), evaluators=[Strong()]), moods)
+    found = await evaluate(moods, cases, {"it": lm()}, metric=lambda case, result: 0.5)
+    assert found.contenders[0].cases[0].score == 0.5
+
+
+async def test_an_evaluator_is_given_the_real_output_and_what_the_run_used() -> None:
+    seen: list[EvaluatorContext[Any, Any, Any]] = []
+    row = Row(name="n", inputs="hi", expected_output={"word": "calm"}, metadata={"level": 1})
+    cases = cases_of(dataset(row, evaluators=[Watching(seen)]), moods)
+    assert await scored(moods, cases) == [(1.0, "")]  # the label is no score
+    [ctx] = seen
+    assert (ctx.name, ctx.inputs, ctx.metadata) == ("n", "hi", {"level": 1})
+    assert ctx.output == ctx.expected_output == Mood(season="winter", word="calm", strength=1)
+    assert 0 < ctx.duration < 60
+    assert ctx.metrics["requests"] == 1
+    assert str(ctx.attributes["run_id"]).startswith("eval-")
+    assert ctx.attributes["trace"] == ["Waking", "Mood"]
+
+
+async def test_where_plain_values_are_expected_evaluators_are_given_plain_values() -> None:
+    rows = [
+        Row(inputs="a", expected_output="calm", evaluators=(EqualsExpected(),)),
+        Row(inputs="b", evaluators=(Contains(value="alm"), IsInstance(type_name="str"))),
+    ]
+    cases = cases_of(dataset(*rows), replies)
+    assert [score for score, _ in await scored(replies, cases)] == [1.0, 1.0]
+
+
+async def test_an_evaluator_that_raises_ends_the_evaluation_by_its_name() -> None:
+    @dataclass
+    class Broken(Evaluator[Any, Any, Any]):
+        def evaluate(self, ctx: EvaluatorContext[Any, Any, Any]) -> bool:
+            raise ZeroDivisionError
+
+    cases = cases_of(dataset(Row(name="n", inputs="a"), evaluators=[Broken()]), moods)
+    with pytest.raises(BaeError, match="the case 'n': the evaluator Broken raised Zero") as raised:
+        await scored(moods, cases)
+    assert raised.value.code == "bae-metric-failed"
+
+
+async def test_evaluators_of_spans_and_of_reports_are_refused_by_name_before_anything_runs() -> (
+    None
+):
+    requests = MaxModelRequests(max_requests=1)
+    row = Row(name="n", inputs="a", evaluators=(requests,))
+    whole = Dataset[Any, Any, Any](
+        name="rows",
+        cases=[row],
+        evaluators=[HasMatchingSpan(query={"name_equals": "x"})],
+        report_evaluators=[ConfusionMatrixEvaluator(predicted_from="output")],
+    )
+
+    with pytest.raises(BaeError) as raised:
+        cases_of(whole, moods)
+
+    assert raised.value.code == "bae-cases-invalid"
+    for said in ("HasMatchingSpan: it looks at spans", "n: MaxModelRequests", "ConfusionMatrixE"):
+        assert said in raised.value.message
+    # Whoever scores by a metric of their own needs none of them.
+    found = await evaluate(
+        moods, cases_of(whole, moods, own_metric=True), {"it": lm()}, metric=lambda *_: 0.5
+    )
+    assert found.contenders[0].cases[0].score == 0.5
+
+
+async def test_an_evaluator_of_ones_own_that_wants_spans_is_told_that_there_are_none() -> None:
+    @dataclass
+    class Spans(Evaluator[Any, Any, Any]):
+        def evaluate(self, ctx: EvaluatorContext[Any, Any, Any]) -> bool:
+            return ctx.span_tree.any({"name_equals": "x"})
+
+    cases = cases_of(dataset(Row(inputs="a"), evaluators=[Spans()]), moods)
+    with pytest.raises(BaeError, match="bae records no spans"):
+        await scored(moods, cases)
+
+
+async def test_an_evaluator_that_has_nothing_to_say_of_a_case_is_no_failure() -> None:
+    rows = [
+        Row(name="nothing", inputs="a"),
+        Row(name="wrong", inputs="b", expected_output={"word": "gloomy"}),
+        Row(name="others", inputs="c", evaluators=(Strong(),)),
+    ]
+    cases = cases_of(dataset(*rows, evaluators=[EqualsExpected()]), moods)
+
+    found = await evaluate(moods, cases, {"it": lm(strength=3)})
+
+    assert [each.score for each in found.contenders[0].cases] == [1.0, 0.0, 0.75]
+    assert (found.complete, found.metric_errors) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("expected", "said"),
+    [
+        ({"strength": "much"}, "n: expected.strength: Input should be a valid integer"),
+        ({"wrd": "calm"}, "n: expected.wrd: Mood has no such field, did you mean word?"),
+    ],
+)
+def test_expected_outputs_that_no_run_can_come_to_are_refused_with_evaluators_too(
+    expected: Any, said: str
+) -> None:
+    row = Row(name="n", inputs="a", expected_output=expected)
+    with pytest.raises(BaeError) as raised:
+        cases_of(dataset(row, evaluators=[EqualsExpected()]), moods)
+    assert raised.value.code == "bae-cases-invalid"
+    assert said in raised.value.message
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+async def test_with_a_metric_of_ones_own_no_evaluator_of_a_file_need_be_there(
+    tmp_path: Path, suffix: str
+) -> None:
+    rows = dataset(Row(name="n", inputs="hi", evaluators=(Strong(),)), evaluators=[Strong()])
+    file = tmp_path / f"rows.{suffix}"
+    rows.to_file(file, custom_evaluator_types=[Strong])
+
+    with pytest.raises(BaeError, match="own_metric=True"):
+        load_cases(file, moods)
+    [case] = load_cases(file, moods, own_metric=True)
+
+    assert (case.name, case.metric) == ("n", None)
+
+
+async def test_scores_outside_0_to_1_and_labels_alone_are_refused() -> None:
+    @dataclass
+    class Labels(Evaluator[Any, Any, Any]):
+        def evaluate(self, ctx: EvaluatorContext[Any, Any, Any]) -> str:
+            return "fine"
+
+    for evaluator in (Strong(most=1), Labels()):
+        cases = cases_of(dataset(Row(inputs="a"), evaluators=[evaluator]), moods)
+        with pytest.raises(BaeError) as raised:
+            await scored(moods, cases, strength=3)
+        assert raised.value.code == "bae-metric-score"
+
+
+async def test_evaluators_can_be_had_as_one_metric_for_cases_of_the_same_names() -> None:
+    rows = dataset(Row(name="n", inputs="a"), evaluators=[MaxDuration(seconds=60)])
+    metric = metric_of(rows, moods)
+    assert metric is not None
+    found = await evaluate(moods, [Case({"message": "x"}, "n")], {"it": lm()}, metric=metric)
+    assert found.contenders[0].cases[0].score == 1
+    with pytest.raises(BaeError, match="no evaluator for the case 'other'"):
+        await evaluate(moods, [Case({"message": "x"}, "other")], {"it": lm()}, metric=metric)
+    assert metric_of(dataset(Row(inputs="a")), moods) is None
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+async def test_a_file_that_the_package_writes_is_read_with_its_evaluators(
+    tmp_path: Path, suffix: str
+) -> None:
+    rows = dataset(
+        Row(name="one", inputs={"message": "hi"}, expected_output={"word": "calm"}),
+        Row(name="two", inputs="hi", expected_output={"word": "glad"}, evaluators=(Strong(),)),
+        evaluators=[EqualsExpected()],
+    )
+    file = tmp_path / f"rows.{suffix}"
+    rows.to_file(file, custom_evaluator_types=[Strong])
+    cases = load_dataset(file, moods, evaluators=[Strong])
+    assert [case.name for case in cases] == ["one", "two"]
+    found = await scored(moods, cases, strength=2)
+    assert [score for score, _ in found] == [1.0, 0.25]
+
+
+async def test_load_cases_takes_such_files_by_their_names(tmp_path: Path) -> None:
+    file = tmp_path / "rows.yaml"
+    file.write_text(
+        textwrap.dedent("""
+            cases:
+              - name: one
+                inputs: hi
+                expected_output: {word: calm}
+            evaluators:
+              - IsInstance: Mood
+        """)
+    )
+    assert await scored(moods, load_cases(file, moods)) == [(1.0, "")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("rows.yaml", "cases: [", "no dataset of pydantic-evals"),
+        ("rows.yaml", "", "no dataset of pydantic-evals"),
+        ("rows.json", '{"cases": [{"input": 1}]}', "no dataset of pydantic-evals"),
+        ("rows.json", "\xff", "no dataset of pydantic-evals"),
+        ("rows.yaml", "cases: [{inputs: a, evaluators: [Unknown]}]", "'Unknown'"),
+        ("rows.yaml", "cases: [{inputs: a, expected_output: {mood: x}}]", "rows.yaml has cases"),
+        ("gone.yaml", None, "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_such_dataset_is_refused_by_name(
+    tmp_path: Path, name: str, text: str | None, said: str
+) -> None:
+    file = tmp_path / name
+    if text is not None:
+        file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(BaeError) as raised:
+        load_cases(file, moods)
+    assert raised.value.code == "bae-cases-invalid"
+    assert name in str(raised.value)
+    assert said in str(raised.value)
+    assert raised.value.fix
+
+
+def test_without_the_package_the_error_says_how_to_get_it(tmp_path: Path) -> None:
+    (tmp_path / "rows.yaml").write_text("cases: []")
+    code = f"""
+import sys
+sys.modules["pydantic_evals"] = None
+from bae import BaeError, Graph, Node
+from bae.evals import load_cases
+
+class End(Node):
+    x: int
+    async def __call__(self) -> None: ...
+
+try:
+    load_cases({str(tmp_path / "rows.yaml")!r}, Graph(start=End))
+except BaeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'bae-graphs[evals]'" in done.stdout
+    assert "reading rows.yaml needs the package pydantic_evals" in done.stdout

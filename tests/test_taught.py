@@ -1,0 +1,592 @@
+"""Lessons in prompts: what `Taught` has a model see, on the wire of every backend too, and what it
+leaves as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bae import BaeLMError, BudgetError, FillError, Graph, Node, Usage
+from bae.journal import AnswerJudged, MemoryJournal
+from bae.lm import (
+    Answer,
+    Attempt,
+    Backend,
+    Budget,
+    Budgeted,
+    Cached,
+    Lesson,
+    LessonExample,
+    Lessons,
+    MemoryCache,
+    Prompt,
+    Question,
+    Retry,
+    Shown,
+    Taught,
+    Turn,
+    metered,
+)
+from bae.lm.policies.cache import cache_key
+from bae.lm.policies.estimate import estimated_tokens
+from bae.lm.prompts import fill_prompt
+from bae.testing import Provider, Received, ScriptedLM
+from bounded import BOUND
+from claude_programs import real_claude
+from http_backends import BACKENDS, SHIRT, AskBack, Outfit, Weather
+from local_parts import need_the_model
+
+GREY = Weather(sky="grey", degrees=12)
+COLD = {"Weather": {"sky": "clear", "degrees": -4.0}}
+WET = {"Weather": {"sky": "raining", "degrees": 9.0}}
+DRESS = Lesson(
+    "Dress for the weather.\n\nSay it in English.",
+    (
+        LessonExample(COLD, {"top": "a parka", "layers": 4}),
+        LessonExample(WET, {"top": "an oilskin", "layers": 2}),
+    ),
+)
+DECIDE = Lesson(
+    "Say whether it is clear what to wear.",
+    (LessonExample(COLD, {"choice": "Outfit"}), LessonExample(WET, {"choice": "AskBack"})),
+)
+FILL = {Outfit: Lessons(fill=DRESS)}
+BOTH = {Outfit: Lessons(fill=DRESS), Weather: Lessons(choice=DECIDE)}
+ASKED = '{"Weather":{"sky":"grey","degrees":12.0}}'
+FILL_SAID = [
+    f"{DRESS.instruction}\n\n" + '{"Weather":{"sky":"clear","degrees":-4.0}}',
+    '{"top": "a parka", "layers": 4}',
+    f"{DRESS.instruction}\n\n" + '{"Weather":{"sky":"raining","degrees":9.0}}',
+    '{"top": "an oilskin", "layers": 2}',
+    f"{DRESS.instruction}\n\n{ASKED}",
+]
+CHOICE_SAID = [
+    f"{DECIDE.instruction}\n\n" + '{"Weather":{"sky":"clear","degrees":-4.0}}',
+    '{"choice": "Outfit"}',
+    f"{DECIDE.instruction}\n\n" + '{"Weather":{"sky":"raining","degrees":9.0}}',
+    '{"choice": "AskBack"}',
+    f"{DECIDE.instruction}\n\n{ASKED}",
+]
+graph = Graph(start=Weather)
+
+
+class Model(Backend):
+    """Answers from a list, or always the same, and keeps the prompts."""
+
+    model = "stand-in"
+
+    def __init__(self, *answers: Any, always: Any = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.first_wait = 0.0
+        self.prompts: list[Prompt] = []
+        self._answers = list(answers)
+        self._always = always
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.prompts.append(prompt)
+        answer = self._answers.pop(0) if self._answers else self._always
+        if isinstance(answer, Exception):
+            raise answer
+        return Answer(json.dumps(answer), Usage(calls=1))
+
+    def least_cost(self, usage: Usage) -> float | None:
+        return 0.0
+
+    @property
+    def said(self) -> list[list[str]]:
+        return [[each["content"] for each in prompt.messages()] for prompt in self.prompts]
+
+
+def plain_fill() -> Prompt:
+    return fill_prompt(Outfit, ("top", "layers"), {}, "Outfit", GREY)
+
+
+# --- a prompt with examples -------------------------------------------------------------------
+
+
+def test_a_prompt_has_its_examples_before_the_question_and_the_turns_after_it():
+    prompt = Prompt(
+        "s", "q", {}, "n", Question(), (Turn("", "no"),), (Shown("a", "1"), Shown("b", "2"))
+    )
+    assert [(each["role"], each["content"]) for each in prompt.messages()] == [
+        ("user", "a"),
+        ("assistant", "1"),
+        ("user", "b"),
+        ("assistant", "2"),
+        ("user", "q"),
+        ("assistant", "(no answer)"),
+        ("user", "no"),
+    ]
+    assert prompt.flat() == (
+        "For example, when asked:\na\n\nthe answer is:\n1\n\n"
+        "For example, when asked:\nb\n\nthe answer is:\n2\n\n"
+        "Now you are asked:\nq\n\nYour answer was:\n(no answer)\n\nno"
+    )
+
+
+def test_examples_make_another_prompt_and_another_key_and_none_the_same():
+    model = Model()
+    one = Prompt("s", "q", {}, "n", Question())
+    other = Prompt("s", "q", {}, "n", Question(), examples=(Shown("a", "1"),))
+    third = Prompt("s", "q", {}, "n", Question(), examples=(Shown("a", "2"),))
+    assert one != other != third
+    assert len({cache_key(model, each) for each in (one, other, third)}) == 3
+    # As it was before there were examples: what is kept in files is found still.
+    assert (
+        cache_key(model, one) == "3186d35a8c210c435eca14979da94c7fdbd81afdf1e3652a81ef85ef2f772234"
+    )
+
+
+def test_the_tokens_of_examples_are_estimated_too():
+    bare = plain_fill()
+    shown = Prompt(
+        bare.system,
+        bare.text,
+        bare.schema,
+        bare.name,
+        bare.question,
+        examples=(Shown("a" * 400, "b" * 40),),
+    )
+    assert estimated_tokens(shown) == estimated_tokens(bare) + 110
+
+
+# --- what is asked ----------------------------------------------------------------------------
+
+
+async def test_a_fill_is_asked_with_the_instruction_and_the_examples_of_its_lesson():
+    model = Model(SHIRT)
+    lm = Taught(model, FILL)
+    assert await lm.fill(Outfit, {}, "Outfit", GREY) == Outfit(top="a blue shirt", layers=2)
+    assert model.said == [FILL_SAID]
+    assert model.prompts[0].schema == plain_fill().schema
+
+
+async def test_a_lesson_without_an_instruction_keeps_that_of_the_prompt():
+    model = Model({"choice": "AskBack"}, {"question": "where to?"}, SHIRT)
+    lessons = {
+        Outfit: Lessons(fill=Lesson("  ", DRESS.examples)),
+        Weather: Lessons(choice=Lesson(examples=DECIDE.examples)),
+    }
+    lm = Taught(model, lessons)
+    await lm.decide(GREY)
+    await lm.fill(Outfit, {}, "Outfit", GREY)
+    choice, _, fill = model.said
+    assert len(choice) == len(fill) == 5
+    assert {text.partition("\n\n")[0] for text in choice[::2]} == {"Choose what comes next."}
+    assert {text.partition("\n\n")[0] for text in fill[::2]} == {"Outfit"}
+
+
+@given(sky=st.text(), degrees=st.floats(allow_nan=False, allow_infinity=False), other=st.booleans())
+@settings(derandomize=True, max_examples=60)
+def test_an_example_reads_to_the_letter_as_the_question_it_is_made_of(
+    sky: str, degrees: float, other: bool
+):
+    node = Weather.model_construct(sky=sky, degrees=degrees)
+    known = {"Weather": {"sky": sky, "degrees": degrees}}
+    model = Model(SHIRT, {"choice": "AskBack"}, {"question": "?"})
+    lm = Taught(
+        model,
+        {
+            Outfit: Lessons(fill=Lesson(examples=(LessonExample(known, SHIRT),))),
+            Weather: Lessons(
+                choice=Lesson(examples=(LessonExample(known, {"choice": "AskBack"}),))
+            ),
+        },
+    )
+
+    async def ask() -> None:
+        await lm.decide(node) if other else await lm.fill(Outfit, {}, "Outfit", node)
+
+    if other:
+        model._answers.pop(0)
+    asyncio.run(ask())
+    example, _, question = model.said[0]
+    assert example == question
+
+
+async def test_a_wrong_answer_is_asked_for_again_with_the_examples_still_there():
+    model = Model({"top": "a coat", "layers": 9}, {"layers": 3})
+    lm = Taught(model, FILL)
+    assert (await lm.fill(Outfit, {}, "Outfit", GREY)).layers == 3
+    again = model.said[1]
+    assert again[:5] == FILL_SAID
+    assert again[5] == '{"top": "a coat", "layers": 9}'
+    assert list(model.prompts[1].schema["properties"]) == ["layers"]
+
+
+async def test_a_taught_choice_is_asked_by_itself_and_so_is_the_fill_after_it():
+    model = Model({"choice": "Outfit"}, SHIRT)
+    lm = Taught(model, {Weather: Lessons(choice=DECIDE)})
+    result = await graph.arun(GREY, lm)
+    assert result.result == Outfit(top="a blue shirt", layers=2)
+    assert model.said == [CHOICE_SAID, [f"Outfit\n\n{ASKED}"]]
+    assert set(model.prompts[0].schema["properties"]) == {"choice"}
+
+
+async def test_what_has_no_lesson_is_still_chosen_and_filled_in_one_call():
+    model = Model({"answer": {"choice": "AskBack", "fields": {"question": "where to?"}}})
+    result = await graph.arun(GREY, Taught(model, FILL))
+    assert result.result == AskBack(question="where to?")
+    assert [prompt.question.fillable for prompt in model.prompts] == [(AskBack,)]
+    model = Model({"answer": {"choice": "Outfit"}}, SHIRT)
+    await graph.arun(GREY, Taught(model, FILL))
+    assert model.said[1] == FILL_SAID
+
+
+@pytest.mark.parametrize("around", [Retry, Cached, lambda lm: Budgeted(lm, Budget(calls=9))])
+async def test_a_policy_around_it_does_not_bring_one_call_back(around: Any):
+    model = Model({"choice": "Outfit"}, SHIRT)
+    await graph.arun(GREY, around(Taught(model, BOTH)))
+    assert model.said == [CHOICE_SAID, FILL_SAID]
+
+
+async def test_examples_that_choose_what_is_not_offered_are_not_shown():
+    model = Model({"choice": "Outfit"})
+    lm = Taught(model, {Weather: Lessons(choice=DECIDE)})
+    await lm.route(GREY, (Outfit, type(None)))
+    assert [len(said) for said in model.said] == [3]
+
+
+async def test_what_a_body_asks_in_its_own_words_is_asked_in_them():
+    model = Model(SHIRT, {"choice": "Outfit"})
+    lm = Taught(model, BOTH)
+    await lm.fill(Outfit, {}, "Something for a wedding", GREY)
+    await lm.choose_type((Outfit, AskBack), {"sky": "grey"})
+    assert [len(said) for said in model.said] == [1, 1]
+    assert lm.get_stats() == {"optimized": 0, "naive": 2}
+
+
+async def test_a_lesson_for_a_class_that_is_not_in_the_graph_and_an_empty_one_change_nothing():
+    class Elsewhere(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    answer = {"answer": {"choice": "Outfit", "fields": SHIRT}}
+    model, plain = Model(answer), Model(answer)
+    lessons = {Elsewhere: Lessons(fill=DRESS), Outfit: Lessons(fill=Lesson()), AskBack: Lessons()}
+    await graph.arun(GREY, Taught(model, lessons))
+    await graph.arun(GREY, plain)
+    assert model.prompts == plain.prompts
+
+
+async def test_the_outer_of_two_lessons_is_the_one_that_is_taught():
+    model = Model(SHIRT, {"question": "where to?"}, SHIRT)
+    inner = Taught(model, {Outfit: Lessons(fill=DECIDE), AskBack: Lessons(fill=Lesson("Ask."))})
+    outer = Taught(inner, FILL)
+    await outer.fill(Outfit, {}, "Outfit", GREY)
+    await outer.fill(AskBack, {}, "AskBack", GREY)
+    assert model.said == [FILL_SAID, [f"Ask.\n\n{ASKED}"]]
+    shown = Taught(inner, {Outfit: Lessons(fill=Lesson(examples=DRESS.examples))})
+    await shown.fill(Outfit, {}, "Outfit", GREY)
+    assert model.said[2][1::2] == FILL_SAID[1::2]
+    assert cache_key(outer, plain_fill()) != cache_key(Taught(model, FILL), plain_fill())
+
+
+async def test_an_lm_that_makes_its_own_prompts_is_asked_as_if_there_were_no_lessons():
+    shirt = Outfit(top="a blue shirt", layers=2)
+    scripted = ScriptedLM([Outfit, shirt])
+    lm = Taught(scripted, BOTH)
+    result = await graph.arun(GREY, lm)
+    assert result.result == shirt
+    assert lm.get_stats() == {"optimized": 0, "naive": 2}
+    assert lm.settings == lm.inner.settings
+
+
+# --- counting, caching, budgets ---------------------------------------------------------------
+
+
+async def test_a_question_counts_once_however_often_it_is_sent_and_asked_again():
+    busy = BaeLMError("the provider is busy", retryable=True)
+    model = Model(
+        *({"choice": "nowhere"}, {"choice": "Outfit"}, busy, {"top": "a coat"}, {"layers": 1}),
+        {"question": "?"},
+    )
+    lm = Taught(model, BOTH)
+    assert lm.get_stats() == {"optimized": 0, "naive": 0}
+    await lm.decide(GREY)
+    await lm.fill(AskBack, {}, "AskBack", GREY)
+    assert len(model.prompts) == 6
+    assert lm.get_stats() == {"optimized": 2, "naive": 1}
+
+
+async def test_many_questions_at_once_are_each_taught_and_counted():
+    lm = Taught(model := Model(always=SHIRT), FILL)
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*(lm.fill(Outfit, {}, "Outfit", GREY) for _ in range(200)))
+    assert lm.get_stats() == {"optimized": 200, "naive": 0}
+    assert all(said == FILL_SAID for said in model.said)
+
+
+def test_the_lessons_are_part_of_the_settings_and_of_cache_keys():
+    model, prompt = Model(), plain_fill()
+    other = {Outfit: Lessons(fill=Lesson(DRESS.instruction, DRESS.examples[:1]))}
+    keys = {cache_key(lm, prompt) for lm in (model, Taught(model, FILL), Taught(model, other))}
+    assert len(keys) == 3
+    assert cache_key(Retry(Taught(model, FILL)), prompt) in keys
+    assert cache_key(Retry(model), prompt) == cache_key(model, prompt)
+    assert "Dress for the weather." in json.dumps(Taught(model, FILL).settings)
+
+
+async def test_a_cache_outside_or_inside_takes_no_answer_of_other_lessons():
+    store = MemoryCache()
+    model = Model({"top": "plain", "layers": 1}, {"top": "taught", "layers": 1}, always=SHIRT)
+    tops: list[str] = []
+    for lm in (
+        Cached(model, store),
+        Cached(Taught(model, FILL), store),
+        Cached(model, store),
+        Cached(Taught(model, FILL), store),
+    ):
+        tops.append((await lm.fill(Outfit, {}, "Outfit", GREY)).top)
+    assert tops == ["plain", "taught", "plain", "taught"]
+    inside = Taught(Cached(model, store), FILL)
+    assert [(await inside.fill(Outfit, {}, "Outfit", GREY)).top for _ in "12"] == [SHIRT["top"]] * 2
+    assert len(model.prompts) == 3
+
+
+async def test_a_cache_inside_forgets_the_taught_question_whose_answer_was_wrong():
+    model = Model({"top": "a coat", "layers": 9}, SHIRT, attempts=0)
+    lm = Taught(Cached(model), FILL)
+    with pytest.raises(FillError):
+        await lm.fill(Outfit, {}, "Outfit", GREY)
+    assert (await lm.fill(Outfit, {}, "Outfit", GREY)).top == "a blue shirt"
+
+
+async def test_a_budget_counts_the_examples_before_they_are_sent():
+    model = Model(always=SHIRT)
+    room = estimated_tokens(plain_fill()) + 20
+    long = Lesson("Dress.", (LessonExample({"Weather": {"sky": "s" * 4000}}, SHIRT),))
+    with Budget(tokens=room):
+        await model.fill(Outfit, {}, "Outfit", GREY)
+    with Budget(tokens=room), pytest.raises(BudgetError):
+        await Taught(model, {Outfit: Lessons(fill=long)}).fill(Outfit, {}, "Outfit", GREY)
+    assert len(model.prompts) == 1
+
+
+# --- runs -------------------------------------------------------------------------------------
+
+
+async def test_a_run_with_lessons_replays_and_its_journal_has_the_questions_of_the_graph():
+    journal = MemoryJournal()
+    model = Model({"choice": "Outfit"}, {"top": "a coat", "layers": 9}, {"layers": 3})
+    lm = Taught(model, BOTH)
+    told = await graph.arun(GREY, lm, journal=journal, run_id="one")
+    asked = [each.attempt.asked for each in told.journal if isinstance(each, AnswerJudged)]
+    assert asked[:2] == [f"Choose what comes next.\n\n{ASKED}", f"Outfit\n\n{ASKED}"]
+    replayed = await graph.replay("one", journal=journal)
+    assert replayed.result == Outfit(top="a coat", layers=3)
+    assert len(model.prompts) == 3
+
+
+# --- lessons that are none --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lessons", "error", "said"),
+    [
+        ({"Outfit": Lessons()}, TypeError, "give the lessons by their node class"),
+        ({Outfit: DRESS}, TypeError, r"give Lessons\(fill=…, choice=…\)"),
+        (
+            {Outfit: Lessons(fill=Lesson(examples=(LessonExample({}, {"top": {1}}),)))},
+            ValueError,
+            "Outfit, example 1 of its fill: its answer is no JSON",
+        ),
+        (
+            {Weather: Lessons(choice=Lesson(examples=(LessonExample(COLD, SHIRT),)))},
+            ValueError,
+            "Weather, example 1 of its choice: its answer is to be",
+        ),
+    ],
+)
+def test_what_is_no_lesson_is_refused_by_name(lessons: Any, error: type[Exception], said: str):
+    with pytest.raises(error, match=said):
+        Taught(Model(), lessons)
+
+
+# --- on the wire ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    pytest.importorskip("h11")
+    async with Provider() as made:
+        yield made
+
+
+def dspy_backend(provider: Provider, **options: Any) -> Backend:
+    pytest.importorskip("dspy")
+    from bae.lm import DSPyBackend
+
+    given = {"api_base": f"{provider.url}/v1", "api_key": "a key", **options}
+    return DSPyBackend("openai/gpt-4o-mini", **given)
+
+
+WIRES = {**BACKENDS, "dspy": dspy_backend}
+every_wire = pytest.mark.parametrize("make", WIRES.values(), ids=list(WIRES))
+
+
+def said_in(request: Received) -> list[tuple[str, str]]:
+    """The roles and texts of a request, without the system part."""
+    found: list[tuple[str, str]] = []
+    for each in request.body["messages"]:
+        content = each["content"]
+        text = content if isinstance(content, str) else "".join(part["text"] for part in content)
+        if each["role"] != "system":
+            found.append((each["role"], text))
+    return found
+
+
+def by_turns(texts: list[str]) -> list[tuple[str, str]]:
+    return [("assistant" if n % 2 else "user", text) for n, text in enumerate(texts)]
+
+
+@pytest.mark.once
+@every_wire
+async def test_every_backend_sends_the_examples_in_order_and_then_the_question(
+    provider: Provider, make: Any
+):
+    provider.script({"choice": "Outfit"}, {"top": "a coat", "layers": 9}, {"layers": 3})
+    async with make(provider) as backend, asyncio.timeout(BOUND):
+        lm = Taught(backend, BOTH)
+        result = await graph.arun(GREY, lm)
+    assert result.result == Outfit(top="a coat", layers=3)
+    choice, fill, again = provider.requests
+    assert said_in(choice) == by_turns(CHOICE_SAID)
+    assert said_in(fill) == by_turns(FILL_SAID)
+    assert said_in(again)[:5] == by_turns(FILL_SAID)
+    assert [role for role, _ in said_in(again)[5:]] == ["assistant", "user"]
+    assert set((choice.schema or {})["properties"]) == {"choice"}
+    assert lm.get_stats() == {"optimized": 2, "naive": 0}
+
+
+@pytest.mark.once
+async def test_claude_has_the_examples_cached_for_the_next_question(provider: Provider):
+    pytest.importorskip("anthropic")
+    from bae.lm import AnthropicBackend
+
+    provider.always(SHIRT)
+    long = Lesson("Dress.", (LessonExample({"Weather": {"sky": "s" * 8000}}, SHIRT),))
+    async with AnthropicBackend(base_url=provider.url, api_key="a key") as backend:
+        lm = Taught(backend, {Outfit: Lessons(fill=long)})
+        used: list[int] = []
+        for sky in ("grey", "blue"):
+            prompt = fill_prompt(
+                Outfit, ("top", "layers"), {}, "Outfit", Weather(sky=sky, degrees=1)
+            )
+            used.append((await lm.answer(prompt)).usage.cached_tokens)
+        assert used[0] == 0
+        assert used[1] > 2000
+        backend.cache = False
+        await lm.answer(prompt)
+    assert "cache_control" not in json.dumps(provider.requests[-1].body)
+    marks = json.dumps(provider.requests[0].body).count("cache_control")
+    assert marks <= 4  # or Anthropic refuses it
+
+
+@pytest.mark.once
+async def test_predictors_of_the_same_lessons_ask_the_same(provider: Provider):
+    pytest.importorskip("dspy")
+    from bae.lm import OptimizedLM
+    from bae.optimizer import fresh_predictor
+
+    filling, deciding = fresh_predictor(Outfit), fresh_predictor(Weather)
+    for predictor, lesson in ((filling.fill, DRESS), (deciding.choice, DECIDE)):
+        predictor.signature = predictor.signature.with_instructions(lesson.instruction)
+    filling.fill.demos = [{"source": e.known, **e.answer} for e in DRESS.examples]
+    deciding.choice.demos = [{"known": e.known, **e.answer} for e in DECIDE.examples]
+    learnt = {Outfit: filling, Weather: deciding, AskBack: fresh_predictor(AskBack)}
+    provider.script({"choice": "Outfit"}, SHIRT, {"question": "where to?"}, {"choice": "Outfit"})
+    options = {"api_base": f"{provider.url}/v1", "api_key": "a key"}
+    async with OptimizedLM(learnt, "openai/gpt-4o-mini", **options) as lm:
+        await graph.arun(GREY, lm)
+        await lm.fill(AskBack, {}, "AskBack", GREY)
+        assert lm.get_stats() == {"optimized": 2, "naive": 1}
+        assert "Say whether it is clear" in json.dumps(lm.settings)
+        assert await lm.choose_type((Outfit, AskBack), {"sky": "grey"}) is Outfit
+    choice, fill, fresh, own = map(said_in, provider.requests)
+    assert choice == by_turns(CHOICE_SAID)
+    assert fill == by_turns(FILL_SAID)
+    assert fresh == [("user", f"AskBack\n\n{ASKED}")]
+    assert own == [("user", 'Choose what comes next.\n\n{"context":{"sky":"grey"}}')]
+
+
+@pytest.mark.once
+async def test_predictors_that_have_learnt_nothing_ask_as_if_they_were_not_there(
+    provider: Provider,
+):
+    pytest.importorskip("dspy")
+    from bae.lm import OptimizedLM
+    from bae.optimizer import fresh_predictor
+
+    fresh = {cls: fresh_predictor(cls) for cls in (Weather, Outfit, AskBack)}
+    provider.script({"choice": "Outfit"}, SHIRT)
+    options = {"api_base": f"{provider.url}/v1", "api_key": "a key"}
+    async with OptimizedLM(fresh, "openai/gpt-4o-mini", **options) as lm:
+        await graph.arun(GREY, lm)
+        assert lm.get_stats() == {"optimized": 0, "naive": 1}
+    assert [said_in(each) for each in provider.requests] == [
+        [("user", f"Choose what comes next.\n\n{ASKED}")],
+        [("user", f"Outfit\n\n{ASKED}")],
+    ]
+
+
+@pytest.mark.once
+async def test_the_claude_program_is_told_the_examples_before_the_question(
+    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from bae.lm import ClaudeCLIBackend
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+    backend = ClaudeCLIBackend(executable=real_claude(), timeout=BOUND, retries=0)
+    provider.script(SHIRT)
+    await Taught(backend, FILL).fill(Outfit, {}, "Outfit", GREY)
+    text = provider.requests[0].text
+    places = [text.index(said) for said in FILL_SAID[:4]] + [text.rindex(FILL_SAID[4])]
+    assert places == sorted(places)
+
+
+# --- the local model --------------------------------------------------------------------------
+
+
+@pytest.mark.once
+async def test_the_local_model_fills_a_node_after_three_examples():
+    need_the_model()
+    from bae.lm import LocalBackend
+
+    three = Lesson("Dress for the weather.", (*DRESS.examples, DRESS.examples[0]))
+    told: list[Any] = []
+    async with LocalBackend(context=2048, longest_text=20) as backend:
+        lm = Taught(backend, {Outfit: Lessons(fill=three)})
+        with metered(told.append):
+            node = await lm.fill(Outfit, {}, "Outfit", GREY)
+        other = Weather(sky="blue", degrees=30)
+        again = await lm.answer(fill_prompt(Outfit, ("top", "layers"), {}, "Outfit", other))
+    assert 0 <= node.layers <= 5
+    attempt = next(each for each in told if isinstance(each, Attempt))
+    assert attempt.usage.input_tokens > 250  # about half of it the examples
+    assert again.usage.cached_tokens > 200  # they are not read again for the next question
+    assert lm.get_stats() == {"optimized": 2, "naive": 0}
+
+
+@pytest.mark.once
+async def test_examples_that_do_not_fit_into_the_local_model_are_told_with_their_number():
+    need_the_model()
+    from bae.lm import LocalBackend
+
+    long = LessonExample({"Weather": {"sky": "a wind from the north " * 200}}, SHIRT)
+    async with LocalBackend(context=1024) as backend:
+        lm = Taught(backend, {Outfit: Lessons(fill=Lesson("Dress.", (long, long)))})
+        with pytest.raises(BaeLMError, match="the prompt with its 2 examples has") as caught:
+            await lm.fill(Outfit, {}, "Outfit", GREY)
+    assert caught.value.code == "bae-lm-context-exceeded"
+    assert "show fewer or shorter examples" in str(caught.value)

@@ -1,0 +1,197 @@
+"""Lessons and nodes that have an LM of their own: what was learnt for them reaches that LM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from bae import Dep, Graph, Node, NodeConfig, Usage
+from bae.lm import (
+    Answer,
+    Backend,
+    Budget,
+    Cached,
+    Lesson,
+    LessonExample,
+    Lessons,
+    MemoryCache,
+    Prompt,
+    Retry,
+    Taught,
+)
+from bae.testing import ScriptedLM
+
+
+class Model(Backend):
+    """Answers by the name of what is asked for, and keeps the prompts."""
+
+    model = "stand-in"
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__()
+        self.prompts: list[Prompt] = []
+        self._answers = answers
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.prompts.append(prompt)
+        return Answer(json.dumps(self._answers[prompt.name]), Usage(calls=1))
+
+    @property
+    def said(self) -> list[list[str]]:
+        return [[each["content"] for each in prompt.messages()] for prompt in self.prompts]
+
+
+pinned = Model(Hat={"colour": "red"})
+script = ScriptedLM({"Note": lambda asked: {"said": "by a script"}})
+
+
+class Start(Node):
+    async def __call__(self) -> Hat: ...
+
+
+class Hat(Node):
+    node_config = NodeConfig(lm=pinned)
+    colour: str
+
+    async def __call__(self) -> Note: ...
+
+
+class Note(Node):
+    node_config = NodeConfig(lm=script)
+    said: str
+
+    async def __call__(self) -> None: ...
+
+
+async def get_room() -> str:
+    return "attic"
+
+
+class Begin(Node):
+    async def __call__(self) -> Wardrobe: ...
+
+
+class Wardrobe(Node):
+    note: Annotated[Note, Dep(Graph(start=Start))]
+    room: Annotated[str, Dep(get_room)]
+    size: int
+
+    async def __call__(self) -> None: ...
+
+
+LESSONS = {
+    Hat: Lessons(fill=Lesson("A hat.", (LessonExample({"Start": {}}, {"colour": "grey"}),))),
+    Note: Lessons(fill=Lesson("A note.")),
+}
+HAT_SAID = ['A hat.\n\n{"Start":{}}', '{"colour": "grey"}', 'A hat.\n\n{"Start":{}}']
+
+
+async def test_an_lm_that_is_pinned_is_asked_with_the_lessons_and_counted():
+    pinned.prompts.clear()
+    taught = Taught(Model(), LESSONS)
+
+    await Graph(start=Start).arun(Start(), taught)
+
+    assert pinned.said == [HAT_SAID]
+    assert taught.get_stats() == {"optimized": 1, "naive": 0}
+
+
+async def test_it_is_so_in_graphs_inside_and_under_other_policies_and_budgets():
+    pinned.prompts.clear()
+    model = Model(Wardrobe={"size": 3})
+    taught = Taught(model, LESSONS)
+    lm = Cached(Retry(taught), MemoryCache())
+
+    with Budget(calls=10) as budget:
+        for _ in range(2):
+            await Graph(start=Begin).arun(Begin(), lm)
+
+    assert pinned.said == [HAT_SAID] * 2  # and what is around the run's LM is not around it
+    assert len(model.prompts) == 1
+    assert taught.get_stats() == {"optimized": 2, "naive": 1}
+    assert budget.usage.calls == 2 + 1 + 2  # two by the script
+
+
+def test_a_pinned_lm_is_the_same_each_time_and_itself_where_nothing_is_learnt_for_it():
+    model, other = Model(), Model()
+    taught = Taught(model, LESSONS)
+
+    assert taught.pinned(other) is taught.pinned(other)
+    assert taught.pinned(model) is taught
+    assert taught.pinned(script) is script
+    assert Retry(model).pinned(other) is other
+    assert Taught(taught, {}).pinned(model).settings == Taught(taught, {}).settings
+
+
+@pytest.mark.once
+async def test_a_graph_that_asks_pinned_lms_alone_is_taught_without_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("dspy")
+    from bae.compiler import compile_graph, create_optimized_lm
+
+    monkeypatch.setenv("BAE_LM", "none")
+    pinned.prompts.clear()
+    compiled = compile_graph(Graph(start=Start))
+    compiled.predictors[Hat].fill.demos = [{"source": {"Start": {}}, "colour": "grey"}]
+    await compiled.arun(Start())
+    compiled.save(tmp_path)
+    lm = create_optimized_lm(compiled.graph, tmp_path)
+    await compiled.graph.arun(Start(), lm)
+
+    assert [len(each) for each in pinned.said] == [3, 3]
+    assert isinstance(lm, Taught)
+    assert lm.get_stats() == {"optimized": 1, "naive": 0}
+
+
+both = Model(
+    Choice={"answer": {"choice": "Left", "fields": {"steps": 3}}},
+    Left={"steps": 2},
+)
+
+
+class Crossing(Node):
+    node_config = NodeConfig(lm=both)
+
+    async def __call__(self) -> Left | Right: ...
+
+
+class Left(Node):
+    node_config = NodeConfig(lm=both)
+    steps: int
+
+    async def __call__(self) -> None: ...
+
+
+class Right(Node):
+    node_config = NodeConfig(lm=both)
+    steps: int
+
+    async def __call__(self) -> None: ...
+
+
+async def test_nodes_that_share_a_pinned_lm_are_still_chosen_and_filled_in_one_call():
+    both.prompts.clear()
+    plain = await Graph(start=Crossing).arun(Crossing())
+    (before,) = both.prompts
+
+    result = await Graph(start=Crossing).arun(Crossing(), Taught(Model(), LESSONS))
+
+    assert both.prompts == [before] * 2
+    assert result.trace == plain.trace
+
+
+async def test_a_run_of_the_very_lm_that_is_pinned_asks_for_both_in_one_call_still():
+    both.prompts.clear()
+
+    class Fork(Node):
+        async def __call__(self) -> Left | Right: ...
+
+    taught = Taught(both, LESSONS)
+    await Graph(start=Fork).arun(Fork(), taught)
+
+    assert len(both.prompts) == 1
+    assert taught.get_stats() == {"optimized": 0, "naive": 1}

@@ -1,0 +1,744 @@
+"""Examples for DSPy, out of traces and of journals: what is in them, what never is, and how they
+are split into those to train with and those that are held out."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from datetime import date
+from enum import Enum
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import (
+    BaseModel,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    computed_field,
+    field_serializer,
+    field_validator,
+    model_serializer,
+)
+
+pytest.importorskip("dspy")
+
+import dspy
+
+from bae import Dep, Gate, Graph, Map, Node, Recall
+from bae.journal import MemoryJournal
+from bae.lm.prompts import choice_prompt, fill_prompt, names_of
+from bae.lm.schemas import asked_fields
+from bae.lm.signatures import node_to_signature, with_source
+from bae.optimizer import (
+    Transition,
+    choice_examples,
+    example_of,
+    examples_from,
+    fill_examples,
+    split,
+    split_apart,
+    trace_to_examples,
+    transitions_from,
+)
+from bae.plan import plan_of
+from bae.testing import ScriptedLM
+from kept_runs import Trouble
+from toy_backend import ToyBackend
+
+pytestmark = pytest.mark.once
+
+
+class Kind(Enum):
+    BILL = "bill"
+    CLAIM = "claim"
+
+
+class Due(BaseModel):
+    day: date
+    amount: float
+
+
+def get_due() -> Due:
+    return Due(day=date(2026, 3, 1), amount=2.5)
+
+
+def get_hint() -> str:
+    raise Trouble("no hint")
+
+
+class Ticket(Node):
+    text: str
+    root: str = "mail"
+
+    async def __call__(self) -> Sorted: ...
+
+
+class Sorted(Node):
+    due: Annotated[Due, Dep(get_due)]
+    hint: Annotated[str, Dep(get_hint)] = "none"
+    kind: Kind
+
+    async def __call__(self) -> Reply | Refund | None: ...
+
+
+class Refund(Node):
+    amount: float
+
+    async def __call__(self) -> None: ...
+
+
+class Reply(Node):
+    kind: Annotated[Kind, Recall(Sorted)]
+    body: str
+
+    async def __call__(self) -> Sent:
+        return Sent(letter=f"Dear you, {self.body}")
+
+
+class Sent(Node):
+    letter: str
+
+    async def __call__(self) -> None: ...
+
+
+tickets = Graph(start=Ticket)
+REPLIED: list[Any] = [{"kind": "bill"}, "Reply", {"body": "wait"}]
+
+
+async def ran(script: Sequence[Any] = REPLIED, **options: Any) -> Any:
+    return await tickets.arun(Ticket(text="help"), ScriptedLM(script), **options)
+
+
+# What is in an example
+
+
+async def test_an_example_has_the_fields_and_the_two_types_and_knows_its_inputs():
+    first, second, third = trace_to_examples((await ran(run_id="one")).trace)
+    assert first.inputs().toDict() == {"text": "help", "root_": "mail", "node_type": "Ticket"}
+    assert (first.node_type, first.next_node_type) == ("Ticket", "Sorted")
+    due = {"day": "2026-03-01", "amount": 2.5}
+    assert first.next_node == {"context": {"due": due}, "fields": {"kind": "bill"}}
+    assert second.inputs().toDict() == {
+        "due": due,
+        "hint": "none",
+        "kind": "bill",
+        "node_type": "Sorted",
+    }
+    assert second.next_node == {"context": {"kind": "bill"}, "fields": {"body": "wait"}}
+    assert (third.node_type, third.next_node_type) == ("Reply", "Sent")
+
+
+async def test_an_example_of_a_result_says_which_run_it_is_from():
+    for example in trace_to_examples(await ran(run_id="one")):
+        assert (example.run_id, example.root, example.corrected) == ("one", "one", [])
+
+
+async def test_an_example_of_a_forked_run_says_which_run_that_comes_from():
+    async with MemoryJournal() as journal:
+        await ran(run_id="one", journal=journal)
+        await tickets.fork("one", at=2, journal=journal, new_id="two", body="soon")
+        result = await tickets.resume("two", ScriptedLM([]), journal=journal)
+    assert {(each.run_id, each.root) for each in trace_to_examples(result)} == {("two", "one")}
+
+
+async def test_an_end_where_the_lm_could_have_gone_on_is_an_example():
+    *_, last = trace_to_examples(await ran([{"kind": "bill"}, None]))
+    assert (last.node_type, last.next_node_type, last.next_node) == ("Sorted", "None", None)
+
+
+async def test_an_end_that_is_the_only_way_is_none():
+    examples = trace_to_examples(await ran([{"kind": "bill"}, "Refund", {"amount": 3}]))
+    assert [each.next_node_type for each in examples] == ["Sorted", "Refund"]
+
+
+class Asked(Node):
+    text: str
+
+    async def __call__(self) -> Judged | None: ...
+
+
+class Judged(Node):
+    sure: Annotated[bool, Gate("Sure?")]
+    verdict: str
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_run_that_waits_has_not_ended():
+    result = await Graph(start=Asked).arun(Asked(text="?"), ScriptedLM(["Judged"]))
+    assert result.waiting
+    assert trace_to_examples(result) == []
+
+
+def test_no_trace_has_no_examples():
+    assert trace_to_examples([]) == []
+
+
+def test_a_trace_that_breaks_off_where_no_run_ends_has_no_example_of_an_end():
+    assert trace_to_examples([Pair(text="a")]) == []
+
+
+async def test_traces_without_a_run_have_roots_of_their_own_that_stay_the_same():
+    one, other = (await ran()).trace, [Ticket(text="other"), *(await ran()).trace[1:]]
+    roots = [{each.root for each in trace_to_examples(t)} for t in (one, other, list(one))]
+    assert [len(each) for each in roots] == [1, 1, 1]
+    assert roots[0] == roots[2] != roots[1]
+
+
+async def test_known_and_context_are_word_for_word_what_the_model_was_asked():
+    lm = ToyBackend({"kind": "claim"}, {"choice": "Reply"}, {"body": "so"}, one_call=False)
+    result = await tickets.arun(Ticket(text="h\u00e9lp \U0001f600"), lm)
+    asked = [json.loads(prompt.text.partition("\n\n")[2]) for prompt in lm.prompts]
+    examples = trace_to_examples(result)
+    (sorted_,), (reply,) = fill_examples(Sorted, examples), fill_examples(Reply, examples)
+    (choice,) = choice_examples(Sorted, examples)
+    assert {**sorted_.source, "context": {"due": sorted_.due}} == asked[0]
+    assert choice.known == asked[1]
+    assert {**reply.source, "context": {"kind": reply.kind}} == asked[2]
+
+
+# What is trained with
+
+
+async def test_the_examples_of_a_fill_have_the_names_of_its_signature():
+    (example,) = fill_examples(Reply, trace_to_examples(await ran(run_id="one")))
+    signature = with_source(node_to_signature(Reply))
+    assert example.inputs().keys() == list(signature.input_fields)
+    assert example.inputs().source == {
+        "Sorted": {"due": {"day": "2026-03-01", "amount": 2.5}, "hint": "none", "kind": "bill"}
+    }
+    assert example.body == "wait"
+    assert example["bae"] == {"run_id": "one", "root": "one", "corrected": []}
+    assert "bae" not in example.inputs()
+
+
+class Odd(Node):
+    base: str
+
+    async def __call__(self) -> Strange: ...
+
+
+def get_config() -> str:
+    return "fast"
+
+
+class Strange(Node):
+    config: Annotated[str, Dep(get_config)]
+    source: Annotated[str, Dep(get_config)]
+    instructions: str
+    lm: str
+    inputs: str
+
+    async def __call__(self) -> None: ...
+
+
+async def test_names_that_dspy_has_a_use_for_come_to_no_harm():
+    said = {"instructions": "go", "lm": "gpt", "inputs": "none"}
+    result = await Graph(start=Odd).arun(Odd(base="b"), ScriptedLM([said]))
+    (whole,) = trace_to_examples(result)
+    assert whole.inputs().toDict() == {"base": "b", "node_type": "Odd"}
+    (example,) = fill_examples(Strange, [whole])
+    assert set(with_source(node_to_signature(Strange)).fields) == set(example.keys()) - {"bae"}
+    assert example.toDict() == {
+        "source_": {"Odd": {"base": "b"}},
+        "config_": "fast",
+        "source": "fast",
+        "instructions_": "go",
+        "lm_": "gpt",
+        "inputs": "none",
+        "bae": example["bae"],
+    }
+
+
+async def test_steps_of_written_bodies_are_examples_that_nothing_is_trained_with():
+    examples = trace_to_examples(await ran())
+    assert examples[2].next_node == {"context": {}, "fields": {"letter": "Dear you, wait"}}
+    assert fill_examples(Sent, examples) == choice_examples(Reply, examples) == []
+
+
+async def test_where_there_is_nothing_to_choose_there_are_no_examples_of_a_choice():
+    assert choice_examples(Ticket, trace_to_examples(await ran())) == []
+
+
+async def test_where_there_is_nothing_to_fill_there_are_no_examples_of_a_fill():
+    class Begin(Node):
+        value: int
+
+        async def __call__(self) -> Look | None: ...
+
+    class Look(Node):
+        due: Annotated[Due, Dep(get_due)]
+
+        async def __call__(self) -> None: ...
+
+    examples = trace_to_examples(await Graph(start=Begin).arun(Begin(value=1), ScriptedLM([Look])))
+    assert fill_examples(Look, examples) == []
+    assert [each.choice for each in choice_examples(Begin, examples)] == ["Look"]
+
+
+async def test_the_choice_to_stop_is_one_to_train_with():
+    (example,) = choice_examples(Sorted, trace_to_examples(await ran([{"kind": "bill"}, None])))
+    assert example.choice == "None"
+    assert example.inputs().keys() == ["known"]
+
+
+def namesake(value: type) -> type[Node]:
+    class Twin(Node):
+        value: Any
+
+        async def __call__(self) -> None: ...
+
+    Twin.__qualname__ = f"Twin of {value.__name__}"
+    return Twin
+
+
+First, Second = namesake(int), namesake(str)
+
+
+class Pair(Node):
+    text: str
+
+    async def __call__(self) -> First | Second: ...  # type: ignore[valid-type]
+
+
+def test_classes_that_share_a_name_are_told_apart():
+    traces = [[Pair(text="a"), First(value=1)], [Pair(text="b"), Second(value="x")]]
+    examples = [each for trace in traces for each in trace_to_examples(trace)]
+    assert [each.next_node_type for each in examples] == ["Twin", "Twin_2"]
+    assert [each.value for each in fill_examples(First, examples)] == [1]
+    assert [each.value for each in fill_examples(Second, examples)] == ["x"]
+    assert [each.choice for each in choice_examples(Pair, examples)] == ["Twin", "Twin_2"]
+
+
+def test_examples_that_somebody_wrote_by_hand_are_taken():
+    by_hand = dspy.Example(
+        text="help",
+        node_type="Ticket",
+        next_node_type="Sorted",
+        next_node={"fields": {"kind": "bill"}},
+    ).with_inputs("text", "node_type")
+    (example,) = fill_examples(Sorted, [by_hand])
+    assert example.toDict() == {
+        "source": {"Ticket": {"text": "help"}},
+        "kind": "bill",
+        "bae": {"run_id": "", "root": "", "corrected": []},
+    }
+    stop = dspy.Example(kind="bill", node_type="Sorted", next_node_type="None")
+    (choice,) = choice_examples(Sorted, [stop, by_hand])
+    assert (choice.known, choice.choice) == ({"Sorted": {"kind": "bill"}}, "None")
+
+
+def test_an_answer_without_a_field_that_there_must_be_is_no_example_of_a_fill():
+    by_hand = dspy.Example(
+        node_type="Ticket", next_node_type="Sorted", next_node={"context": {"due": None}}
+    )
+    assert fill_examples(Sorted, [by_hand]) == []
+
+
+def test_a_choice_that_is_offered_no_more_is_left_out():
+    old = dspy.Example(kind="bill", node_type="Sorted", next_node_type="Escalate")
+    assert choice_examples(Sorted, [old]) == []
+
+
+class Thought(Node):
+    text: str
+
+    async def __call__(self) -> Answer: ...
+
+
+class Answer(Node):
+    reasoning: str = Field(exclude=True)
+    day: date
+    pieces: list[str]
+    sizes: Annotated[list[int], Map(len, over="pieces")]
+
+    @field_serializer("day")
+    def _in_words(self, day: date) -> str:
+        return f"{day:%d %B}"
+
+    async def __call__(self) -> None: ...
+
+
+async def test_an_answer_is_said_in_words_that_the_class_takes_from_a_model():
+    said = {"reasoning": "since", "day": "2026-03-01", "pieces": ["a", "bc"]}
+    graph = Graph(start=Thought)
+    (whole,) = trace_to_examples(await graph.arun(Thought(text="?"), ScriptedLM([said])))
+    # Not "01 March", which no date is read from; nor what is worked out of the answer afterwards.
+    assert whole.next_node == {"context": {}, "fields": said}
+    (example,) = fill_examples(Answer, [whole])
+    assert set(example.labels().keys()) == {"reasoning", "day", "pieces", "bae"}
+
+
+class Sample(Node):
+    raw: bytes
+    tags: set[str] = {"d", "a", "c", "b"}
+    grams: Annotated[float, PlainSerializer(round)]
+    loud: str
+
+    @field_validator("loud")
+    @classmethod
+    def _louder(cls, loud: str) -> str:
+        return f"{loud}!"
+
+    async def __call__(self) -> None: ...
+
+
+def test_an_answer_that_is_taken_says_the_same_as_the_node_where_it_can():
+    (whole,) = trace_to_examples([Thought(text="?"), Sample(raw=b"a b", grams=2.53, loud="hey")])
+    # Neither what a serializer makes less of, nor bytes as a journal has them; a set in one order.
+    assert whole.next_node["fields"] == {
+        "raw": "a b",
+        "tags": ["a", "b", "c", "d"],
+        "grams": 2.53,
+        "loud": "hey!",
+    }
+
+
+class Recording(Node):
+    sound: bytes
+
+    @field_serializer("sound")
+    def _heard(self, sound: bytes) -> str:
+        return f"{len(sound)} bytes"
+
+    async def __call__(self) -> None: ...
+
+
+def test_an_answer_for_which_there_are_no_words_is_none_to_train_with():
+    (whole,) = trace_to_examples([Thought(text="?"), Recording(sound=b"la")])
+    assert (whole.next_node_type, whole.next_node) == ("Recording", None)
+    assert fill_examples(Recording, [whole]) == []
+
+
+class Sketch(Node):
+    lines: int
+
+    @model_serializer
+    def _say(self) -> str:
+        return f"{self.lines} lines"
+
+    async def __call__(self) -> Refund: ...
+
+
+def test_a_node_that_says_itself_in_one_word_is_known_by_that_word():
+    (whole,) = trace_to_examples([Sketch(lines=3), Refund(amount=1)])
+    assert whole.inputs().toDict() == {"node_type": "Sketch"}
+    assert fill_examples(Refund, [whole])[0].source == {"Sketch": "3 lines"}
+
+
+# What is never in one
+
+
+def get_token() -> str:
+    return "t0p-token"
+
+
+class Login(Node):
+    user: str
+    password: SecretStr
+    diary: str = Field(repr=False)
+
+    @computed_field
+    @property
+    def hello(self) -> str:
+        return f"{self.user} wrote {self.diary}"
+
+    async def __call__(self) -> Mood: ...
+
+
+class Mood(Node):
+    diary: Annotated[str, Recall(Login)]
+    token: Annotated[str, Dep(get_token)] = Field(repr=False)
+    key: Annotated[str, Dep(get_token)]
+    mood: str
+
+    async def __call__(self) -> Pin: ...
+
+
+class Pin(Node):
+    pin: str = Field(repr=False)
+
+    async def __call__(self) -> None: ...
+
+
+async def test_secrets_are_in_no_example():
+    start = Login(user="ada", password=SecretStr("pa55"), diary="I cried")
+    lm = ScriptedLM([{"mood": "low"}, {"pin": "1234"}])
+    result = await Graph(start=Login).arun(start, lm)
+    examples = trace_to_examples(result)
+    assert len(examples) == 2
+    assert examples[0].inputs().toDict() == {"user": "ada", "node_type": "Login"}
+    assert examples[0].next_node == {"context": {}, "fields": {"mood": "low"}}
+    assert examples[1].next_node is None
+    told = repr([*examples, *fill_examples(Mood, examples), *fill_examples(Pin, examples)])
+    for secret in ("pa55", "cried", "t0p", "1234", "***"):
+        assert secret not in told
+
+
+async def test_secrets_that_a_journal_keeps_are_in_no_example_either(tmp_path: Path):
+    from bae.journal import SQLiteJournal
+
+    start = Login(user="ada", password=SecretStr("pa55"), diary="I cried")
+    async with SQLiteJournal(tmp_path / "runs.db", secrets=True) as journal:
+        graph = Graph(start=Login)
+        lm = ScriptedLM([{"mood": "low"}, {"pin": "1234"}])
+        await graph.arun(start, lm, journal=journal)
+        assert await examples_from(journal, graph) == []
+
+
+# Out of journals
+
+
+async def test_a_journal_teaches_what_a_trace_does_less_the_written_bodies():
+    async with MemoryJournal() as journal:
+        result = await ran(journal=journal, run_id="one")
+        found = await examples_from(journal, tickets)
+    expected = trace_to_examples(result)[:2]
+    assert found == expected
+    assert [e.inputs().toDict() for e in found] == [e.inputs().toDict() for e in expected]
+
+
+async def test_a_correction_is_the_answer_to_train_with():
+    async with MemoryJournal() as journal:
+        await ran(journal=journal, run_id="one")
+        await tickets.fork("one", at=2, journal=journal, new_id="two", body="soon")
+        examples = await examples_from(journal, tickets)
+        assert len(await examples_from(journal, tickets, limit=1)) == 1
+    (fill,), (choice,) = fill_examples(Reply, examples), choice_examples(Sorted, examples)
+    assert fill.body == "soon"
+    assert fill["bae"] == {"run_id": "two", "root": "one", "corrected": ["body"]}
+    assert choice.choice == "Reply"
+    assert choice["bae"] == {"run_id": "two", "root": "one", "corrected": []}
+
+
+async def test_an_example_can_be_made_of_one_transition():
+    async with MemoryJournal() as journal:
+        await ran(journal=journal)
+        found = await transitions_from(journal, tickets)
+        assert [example_of(each) for each in found] == await examples_from(journal, tickets)
+
+
+class Client:
+    name = "a client"
+
+
+def get_client() -> Client:
+    return Client()
+
+
+class Served(Node):
+    client: Annotated[Client, Dep(get_client)]
+    text: str
+    model_config = {"arbitrary_types_allowed": True}
+
+    @computed_field
+    @property
+    def by(self) -> str:
+        return self.client.name
+
+    async def __call__(self) -> Refund: ...
+
+
+async def test_a_step_that_cannot_be_shown_without_what_no_journal_keeps_is_left_out(
+    caplog: pytest.LogCaptureFixture,
+):
+    graph = Graph(start=Served)
+    async with MemoryJournal() as journal:
+        await graph.arun(Served(text="a"), ScriptedLM([{"amount": 1}]), journal=journal)
+        assert len(await transitions_from(journal, graph)) == 1
+        assert await examples_from(journal, graph) == []
+    assert "1 step of Served left out" in caplog.text
+
+
+def test_every_question_of_a_transition_is_the_one_a_prompt_asks():
+    node, following = Sorted(due=get_due(), kind=Kind.BILL), Reply(kind=Kind.BILL, body="x")
+    example = example_of(Transition(node, Reply, following))
+    asked = fill_prompt(Reply, asked_fields(Reply), {"kind": Kind.BILL}, "Reply", node)
+    (fill,), (choice,) = fill_examples(Reply, [example]), choice_examples(Sorted, [example])
+    assert asked.text == f"Reply\n\n{said({**fill.source, 'context': {'kind': fill.kind}})}"
+    asked = choice_prompt(names_of(plan_of(Sorted).offered), (), node, None)
+    assert asked.text.partition("\n\n")[2] == said(choice.known)
+
+
+def said(known: Any) -> str:
+    return json.dumps(known, ensure_ascii=False, separators=(",", ":"))
+
+
+async def test_what_a_person_put_right_answers_the_same_question_of_other_runs():
+    async with MemoryJournal() as journal:
+        for name in ("one", "two", "three"):
+            await ran(run_id=name, journal=journal)
+        await tickets.fork("one", at=1, journal=journal, new_id="old", kind="claim")
+        await tickets.fork("two", at=1, journal=journal, new_id="new", kind="bill")
+        # It is listed before the others, but what it has of a correction is the oldest.
+        last = await tickets.fork("old", at=1, journal=journal, new_id="last")
+        await tickets.resume(last, ScriptedLM(["Refund", {"amount": 9}]), journal=journal)
+        assert {
+            each["kind"] for each in fill_examples(Sorted, await examples_from(journal, tickets))
+        } == {"bill"}
+
+        await tickets.fork("three", at=1, journal=journal, new_id="newest", kind="claim")
+        found = fill_examples(Sorted, await examples_from(journal, tickets))
+    assert {each["kind"] for each in found} == {"claim"}
+    assert len(found) == 3
+
+
+# Splitting
+
+SORTED = Sorted(due=get_due(), kind=Kind.BILL)
+
+examples = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(0, 3)).map(
+        lambda each: {"text": str(each[1]), "root": f"run {each[0]}", "next_node_type": "Sorted"}
+    ),
+    max_size=40,
+)
+shares = st.floats(0.05, 0.95)
+
+
+def roots(some: Sequence[Any]) -> set[str]:
+    return {each["root"] for each in some}
+
+
+def texts(some: Sequence[Any]) -> list[str]:
+    return [each["text"] for each in some]
+
+
+@settings(derandomize=True)
+@given(examples, shares, st.integers(0, 5))
+def test_no_run_is_on_both_sides_and_nothing_is_lost(some: list[Any], share: float, seed: int):
+    parts = split_apart(some, share, seed)
+    apart = [*parts.held_out, *parts.left_out]
+    assert not roots(parts.train) & roots(apart)
+    key = lambda each: (each["root"], each["text"])  # noqa: E731
+    assert sorted([*parts.train, *apart], key=key) == sorted(some, key=key)
+    if len(roots(some)) > 1:
+        assert parts.train
+        assert apart
+    assert split(some, share, seed) == (parts.train, parts.held_out)
+
+
+@settings(derandomize=True)
+@given(examples, shares, st.integers(0, 5))
+def test_what_is_held_out_is_asked_nowhere_else(some: list[Any], share: float, seed: int):
+    parts = split_apart(some, share, seed)
+    assert not set(texts(parts.held_out)) & set(texts(parts.train))
+    assert len(set(texts(parts.held_out))) == len(parts.held_out)
+    assert set(texts(parts.left_out)) <= {*texts(parts.held_out), *texts(parts.train)}
+
+
+@settings(derandomize=True)
+@given(examples, shares, st.randoms(use_true_random=False))
+def test_the_order_of_the_examples_changes_nothing(some: list[Any], share: float, random: Random):
+    mixed = list(some)
+    random.shuffle(mixed)
+    assert split(mixed, share, 7) == split(some, share, 7)
+
+
+@settings(derandomize=True)
+@given(examples, shares)
+def test_the_share_is_met_to_within_one_run(some: list[Any], share: float):
+    sizes = [sum(1 for each in some if each["root"] == root) for root in roots(some)]
+    if len(sizes) > 1:
+        parts = split_apart(some, share)
+        apart = len(parts.held_out) + len(parts.left_out)
+        assert abs(apart - share * len(some)) <= max(sizes)
+
+
+def test_another_seed_holds_out_other_runs():
+    some = [{"text": n, "root": f"run {n}", "next_node_type": "Sorted"} for n in range(20)]
+    held = {tuple(sorted(roots(split(some, 0.3, seed)[1]))) for seed in range(5)}
+    assert len(held) == 5
+    assert {len(each) for each in held} == {6}
+
+
+async def test_examples_of_one_run_all_go_to_training():
+    training, held = split(trace_to_examples(await ran()))
+    assert (len(training), held) == (3, [])
+
+
+async def test_the_examples_of_a_part_are_split_by_their_runs_too():
+    every = [
+        each
+        for n in range(4)
+        for each in trace_to_examples([Ticket(text=f"nr {n}"), SORTED, Refund(amount=n)])
+    ]
+    fills = [*fill_examples(Sorted, every), *fill_examples(Refund, every)]
+    training, held = split(fills, 0.5)
+    sides = [{each["bae"]["root"] for each in side} for side in (training, held)]
+    assert [len(side) for side in sides] == [2, 2]
+    assert not sides[0] & sides[1]
+
+
+def steps(run: str, *nodes: Node) -> list[Any]:
+    """What a run has to teach that went this way."""
+    return [each.copy(run_id=run, root=run) for each in trace_to_examples(nodes)]
+
+
+def test_where_runs_ask_the_same_again_nothing_is_held_out_and_it_is_said(
+    caplog: pytest.LogCaptureFixture,
+):
+    every = [e for n in range(20) for e in steps(f"run {n}", Ticket(text="help"), SORTED)]
+    with caplog.at_level(logging.INFO, "bae.optimizer"):
+        train, held, left_out = split_apart(every, 0.3)
+    assert (len(train), held, len(left_out)) == (28, [], 12)  # to Sorted, and on to None
+    assert "12 of 12 examples to hold out were left out, for what was asked before" in caplog.text
+
+
+def test_a_node_that_asks_the_same_each_time_does_not_keep_the_others_from_being_held_out():
+    every = [e for n in range(20) for e in steps(f"run {n}", Ticket(text=f"nr {n}"), SORTED)]
+    train, held, left_out = split_apart(every, 0.3)
+    assert len(fill_examples(Sorted, train)) == 14
+    assert len(fill_examples(Sorted, held)) == 6
+    assert choice_examples(Sorted, held) == []  # from Sorted, which is the same each time
+    assert len(choice_examples(Sorted, left_out)) == 6
+    assert fill_examples(Sorted, left_out) == []
+
+
+def test_an_example_can_be_held_out_for_what_was_filled_and_left_out_for_what_was_chosen():
+    every = [e for n in range(9) for e in steps(f"run {n}", SORTED, Refund(amount=n))]
+    every += steps("run 9", SORTED, Reply(kind=Kind.BILL, body="wait"))
+    splits = [split_apart(every, 0.3, seed) for seed in range(10)]
+    _, held, left_out = next(each for each in splits if fill_examples(Reply, each.held_out))
+    assert [each["root"] for each in held] == ["run 9"]
+    assert choice_examples(Sorted, held) == []  # as in all other runs
+    assert len(choice_examples(Sorted, left_out)) == 3
+    assert fill_examples(Reply, left_out) == []
+    assert len(fill_examples(Refund, left_out)) == 2
+
+
+def test_what_a_person_put_right_is_what_equal_questions_are_held_against():
+    every = [e for n in range(20) for e in steps(f"run {n}", Ticket(text=f"nr {n % 10}"), SORTED)]
+    sorted_ = Sorted(due=get_due(), kind=Kind.CLAIM)
+    for number in range(10):
+        (corrected, _) = steps(f"fork {number}", Ticket(text=f"nr {number}"), sorted_)
+        every.append(corrected.copy(corrected=["kind"]))
+    for side in split(every, 0.4):
+        fills = fill_examples(Sorted, side)
+        assert fills
+        assert {each.kind for each in fills} == {"claim"}
+    assert every[0].next_node["fields"] == {"kind": "bill"}  # what was given stays as it is
+
+
+def test_examples_of_no_run_are_split_one_by_one():
+    some = [dspy.Example(text=str(n), node_type="A", next_node_type="B") for n in range(10)]
+    training, held = split(some, 0.3)
+    assert (len(training), len(held)) == (7, 3)
+
+
+def test_nothing_is_held_out_where_nothing_is_to_be():
+    some = [{"root": f"run {n}", "next_node_type": "Sorted"} for n in range(5)]
+    assert [len(side) for side in split(some, 0)] == [5, 0]
+    assert split([]) == ([], [])
+
+
+@pytest.mark.parametrize("share", [-0.1, 1, 2.5, float("nan")])
+def test_a_share_that_is_none_is_told(share: float):
+    with pytest.raises(ValueError, match="held_out="):
+        split([], share)
