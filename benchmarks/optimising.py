@@ -39,7 +39,7 @@ from bae.optimizer import (
     examples_from,
     fresh_predictor,
     save_optimized,
-    split,
+    split_apart,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,8 +110,8 @@ class Measured:
 
     runs: int = 0
     corrected: int = 0
-    examples: tuple[int, int] = (0, 0)
-    """To learn from, and held out."""
+    examples: tuple[int, int, int] = (0, 0, 0)
+    """To learn from, held out, and left out because the same was asked before."""
     comparisons: list[Comparison] = field(default_factory=list[Comparison])
     written: list[Path] = field(default_factory=list[Path])
     evaluation: Evaluation | None = None
@@ -156,8 +156,8 @@ async def learn(
     """Learn from the runs of a journal, node by node, and keep what is better on the `part` of the
     runs that was held out, or all of it by `force`. It is what `bae optimize` does."""
     graph = load_triage().graph
-    train, held_out = split(await examples_from(journal, graph), part, seed)
-    found.examples = len(train), len(held_out)
+    train, held_out, left_out = split_apart(await examples_from(journal, graph), part, seed)
+    found.examples = len(train), len(held_out), len(left_out)
     for cls in (each for each in every_node(graph) if not nodes or each.__name__ in nodes):
         learnt: NodePredictor = await aoptimize_node(
             cls,
@@ -170,7 +170,7 @@ async def learn(
             max_labeled_demos=SHOWN,
         )
         compared = await compare(
-            cls, learnt, held_out, lm=lm, calls=folder / "calls.db", concurrency=2, graph=graph
+            cls, learnt, held_out, lm=lm, calls=folder / "calls.db", concurrency=1, graph=graph
         )
         found.comparisons += compared
         for each in compared:
@@ -191,7 +191,7 @@ async def measure(
     from bae.compiler import create_optimized_lm
 
     graph = load_triage().graph
-    lm = LocalBackend(slots=2)  # so that prompts with and without examples are each read once
+    lm = LocalBackend(slots=4)  # so that prompts of each kind are read once
     found = Measured()
     clock = Clock(found.seconds)
     async with SQLiteJournal(folder / "runs.db", durability="normal") as journal:
@@ -232,18 +232,22 @@ def figures(found: Measured) -> str:
     """What was measured, as Markdown."""
     assert found.evaluation is not None
     assert found.last is not None
-    train, held_out = found.examples
+    train, held_out, left_out = found.examples
+    again = f", and {left_out} left out that ask the same again" if left_out else ""
     took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in found.seconds.items())
     return "\n\n".join(
         [
             f"{found.runs} runs of the teacher, {found.corrected} of them corrected, give "
-            f"{train} examples to learn from and {held_out} held out. On those that were held out:",
+            f"{train} examples to learn from and {held_out} held out{again}. On those that were "
+            "held out:",
             table(
-                ["node", "part", "n", "before", "after", "difference", ""],
+                ["node", "part", "n", "before", "after", "difference", "calls", "tokens", ""],
                 [
                     [
                         *(each.node, each.part, str(each.n), str(each.before), str(each.after)),
                         str(each.difference),
+                        f"{each.calls_before:,} → {each.calls_after:,}",
+                        f"{each.tokens_before:,} → {each.tokens_after:,}",
                         verdict(each),
                     ]
                     for each in found.comparisons
@@ -277,18 +281,20 @@ def evaluated(evaluation: Evaluation) -> str:
                 [
                     f"{each.contender} − {each.against}",
                     "**all**",
+                    "",
                     str(each.interval.n),
                     str(each.interval),
                     *[""] * 4,
                 ]
             )
-    heads = ["", "node", "cases", "score", "valid", "calls", "tokens", "seconds a case"]
+    heads = ["", "node", "met", "scored", "score", "valid", "calls", "tokens", "seconds a case"]
     return table(heads, rows)
 
 
 def cells(row: Row) -> list[str]:
     return [
         str(row.cases),
+        "–" if row.score is None else str(row.score.n),
         str(row.score or "–"),
         "–" if row.validity is None else f"{row.validity:.0%}",
         str(row.calls),

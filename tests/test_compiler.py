@@ -654,6 +654,18 @@ async def traces(count: int) -> list[Any]:
     return found
 
 
+async def test_a_metric_for_a_class_of_another_graph_is_refused_before_anything_is_asked():
+    class Stranger(Node):
+        async def __call__(self) -> None: ...
+
+    model = Counting()
+    with pytest.raises(ValueError, match=r"metric for .*Stranger, which the graph .* has not"):
+        await compile_graph(NUMBERS).aoptimize(
+            await traces(24), {Stranger: lambda expected, given: 1.0}, lm=model
+        )
+    assert model.asked == 0
+
+
 async def test_optimising_a_compiled_graph_teaches_its_nodes_in_place(tmp_path: Path):
     compiled = compile_graph(NUMBERS)
     phases: list[tuple[str, str, str]] = []

@@ -275,7 +275,7 @@ async def test_questions_that_are_too_long_score_nothing_and_do_not_end_it(optim
 
     found = await aoptimize_node(Coded, fills(), lm=lm, optimizer=optimizer, **SMALL[optimizer])
 
-    (*notes, _) = found.made.notes
+    notes = found.made.notes
     assert len(found.fill.demos) <= 2  # what does not fit is not what was found
     if optimizer == "bootstrap":
         assert found.is_fresh

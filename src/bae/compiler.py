@@ -203,6 +203,7 @@ class CompiledGraph(Generic[S, T]):
         from bae.optimizer.optimizing import aoptimize_node
 
         chosen = self._chosen(nodes)
+        self._check_metrics(metric)
         examples = list(trainset)
         lm, teacher = _by_name(lm), _by_name(teacher)
         log = calls if isinstance(calls, CallLog) else CallLog(calls)
@@ -264,6 +265,23 @@ class CompiledGraph(Generic[S, T]):
 
         lessons = {cls: artefact_of(each).lessons() for cls, each in learnt.items()}
         return Taught(_found(lm, self.graph), lessons)
+
+    def _check_metrics(self, metric: Any) -> None:
+        """Refuse a metric for what is no node of this graph: it would never be asked."""
+        if not isinstance(metric, Mapping):
+            return
+        given = cast("Mapping[Any, Any]", metric)
+        unknown = [
+            f"{each.__module__}.{each.__qualname__}" if isinstance(each, type) else repr(each)
+            for each in given
+            if each not in self.predictors
+        ]
+        if unknown:
+            raise ValueError(
+                f"optimize(metric={{…}}) has a metric for {', '.join(unknown)}, which the graph "
+                f"{self.graph.name} has not; it has "
+                f"{', '.join(f'{cls.__module__}.{cls.__qualname__}' for cls in self.predictors)}"
+            )
 
     def _chosen(self, nodes: Iterable[type[Node] | str] | None) -> list[type[Node]]:
         from bae.optimizer.nodes import is_node_class

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
-from bae.exceptions import BaeError, BaeLMError, BudgetError
+from bae.exceptions import BaeError, BaeLMError
 from bae.lm.backend import Answer, Prompt
 from bae.lm.foreign import Foreign
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
 from bae.lm.policies.charging import in_force
-from bae.lm.policies.flights import Flight
+from bae.lm.policies.flights import Flights
 from bae.lm.policies.policy import innermost
-from bae.lm.usage import Restart, Usage, report, tell
+from bae.lm.usage import Usage, report
 from bae.optimizer.call_records import CallRecord, Spans, record_in, record_of
 from bae.optimizer.logged_lm import LoggedLM
 
@@ -71,8 +71,8 @@ class CallLog:
         self.path = None if path is None else Path(path)
         self._store: CacheStore = _Memory() if self.path is None else _File(self.path)
         self._name = "" if self.path is None else f"calls {self.path.resolve()}"
-        self._flights: dict[tuple[asyncio.AbstractEventLoop, str], Flight] = {}
-        self._calls = self._from_log = self._joined = 0
+        self._flights = Flights()
+        self._calls = self._from_log = 0
         self.used: dict[str, Usage] = {}
         self._life = uuid4().hex
         self._since = monotonic()
@@ -98,7 +98,7 @@ class CallLog:
 
     def statistics(self) -> CallStatistics:
         """What was asked so far."""
-        return CallStatistics(self._calls, self._from_log, self._joined, self._read_back)
+        return CallStatistics(self._calls, self._from_log, self._flights.joined, self._read_back)
 
     async def open(self) -> Usage:
         """Read the file, and answer what its calls have used until then. Raises where it cannot be
@@ -158,26 +158,7 @@ class CallLog:
 
     async def answered(self, key: str, asks: LoggedLM, prompt: Prompt) -> Answer:
         """The answer that is there, or the one that comes, or else that of the LM."""
-        place = asyncio.get_running_loop(), key
-
-        def over(flight: Flight) -> None:
-            if self._flights.get(place) is flight:
-                del self._flights[place]
-
-        while True:
-            flight = self._flights.get(place)
-            joined = flight is not None
-            if flight is None:
-                flight = Flight(lambda: self._look_and_ask(key, asks, prompt), over)
-                self._flights[place] = flight
-            self._joined += joined
-            try:
-                return await flight.landed()
-            except BudgetError as error:
-                # The budget of whoever asked first is not the concern of those who joined.
-                if not joined or any(error.budget is budget for budget in in_force()):
-                    raise
-                tell(Restart(error, 0.0))
+        return await self._flights.answer(key, lambda: self._look_and_ask(key, asks, prompt))
 
     async def give_up(self, keys: list[str]) -> None:
         """Note that no answer to these was valid, which together are all askings of one

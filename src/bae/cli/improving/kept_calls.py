@@ -5,7 +5,7 @@ to one at a time."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -41,9 +41,11 @@ class KeptCalls:
         self._made = not directory.exists()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = Lock(self.folder / _LOCK, directory)
-            self.folder.mkdir(exist_ok=True)  # another one may just have let go of it
-            (self.folder / _IGNORE).write_text("*\n", encoding="utf-8")
+            with ExitStack() as otherwise:
+                self._lock = Lock(self.folder / _LOCK, directory)
+                otherwise.callback(self._lock.release)
+                (self.folder / _IGNORE).write_text("*\n", encoding="utf-8")
+                otherwise.pop_all()
         except OSError as error:
             raise refused(
                 f"{directory} is no directory that can be written to: {error.strerror}",

@@ -206,10 +206,6 @@ class Learning:
             made = made.model_copy(update={"held_out": scores})
             for part in PARTS:
                 if part not in scores:
-                    stays = there is not None and getattr(there, part) is not None
-                    made = made.keeping(part, there.made if there and stays else None)
-            for part in PARTS:
-                if part not in [each.part for each in parts]:
                     stays = None if kept[part] is None else there
                     made = made.keeping(part, stays and stays.made)
         artefact = found.model_copy(update={**kept, "made": made})

@@ -8,22 +8,19 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from time import perf_counter, time
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TextIO
+from typing import TYPE_CHECKING, Self
 
-from rich.live import Live
 from rich.text import Text
 
 from bae.cli.live import NARROWEST
-from bae.cli.live.beside import Diversion, held_back
+from bae.cli.live.beside import held_back
 from bae.cli.live.drawing import SPINNING, fitted, signs_for
+from bae.cli.live.redrawn import Redrawn
 from bae.cli.live.wording import took
 from bae.cli.texts import in_lines, in_one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-FRAMES: Final = 10
-"""How often the line is drawn in a second."""
 
 
 class Status:
@@ -88,27 +85,18 @@ class LineStatus(Status):
             self.console.print(Text(said), soft_wrap=True)
 
 
-class _Drawn(Live):
-    """What Rich draws, as long as the terminal is there."""
-
-    def refresh(self) -> None:
-        with suppress(OSError):  # in the thread that draws, nobody would catch it
-            super().refresh()
-
-
 class LiveStatus(Status):
     """One line, drawn again a few times a second, and gone at the end."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._text = ""
-        self._live: Live | None = None
         self._entered = False
-        self._others = Diversion(self._above)
+        self._screen = Redrawn(console, self._line)
 
     def __enter__(self) -> Self:
         self._entered = True
-        self._start()
+        self._screen.start()
         return super().__enter__()
 
     def __exit__(
@@ -119,7 +107,7 @@ class LiveStatus(Status):
     ) -> None:
         self._entered = False
         with suppress(OSError):  # of a terminal that is gone
-            self._stop()
+            self._screen.stop()
 
     def inform(self, text: str) -> None:
         """Print it above the line."""
@@ -132,36 +120,13 @@ class LiveStatus(Status):
     @contextmanager
     def paused(self) -> Generator[None]:
         """Take the line off the screen for the block."""
-        self._stop()
+        self._screen.stop()
         try:
             with super().paused():
                 yield
         finally:
             if self._entered and not self.pauses:
-                self._start()
-
-    def _start(self) -> None:
-        if self._live is None:
-            self._live = _Drawn(
-                console=self.console,
-                get_renderable=self._line,
-                refresh_per_second=FRAMES,
-                transient=True,
-                redirect_stdout=False,  # Rich would take half lines for lines
-                redirect_stderr=False,
-            )
-            self._live.start()
-            self._others.start()
-
-    def _stop(self) -> None:
-        live, self._live = self._live, None
-        if live is not None:
-            self._others.stop()
-            live.stop()
-
-    def _above(self, real: TextIO, line: str) -> None:
-        with suppress(OSError):
-            self.console.print(Text.from_ansi(line), soft_wrap=True)
+                self._screen.start()
 
     def _line(self) -> Text:
         width = self.console.width

@@ -8,33 +8,21 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from time import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TextIO
+from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Group
-from rich.live import Live
 from rich.text import Text
 
-from bae.cli.live.beside import Diversion
 from bae.cli.live.display import Display
 from bae.cli.live.drawing import SPINNING, drawn, fitted
+from bae.cli.live.redrawn import Redrawn
 from bae.cli.live.wording import summary_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-FRAMES: Final = 10
-"""How often the tree is drawn in a second."""
 WHOLE: Final = 400
 """Lines of a run that is over, which stay on the screen, unless that has more."""
-
-
-class _Drawn(Live):
-    """What Rich draws, as long as the terminal is there."""
-
-    def refresh(self) -> None:
-        # In the thread that draws, nobody would catch it.
-        with suppress(OSError):
-            super().refresh()
 
 
 class LiveTree(Display):
@@ -42,15 +30,14 @@ class LiveTree(Display):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._live: Live | None = None
         self._entered = False
-        self._others = Diversion(self._above)
+        self._screen = Redrawn(console, self._group)
         self._last: list[Text] = []
         self._asked_at = 0
 
     def __enter__(self) -> Self:
         self._entered = True
-        self._start()
+        self._screen.start()
         return self
 
     def __exit__(
@@ -61,25 +48,25 @@ class LiveTree(Display):
     ) -> None:
         self._entered = False
         with suppress(OSError):  # of a terminal that is gone: the run came out as it did
-            self._stop()
+            self._screen.stop()
             self._print_rows()
 
     @contextmanager
     def paused(self) -> Generator[None]:
         """Take the tree off the screen for the block."""
-        self._stop()
+        self._screen.stop()
         try:
             with super().paused():
                 yield
         finally:
             if self._entered and not self.pauses:
-                self._start()
+                self._screen.start()
 
     @contextmanager
     def asking(self) -> Generator[None]:
         """Take the tree off the screen for the block, with the rows of what led to the question
         left there. Nodes that are done by then are not shown again."""
-        self._stop()  # else it would be drawn anew below them
+        self._screen.stop()  # else it would be drawn anew below them
         with self.lock:
             steps = self.pictures.steps
         if steps != self._asked_at:  # else the question before has them above it
@@ -118,31 +105,6 @@ class LiveTree(Display):
     def _print_rows(self) -> None:
         if lines := self.whole():
             self.console.print(Text("\n").join(lines), soft_wrap=True)
-
-    def _start(self) -> None:
-        if self._live is None:
-            self._live = _Drawn(
-                console=self.console,
-                get_renderable=self._group,
-                refresh_per_second=FRAMES,
-                transient=True,
-                vertical_overflow="crop",
-                redirect_stdout=False,  # Rich would take half lines for lines
-                redirect_stderr=False,
-            )
-            self._live.start()
-            self._others.start()
-
-    def _stop(self) -> None:
-        live, self._live = self._live, None
-        if live is not None:
-            self._others.stop()
-            live.stop()
-
-    def _above(self, real: TextIO, line: str) -> None:
-        """Print what somebody else prints, above the tree."""
-        with suppress(OSError):
-            self.console.print(Text.from_ansi(line), soft_wrap=True)
 
     def _group(self) -> Group:
         with suppress(Exception):  # rather the picture before than a thread that dies in one

@@ -4,7 +4,6 @@ still being answered wait for it and share its answer, see `flights.py`. The sto
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from dataclasses import dataclass
@@ -14,14 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import to_json
 
-from bae.exceptions import BaeLMError, BudgetError, describe
+from bae.exceptions import BaeLMError, describe
 from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
 from bae.lm.foreign import Foreign, keeps
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
-from bae.lm.policies.charging import in_force
-from bae.lm.policies.flights import Flight
+from bae.lm.policies.flights import Flights
 from bae.lm.policies.policy import Policy, innermost
-from bae.lm.usage import Restart, Usage, report, tell
+from bae.lm.usage import Usage, report
 
 if TYPE_CHECKING:
     from bae.lm.protocol import LM
@@ -67,36 +65,17 @@ class Cached(Policy):
         self.store: CacheStore = store
         if not isinstance(store, MemoryCache):
             _check_settings(innermost(self))
-        self._flights: dict[tuple[asyncio.AbstractEventLoop, str], Flight] = {}
-        self._hits = self._misses = self._joined = self._unstored = 0
+        self._flights = Flights()
+        self._hits = self._misses = self._unstored = 0
 
     async def answer(self, prompt: Prompt) -> Answer:
         """The answer that is there, or the one that comes, or else ask what is inside."""
         key = cache_key(self.inner, prompt)
-        place = asyncio.get_running_loop(), key
-
-        def over(flight: Flight) -> None:
-            if self._flights.get(place) is flight:
-                del self._flights[place]
-
-        while True:
-            flight = self._flights.get(place)
-            joined = flight is not None
-            if flight is None:
-                flight = Flight(lambda: self._look_and_ask(key, prompt), over)
-                self._flights[place] = flight
-            self._joined += joined
-            try:
-                return await flight.landed()
-            except BudgetError as error:
-                # The budget of whoever asked first is not the concern of those who joined.
-                if not joined or any(error.budget is budget for budget in in_force()):
-                    raise
-                tell(Restart(error, 0.0))
+        return await self._flights.answer(key, lambda: self._look_and_ask(key, prompt))
 
     def statistics(self) -> CacheStatistics:
         """What the cache has been good for."""
-        return CacheStatistics(self._hits, self._misses, self._joined, self._unstored)
+        return CacheStatistics(self._hits, self._misses, self._flights.joined, self._unstored)
 
     async def reject(self, prompt: Prompt) -> None:
         """Forget the answer to a prompt, and let what is inside do so."""

@@ -1,6 +1,6 @@
 """A question that is being answered for all who ask it meanwhile. Whoever asked first pays for the
-request and has used it; when that one leaves, the next takes over. `cache.py` starts one for what
-is not in its store."""
+request and has used it; when that one leaves, the next takes over. `cache.py` asks through them
+what is not in its store."""
 
 from __future__ import annotations
 
@@ -12,9 +12,41 @@ from typing import Any
 
 from bae.exceptions import BudgetError
 from bae.lm.backend import Answer
+from bae.lm.policies.charging import in_force
 from bae.lm.policies.holds import Payer, Shared, around, current
-from bae.lm.usage import Event, Usage, meter_in_force, report
+from bae.lm.usage import Event, Restart, Usage, meter_in_force, report, tell
 from bae.tasks import gone
+
+
+class Flights:
+    """Questions that are on their way, by a key that is the same for equal ones. `joined` counts
+    who has asked what was asked already."""
+
+    def __init__(self) -> None:
+        self.joined = 0
+        self._under_way: dict[tuple[asyncio.AbstractEventLoop, str], Flight] = {}
+
+    async def answer(self, key: str, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        """The answer to a question that is under way, or else the one that `ask` gives."""
+        place = asyncio.get_running_loop(), key
+
+        def over(flight: Flight) -> None:
+            if self._under_way.get(place) is flight:
+                del self._under_way[place]
+
+        while True:
+            flight = self._under_way.get(place)
+            joined = flight is not None
+            if flight is None:
+                flight = self._under_way[place] = Flight(ask, over)
+            self.joined += joined
+            try:
+                return await flight.landed()
+            except BudgetError as error:
+                # The budget of whoever asked first is not the concern of those who joined.
+                if not joined or any(error.budget is budget for budget in in_force()):
+                    raise
+                tell(Restart(error, 0.0))
 
 
 class Flight:
