@@ -444,6 +444,31 @@ def test_an_artefact_of_a_changed_class_says_all_that_is_other_and_what_to_do(tm
     assert error.fix == "optimise Outfit again, or delete the file to go without"
 
 
+def test_all_files_that_do_not_fit_are_named_in_one_error(tmp_path: Path):
+    def break_hash(file: Path) -> None:
+        data = json.loads(file.read_text("utf-8"))
+        data["schema"]["hash"] = "0" * 32
+        file.write_text(json.dumps(data), "utf-8")
+
+    saved = save_artefacts({Outfit: outfit(), Waking: waking()}, tmp_path)
+    for file in saved:
+        break_hash(file)
+    error = refused(tmp_path)
+    assert error.code == "bae-artefact-changed"
+    assert error.message.startswith(f"2 artefacts in {tmp_path} do not fit:")
+    for file in saved:
+        assert f"{file} was made for another {file.stem} than there is now: its" in error.message
+    why = "its hash is not the one of its fields"
+    assert sorted(error.changes) == [f"Outfit: {why}", f"Waking: {why}"]
+    assert error.file == str(tmp_path)
+
+    (tmp_path / "Outfit.json").write_text("{")
+    error = refused(tmp_path)
+    assert error.code == "bae-artefact-invalid"
+    assert "Outfit.json cannot be read as an artefact" in error.message
+    assert error.changes == (f"Waking: {why}",)
+
+
 def test_a_choice_that_is_now_made_by_code_is_refused(tmp_path: Path):
     save_artefacts({Waking: waking()}, tmp_path)
 

@@ -451,7 +451,7 @@ def test_a_case_may_have_the_answers_to_its_gates(bae: Any) -> None:
     Path("good.json").write_text('[{}, {"answer": "x"}]')
     done = evaluate(bae, "-o", "a.json", app="app.py:Parked")
     assert done.code == 0, done.out
-    assert row(done.out, "total")[0] == "1.00"
+    assert row(done.out, "total")[0] == "0.50"
     assert row(done.out, "Approval")[0] == "0.50"
     case = json.loads(Path("a.json").read_text())["contenders"][0]["cases"][1]
     assert case["answers"] == {"Approval.ok": False}
@@ -558,6 +558,50 @@ def test_metrics_by_the_class_of_a_node_score_the_nodes(bae: Any) -> None:
     done = evaluate(bae, "--metric", "app.py:BY_NODE", lms=("poor",))
     assert row(done.out, "Reply")[0] == "1.00"  # no answer is shorter than what was expected
     assert row(evaluate(bae, lms=("poor",)).out, "Reply")[0] == "0.33"
+
+
+def test_expectations_of_nodes_on_the_way_count_for_fail_under(bae: Any) -> None:
+    write_cases({"input": "a", "nodes": {"Ticket": {"text": "b"}}})
+    done = evaluate(bae, "--fail-under", "0.5")
+    assert done.code == 1
+    assert row(done.out, "total")[0] == "0.00"
+    assert "  0.00  case 1: Ticket: text: 'a', where 'b' was expected" in done.out
+
+
+def test_what_a_judge_used_stands_below_the_table(bae: Any) -> None:
+    Path("judge.json").write_text('[{"reason": "no", "grade": "poor"}]')
+    Path("app.py").write_text(
+        APP + "\nfrom bae.optimizer import Judge\nJUDGE = {Reply: Judge('scripted:judge.json')}\n"
+    )
+    write_cases({"input": "a", "expected": {"score": 5}})
+    done = evaluate(bae, "--metric", "app.py:JUDGE", "-o", "a.json", "-o", "a.md")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[3] == "judged with 1 LM call · 0 tokens · $0"
+    assert "judged with 1 LM call" in Path("a.md").read_text()
+    assert json.loads(Path("a.json").read_text())["contenders"][0]["judging"]["calls"] == 1
+    two = evaluate(bae, "--metric", "app.py:JUDGE", lms=("good", "poor"))
+    assert "scripted:poor.json: judged with 1 LM call · 0 tokens · $0" in two.out
+    assert "judged with" not in evaluate(bae).out
+
+
+def test_for_a_metric_that_is_not_there_those_are_named_that_can_score_cases(bae: Any) -> None:
+    annotated = "\n\ndef by_type(one: Reply, other: Reply) -> float: ...\n"
+    Path("app.py").write_text(APP.replace("BY_NODE = ", f"{annotated}\n\nBY_NODE = "))
+    said = " ".join(evaluate(bae, "--metric", "app.py:nix").err.split())
+    named = [name.strip(" ,.") for name in said.partition("name one of these: ")[2].split()]
+    assert named[:7] == [
+        f"app.py:{name}"
+        for name in ("exact", "broken", "choosy", "near", "nearly", "spoiling", "BY_NODE")
+    ]
+    assert not [name for name in named[7:] if name.startswith("app.py:")]
+
+
+def test_for_an_evaluator_that_is_not_there_classes_are_named(bae: Any) -> None:
+    Path("set.yaml").write_text("cases: []\n")
+    with Path("app.py").open("a") as file:
+        file.write("\nclass Polite:\n    def evaluate(self, ctx): ...\n")
+    done = bae("eval", "app.py", "--data", "set.yaml", "--evaluator", "app.py:Nix")
+    assert "name one of these: app.py:Polite" in " ".join(done.err.split())
 
 
 def test_a_metric_that_raises_at_once_is_an_error_that_names_it(bae: Any) -> None:

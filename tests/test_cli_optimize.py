@@ -30,6 +30,7 @@ from bae.cli.improving.deciding import is_written, verdict_on
 from bae.evals import interval, paired_difference
 from bae.journal import SQLiteJournal
 from bae.optimizer import Comparison
+from bae.optimizer.by_name import OPTIONS
 from bae.testing import Provider, ScriptedLM, Stall, Status
 
 pytestmark = pytest.mark.once
@@ -234,6 +235,9 @@ def test_progress_is_on_stderr_in_a_few_lines_and_quiet_has_none(bae: Any, model
     assert "Reply fill: bootstrapping" in done.err
     assert "Reply fill: comparing" in done.err
     assert len(done.err.splitlines()) < 15
+    assert done.err.count("Reply fill: done") == 1
+    assert re.search(r"Reply fill: compared: 1\.00 on what was held out · \d+ calls\n", done.err)
+    assert f"{RUNS} steps, " in done.err  # of which each has up to two parts
     assert f"{model.asked} LM calls" in done.err
     assert "\x1b" not in done.out + done.err
     quiet = optimize(bae, model, *REPLY, "--quiet", out="other")
@@ -427,6 +431,7 @@ def test_what_is_there_and_as_good_stays_and_that_is_no_failure(bae: Any, model:
     other = optimize(bae, model, *REPLY, "--seed", "1")
     assert other.code == 0
     assert "no better than what is there; what learnt has scores 1.00" in other.out
+    assert "Reply fill, what is there: compared: 1.00 on what was held out" in other.err
     assert Path("learnt/Reply.json").read_text() == before
     assert optimize(bae, model, *REPLY, "--seed", "1", "--force").code == 0
     assert Path("learnt/Reply.json").read_text() != before
@@ -524,6 +529,20 @@ def test_runs_are_those_of_an_evaluation_by_the_whole_of_their_ids(bae: Any, mod
     assert (data["all"], data["from_evals"]) == (1, 3)
 
 
+def test_what_a_person_put_right_does_not_bring_in_evaluations_that_ask_the_same(
+    bae: Any, model: Model
+) -> None:
+    names: dict[str, Any] = {"__name__": "app"}
+    exec(APP, names)
+    for begins in (EVAL, EVAL.replace("0a1b2c", "3d4e5f")):
+        made = collect(Path("evals.db"), names["graph"], names["Ticket"], range(1, 4), begins)
+        asyncio.run(made)
+    forked = ("runs", "fork", f"{EVAL}1", "--at", "1", "--set", "queue=north", "--no-run")
+    assert bae(*forked, "-m", "app.py", "-j", "evals.db").code == 0
+    data = optimize(bae, model, "-j", "evals.db", "--json").data["examples"]
+    assert (data["all"], data["from_evals"]) == (1, 5)
+
+
 def test_a_journal_without_a_finished_run_is_refused_with_what_to_do(
     bae: Any, model: Model
 ) -> None:
@@ -543,6 +562,77 @@ def test_what_people_have_put_right_is_counted(bae: Any, model: Model) -> None:
     data = optimize(bae, model, *REPLY, "--json").data
     fill = next(part for part in data["parts"] if part["part"] == "fill")
     assert fill["corrected"] == 1
+
+
+def test_what_was_put_right_and_held_out_is_not_said_to_be_learnt_from(
+    bae: Any, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(RUNS):
+        forked = ("runs", "fork", f"run-{number}", "--at", "1", "--set", "queue=north", "--no-run")
+        bae(*forked, "-m", "app.py")  # some have no queue, and are refused
+    monkeypatch.setenv("COLUMNS", "200")
+    done = optimize(bae, model, *REPLY, "--force")
+    header = next(line for line in done.out.splitlines() if "LEARNT FROM" in line)
+    row = next(line for line in done.out.splitlines() if line.startswith("Reply fill  "))
+
+    def under(title: str) -> int:
+        return int(row[: header.index(title) + len(title)].split()[-1])
+
+    assert under("CORRECTED") == under("LEARNT FROM")
+    data = optimize(bae, model, *REPLY, "--json", out="other").data
+    fill = next(part for part in data["parts"] if part["part"] == "fill")
+    assert fill["held_out"] > 0
+    assert (fill["corrected_train"], fill["corrected_held_out"]) == (
+        fill["train"],
+        fill["held_out"],
+    )
+    both = f"{fill['train']} and {fill['held_out']} put right by people"
+    assert both in done.err
+
+
+# Options of the optimiser
+
+
+def test_options_go_to_the_optimiser(bae: Any, model: Model) -> None:
+    few = ("--option", "max_labeled_demos=3", "--option", "max_bootstrapped_demos=0")
+    data = optimize(bae, model, *REPLY, *few, "--force", "--json").data
+    assert data["options"] == {"max_labeled_demos": 3, "max_bootstrapped_demos": 0}
+    learnt = json.loads(Path("learnt/Reply.json").read_text())
+    assert len(learnt["fill"]["examples"]) == 3
+
+
+def test_the_page_names_every_option_of_every_optimiser_with_its_default() -> None:
+    page = (SOURCE.parent / "docs" / "cli.md").read_text("utf-8")
+    told: dict[str, dict[str, Any]] = {name: {} for name in OPTIONS}
+    for name, *defaults in re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \|", page, re.M):
+        for optimizer, default in zip(("bootstrap", "miprov2", "gepa"), defaults, strict=True):
+            if default != "–":
+                told[optimizer][name] = default.strip("`")
+    assert told == {
+        optimizer: {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in options.items()
+        }
+        for optimizer, options in OPTIONS.items()
+    }
+
+
+def test_a_directory_whose_files_do_not_fit_is_refused_with_all_of_them(
+    bae: Any, model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path("learnt").mkdir()
+    for name in ("Reply", "Ticket"):
+        Path(f"learnt/{name}.json").write_text("{")
+    run = ("run", "app.py", "--set", "text=number 41", *model.lm, "--optimized")
+    done = bae(*run, "learnt")
+    assert done.code == 1
+    assert "learnt/Reply.json cannot be read" in done.err
+    assert "learnt/Ticket.json cannot be read" in done.err
+    Path("empty").mkdir()
+    done = bae(*run, "empty")
+    assert done.code == 1
+    assert "empty has no artefact for a node of the graph Ticket" in done.err
+    assert not caplog.records  # it is said once
 
 
 # Metrics
@@ -597,6 +687,15 @@ def test_the_help_says_what_a_budget_is_for(bae: Any) -> None:
         (("--rubric", "good"), 2, "goes with --judge"),
         (("--force", "--certain"), 2, "not both"),
         (("--optimizer", "luck"), 2, "bootstrap"),
+        (("--option", "num_trials=3", "-j", "nowhere.db"), 2, "it takes max_bootstrapped_demos,"),
+        (("--option", "max_rounds"), 2, "is no NAME=VALUE"),
+        (("--option", "max_rounds=many"), 2, "max_rounds='many': give 1 or more"),
+        (("--option", "max_rounds=1", "--option", "max_rounds=2"), 2, "there twice"),
+        (
+            ("--optimizer", "miprov2", "--option", "tip_aware_proposer=no"),
+            2,
+            "tip_aware_proposer='no': give true or false",
+        ),
         (("--node", "Rply"), 1, "name one of Ticket, Reply, Spam"),
         (("--metric", "app.py"), 2, "--metric scoring.py:exact"),
         (("--metric", "app.py:same"), 1, "or a mapping of node classes to functions of two nodes"),
@@ -634,6 +733,44 @@ def test_a_budget_that_runs_out_keeps_the_calls_and_with_more_it_goes_on(
     assert files() == ["Reply.json", "Ticket.json"]
 
 
+def test_a_graph_whose_lms_are_all_pinned_is_learnt_for_without_another(
+    bae: Any, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAE_LM", "no-such-lm")
+    pinned = APP.replace("Reply | Spam", "Reply").replace("Graph, Node", "Graph, Node, NodeConfig")
+    config = f"    node_config = NodeConfig(lm={model.lm[1]!r})\n"
+    Path("app.py").write_text(pinned.replace("    queue:", f"{config}    queue:"))
+    model.knows = ("fill",)
+    for number in range(14):
+        run = ("run", "app.py", "--set", f"text=number {number}", "--journal", "pinned.db")
+        assert bae(*run).code == 0
+    model.knows = ()
+
+    done = bae("optimize", "app.py", "-o", "learnt", "--journal", "pinned.db", *FEW)
+
+    assert done.code == 0, done.err
+    assert "Reply fill: better" in done.out
+    assert files() == ["Reply.json"]
+
+
+def test_runs_that_all_ask_one_question_are_too_few(bae: Any, model: Model) -> None:
+    model.knows = ("fill", "choice")
+    for _ in range(20):
+        run = ("run", "app.py", "--set", "text=number 1", *model.lm, "--journal", "same.db")
+        assert bae(*run).code == 0
+    asked = model.asked
+
+    done = optimize(bae, model, "--journal", "same.db")
+
+    assert done.code == 1
+    assert model.asked == asked
+    assert re.search(
+        r"Reply fill: too few examples.*\d+ examples of 1 question to learn from, and 8 questions "
+        r"are needed",
+        " ".join(done.out.split()),
+    )
+
+
 def test_what_was_asked_now_is_told_apart_from_what_was_kept_and_what_was_asked_again(
     bae: Any, model: Model
 ) -> None:
@@ -642,7 +779,7 @@ def test_what_was_asked_now_is_told_apart_from_what_was_kept_and_what_was_asked_
     assert "kept from before" not in short.err
     done = optimize(bae, model)
     now = model.asked - 1
-    line = next(line for line in done.err.splitlines() if line.startswith(f"{RUNS} examples"))
+    line = next(line for line in done.err.splitlines() if line.startswith(f"{RUNS} steps"))
     assert f" · {now} LM calls now, {model.asked} in all · " in line
     assert re.search(r" · \d+ asked again at no cost · [\d,]+ tokens in all", line)
     assert "1 kept from before" in done.err

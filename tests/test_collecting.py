@@ -23,9 +23,10 @@ from pydantic import Field, SecretStr
 
 import bae.invoke
 from bae import BaeError, Dep, Gate, Graph, Map, Node, NodeConfig, Recall
+from bae.evals import Case, evaluate
 from bae.journal import Journal, Line, MemoryJournal, RunInfo, SQLiteJournal, StoredRun
 from bae.journal.opening import open_to_read
-from bae.optimizer import Transition, transitions_from
+from bae.optimizer import Transition, examples_from, transitions_from
 from bae.testing import ScriptedLM
 from made_graphs import Filler, Made, made_graphs
 from toy_backend import ToyBackend
@@ -120,6 +121,46 @@ def _told(node: Node | None) -> str:
 
 async def collected(journal: Journal, **options: Any) -> list[str]:
     return ways(await transitions_from(journal, tickets, **options))
+
+
+# Evaluations
+
+
+EVAL = "eval-20300102-030405-0a1b2c-1"
+
+
+async def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(
+    journal: Journal, caplog: pytest.LogCaptureFixture
+):
+    steps = ["Sorted->Reply wait", "Ticket->Sorted bill"]
+    await ran(journal, EVAL)
+    with caplog.at_level(logging.INFO, "bae.optimizer"):
+        assert await collected(journal) == []
+        await ran(journal, "eval-monday")
+        assert sorted(await collected(journal)) == steps
+        assert sorted(await collected(journal, limit=2)) == steps  # none of them is counted
+    told = [(record.levelname, record.message.split(":")[0]) for record in caplog.records]
+    said = "2 steps in evaluations of Ticket left out"
+    assert told[:2] == [("WARNING", said), ("INFO", said)]
+
+    assert sorted(await collected(journal, evals=True)) == sorted(2 * steps)
+
+
+async def test_what_a_person_has_put_right_in_an_evaluation_counts(journal: Journal):
+    await ran(journal, EVAL)
+    forked = await tickets.fork(EVAL, at=1, kind="lost", journal=journal)
+    await tickets.resume(forked, ScriptedLM(REPLIED[1:]), journal=journal)
+
+    assert await collected(journal) == ["Ticket->Sorted lost (kind)"]
+
+
+async def test_the_runs_of_an_evaluation_are_known_by_the_ids_that_it_gives_them(journal: Journal):
+    cases, lms = [Case({"text": "help"})], {"it": ScriptedLM(REPLIED)}
+    done = await evaluate(tickets, cases, lms, journal=journal)
+    assert not done.contenders[0].cases[0].error
+
+    assert await collected(journal) == []
+    assert len(await collected(journal, evals=True)) == 2
 
 
 # Runs
@@ -346,6 +387,27 @@ async def test_of_several_corrections_the_newest_counts(journal: Journal):
     found = await transitions_from(journal, tickets)
     assert ways(found) == ["Sorted->Reply never (body)", "Ticket->Sorted bill"]
     assert found[0].run_id == "never"
+
+
+async def test_of_runs_that_are_left_out_neither_answers_nor_corrections_count(journal: Journal):
+    await ran(journal, "one")
+    await ran(journal, "other")
+    await tickets.fork("one", at=2, journal=journal, new_id="mistaken", body="never")
+    without = await transitions_from(journal, tickets, without=["mistaken"])
+    assert sorted(ways(without)) == ["Sorted->Reply wait"] * 2 + ["Ticket->Sorted bill"] * 2
+
+    pytest.importorskip("dspy")
+    examples = await examples_from(journal, tickets, without=["mistaken"])
+    said = [each.next_node["fields"] for each in examples if each.next_node_type == "Reply"]
+    assert said == [{"body": "wait"}] * 2  # and not what the fork says to the same question
+    assert await collected(journal, without=["one", "mistaken", "other"]) == []
+
+
+async def test_steps_that_a_fork_shares_with_a_run_that_is_left_out_are_left_out(journal: Journal):
+    await ran(journal, "one")
+    new = await tickets.fork("one", at=2, journal=journal, new_id="two", body="soon")
+    await tickets.resume(new, ScriptedLM([]), journal=journal)
+    assert await collected(journal, without=["one"]) == ["Sorted->Reply soon (body)"]
 
 
 async def test_a_correction_of_a_correction_has_both(journal: Journal):

@@ -248,7 +248,7 @@ async def test_progress_counts_up_to_the_last_example(student):
     await compare(Coded, told(HINT), fills(4), lm=student, progress=heard.append)
 
     assert [each.scored for each in heard] == [1, 2, 3, 4, 5, 6, 7, 8, 8]
-    assert [each.phase for each in heard] == ["comparing"] * 8 + ["done"]
+    assert [each.phase for each in heard] == ["comparing"] * 8 + ["compared"]
     assert heard[-1].calls == 8
     assert heard[-1].best == 1.0
 
@@ -344,10 +344,10 @@ BILLS = [
 
 
 def pays(prompt: Prompt) -> Any:
-    """Right about what it is asked for together with the choice; about the rest where it is shown
+    """Right about what it is asked to choose and make at once; about the rest where it is shown
     how."""
     question = prompt.question
-    knows = Bill in question.fillable or bool(prompt.examples)
+    knows = bool(question.fillable or prompt.examples)
     amount = int(json.loads(prompt.text.split("\n\n", 1)[1])["Mail"]["text"].split()[1])
     if question.target is not None:
         return {"amount": amount if knows else -1}
@@ -378,7 +378,7 @@ async def test_before_is_what_an_untaught_run_asks_and_after_what_a_taught_one_d
         for number in range(6):
             asked = Taught(lm, lessons) if taught else lm
             result = await mails.arun(Mail(text=f"pay {number}"), lm=asked)
-            if not taught:
+            if not taught or part == "fill":
                 assert result.trace[-1] == Bill(amount=number)
         runs[taught], lm.prompts = lm.prompts, []
 
@@ -425,6 +425,55 @@ async def test_a_fill_that_the_model_does_not_choose_is_asked_for_by_itself():
     assert (found.calls_before, found.calls_after) == (12, 12)
 
 
+def chooses(at_once: str, alone: str) -> Callable[[Prompt], Any]:
+    """Chooses the one where a Bill can be made at once, and the other where it cannot."""
+
+    def say(prompt: Prompt) -> Any:
+        if prompt.question.target is not None:
+            return pays(prompt)
+        choice: dict[str, Any] = {"choice": at_once}
+        if Bill not in prompt.question.fillable:
+            choice["choice"] = alone
+        amount = int(json.loads(prompt.text.split("\n\n", 1)[1])["Mail"]["text"].split()[1])
+        made = {"Bill": {"amount": -amount - 1}, "Chat": {"topic": "?"}}
+        if choice["choice"] in (each.__name__ for each in prompt.question.fillable):
+            choice["fields"] = made[choice["choice"]]
+        return {"answer": choice}
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("at_once", "alone", "scores", "side"),
+    [
+        ("Bill", "Chat", (0.0, 0.0), "asked with what was learnt"),
+        ("Bill", "None", (0.0, 0.0), "asked with what was learnt"),
+        ("Chat", "Bill", (0.0, 1.0), "asked without it"),
+        ("Chat", "Chat", (0.0, 1.0), ""),
+        ("Bill", "Bill", (0.0, 1.0), ""),
+    ],
+)
+async def test_a_fill_that_only_one_side_chooses_to_come_to_counts_as_zero_for_the_other(
+    at_once, alone, scores, side
+):
+    lm = Model(chooses(at_once, alone))
+    heard: list[Progress] = []
+    after = shown_how("fill")
+
+    (found,) = await compare(Bill, after, BILLS, lm=lm, graph=mails, progress=heard.append)
+
+    assert (found.before.mean, found.after.mean) == scores
+    notes = [each.note for each in heard if each.note]
+    assert [note.startswith(f"{side}, the LM does not choose Bill") for note in notes] == (
+        [True] if side else []
+    )
+    assert all("on 6 of 6 examples" in note for note in notes)
+    if at_once == "Bill":  # then that is what a run comes to
+        taught = Taught(lm, {Bill: artefact_of(after).lessons()})
+        result = await mails.arun(Mail(text="pay 3"), lm=taught)
+        assert (result.trace[-1] == Bill(amount=3)) == bool(found.after.mean)
+
+
 async def test_a_choice_counts_even_where_what_is_chosen_is_never_filled_right():
     def bills(prompt: Prompt) -> Any:
         if prompt.question.target is not None:
@@ -469,6 +518,54 @@ async def test_a_prompt_that_the_lm_will_not_take_counts_as_zero_and_is_noted():
     assert (found.before.mean, found.after.mean, found.validity_after) == (1.0, 0.0, 0.0)
     (note,) = (each.note for each in heard if each.note)
     assert "with what was learnt, the LM would not take a prompt: the prompt is too long" in note
+
+
+@pytest.mark.parametrize("said", ["This model's maximum context length is 8192 tokens", "not 3"])
+async def test_a_question_that_is_refused_counts_as_zero_and_the_others_are_compared(said):
+    def picky(prompt: Prompt) -> Any:
+        if "pay 3" in prompt.text:
+            raise BaeLMError(said, code="bae-lm-request-refused", status=400)
+        return pays(prompt)
+
+    heard: list[Progress] = []
+    (found,) = await compare(Bill, shown_how("fill"), BILLS, lm=Model(picky), progress=heard.append)
+
+    assert [after for _, after in found.scores] == [1.0, 1.0, 1.0, 0.0, 1.0, 1.0]
+    assert sorted(each.note for each in heard if each.note) == [
+        f"asked {side}, the LM would not take a prompt: {said}"
+        for side in ("with what was learnt", "without it")
+    ]
+
+
+async def test_an_lm_that_refuses_everything_ends_a_comparison():
+    def refuses(prompt: Prompt) -> Any:
+        raise BaeLMError("Your credit is too low", code="bae-lm-request-refused", status=400)
+
+    lm = Model(refuses)
+    with pytest.raises(BaeLMError, match="credit"):
+        await compare(Bill, shown_how("fill"), BILLS, lm=lm, concurrency=1)
+    assert len(lm.prompts) == 5
+
+
+async def test_a_judge_that_refuses_one_answer_ends_no_comparison():
+    def judges(prompt: Prompt) -> Any:
+        if "-1" in prompt.text and '"amount":2' in prompt.text.replace(" ", ""):
+            raise BaeLMError("not this one", code="bae-lm-request-refused", status=400)
+        return {"reason": "near", "grade": "fair"}
+
+    heard: list[Progress] = []
+    (found,) = await compare(
+        Bill,
+        shown_how("fill"),
+        BILLS,
+        Judge(Model(judges)),
+        lm=Model(pays),
+        progress=heard.append,
+    )
+
+    assert [before for before, _ in found.scores] == [0.5, 0.5, 0.0, 0.5, 0.5, 0.5]
+    (note,) = (each.note for each in heard if each.note)
+    assert note == "the judge's LM would not take some answers, which count 0: not this one"
 
 
 # --- an LM that is pinned to the class --------------------------------------------------------

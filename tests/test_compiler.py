@@ -539,6 +539,21 @@ def test_a_file_of_a_class_that_has_changed_is_refused_by_name(tmp_path: Path):
             load(GRAPH, tmp_path)
 
 
+def test_a_directory_that_has_nothing_for_the_graph_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    def optimized_lm(graph: Any, directory: Path) -> Any:
+        return create_optimized_lm(graph, directory, Model())
+
+    for load in (CompiledGraph.load, load_optimized, load_artefacts, optimized_lm):
+        caplog.clear()
+        load(GRAPH, tmp_path)
+        (record,) = caplog.records
+        assert (record.name, record.levelname) == ("bae.optimizer", "WARNING")
+        said = f"{tmp_path} has no artefact for any of the node classes Waking, Outfit, AskBack"
+        assert record.message.startswith(said)
+
+
 # LMs
 
 
@@ -751,11 +766,11 @@ class Clerk(Backend):
 async def test_a_part_that_was_kept_says_how_it_was_made_itself(tmp_path: Path):
     parcels = Graph(start=Parcel)
     compiled = compile_graph(parcels)
-    await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded])
+    await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded], minimum=4)
     first = artefact_of(compiled.predictors[Coded])
     few = [each for each in right_examples(24) if each.node_type == "Coded"]
     few += [each for each in right_examples(3) if each.next_node_type == "Coded"]
-    await compiled.aoptimize(few, lm=Clerk(), nodes=[Coded], seed=9)
+    await compiled.aoptimize(few, lm=Clerk(), nodes=[Coded], minimum=4, seed=9)
 
     compiled.save(tmp_path)
     for artefact in (
@@ -772,12 +787,12 @@ async def test_a_part_that_was_kept_says_how_it_was_made_itself(tmp_path: Path):
         assert made.kept["fill"].examples == {"fill": first.made.examples["fill"]}
 
     # Kept once more, it is still that of the first time.
-    await compiled.aoptimize(few, lm=Clerk(), nodes=[Coded], seed=10)
+    await compiled.aoptimize(few, lm=Clerk(), nodes=[Coded], minimum=4, seed=10)
     made = compiled.predictors[Coded].made
     assert made is not None
     assert (made.seed, made.kept["fill"].seed) == (10, 0)
     # What is learnt anew is not among what was kept.
-    await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded], seed=11)
+    await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded], minimum=4, seed=11)
     made = compiled.predictors[Coded].made
     assert made is not None
     assert (made.seed, made.kept) == (11, {})

@@ -152,6 +152,39 @@ def test_everything_that_is_wrong_is_said_at_once_with_line_and_field(tmp_path: 
         assert expected in said
 
 
+def test_one_problem_of_a_line_hides_no_other(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        {"input": {"text": 3}, "expectd": {}, "expected_type": "Bugg", "nodes": {"Bog": {}}},
+        {"inputs": 1, "nodes": {"Bug": {"severity": 1}, "Reply": 3}, "answers": {"Bug.x": 1}},
+        {"input": {"text": 3, "txt": "a"}},
+        {"input": "a", "metadata": 3, "nodes": {"Bug": {"severity": 1, "sen": 2}}},
+        {"input": "a", "name": "same"},
+        {"input": "a", "name": "same", "nam": "other"},
+    )
+
+    said = refusal(file).splitlines()[1:]
+
+    assert [line.strip().partition(", ")[0] for line in said] == [
+        "line 1: expectd: there is no such key",
+        "line 1: input.text: Input should be a valid string",
+        "line 1: expected_type: no run of Ticket ends there: 'Bugg' is no such node",
+        "line 1: nodes: 'Bog' is no such node",
+        "line 2: inputs: there is no such key",
+        "line 2: input: there is none",
+        "line 2: nodes.Reply: give an object of its fields",
+        "line 2: nodes.Bug.severity: Input should be 'low' or 'high'",
+        "line 2: answers.Bug.x: there is no such gate",
+        "line 3: input.txt: Ticket has no such field",
+        "line 3: input.text: Input should be a valid string",
+        "line 4: metadata: give an object",
+        "line 4: nodes.Bug.sen: Bug has no such field",
+        "line 4: nodes.Bug.severity: Input should be 'low' or 'high'",
+        "line 6: nam: there is no such key",
+        "line 6: name: line 5 is called 'same' too",
+    ]
+
+
 def test_no_more_than_twenty_problems_are_listed(tmp_path: Path) -> None:
     said = refusal(written(tmp_path, *[{"input": {"text": n}} for n in range(1000)]))
 

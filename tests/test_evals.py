@@ -225,6 +225,59 @@ async def test_nodes_on_the_way_are_scored_by_what_is_expected_of_them() -> None
     assert by_name["Bug"].score.mean == 0.0
 
 
+async def test_all_that_a_case_expects_counts_in_its_score_and_what_was_missed_is_named() -> None:
+    def lm() -> ScriptedLM:
+        return ScriptedLM(
+            {Question: lambda _: {"topic": "billing"}, Reply: lambda _: {"reply": "no"}},
+            choices=[Question] * 6,
+        )
+
+    topic = {"Question": {"topic": "billing"}}
+    other = {"Question": {"topic": "login"}}
+    cases = [
+        Case({"text": "a"}, "all", {"reply": "no"}, "Reply", nodes=topic),
+        Case({"text": "b"}, "nodes alone", nodes={**other, "Bug": {}}),
+        Case({"text": "c"}, "the way", {"reply": "no"}, nodes=other),
+        Case({"text": "d"}, "the end", {"reply": "yes"}, nodes=topic),
+        Case({"text": "e"}, "the type", expected_type="Bug", nodes={**topic, "Bug": {}}),
+        Case({"text": "f"}, "nothing"),
+    ]
+
+    found = await evaluate(tickets, cases, {"lm": lm()}, concurrency=1)
+
+    login = "Question: topic: 'billing', where 'login' was expected"
+    assert {name: (r.score, r.why) for name, r in results(found).items()} == {
+        "all": (1.0, ""),
+        "nodes alone": (0.0, f"{login}; Bug: the run did not get to it"),
+        "the way": (0.5, login),
+        "the end": (0.5, "reply: 'no', where 'yes' was expected"),
+        "the type": (
+            pytest.approx(1 / 3),
+            "ended at Reply, not at Bug; Bug: the run did not get to it",
+        ),
+        "nothing": (1.0, ""),
+    }
+    # The row of the end has the score of the end alone.
+    assert [results(found)[name].nodes["Reply"].value for name in ("the way", "the end")] == [1, 0]
+
+
+async def test_metrics_of_nodes_take_part_in_the_score_of_a_case_at_the_end_and_on_the_way() -> (
+    None
+):
+    lm = ScriptedLM({Question: [{"topic": "a"}], Reply: [{"reply": "b"}]}, choices=[Question])
+    case = Case({"text": "a"}, expected={"reply": "x"}, nodes={"Question": {"topic": "y"}})
+
+    found = await evaluate(
+        tickets,
+        [case],
+        {"lm": lm},
+        node_metrics={Question: lambda *_: Score(0.25, "vague"), Reply: lambda *_: 0.75},
+    )
+
+    [result] = found.contenders[0].cases
+    assert (result.score, result.why) == (0.5, "Reply: 0.75; Question: vague")
+
+
 async def test_the_last_node_of_a_class_is_the_one_that_counts() -> None:
     class Guess(Node):
         number: int
@@ -613,11 +666,30 @@ async def test_a_judge_that_cannot_be_asked_leaves_its_case_without_a_score() ->
     # And what the judge used is told apart from what the cases did.
     assert (found.contenders[0].judging.calls, total(found).calls) == (2, 2)
     page = found.to_markdown()
-    assert "scoring used 2 calls, 14 tokens, $0, not counted above" in page
+    assert "judged with 2 LM calls · 14 tokens · $0, not counted above" in page
     # The mean is of one case of two, and nobody is to take it for more.
     assert "| lm | 2 | 1 | 1.00 [0.21, 1.00] |" in page
     assert "1 case could not be scored, and no mean has them" in page
     assert (found.complete, found.metric_errors) == (False, 0)
+
+
+async def test_what_a_judge_used_is_told_apart_in_every_report() -> None:
+    class Judging(ScriptedLM):
+        async def fill(self, *args: Any, **kwargs: Any) -> Any:
+            report(Usage(calls=1, input_tokens=600, output_tokens=17, cost=0.25))
+            return await super().fill(*args, **kwargs)
+
+    judge = Judge(Judging({"Verdict": lambda _: {"reason": "far off", "grade": "poor"}}))
+
+    found = await evaluate(
+        words, lengths("a", "b"), {"lm": counting(a=3, b=3)}, node_metrics={Length: judge}
+    )
+
+    used = found.contenders[0].judging
+    assert f"judged with {used.calls} LM calls · 1,234 tokens · $0.50" in found.to_markdown()
+    data = found.to_json()["contenders"][0]
+    assert (data["judging"]["calls"], data["judging"]["cost"]) == (used.calls, 0.5)
+    assert data["total"]["calls"] == 2
 
 
 async def test_a_metric_that_never_answers_leaves_its_case_without_a_score() -> None:
@@ -1105,6 +1177,82 @@ async def test_a_choice_on_the_way_is_scored_too_and_one_that_tells_nothing_is_n
     }
 
 
+class Routing(Node):
+    text: str
+
+    async def __call__(self) -> Calm | Cross | Lost: ...
+
+
+class Calm(Node):
+    async def __call__(self) -> Sent: ...
+
+
+class Cross(Node):
+    async def __call__(self) -> Sent: ...
+
+
+class Lost(Node):
+    async def __call__(self) -> Sent: ...
+
+
+class Sent(Node):
+    reply: str
+
+    async def __call__(self) -> None: ...
+
+
+async def test_where_branches_meet_again_the_named_successors_say_which_choice_is_right() -> None:
+    lm = ScriptedLM({Sent: lambda _: {"reply": "x"}}, choices=[Cross] * 5)
+    named: dict[str, list[str]] = {
+        "right": ["Cross"],
+        "wrong": ["Calm"],
+        "one of two": ["Calm", "Cross"],
+        "none of two": ["Calm", "Lost"],
+        "all": ["Calm", "Cross", "Lost"],
+    }
+    cases = [
+        Case({"text": "a"}, name, {"reply": "x"}, nodes={each: {} for each in nodes})
+        for name, nodes in named.items()
+    ]
+
+    found = await evaluate(Graph(start=Routing), cases, {"lm": lm}, concurrency=1)
+
+    assert {name: r.nodes.get("Routing") for name, r in results(found).items()} == {
+        "right": Score(1.0),
+        "wrong": Score(0.0, "chose Cross, where Calm was expected"),
+        "one of two": Score(1.0),
+        "none of two": Score(0.0, "chose Cross, where Calm or Lost was expected"),
+        "all": None,
+    }
+
+
+async def test_in_a_loop_a_named_successor_may_be_chosen_before_the_last_choice() -> None:
+    class Desk(Node):
+        note: str = ""
+
+        async def __call__(self) -> Search | Desk | Sent: ...
+
+    class Search(Node):
+        async def __call__(self) -> Desk: ...
+
+    def lm(*choices: Any) -> ScriptedLM:
+        return ScriptedLM(
+            {Sent: lambda _: {"reply": "x"}, Desk: lambda _: {"note": "n"}}, choices=choices
+        )
+
+    found = await evaluate(
+        Graph(start=Desk),
+        [Case({}, nodes={"Search": {}, "Desk": {}})],
+        {"searched": lm(Search, Sent), "not": lm(Desk, Sent)},
+    )
+
+    assert found.contenders[0].cases[0].nodes["Desk"] == Score(1.0)
+    # The fields are as expected, of which there are none; the choice is not.
+    assert found.contenders[1].cases[0].nodes["Desk"] == Score(
+        0.5, "chose Sent, where Search was expected"
+    )
+
+
 async def test_every_run_begins_with_a_node_of_its_own() -> None:
     class Counted(Node):
         seen: list[str] = []
@@ -1235,7 +1383,10 @@ async def test_a_metric_that_fails_for_one_contender_of_the_first_case_ends_noth
     assert [r.score for r in found.contenders[1].cases] == [1.0, 1.0]
 
 
-async def test_a_metric_of_a_node_that_fails_leaves_the_score_of_the_run() -> None:
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_metric_of_a_node_that_fails_leaves_a_case_without_a_score_unless_it_has_a_metric(
+    own: bool,
+) -> None:
     def broken(expected: Node, given: Node) -> float:
         if expected == Bug(severity="low"):
             raise ZeroDivisionError
@@ -1246,10 +1397,20 @@ async def test_a_metric_of_a_node_that_fails_leaves_the_score_of_the_run() -> No
         Case({"text": "b"}, "b", nodes={"Bug": {"severity": "low"}}),
     ]
 
-    found = await evaluate(tickets, cases, {"lm": always_bug()}, node_metrics={Bug: broken})
+    found = await evaluate(
+        tickets,
+        cases,
+        {"lm": always_bug()},
+        metric=(lambda *_: 1.0) if own else None,
+        node_metrics={Bug: broken},
+    )
 
-    assert [(r.outcome, r.score) for r in found.contenders[0].cases] == [("ended", 1.0)] * 2
-    assert [list(r.nodes) for r in found.contenders[0].cases] == [["Bug"], []]
+    assert [(r.outcome, r.score) for r in found.contenders[0].cases] == [
+        ("ended", 1.0),
+        ("ended", 1.0) if own else ("unscored", None),
+    ]
+    assert ["Bug" in r.nodes for r in found.contenders[0].cases] == [True, False]
+    assert "ZeroDivisionError" in found.contenders[0].cases[1].metric_error
     assert found.metric_errors == 1
 
 

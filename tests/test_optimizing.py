@@ -93,6 +93,7 @@ async def test_each_optimiser_finds_what_makes_a_model_right_that_is_wrong_by_de
         lm=student,
         teacher=teacher,
         optimizer=optimizer,
+        minimum=4,  # there are as many codes, and so as many choices to learn
         **SMALL[optimizer],
     )
 
@@ -122,7 +123,7 @@ async def test_what_is_asked_while_optimising_is_word_for_word_what_a_run_asks(p
     from bae import Graph
     from bae.lm import Taught
 
-    found = await aoptimize_node(Coded, right_examples(), lm=student)
+    found = await aoptimize_node(Coded, right_examples(), lm=student, minimum=4)
     held_out = right_examples(4, seed=1)
     await compare(Coded, found, held_out, lm=student)
     asked = [dict(each.body) for each in provider.requests]

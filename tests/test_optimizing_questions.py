@@ -20,10 +20,13 @@ from bae.lm import Answer, Budget
 from bae.optimizer import (
     OPTIMIZERS,
     OPTIONS,
+    Judge,
+    Progress,
     aoptimize_node,
     artefact_of,
     examples_from,
     optimize_node,
+    split,
     trace_to_examples,
 )
 from toy_backend import ToyBackend
@@ -95,7 +98,7 @@ async def test_what_a_person_put_right_is_taught_for_every_equal_question(teache
     examples = [told("same", "wrong", f"run {n}") for n in range(11)]
     examples.insert(7, told("same", "right", "fork", corrected=True))
 
-    found = await aoptimize_node(Told, examples, lm=always(teacher))
+    found = await aoptimize_node(Told, examples, lm=always(teacher), minimum=1)
 
     assert shown(found) == [("same", "right")]
     assert (found.made.examples["fill"], found.made.questions["fill"]) == (12, 1)
@@ -124,10 +127,131 @@ async def test_each_question_is_asked_and_shown_once_with_the_answer_given_most_
     examples = [told(f"nr {n % 4}", answers[n // 4], f"run {n}") for n in range(20)]
     lm = always("something else")
 
-    found = await aoptimize_node(Told, examples, lm=lm)
+    found = await aoptimize_node(Told, examples, lm=lm, minimum=4)
 
     assert sorted(shown(found)) == [(f"nr {n}", "yes") for n in range(4)]
     assert lm.calls == 4
+
+
+async def test_ten_runs_of_one_question_are_no_ten_questions():
+    lm = always("yes")
+    examples = [told("same", "yes", f"run {n}") for n in range(10)]
+
+    found = await aoptimize_node(Told, examples, lm=lm)
+
+    assert found.is_fresh
+    assert lm.calls == 0
+    assert found.made.examples == {"fill": 10}
+    assert found.made.notes == [
+        "fill: there are 10 examples of 1 question, and it takes 10 questions or more to learn "
+        "from: it stays as it is"
+    ]
+    more = [*examples, *(told(f"nr {n}", "yes", f"run {n}") for n in range(9))]
+    assert not (await aoptimize_node(Told, more, lm=lm)).is_fresh
+
+
+@pytest.mark.parametrize("optimizer", ["miprov2", "gepa"])
+async def test_a_single_question_has_no_best_since_it_would_be_scored_on_what_it_is_made_from(
+    optimizer,
+):
+    def say(prompt: Any) -> Any:
+        return dict.fromkeys(prompt.schema["properties"], "yes")
+
+    heard: list[Progress] = []
+    for count, has_best in ((1, False), (2, True)):
+        heard.clear()
+        found = await aoptimize_node(
+            Told,
+            [told(f"nr {n}", "yes", f"run {n}") for n in range(count)],
+            lm=ToyBackend(say),
+            optimizer=optimizer,
+            minimum=1,
+            progress=heard.append,
+            **SMALL[optimizer],
+        )
+        assert hasattr(found.made, "best") == has_best
+        assert any(each.best is not None for each in heard) == has_best
+
+
+async def test_what_a_person_put_right_stays_theirs_where_only_an_equal_question_is_trained_with():
+    journal, graph = MemoryJournal(), Graph(start=Asked)
+    for number in range(16):
+        text = f"nr {number}" if number > 1 else "same"
+        await graph.arun(Asked(text=text), always("nearly"), journal=journal, run_id=f"r{number}")
+    await graph.fork("r0", at=1, journal=journal, new_id="fork", text="RIGHT")
+    examples = await examples_from(journal, graph)
+
+    def apart(seed: int) -> Any:
+        found = split(examples, 0.3, seed)[0]
+        return [each for each in found if each.text == "same"], found
+
+    # The fork, with the run it was forked from, is held out, and the other run that asked is not.
+    ((same,), train), *_ = (
+        found for found in map(apart, range(40)) if [each.run_id for each in found[0]] == ["r1"]
+    )
+    assert (same.next_node["fields"], same.corrected) == ({"text": "RIGHT"}, ["text"])
+    found = await aoptimize_node(
+        Told,
+        train,
+        Judge(ToyBackend(lambda prompt: {"reason": "fine", "grade": "good"})),
+        lm=always("the teacher's"),
+        max_bootstrapped_demos=16,
+        max_labeled_demos=16,
+    )
+    answers = dict(shown(found))
+    assert answers.pop("same") == "RIGHT"
+    assert set(answers.values()) == {"the teacher's"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BaeLMError("nothing about these", code="bae-lm-request-refused", status=400),
+        BaeLMError("that is too long", code="bae-lm-context-exceeded"),
+    ],
+)
+async def test_a_judge_that_refuses_one_answer_is_noted_and_the_others_are_judged(error):
+    def judges(prompt: Any) -> Any:
+        return error if "it is 7" in prompt.text else {"reason": "fine", "grade": "good"}
+
+    found = await aoptimize_node(
+        Told,
+        [told(f"nr {n}", "yes", f"run {n}") for n in range(12)],
+        Judge(ToyBackend(judges)),
+        lm=ToyBackend(lambda prompt: {"text": f"it is {asked_about(prompt)['Asked']['text'][3:]}"}),
+        max_bootstrapped_demos=12,
+        max_labeled_demos=0,
+    )
+
+    assert sorted(shown(found)) == sorted((f"nr {n}", f"it is {n}") for n in range(12) if n != 7)
+    assert found.made.notes == [
+        f"fill: the judge's LM would not take some answers, which count 0: {error.message}"
+    ]
+
+
+async def test_a_judge_that_refuses_everything_ends_it():
+    error = BaeLMError("Your credit is too low", code="bae-lm-request-refused", status=400)
+    judge = ToyBackend(lambda prompt: error)
+
+    with pytest.raises(BaeLMError, match="credit"):
+        await aoptimize_node(
+            Told,
+            [told(f"nr {n}", "yes", f"run {n}") for n in range(12)],
+            Judge(judge),
+            lm=always("no"),
+        )
+    assert judge.calls == 5
+
+
+async def test_no_lm_is_looked_for_where_there_is_nothing_to_learn(monkeypatch):
+    monkeypatch.setenv("BAE_LM", "no-such-lm")
+
+    found = await aoptimize_node(Told, [told("nr 1", "yes", "run 1")])
+
+    assert found.is_fresh
+    assert (found.made.model, found.made.teacher) == ("", "")
+    with pytest.raises(BaeLMError, match="no-such-lm"):
+        await aoptimize_node(Told, [told("nr 1", "yes", "run 1")], minimum=1)
 
 
 async def test_candidates_are_scored_on_other_runs_than_those_they_are_made_from():

@@ -240,8 +240,9 @@ class CompiledGraph(Generic[S, T]):
 
     @classmethod
     def load(cls, graph: Graph[X, Y], directory: str | Path) -> CompiledGraph[X, Y]:
-        """Compile a graph with what was saved. A class without a file has a fresh predictor; a file
-        that was made for a class which is another by now is refused (`bae-artefact-changed`)."""
+        """Compile a graph with what was saved. A class without a file has a fresh predictor, and
+        where none has one the log has a warning; files that were made for classes which are others
+        by now are refused, all by name (`bae-artefact-changed`)."""
         from bae.optimizer.predictors import load_optimized
 
         _proven(graph, "CompiledGraph.load")
@@ -316,8 +317,8 @@ def create_optimized_lm(
 
     `lm` is any LM of bae or the name of one, or a `dspy.LM`; without one it is the LM that a run
     would use. Pass what this gives as `lm=` to `graph.run`. Its `get_stats()` counts how many
-    questions were asked with something learnt. What it raises for the files is as for
-    `bae.optimizer.load_artefacts`.
+    questions were asked with something learnt. What it raises for the files, and
+    what it warns of, is as for `bae.optimizer.load_artefacts`.
     """
     if _is_dspy(lm):
         from bae.optimizer.predictors import load_optimized

@@ -363,7 +363,8 @@ class ArtefactError(BaeError):
     class that is another by now.
 
     `.file` is the file or directory, `.node_type` the class, and `.changes` says what is other than
-    it was, one text for each field or successor.
+    it was, one text for each field or successor. Where several files of a directory do not fit it
+    is about all of them: `.node_type` is None then, and each of `.changes` begins with its class.
     """
 
     default_code = "bae-artefact-invalid"

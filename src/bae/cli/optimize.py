@@ -25,6 +25,7 @@ EPILOG: Final = examples(
     "bae optimize app.py -o learnt --lm local",
     "bae optimize app.py -o learnt --lm local --teacher claude-cli --budget calls=500",
     "bae optimize app.py -o learnt --optimizer gepa --node Reply --metric scoring.py:METRICS",
+    "bae optimize app.py -o learnt --optimizer miprov2 --option num_trials=20",
     "bae optimize app.py -o learnt --judge anthropic --rubric 'Polite, and answers the question.'",
 )
 
@@ -56,6 +57,16 @@ Optimizer = Annotated[
         metavar="NAME",
         help="How it is learnt: `bootstrap` shows examples, `miprov2` looks for instructions as "
         "well, `gepa` rewrites instructions by what went wrong.",
+    ),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        show_default=False,
+        help="An option of the optimizer, the value as JSON, as `max_labeled_demos=4`; may be "
+        "given several times. A name that there is not is answered with those there are.",
     ),
 ]
 Nodes = Annotated[
@@ -119,7 +130,10 @@ Concurrency = Annotated[
 Minimum = Annotated[
     int,
     typer.Option(
-        "--minimum", metavar="N", min=1, help="Examples that a node needs to be learnt for."
+        "--minimum",
+        metavar="N",
+        min=1,
+        help="Different questions that a node needs to be learnt for.",
     ),
 ]
 Without = Annotated[
@@ -159,6 +173,7 @@ def optimize(
     lm: LMName = None,
     teacher: Teacher = None,
     optimizer: Optimizer = "bootstrap",
+    option: Options = None,
     node: Nodes = None,
     metric: TrainingMetric = None,
     judge: JudgeName = None,
@@ -194,6 +209,7 @@ def optimize(
 
     from bae.cli.improving.material import classes_named
     from bae.cli.improving.metrics import training_metric
+    from bae.cli.improving.optimizer_options import options_of
     from bae.cli.improving.wanted import Wanted
     from bae.cli.journals import file_to_read
     from bae.cli.loading import load
@@ -202,6 +218,7 @@ def optimize(
     from bae.lm.policies.budget import Budget
 
     load_dspy("bae optimize")
+    options = options_of(optimizer, option or ())
     graph = load(module).graph
     prove(graph, module)
     classes = classes_named(graph, node or ())
@@ -223,6 +240,7 @@ def optimize(
         seed,
         concurrency,
         limits or Budget(scope="--budget"),
+        options,
         force,
         certain,
     )
@@ -237,6 +255,13 @@ def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
 
     check_lm(graph, named, begins=True)
     if named is None and not graph.needs_lm:
+        from bae.lm.late import LateLM
+        from bae.optimizer import every_node
+        from bae.plan import plan_of
+
+        if any(plan_of(cls).lm is not None for cls in every_node(graph)):
+            # All that is asked for has an LM pinned to it, which learns in the place of this one.
+            return LateLM(f"the LM of {graph.name} was asked")
         raise refused(
             f"the graph {graph.name} asks no language model, so there is nothing to learn",
             fix="name a graph in which a model fills nodes or chooses between them",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bae.evals.intervals import Interval
+    from bae.lm.usage import Usage
 
 
 def score(value: float) -> str:
@@ -55,6 +56,14 @@ def dollars(cost: float | None) -> str:
     if not cost:
         return "$0"
     return f"${cost:,.2f}" if cost >= 0.99995 else _cents(cost)
+
+
+def judged(used: Usage) -> str:
+    """What judging used: `judged with 6 LM calls · 1,234 tokens · $0.02`."""
+    calls = f"{used.calls:,} LM call{'' if used.calls == 1 else 's'}"
+    tokens = f"{used.tokens:,} token{'' if used.tokens == 1 else 's'}"
+    cost = "cost unknown" if used.cost is None else dollars(used.cost)
+    return f"judged with {calls} · {tokens} · {cost}"
 
 
 def seconds(amount: float) -> str:

@@ -18,6 +18,7 @@ from bae.evals.cases import Case
 from bae.evals.measuring import measure
 from bae.evals.parked import fail_parked, gate_met
 from bae.evals.report import CaseResult
+from bae.evals.scoring import NOT_REACHED
 from bae.evals.shown import node_as_json
 from bae.exceptions import BaeError, BudgetError, JournalError, describe
 from bae.journal.coding.hidden import hidden_in
@@ -185,18 +186,23 @@ class CaseRuns:
         for name in case.nodes:
             if (found := await known(scoring.of_node(case, name, run))) is not None:
                 nodes[name] = found
-        whole: Score | None = Score(0.0, "the run did not get to it")
-        if job.result is not None:
-            whole = await known(scoring.of_run(case, job.result))
+        end: Score | None = Score(0.0, NOT_REACHED)
+        if (ended := job.result) is not None:
+            whole: Score | None = None
+            if (by_metric := scoring.by_metric(case, ended)) is not None:
+                whole = await known(by_metric)
+            else:
+                end = await known(scoring.of_end(case, ended))
+                if end is not None and not errors:
+                    whole = scoring.together(case, ended, end, nodes)
             if whole is not None:
                 result = replace(result, score=whole.value, why=whole.why)
             else:
                 result = _unscored(
                     result, f"it could not be scored: {_told(errors[-1], self._hides)}"
                 )
-        end = scoring.end_of(case)
-        if end and whole is not None:
-            nodes[end] = whole
+        if end is not None and (name := scoring.end_of(case)):
+            nodes[name] = end
         for name, choice in scoring.of_choices(case, run).items():
             nodes[name] = _both(nodes[name], choice) if name in nodes else choice
         job.metric_error = next((e for e in errors if e.code in _OF_METRICS), None)

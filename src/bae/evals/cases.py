@@ -47,8 +47,8 @@ class Case:
       leave out may be anything.
     - `expected_type`: the name of the node class that the run should end at. Without one it is the
       class that has the `expected` fields, where only one has.
-    - `nodes`: expected fields of nodes on the way, by the name of their class. Of several nodes of
-      a class in a run the last one counts.
+    - `nodes`: expected fields of nodes on the way, by the name of their class, `{}` where it is
+      enough that the run comes by. Of several nodes of a class in a run the last one counts.
     - `metadata`: anything else that your metric wants to know.
     - `metric`: how this case is scored, where the evaluation is given no metric.
     - `answers`: what is answered where the run meets a gate, by class and field:
@@ -134,19 +134,20 @@ class _Reading:
             return
         given = cast(dict[str, Any], said)
         wrong = list(_misshapen(given))
-        if wrong:
-            self._add(number, wrong)
-            return
+        # What is of a wrong shape is as if left out, so that it hides no other problem.
+        nodes = cast(dict[str, Any], _of(dict, given, "nodes") or {})
         case = Case(
-            self._fitting.fields_of(given["input"]),
-            given.get("name") or f"case {number}",
-            given.get("expected"),
-            given.get("expected_type") or "",
-            given.get("nodes") or {},
-            given.get("metadata") or {},
-            answers=given.get("answers") or {},
+            self._fitting.fields_of(given.get("input")),
+            _of(str, given, "name") or f"case {number}",
+            _of(dict, given, "expected"),
+            _of(str, given, "expected_type") or "",
+            {name: nodes[name] for name in nodes if isinstance(nodes[name], dict)},
+            _of(dict, given, "metadata") or {},
+            answers=_of(dict, given, "answers") or {},
         )
-        wrong = self._fitting.problems(case)
+        if "input" in given:
+            wrong += self._fitting.start_problems(case.inputs)
+        wrong += self._fitting.expectation_problems(case)
         if case.name in self._lines:
             wrong.append(f"name: line {self._lines[case.name]} is called {case.name!r} too")
         self._lines.setdefault(case.name, number)
@@ -156,6 +157,12 @@ class _Reading:
 
     def _add(self, number: int, wrong: list[str]) -> None:
         self.problems.extend(f"line {number}: {each}" for each in wrong)
+
+
+def _of(kind: type[Any], given: Mapping[str, Any], key: str) -> Any:
+    """What stands under a key, where it is of that kind; else None."""
+    value = given.get(key)
+    return value if isinstance(value, kind) else None
 
 
 def _misshapen(given: Mapping[str, Any]) -> Iterator[str]:

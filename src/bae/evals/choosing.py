@@ -1,8 +1,10 @@
-"""Which choices were right: where a case says what its run should end at, the shape of the graph
-says which successors of a node can lead there. `scoring.py` asks."""
+"""Which choices were right: a case may name the nodes that its run should come by; and where it
+says what the run should end at, the shape of the graph says which successors of a node can lead
+there. `scoring.py` asks."""
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -26,29 +28,46 @@ class Choosing:
         self._edges = graph.edges
         self._leading: dict[type[Node], frozenset[type[Node]]] = {}
 
-    def scores(self, run: RunMeasure, end: type[Node]) -> dict[type[Node], Score]:
-        """How good the last choice from each class was that the run came to: 1 where it can lead
-        to the `end`, and 0 where it cannot, or none was made. A choice that can only lead there,
-        or not at all, tells nothing and is left out."""
-        leading = self._leads_to(end)
+    def scores(
+        self, run: RunMeasure, end: type[Node] | None, named: AbstractSet[type[Node]]
+    ) -> dict[type[Node], Score]:
+        """How good the choices were from each class that the run came to.
+
+        Where some of the successors are among the `named`, one of these is to be chosen: in a run
+        that comes by a class several times, once. Else the last choice is right that can lead to
+        the `end`. One that can only lead there, or not at all, tells nothing and is left out.
+        """
         found: dict[type[Node], Score] = {}
         for cls, offered in self._offered.items():
             measured = run.nodes.get(cls)
             if measured is None or not measured.chose:
                 continue
-            right = [
-                each for each in offered if (cls is end if each is NoneType else each in leading)
-            ]
+            # A class that is named for its own fields is no wish to come by it once more.
+            right = [each for each in offered if each in named and each is not cls]
+            counting = measured.chose
+            if not right or len(right) == len(offered):
+                right, counting = self._leading_to(end, cls), measured.chose[-1:]
             if not right or len(right) == len(offered):
                 continue
             chosen = measured.chose[-1]
-            if chosen in right:
+            if any(each in right for each in counting):
                 found[cls] = Score(1.0)
             else:
                 wanted = " or ".join(_name(each) for each in right)
                 said = "no valid choice" if chosen is None else f"chose {_name(chosen)}"
                 found[cls] = Score(0.0, f"{said}, where {wanted} was expected")
         return found
+
+    def _leading_to(self, end: type[Node] | None, cls: type[Node]) -> list[type[Any]]:
+        """The successors of a class that can lead to the end."""
+        if end is None:
+            return []
+        leading = self._leads_to(end)
+        return [
+            each
+            for each in self._offered[cls]
+            if (cls is end if each is NoneType else each in leading)
+        ]
 
     def _leads_to(self, end: type[Node]) -> frozenset[type[Node]]:
         """The classes from which a run can come to the end, itself among them."""

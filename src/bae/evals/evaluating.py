@@ -8,8 +8,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from os import urandom
-from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any
 
 from bae.evals.arguments import check_given, check_metrics
@@ -19,6 +17,7 @@ from bae.evals.fitting import Fitting, fitted
 from bae.evals.measuring import measure
 from bae.evals.report import CaseResult, Evaluation
 from bae.evals.rows import Done, contender_of, differences_of, with_equal_rows
+from bae.evals.run_ids import eval_run_id, new_stamp
 from bae.evals.scoring import Scoring
 from bae.evals.shown import case_as_json
 from bae.tasks import all_or_first_error
@@ -66,9 +65,12 @@ async def evaluate(
       run; and so does what a function makes that is given in place of an LM. A node class with an
       LM of its own keeps that.
     - `metric`: `(case, result) -> score` from 0 to 1, or a `Score` that says why; async or not.
-      Without one, a case's own `metric` counts, or else its expected fields: see `fields_metric`.
+      Without one, a case's own `metric` counts; or else the mean of all that it expects, of the
+      end and of each class under `nodes`, by their fields: see `fields_metric`. A node that was not
+      reached counts 0, and a case that expects nothing scores 1 for ending.
     - `node_metrics`: `(expected node, given node) -> score` by node class, where a case expects
-      fields of such a node, of the end too; others are scored by their expected fields.
+      fields of such a node, of the end too; others are scored by their expected fields. They take
+      part in that mean.
     - `journal`: where the runs are kept, as `eval-…`, so that a failing case can be looked at.
     - `concurrency` bounds how many cases run at once, over all contenders. Cases are begun in
       their order, each with all contenders, so that what is done when the evaluation is stopped
@@ -140,10 +142,10 @@ class _Evaluating:
         self._progress = progress
         self._journal = journal
         self._names = list(lms)
-        stamp = f"{strftime('%Y%m%d-%H%M%S', gmtime())}-{urandom(3).hex()}"
+        stamp = new_stamp()
         pairs = [(case, name) for case in cases for name in lms]
         self._jobs = [
-            Job(name, lms[name], case, f"eval-{stamp}-{number}")
+            Job(name, lms[name], case, eval_run_id(stamp, number))
             for number, (case, name) in enumerate(pairs, 1)
         ]
         self._first = self._jobs[: len(lms)] if first_alone else []

@@ -96,7 +96,11 @@ class Fitting:
         """What does not fit, as `input.age: Input should be …`; empty where all does."""
         if misshapen := list(_misshapen(case)):
             return misshapen
-        found = self._start_problems(case.inputs)
+        return [*self.start_problems(case.inputs), *self.expectation_problems(case)]
+
+    def expectation_problems(self, case: Case) -> list[str]:
+        """What does not fit of all but what the case begins with."""
+        found: list[str] = []
         if case.metric is None:  # else what is expected is for that to say
             found += self._end_problems(case)
         for name, fields in case.nodes.items():
@@ -107,7 +111,8 @@ class Fitting:
                 found += self._field_problems(f"nodes.{name}", cls, fields)
         return [*found, *answer_problems(self, case)]
 
-    def _start_problems(self, inputs: object) -> list[str]:
+    def start_problems(self, inputs: object) -> list[str]:
+        """What does not fit of what a case begins with."""
         start = self.graph.start
         if isinstance(inputs, Node):
             if type(inputs) is start:
@@ -118,9 +123,8 @@ class Fitting:
         given = cast(Mapping[str, Any], inputs)
         if start.model_config.get("extra") != "allow":
             known = _fields_by_name(start)
-            unknown = [f"input.{_no_field(start, name)}" for name in given if name not in known]
-            if unknown:
-                return unknown
+            if any(name not in known for name in given):
+                return self._field_problems("input", start, given)
         try:
             self.start(given)
         except ValidationError as error:
@@ -146,16 +150,14 @@ class Fitting:
 
     def _field_problems(self, place: str, cls: type[Node], fields: Mapping[str, Any]) -> list[str]:
         known = _fields_by_name(cls)
-        unknown = [name for name in fields if name not in known]
-        if unknown:
-            return [f"{place}.{_no_field(cls, name)}" for name in unknown]
+        found = [f"{place}.{_no_field(cls, name)}" for name in fields if name not in known]
         try:
-            self.expectation(cls, fields)
+            self.expectation(cls, {n: value for n, value in fields.items() if n in known})
         except ValidationError as error:
-            return [f"{place}.{each}" for each in faults(error)]
+            found += [f"{place}.{each}" for each in faults(error)]
         except Exception as error:
-            return [f"{place}: {cls.__name__} raised {type(error).__name__}: {error}"]
-        return []
+            found.append(f"{place}: {cls.__name__} raised {type(error).__name__}: {error}")
+        return found
 
     def _no_node(self, name: str, among: Iterable[str]) -> str:
         names = sorted(among)

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from bae.evals.amounts import changed, dollars, score, scored, seconds, share
+from bae.evals.amounts import changed, dollars, judged, score, scored, seconds, share
 from bae.evals.writing import printable
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def _notes(contenders: Iterable[Contender]) -> Iterable[str]:
             said.append(f"{_many(len(each.not_run), 'case')} not run, and not scored")
         used = each.judging
         if used.calls:
-            tokens = f"{_many(used.calls, 'call')}, {_many(used.tokens, 'token')}"
-            said.append(f"scoring used {tokens}, {dollars(used.cost)}, not counted above")
+            said.append(f"{judged(used)}, not counted above")
         if said:
             yield f"{_text(each.name)}: {'; '.join(said)}."
 

@@ -27,7 +27,8 @@ class Row:
     - `cases`: how many cases were run to an end, or met a node of the class.
     - `score`: the mean score with its interval, over `score.n` cases; None where nothing was
       scored. A node is scored where cases expect fields of it; one from which the LM chooses by
-      whether its choice can lead to the expected end; by the mean of both where both are known.
+      whether it chose a successor that the case names under `nodes`, or else one that can lead to
+      the expected end; by the mean of both where both are known.
     - `validity`: valid answers of those that were `judged`; None where none was. An answer that
       chooses and fills at once is the choosing node's, and so is what it used.
     - `calls`, `input_tokens`, `output_tokens`, `cached_tokens`, `cost`: what LM calls used; a cost
@@ -60,7 +61,8 @@ class Row:
 class CaseResult:
     """One case with one contender: how it came out, and its `run_id` to look it up by.
 
-    - `score` is None where there is none, and `error` says why; `why` is what the metric said.
+    - `score` is None where there is none, and `error` says why; `why` is what the metric said, or
+      what was missed of all that the case expects.
     - `usage` is what the run used, `judging` what its metric did.
     - `nodes` has the scores of nodes by the names of their classes.
     - `asked` is what the case begins with and expects, as JSON, and `end` the node that the run

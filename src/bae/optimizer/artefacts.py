@@ -5,7 +5,8 @@ them from what DSPy's optimisers made. `artefact_files.py` reads and writes the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.lm.policies.taught import Lesson, Lessons
     from bae.node import Node
+
+_log = logging.getLogger("bae.optimizer")
 
 
 class LearnedExample(BaseModel):
@@ -153,10 +156,31 @@ def load_artefacts(
 
     Raises `ArtefactError`: `bae-artefact-changed` for one that was made for a class which is
     another by now, or whose examples come from one which is, `bae-artefact-invalid` for a file that
-    is none, and `bae-artefact-missing` where there is no such directory. Give a dict as `misfits`
-    to have the first two put there, by the class, and the rest loaded. Files that belong to none of
-    the classes are passed over, with a warning in the log.
+    is none, and `bae-artefact-missing` where there is no such directory. Where several files do not
+    fit, one error names them all. Give a dict as `misfits` to have the first two put there, by the
+    class, and the rest loaded. Files that belong to none of the classes are passed over, with a
+    warning in the log, and so is a directory that has nothing for any of them.
     """
+    found: dict[type[Node], ArtefactError] = {} if misfits is None else misfits
+    classes = nodes_among(nodes, "load_artefacts")
+    loaded = artefacts_there(nodes if _is_graph(nodes) else classes, directory, found)
+    if found and misfits is None:
+        raise misfits_in(directory, tuple(found.values()))
+    if not loaded and not found:
+        _log.warning(
+            "%s has no artefact for any of the node classes %s: nothing is learnt for them there",
+            directory,
+            ", ".join(cls.__name__ for cls in classes),
+        )
+    return loaded
+
+
+def artefacts_there(
+    nodes: Graph[Any, Any] | Iterable[type[Node]],
+    directory: str | Path,
+    misfits: dict[type[Node], ArtefactError],
+) -> dict[type[Node], Artefact]:
+    """The same for those who say themselves that there is none: without a warning then."""
     from bae.optimizer.artefact_files import read
     from bae.optimizer.artefact_fit import check, found_files
     from bae.optimizer.artefact_sources import sources_of
@@ -169,12 +193,28 @@ def load_artefacts(
             artefact = artefact_from(read(file), file, cls)
             check(cls, artefact, str(file), sources_of(cls, classes, whole=_is_graph(nodes)))
         except ArtefactError as error:
-            if misfits is None:
-                raise
             misfits[cls] = error
         else:
             loaded[cls] = artefact
     return loaded
+
+
+def misfits_in(directory: str | Path, errors: Sequence[ArtefactError]) -> ArtefactError:
+    """One error for all files of a directory that do not fit."""
+    if len(errors) == 1:
+        return errors[0]
+    told = "".join(f"\n- {each.message}" for each in errors)
+    said = f"{len(errors)} artefacts in {directory} do not fit:{told}"
+    if any(each.code != "bae-artefact-changed" for each in errors):
+        fix = "mend these files, or delete them and optimise again"
+        return ArtefactError(said, file=str(directory), changes=_changes(errors), fix=fix)
+    return ArtefactError(
+        said,
+        code="bae-artefact-changed",
+        file=str(directory),
+        changes=_changes(errors),
+        fix="optimise these classes again, or delete the files to go without",
+    )
 
 
 def artefact_from(data: Any, file: Path, cls: type[Node]) -> Artefact:
@@ -193,6 +233,16 @@ def artefact_from(data: Any, file: Path, cls: type[Node]) -> Artefact:
             cause=error,
             fix="take the file as it was written, or optimise again",
         ) from error
+
+
+def _changes(errors: Sequence[ArtefactError]) -> list[str]:
+    """What is other than it was, with the class that it is other in."""
+    return [
+        f"{each.node_type.__name__}: {change}"
+        for each in errors
+        if each.node_type is not None
+        for change in each.changes
+    ]
 
 
 def _is_graph(nodes: object) -> bool:

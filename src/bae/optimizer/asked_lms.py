@@ -48,8 +48,9 @@ def named(backend: Backend) -> str:
 
 
 def logged(metric: Metric | Judge | None, calls: CallLog, note: Callable[[str], None]) -> Any:
-    """The metric, with its judges asked through the log. Where one gives no verdict the answer
-    counts 0, a `note` says so, and another life of the optimisation asks it again."""
+    """The metric, with its judges asked through the log. Where one gives no verdict, or refuses to
+    look at an answer, that counts 0, a `note` says so, and another life of the optimisation asks
+    it again."""
     from bae.optimizer.judging import Judge
 
     def through(each: Any) -> Any:

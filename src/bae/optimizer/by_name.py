@@ -130,6 +130,9 @@ def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
         value = options.get(name)
         if value is not None and (type(value) is not int or value < least):
             raise ValueError(f"{optimizer}: {name}={value!r}: give {least} or more")
+    for name, default in known.items():
+        if isinstance(default, bool) and not isinstance(options[name], bool):
+            raise ValueError(f"{optimizer}: {name}={options[name]!r}: give true or false")
     accept, validation = options.get("accept"), options.get("validation", 0.5)
     if accept is not None and not (_is_number(accept) and 0 <= accept <= 1):
         raise ValueError(f"{optimizer}: accept={accept!r}: give a number from 0 to 1")

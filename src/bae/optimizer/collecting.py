@@ -12,6 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from bae.evals.run_ids import is_eval_run
 from bae.exceptions import BaeError, BaeLMError, JournalError, describe
 from bae.journal.coding.decoding import decode
 from bae.journal.coding.off_loop import MANY, off_loop
@@ -41,6 +42,8 @@ async def examples_from(
     *,
     limit: int | None = None,
     was: str | Iterable[str] = (),
+    evals: bool = False,
+    without: Iterable[str] = (),
 ) -> list[Any]:
     """What the runs of a graph have to teach, as a list of `dspy.Example`:
 
@@ -57,11 +60,16 @@ async def examples_from(
     because something was redacted or is a secret, are left out, and so are runs that the classes of
     today cannot read, which a warning says. Runs belong to a graph by its name: where that was
     another, give the old one with `was`.
+
+    Runs of evaluations, as `bae eval` and `bae.evals.evaluate` make them, are left out, since cases
+    that were learnt tell nothing any more; what a person has put right in one counts all the same.
+    Give `evals=True` to learn from them too. `without` has the ids of runs that nothing is to be
+    learnt from: not what they did, and not what a person has put right by them.
     """
     from bae.optimizer.examples import example_of
     from bae.optimizer.same_questions import with_corrections
 
-    found, corrected_at = await _gathered(journal, graph, limit, was)
+    found, corrected_at = await _gathered(journal, graph, limit, was, evals, without)
     hidden = _hidden(graph)
     examples: list[Any] = []
     times: list[float] = []
@@ -91,15 +99,22 @@ async def transitions_from(
     *,
     limit: int | None = None,
     was: str | Iterable[str] = (),
+    evals: bool = False,
+    without: Iterable[str] = (),
 ) -> list[Transition]:
     """The same as `examples_from` has, as nodes, and without DSPy: each with the answer of its own
     run, or what a person has made of that."""
-    found, _ = await _gathered(journal, graph, limit, was)
+    found, _ = await _gathered(journal, graph, limit, was, evals, without)
     return found
 
 
 async def _gathered(
-    journal: Journal, graph: Graph[Any, Any], limit: int | None, was: str | Iterable[str]
+    journal: Journal,
+    graph: Graph[Any, Any],
+    limit: int | None,
+    was: str | Iterable[str],
+    evals: bool,
+    without: Iterable[str],
 ) -> tuple[list[Transition], dict[int, float]]:
     """The transitions, and when those of them were corrected that were, by their ids."""
     check_journal(journal)
@@ -107,7 +122,8 @@ async def _gathered(
         raise ValueError(f"limit={limit}: give how many are wanted at most, or None for all")
     graph.prove()
     names = dict.fromkeys([graph.name, *([was] if isinstance(was, str) else was)])
-    gathering = _Gathering(journal, graph, tuple(names))
+    left_out = frozenset([without] if isinstance(without, str) else without)
+    gathering = _Gathering(journal, graph, tuple(names), evals, left_out)
     found = await gathering.all(limit)
     gathering.tell(found)
     return found, gathering.corrected_at
@@ -125,10 +141,19 @@ class _Run(NamedTuple):
 class _Gathering:
     """The transitions of all runs of a graph."""
 
-    def __init__(self, journal: Journal, graph: Graph[Any, Any], names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        graph: Graph[Any, Any],
+        names: Sequence[str],
+        evals: bool,
+        without: frozenset[str],
+    ) -> None:
         self._journal = journal
         self._graph = graph
         self._names = names
+        self._evals = evals
+        self._without = without
         self._hidden = _hidden(graph)
         self._newest: dict[Key, Correction] = {}
         self._of_runs: dict[tuple[str, Key], Correction] = {}
@@ -136,6 +161,7 @@ class _Gathering:
         self._unread: dict[str, str] = {}
         """Why runs could not be read, by their ids."""
         self._unusable: Counter[str] = Counter()
+        self._from_evals = 0
         self.corrected_at: dict[int, float] = {}
 
     async def all(self, limit: int | None) -> list[Transition]:
@@ -158,7 +184,7 @@ class _Gathering:
                         continue
                     met.add(key)
                     best = self._better(key) or taken
-                    if self._is_usable(best):
+                    if self._is_wanted(best) and self._is_usable(best):
                         found.append(best)
         return found
 
@@ -168,7 +194,8 @@ class _Gathering:
             _Run(info.run_id, info.started, info.status == "ended", info.parent is not None)
             for name in self._names
             async for info in self._journal.every_run(graph=name)
-            if info.status == "ended" or info.parent is not None
+            if (info.status == "ended" or info.parent is not None)
+            and info.run_id not in self._without
         ]
         return found if len(self._names) == 1 else sorted(found, key=lambda run: -run.started)
 
@@ -243,6 +270,15 @@ class _Gathering:
         self.corrected_at[id(better)] = newest.at
         return better
 
+    def _is_wanted(self, found: Transition) -> bool:
+        """Whether it is no step of an evaluation, or they are asked for, or a person has put it
+        right; and of no run that is to be left out, whose steps its forks have as well."""
+        if found.run_id in self._without:
+            return False
+        wanted = self._evals or bool(found.corrected) or not is_eval_run(found.root)
+        self._from_evals += not wanted
+        return wanted
+
     def _is_usable(self, found: Transition) -> bool:
         """Whether the classes of today still lead there by an LM, and all that it saw is known."""
         why = _not_usable(found, self._hidden)
@@ -264,9 +300,16 @@ class _Gathering:
                 run_id,
                 why,
             )
+        level = logging.INFO if found else logging.WARNING
+        if self._from_evals:
+            _LOG.log(
+                level,
+                "%s in evaluations of %s left out: give evals=True to learn from their cases too",
+                _counted(self._from_evals),
+                name,
+            )
         if self._unusable:
             told = "; ".join(f"{count} because {why}" for why, count in self._unusable.items())
-            level = logging.INFO if found else logging.WARNING
             _LOG.log(level, "steps in runs of %s were left out: %s", name, told)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bae.optimizer.part_metrics import PartMetric
     from bae.optimizer.predictors import NodePredictor
     from bae.optimizer.questions import PartQuestions
-    from bae.optimizer.settling import Settling
+    from bae.optimizer.settling import Settled, Settling
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,12 @@ async def compare(
     the prompt does not fit into the model, the score is 0. Without what was learnt, a choice is
     asked for together with the fill of what is chosen, where the LM does both in one call; with
     it, in two calls, which are counted. Give the `graph` to have fills of such successors asked
-    for so too, and not by themselves.
+    for so too, and not by themselves. There a lesson for the fill changes how the choice is asked,
+    and so what is chosen. A fill is scored where both sides choose its node, and, by itself, where
+    neither does; where one side alone does, the other scores 0, and a note counts these.
+
+    A question that the LM refuses scores 0 too, with a note, unless it refuses five in a row that
+    are not too long: that ends it, with the LM's error.
 
     The other arguments are as for `aoptimize_node`: an LM that is pinned to the class goes before
     `lm`, as in a run. A budget that runs out raises `BudgetError`, once the calls that are under
@@ -159,6 +164,10 @@ class _Sides:
     telling: Telling
     scores: dict[tuple[int, bool], float] = field(default_factory=dict[tuple[int, bool], float])
     valid: dict[tuple[int, bool], bool] = field(default_factory=dict[tuple[int, bool], bool])
+    settled: dict[tuple[int, bool], Settled] = field(
+        default_factory=dict[tuple[int, bool], "Settled"]
+    )
+    strayed: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
     used: dict[bool, Usage] = field(default_factory=lambda: {False: Usage(), True: Usage()})
 
     async def compared(self, examples: list[Any], concurrency: int) -> Comparison:
@@ -187,8 +196,9 @@ class _Sides:
         assert intervals[0] is not None
         assert intervals[1] is not None
         assert difference is not None  # there are examples
+        self._note_strayed(count)
         self.telling.best = intervals[1].mean
-        self.telling.phase = "done"
+        self.telling.phase = "compared"
         self.telling.tell()
         return Comparison(
             node=self.asked.cls.__name__,
@@ -214,11 +224,35 @@ class _Sides:
         if settled.not_taken:
             side = "with what was learnt" if taught else "without it"
             self.telling.note(f"asked {side}, the LM would not take a prompt: {settled.not_taken}")
-        score = await self.metric(example, settled.answer, index=place)
-        self.scores[place, taught] = score.value
         self.valid[place, taught] = settled.valid
+        self.settled[place, taught] = settled
+        other = self.settled.get((place, not taught))
+        if other is not None:  # whether one alone comes to the node is known from both
+            await self._score(place, example, taught, settled, other)
+            await self._score(place, example, not taught, other, settled)
+
+    async def _score(
+        self, place: int, example: Any, taught: bool, settled: Settled, other: Settled
+    ) -> None:
+        if settled.chosen is False and other.chosen:
+            self.strayed[taught] += 1
+            self.scores[place, taught] = 0.0
+        else:
+            score = await self.metric(example, settled.answer, index=place)
+            self.scores[place, taught] = score.value
         self.telling.scored += 1
         self.telling.tell()
+
+    def _note_strayed(self, count: int) -> None:
+        name = self.asked.cls.__name__
+        for taught, strayed in self.strayed.items():
+            sides = ("with what was learnt", "without it")[:: 1 if taught else -1]
+            if strayed:
+                self.telling.note(
+                    f"asked {sides[0]}, the LM does not choose {name} on {strayed} of {count} "
+                    f"examples where it does {sides[1]}: a run does not come to {name} then, and "
+                    "these score 0"
+                )
 
 
 def _check(cls: Any, after: Any, concurrency: int, graph: Any) -> None:

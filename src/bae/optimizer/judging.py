@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 from pydantic import BeforeValidator, Field
 
-from bae.exceptions import BaeError, FillError
+from bae.exceptions import BaeError, BaeLMError, FillError
 from bae.node import Node
 from bae.optimizer.default_metrics import secret_fields
+from bae.optimizer.refusals import Refusals
 from bae.optimizer.scores import Score
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ LONGEST_REASON: Final = 600
 
 NO_VERDICT: Final = "the judge gave no verdict"
 """Why an answer counts 0 that a judge could not be brought to judge."""
+
+
+NOT_JUDGED: Final = "the judge's LM would not take some answers"
+"""What is noted of answers that it refused to look at, or that were too long for it."""
 
 
 def _cut(reason: object) -> object:
@@ -83,7 +88,9 @@ class Judge:
     learnt from.
 
     Called by itself it raises `bae-judge-failed` where the LM gives no verdict, and the case of an
-    evaluation has no score then. In an optimisation the answer counts 0, and a note says so.
+    evaluation has no score then. In an optimisation or a comparison the answer counts 0, and a
+    note says so; so it does where the LM will not take the question, unless it refuses five in a
+    row.
     """
 
     def __init__(
@@ -105,6 +112,7 @@ class Judge:
         self.threshold = threshold
         self.longest = longest
         self._excused: Callable[[str], None] | None = None
+        self._refusals = Refusals()
 
     def ready(self) -> None:
         """Make sure that the judge's LM is there, before anything is paid for. Raises `BaeLMError`
@@ -113,9 +121,9 @@ class Judge:
 
     def asking(self, lm: LM, excused: Callable[[str], None]) -> Judge:
         """The same judge asking through another LM, for an optimisation: where it gives no verdict,
-        `excused` is told so, and the answer counts 0."""
+        or would not take the question, `excused` is told so, and the answer counts 0."""
         made = copy(self)
-        made.lm, made._excused = lm, excused
+        made.lm, made._excused, made._refusals = lm, excused, Refusals()
         return made
 
     async def __call__(self, expected: Node, given: Node) -> Score:
@@ -132,13 +140,20 @@ class Judge:
             if self._excused is None:
                 fix = "give the judge an LM that can give structured answers, or a shorter rubric"
                 raise _failed(given, error, fix) from error
+            self._refusals.taken()
             self._excused(f"{NO_VERDICT} on some answers, which count 0")
+            return Score(0.0, NO_VERDICT)
+        except BaeLMError as error:
+            if self._excused is None or not self._refusals.is_about_the_question(error):
+                raise
+            self._excused(f"{NOT_JUDGED}, which count 0: {error.message}")
             return Score(0.0, NO_VERDICT)
         except BaeError:
             raise
         except Exception as error:  # an LM may be code of anybody's
             fix = "mend the LM of the judge: it raised this by itself"
             raise _failed(given, error, fix) from error
+        self._refusals.taken()
         return Score(GRADES[verdict.grade], verdict.reason)
 
     def __repr__(self) -> str:

@@ -17,11 +17,12 @@ from bae.node import Node
 from bae.optimizer.asked_lms import backend_of, logged, named, student_for
 from bae.optimizer.by_name import checked_options
 from bae.optimizer.calls import CallLog
-from bae.optimizer.progress import Progress, Telling
+from bae.optimizer.progress import Part, Progress, Telling
 from bae.result import GraphResult
 from bae.threads import in_thread
 
 if TYPE_CHECKING:
+    from bae.lm.backend import Backend
     from bae.lm.policies.budget import Budget
     from bae.lm.protocol import LM
     from bae.optimizer.judging import Judge
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from bae.optimizer.predictors import NodePredictor
 
 MINIMUM = 10
-"""How many examples a part needs to be optimised, unless `minimum=` says otherwise."""
+"""How many questions a part needs to be optimised, unless `minimum=` says otherwise."""
 
 
 async def aoptimize_node(
@@ -51,12 +52,13 @@ async def aoptimize_node(
     """Optimise how a node class is filled, and how its successor is chosen.
 
     - `trainset`: examples, as `trace_to_examples` and `examples_from` give them, or traces or
-      results. A part with fewer than `minimum` of them stays as it is, and a message says so. Equal
-      questions count once, with the answer that a person has put right, or else the one given most
-      often; `questions` in `made` says how many there were.
+      results. Equal questions count once, with the answer that a person has put right, or else the
+      one given most often. A part with fewer than `minimum` questions stays as it is, and a message
+      says so. `made` says how many `examples` and how many `questions` there were.
     - `metric`: what scores an answer; see `metrics_for`.
     - `lm`: the LM to optimise for: one of bae, its name, a `dspy.LM`, or None for the default.
       An LM that is pinned to the class goes before it, as in a run; `made.model` says which it was.
+      It is looked for where a part has enough to learn from, and else not needed.
     - `teacher`: the LM that gives examples and thinks of instructions; the same unless given.
     - `optimizer`: "bootstrap", "miprov2" or "gepa"; `options` are what `OPTIONS` lists for it.
     - `budget`: for everything that is asked, a judge's calls too. When it runs out, the optimiser
@@ -68,7 +70,7 @@ async def aoptimize_node(
     - `progress`: called with a `Progress` now and then.
 
     `best` in `made` is the mean score of what was found on the examples that candidates are scored
-    on, where it was scored on all of them.
+    on, where it was scored on all of them, and none of them is what it was made from.
 
     A question that the LM will not take, because it is too long or was refused, scores 0, and a
     note says how many there were; where it took none, the part stays as it is. An LM that fails in
@@ -90,12 +92,19 @@ async def aoptimize_node(
     settings = await in_thread(checked_options, optimizer, options)
     _check(cls, {"concurrency": concurrency, "minimum": minimum}, seed)
     examples = await in_thread(examples_in, _listed(trainset))
-    student = backend_of(student_for(cls, lm), f"{cls.__name__} is to be optimised")
-    taught_by = student if teacher is None else backend_of(teacher, "it is to teach")
-    log = calls if isinstance(calls, CallLog) else CallLog(calls)
+    found = {"fill": fill_examples(cls, examples), "choice": choice_examples(cls, examples)}
+    different = {part: distinct(each) for part, each in found.items()}
     predictor = fresh_predictor(cls)
-    about: dict[str, Any] = {"optimizer": optimizer, "seed": seed}
-    about |= {"model": named(student), "teacher": named(taught_by), "options": options}
+    parts: list[Part] = [part for part in PARTS if getattr(predictor, part) is not None]
+    about: dict[str, Any] = {"optimizer": optimizer, "seed": seed, "options": options}
+    backends: dict[str, Backend] = {}
+    # Where nothing can be learnt there may be no LM either, as where all nodes have one pinned.
+    if any(len(different[part]) >= minimum for part in parts):
+        student = backend_of(student_for(cls, lm), f"{cls.__name__} is to be optimised")
+        taught_by = student if teacher is None else backend_of(teacher, "it is to teach")
+        backends = {"student": student, "teacher": taught_by}
+        about |= {"model": named(student), "teacher": named(taught_by)}
+    log = calls if isinstance(calls, CallLog) else CallLog(calls)
     made = Made.model_validate(to_jsonable_python(about))
     best: dict[str, float] = {}
     questions: dict[str, int] = {}
@@ -104,30 +113,25 @@ async def aoptimize_node(
         if budget is not None:
             await log.charge(budget)
         with budget or nullcontext():
-            found = {"fill": fill_examples(cls, examples), "choice": choice_examples(cls, examples)}
-            for part in PARTS:
-                fresh, chosen = getattr(predictor, part), found[part]
-                if fresh is None:
-                    continue
+            for part in parts:
+                chosen, asking = found[part], different[part]
                 telling = Telling(cls.__name__, part, log, progress)
                 made.examples[part] = len(chosen)
                 if not chosen and any(found.values()):
                     # Nothing is amiss: a start, say, is chosen from and never filled.
                     telling.phase = "skipped"
                     telling.tell()
-                elif len(chosen) < minimum:
+                elif len(asking) < minimum:
                     telling.phase = "skipped"
-                    telling.note(_too_few(len(chosen), minimum))
+                    telling.note(_too_few(len(chosen), len(asking), minimum))
                 else:
                     score = metrics_for(cls, part, logged(metric, log, telling.note))
-                    asked = PartQuestions(cls, part, fresh)
-                    different = distinct(chosen)
-                    questions[part] = len(different)
+                    questions[part] = len(asking)
                     reached = await optimize_part(
-                        asked,
-                        different,
+                        PartQuestions(cls, part, getattr(predictor, part)),
+                        asking,
                         score,
-                        {"student": student, "teacher": taught_by},
+                        backends,
                         optimizer,
                         settings,
                         log=log,
@@ -215,6 +219,10 @@ def _listed(trainset: Any) -> list[Any]:
     return list(cast("Iterable[Any]", trainset))
 
 
-def _too_few(count: int, minimum: int) -> str:
+def _too_few(count: int, questions: int, minimum: int) -> str:
     have = "there is 1 example" if count == 1 else f"there are {count or 'no'} examples"
-    return f"{have}, and it takes {minimum} or more to learn from: it stays as it is"
+    takes = f"{minimum}"
+    if questions < count:
+        have += " of 1 question" if questions == 1 else f" of {questions} questions"
+        takes += " question" if minimum == 1 else " questions"
+    return f"{have}, and it takes {takes} or more to learn from: it stays as it is"

@@ -45,7 +45,7 @@ async def optimize_part(
 ) -> float | None:
     """Optimise the predictor of a part, in place, with examples of which no two ask the same.
     Answers the score of what was found, where it has one: the mean over what candidates are scored
-    on."""
+    on, and not made from."""
     dspy = load_dspy("optimize_node")
     bridge = Bridge(budget)
     accept = options.get("accept")
@@ -66,7 +66,8 @@ async def optimize_part(
             value = found.value
             telling.scored += 1
             if telling.phase == "trying":
-                telling.best = board.add(candidate, example, value)
+                best = board.add(candidate, example, value)
+                telling.best = best if apart else None
             elif trace is not None:
                 if is_corrected(examples[place]) and answer != asked.answer(dict(example)):
                     value = _NEVER  # nobody's answer is to stand in the place of a person's
@@ -88,11 +89,13 @@ async def optimize_part(
         seed=seed,
         concurrency=concurrency,
         calls=None if budget is None else budget.calls,
-        is_over=lambda: bridge.spent is not None or telling.best == 1.0,
+        is_over=lambda: bridge.spent is not None or board.best == 1.0,
         options=options,
     )
     made, scored = validating(training)
     board.expect(scored)
+    # With a single question it is both, and a score of it says nothing.
+    apart = not {id(each) for each in made} & {id(each) for each in scored}
 
     def work() -> Any:
         with dspy.context(
@@ -130,7 +133,8 @@ async def optimize_part(
     elif found is not None:
         asked.predictor.signature = asked.signature.with_instructions(found.instruction)
         asked.predictor.demos = [_demo(asked, each) for each in found.demos]
-        best = board.mean(adapter.candidate_of(found.instruction, found.demos))
+        if apart:
+            best = board.mean(adapter.candidate_of(found.instruction, found.demos))
         if adapter.not_taken:
             telling.note(_some_not_taken(adapter))
         if note := teaching.note():

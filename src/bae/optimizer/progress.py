@@ -13,7 +13,7 @@ from bae.exceptions import describe
 if TYPE_CHECKING:
     from bae.optimizer.calls import CallLog
 
-Phase = Literal["bootstrapping", "proposing", "trying", "comparing", "done", "skipped"]
+Phase = Literal["bootstrapping", "proposing", "trying", "comparing", "compared", "done", "skipped"]
 Part = Literal["fill", "choice"]
 
 log = logging.getLogger("bae.optimizer")
@@ -25,7 +25,8 @@ class Progress:
 
     `calls` were answered by LMs in this life of it and `from_log` by its log of calls; `scored`
     answers have a score, and `best` is the mean score of the best candidate so far, where
-    candidates are tried at all. `note` says what is worth knowing.
+    candidates are tried at all; once it is `compared`, of what was learnt, on the examples that
+    were held out. `note` says what is worth knowing.
     """
 
     node: str

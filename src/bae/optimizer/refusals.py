@@ -1,5 +1,6 @@
 """Questions that an LM would not take: one that is too long, or was refused, says nothing against
-the next, but an LM that refuses everything has failed. `asking_lm.py` goes by this."""
+the next, but an LM that refuses everything has failed. `asking_lm.py` goes by this while
+it optimises, `settling.py` while it compares, and `judging.py` in both."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ def question_of(example: Any) -> str:
 
 def with_corrections(examples: Iterable[Any], times: Sequence[float] = ()) -> list[Any]:
     """The examples, where the answer that a person has given stands in the place of every other
-    one to the same question: of several the newest, where there are `times`, or else that which
-    comes first. They are those of `examples_from`, and stay as they are: what is changed is a
-    copy."""
+    one to the same question, and is marked as corrected there: of several the newest, where there
+    are `times`, or else that which comes first. They are those of `examples_from`, and stay as they
+    are: what is changed is a copy."""
     given = list(examples)
     asked = [questions_of(each).get("fill") for each in given]
     best: dict[str, Any] = {}
@@ -87,9 +87,14 @@ def _most_trusted(group: Sequence[Any]) -> Any:
 
 def _answered_as(example: Any, best: Any) -> Any:
     fields, better = _made(example), _made(best)
-    if example is best or fields is None or better is None or fields == better:
+    if example is best or fields is None or better is None:
         return example
-    return _with(example, next_node={**fields, "fields": better["fields"]})
+    corrected = list(best["corrected"])
+    if fields["fields"] == better["fields"] and example.get("corrected") == corrected:
+        return example
+    # With the mark: the person's own example may come to the other side of a split.
+    made = {**fields, "fields": better["fields"]}
+    return _with(example, next_node=made, corrected=corrected)
 
 
 def _with(example: Any, **values: Any) -> Any:

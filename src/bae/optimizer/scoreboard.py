@@ -30,6 +30,11 @@ class Scoreboard:
                 self._best = mean if self._best is None else max(self._best, mean)
         return self._best
 
+    @property
+    def best(self) -> float | None:
+        """The mean of the best candidate with a score for each example."""
+        return self._best
+
     def mean(self, candidate: str) -> float | None:
         """The mean score of a candidate; None where it has not been scored on each example."""
         scores = self._scores.get(candidate, {})

@@ -17,6 +17,7 @@ from bae.node import Node
 from bae.optimizer.asked_lms import student_for
 from bae.optimizer.nodes import every_node
 from bae.optimizer.questions import PartQuestion, Told
+from bae.optimizer.refusals import Refusals
 from bae.plan import NodePlan, plan_of
 
 if TYPE_CHECKING:
@@ -29,12 +30,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Settled:
     """What came of a question: the answer, or why there is none; whether nothing had to be asked
-    for again; and why the LM would not take it, as where it is too long."""
+    for again; and why the LM would not take it, as where it is too long. `chosen` says of a fill
+    whether the run comes to it, where it is this question that decides: whether the LM chose the
+    node when it was asked to choose and fill at once; None where it was not asked so."""
 
     answer: dict[str, Any] | None
     valid: bool
     why: str = ""
     not_taken: str = ""
+    chosen: bool | None = None
 
 
 class Settling:
@@ -42,12 +46,14 @@ class Settling:
 
     `lm` is what runs are given as theirs: which LM other nodes ask is seen by it. `graph` says
     from where a run comes: a fill that a run asks for together with the choice of it, in one call,
-    is asked for so here, and by itself where there is no graph.
+    is asked for so here, and by itself where there is no graph. An LM that refuses one question
+    may take the next, but one that refuses all has failed: see `refusals.py`.
     """
 
     def __init__(self, of: PartQuestions, lm: Any, graph: Graph[Any, Any] | None = None) -> None:
         self._of = of
         self._lm = lm
+        self._refusals = Refusals()
         self._choosers: dict[str, list[NodePlan]] = {}
         for cls in () if graph is None else every_node(graph):
             plan = plan_of(cls, strict=True)
@@ -68,27 +74,30 @@ class Settling:
 
         answer: dict[str, Any] | None = None
         why = not_taken = ""
+        at_once = _AtOnce()
         with metered(watch):
             try:
                 if self._of.part == "choice":
                     answer = await self._choice(backend, asked, question)
                 else:
-                    made = await self._made_at_once(backend, asked, question)
+                    made = await self._made_at_once(backend, asked, question, at_once)
                     if made is None:
                         verdicts.clear()  # those were about the choice
                         made = await asked.fill(
                             self._of.cls, question.resolved, self._of.instruction, question.source
                         )
                     answer = self._of.said(made)
+                self._refusals.taken()
             except (FillError, RouteError) as error:
+                self._refusals.taken()
                 why = error.message
             except BaeLMError as error:  # a run that asks this fails, and the next one need not
-                if error.code != "bae-lm-context-exceeded" and error.status != 413:
+                if not self._refusals.is_about_the_question(error):
                     raise
                 verdicts.clear()
                 why = not_taken = error.message
         valid = bool(verdicts) and all(each == "valid" for each in verdicts)
-        return Settled(answer, valid, why, not_taken)
+        return Settled(answer, valid, why, not_taken, at_once.chosen)
 
     async def _choice(
         self, backend: Backend, asked: Backend, question: PartQuestion
@@ -111,10 +120,11 @@ class Settling:
         return {"choice": names[chosen]}
 
     async def _made_at_once(
-        self, backend: Backend, asked: Backend, question: PartQuestion
+        self, backend: Backend, asked: Backend, question: PartQuestion, at_once: _AtOnce
     ) -> Node | None:
         """The node, where a run has it filled by the very answer that chooses it, and the model
-        does choose it. With a lesson for the fill it does not, but still asks for the choice."""
+        does choose it. With a lesson for the fill it does not, but still asks for the choice, and
+        in other words than without: what it chooses is noted `at_once`."""
         cls, source = self._of.cls, question.source
         choosers = [] if source is None else self._choosers.get(type(source).__name__, [])
         if source is None or len(choosers) != 1:
@@ -122,14 +132,17 @@ class Settling:
         types, fillable = choosers[0].offered, self._fillable(choosers[0].node)
         if cls not in filled_at_once(backend, types, fillable, source):
             return None
+        at_once.chosen = False
         try:
-            _, made = await asked.route(source, types, fillable)
+            chosen, made = await asked.route(source, types, fillable)
         except RouteError:
             return None
         except FillError as error:
             if error.node_type is cls:
+                at_once.chosen = True
                 raise
             return None
+        at_once.chosen = chosen is cls
         return made if type(made) is cls else None
 
     def _fillable(self, cls: type[Node]) -> Sequence[type[Node]]:
@@ -137,6 +150,13 @@ class Settling:
         own = student_for(cls, self._lm)
         successors = plan_of(cls, strict=True).successors
         return [each for each in successors if _is_same(student_for(each, self._lm), own)]
+
+
+@dataclass(slots=True)
+class _AtOnce:
+    """What an LM chose that was asked to choose and fill at once; None where it was not."""
+
+    chosen: bool | None = None
 
 
 def _is_same(lm: object, other: object) -> bool:

@@ -27,21 +27,24 @@ Verdict = Literal[
 
 @dataclass(slots=True)
 class PartOutcome:
-    """What became of one part of a node: how many examples there were, in all, corrected by people,
-    to learn from and held out; how it compares; and what was done."""
+    """What became of one part of a node: how many examples there were, in all, to learn from and
+    held out, and how many of either people have corrected; how it compares; and what was done."""
 
     node: str
     part: Part
     examples: int
-    corrected: int
     train: int
     held_out: int
+    corrected_train: int = 0
+    corrected_held_out: int = 0
     verdict: Verdict = "not compared"
     written: bool = False
     comparison: Comparison | None = None
     there: Interval | None = None
     """What the artefact that was there before scores on the same examples."""
     notes: list[str] = field(default_factory=list[str])
+    questions: int = 0
+    """How many different ones the examples to learn from ask."""
 
 
 def verdict_on(comparison: Comparison | None, there: Interval | None, *, held_out: int) -> Verdict:
@@ -70,7 +73,9 @@ def is_written(verdict: Verdict, *, force: bool, certain: bool) -> bool:
 def counts_of(part: PartOutcome) -> str:
     """What there is to learn a part from."""
     said = f"{part.node} {part.part}: {part.train} to learn from, {part.held_out} held out"
-    return f"{said}, {part.corrected} put right by people" if part.corrected else said
+    if not part.corrected_train and not part.corrected_held_out:
+        return said
+    return f"{said}, {part.corrected_train} and {part.corrected_held_out} put right by people"
 
 
 def scores_of(part: PartOutcome) -> dict[str, Any]:

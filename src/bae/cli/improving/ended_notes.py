@@ -17,7 +17,7 @@ def tell_spent(wanted: Wanted, learnt: Learnt, kept: KeptCalls) -> None:
     """Say what it was learnt from, and what was spent."""
     if not learnt.examples:
         return
-    said = [f"{count(learnt.examples, 'example')}, {learnt.held_out:,} of them held out"]
+    said = [f"{count(learnt.examples, 'step')}, {learnt.held_out:,} of them held out"]
     if learnt.repeated:
         said.append(f"{learnt.repeated:,} not held out that ask what was asked before")
     if learnt.from_evals:

@@ -19,6 +19,7 @@ from bae.cli.improving.amounts import (
 )
 from bae.cli.improving.tables import Column, print_table
 from bae.cli.texts import cut, in_one_line
+from bae.evals.amounts import judged
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,12 +55,17 @@ def print_evaluation(console: Console, evaluation: Evaluation, said: CommandLine
     from bae.cli.printing import print_hanging
 
     print_table(console, _COLUMNS, [*_rows(evaluation)])
+    several = len(evaluation.contenders) > 1
+    for contender in evaluation.contenders:
+        if contender.judging.calls:
+            whose = f"{in_one_line(contender.name)}: " if several else ""
+            print_hanging(console, Text(f"{whose}{judged(contender.judging)}"), 2)
     for each in evaluation.differences:
         line = Text(f"{in_one_line(each.contender)} against {in_one_line(each.against)}: ")
         line.append(changed(each.interval), difference_style(each.interval))
         print_hanging(console, line, 2)
     for contender in evaluation.contenders:
-        _print_wrong(console, contender, said, named=len(evaluation.contenders) > 1)
+        _print_wrong(console, contender, said, named=several)
 
 
 def _rows(evaluation: Evaluation) -> Iterator[list[Text]]:

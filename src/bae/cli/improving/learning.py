@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ class Learning:
         learnable = {
             cls: parts
             for cls, parts in material.parts.items()
-            if any(part.train >= wanted.minimum for part in parts)
+            if any(part.verdict != "too few examples" for part in parts)
         }
         there = self._there(learnable)
         for cls, parts in learnable.items():
@@ -78,10 +79,10 @@ class Learning:
     def _there(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artefact]:
         """The artefacts that the directory has. One that does not fit is as good as none."""
         from bae.exceptions import ArtefactError
-        from bae.optimizer import load_artefacts
+        from bae.optimizer.artefacts import artefacts_there
 
         misfits: dict[type[Node], ArtefactError] = {}
-        there = load_artefacts(self.wanted.graph, self.wanted.directory, misfits=misfits)
+        there = artefacts_there(self.wanted.graph, self.wanted.directory, misfits)
         for cls, error in misfits.items():
             self.learnt.misfits.append(Misfit(Path(error.file), error.message))
             becomes = (
@@ -117,6 +118,7 @@ class Learning:
                 concurrency=wanted.concurrency,
                 progress=self._progress,
                 minimum=wanted.minimum,
+                **wanted.options,
             )
             found = artefact_of(predictor)
             compared = await self._compared(cls, predictor, held)
@@ -125,14 +127,14 @@ class Learning:
             self.learnt.out_of_budget = error.message
             return
         for part in parts:
-            if part.train >= wanted.minimum:
+            if part.verdict != "too few examples":
                 notes = found.made.notes if found.made is not None else []
                 part.notes += [each for each in notes if each.startswith(f"{part.part}: ")]
                 self._decide(part, found, there, compared.get(part.part), before.get(part.part))
         self._write(cls, found, there, [part for part in parts if part.written])
 
     async def _compared(
-        self, cls: type[Node], predictor: Any, held: Sequence[Any]
+        self, cls: type[Node], predictor: Any, held: Sequence[Any], which: str = ""
     ) -> dict[str, Comparison]:
         from bae.optimizer import compare
 
@@ -146,7 +148,7 @@ class Learning:
             calls=self._calls,
             concurrency=wanted.concurrency,
             budget=wanted.budget,
-            progress=self._progress,
+            progress=partial(self._progress, which=which),
             graph=wanted.graph,
         )
         return {each.part: each for each in found}
@@ -163,7 +165,7 @@ class Learning:
         other = there.model_copy(update=others)
         if other.fill is None and other.choice is None:
             return {}
-        compared = await self._compared(cls, predictor_of(cls, other), held)
+        compared = await self._compared(cls, predictor_of(cls, other), held, ", what is there")
         return {part: each.after for part, each in compared.items()}
 
     def _decide(
@@ -218,21 +220,26 @@ class Learning:
         if not self._quiet:
             self._status.say(f"note: {text}")
 
-    def _progress(self, progress: Progress) -> None:
-        place = f"{progress.node} {progress.part}".strip()
+    def _progress(self, progress: Progress, which: str = "") -> None:
+        place = f"{progress.node} {progress.part}{which}"
         if progress.phase == "skipped":  # which the outcome says
             return
         if progress.note:
             self._note(f"{place}: {progress.note}")
             return
         said = [f"{place}: {progress.phase}", count(progress.calls, "call")]
+        best = progress.best
+        if progress.phase == "compared" and best is not None:
+            # Another score than that of the candidates, which were chosen by theirs.
+            said[0] += f": {best:.2f} on what was held out"
+            best = None
         if earlier := self._calls.statistics().earlier.calls:
             said.append(f"{earlier:,} kept from before")
-        if progress.best is not None:
-            said.append(f"best {progress.best:.2f}")
+        if best is not None:
+            said.append(f"best {best:.2f}")
         # Some optimisers go to and fro between phases, hundreds of times.
         phase = place, progress.phase
-        new = phase not in self._phases or progress.phase == "done"
+        new = phase not in self._phases or progress.phase in ("done", "compared")
         self._phases.add(phase)
         self._status.update(" · ".join(said), milestone=new)
 

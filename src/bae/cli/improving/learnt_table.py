@@ -81,7 +81,7 @@ def _row(part: PartOutcome) -> list[Text]:
         Text(str(compared.n)),
         _grown(compared.calls_before, compared.calls_after),
         Text(str(part.train)),
-        Text(str(part.corrected)),
+        Text(str(part.corrected_train)),
         _grown(compared.tokens_before, compared.tokens_after),
         Text(share(compared.validity_before)),
         Text(share(compared.validity_after)),
@@ -110,7 +110,13 @@ def _about(part: PartOutcome, wanted: Wanted) -> Iterator[str]:
     """What else is to be said of a part."""
     match part.verdict:
         case "too few examples":
-            yield f"{part.train} to learn from, and {wanted.minimum} are needed"
+            if part.questions < part.train:
+                yield (
+                    f"{count(part.train, 'example')} of {count(part.questions, 'question')} to "
+                    f"learn from, and {count(wanted.minimum, 'question')} are needed"
+                )
+            else:
+                yield f"{part.train} to learn from, and {wanted.minimum} are needed"
         case "nothing held out":
             yield (
                 f"nothing to compare on: {count(part.train, 'example')} to learn from, and none "

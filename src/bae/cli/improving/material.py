@@ -3,10 +3,9 @@ node. `learning.py` learns from it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from bae.cli.improving.deciding import PARTS, PartOutcome
 from bae.cli.refusals import refused
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import Journal
     from bae.node import Node
-
-EVALS: Final = re.compile(r"eval-\d{8}-\d{6}-[0-9a-f]{6}-\d+")
-"""What the runs of `bae eval` are called. One that somebody has called `eval-monday` is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +52,30 @@ def classes_named(graph: Graph[Any, Any], names: Sequence[str]) -> tuple[type[No
 
 async def material_for(wanted: Wanted) -> Material:
     """Read the journal. Raises where there is nothing in it to learn from."""
+    from bae.evals.run_ids import is_eval_run
     from bae.journal.opening import open_to_read
     from bae.optimizer import examples_from, split_apart
 
     async with open_to_read(wanted.journal) as journal:
         without = {run async for run in _without(journal, wanted.without)}
-        every = await examples_from(journal, wanted.graph)
-    named = [each for each in every if each["run_id"] not in without]
+        # All of them: how many are left out, and why, is said below the result.
+        every = named = await examples_from(journal, wanted.graph, evals=True)
+        if without:
+            named = await examples_from(journal, wanted.graph, evals=True, without=without)
     # Cases are there to be evaluated on: learnt by heart, they would tell nothing any more.
     kept = [
         each
         for each in named
-        if wanted.with_evals or each["corrected"] or not EVALS.fullmatch(str(each["root"]))
+        if wanted.with_evals
+        or not is_eval_run(str(each["root"]))
+        # A fork. The mark is in other runs that ask the same, too.
+        or (each["corrected"] and not is_eval_run(str(each["run_id"])))
     ]
     from_evals = len(named) - len(kept)
+    # Without a mistaken fork, the run that it was forked from speaks again.
+    left_out = max(0, len(every) - len(named))
     if not kept:
-        raise _nothing(wanted, from_evals, len(every) - len(named))
+        raise _nothing(wanted, from_evals, left_out)
     train, held, repeated = split_apart(kept, wanted.held_out, wanted.seed)
     counted = {cls: [*_counted(cls, train, held, wanted.minimum)] for cls in wanted.classes}
     parts = {cls: found for cls, found in counted.items() if found}
@@ -81,7 +85,7 @@ async def material_for(wanted: Wanted) -> Material:
             f"{wanted.journal} has no step to {names} that a language model took",
             fix="name another node, or run the graph with that journal until it gets there",
         )
-    return Material(train, held, len(repeated), from_evals, len(every) - len(named), parts)
+    return Material(train, held, len(repeated), from_evals, left_out, parts)
 
 
 async def _without(journal: Journal, said: Sequence[str]) -> AsyncIterator[str]:
@@ -105,16 +109,25 @@ def _counted(
 ) -> Iterator[PartOutcome]:
     """The parts of a node that there are examples for."""
     from bae.optimizer import choice_examples, fill_examples
+    from bae.optimizer.same_questions import distinct
 
     for part, of in zip(PARTS, (fill_examples, choice_examples), strict=True):
         learnable, kept = of(cls, train), of(cls, held)
         every = [*learnable, *kept]
         if every:
-            corrected = sum(1 for each in every if each["bae"]["corrected"])
-            sizes = len(every), corrected, len(learnable), len(kept)
-            few = len(learnable) < minimum
+            questions = len(distinct(learnable))  # as `aoptimize_node` counts them
             yield PartOutcome(
-                cls.__name__, part, *sizes, "too few examples" if few else "not compared"
+                cls.__name__,
+                part,
+                len(every),
+                len(learnable),
+                len(kept),
+                *(
+                    sum(1 for each in side if each["bae"]["corrected"])
+                    for side in (learnable, kept)
+                ),
+                verdict="too few examples" if questions < minimum else "not compared",
+                questions=questions,
             )
 
 

@@ -4,8 +4,8 @@ before anything is paid for. `eval.py` and `optimize.py` ask."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 from bae.cli.refusals import Misuse, refused
 from bae.exceptions import BaeError
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 
-def object_named(said: str, option: str) -> Any:
+def object_named(said: str, option: str, fits: Callable[[Any], bool]) -> Any:
     """What stands under a name in a module or a file, as `scoring.py:exact`. `option` is what it
-    was given with."""
+    was given with; where there is no such name, those are offered that stand for what `fits`."""
     from bae.cli.loading import load_module
 
     if not said.rpartition(":")[2].replace(".", "").isidentifier() or ":" not in said:
@@ -36,7 +36,9 @@ def object_named(said: str, option: str) -> Any:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            raise refused(f"{option} {said}: {where} has no {name}", fix=_offered(module, where))
+            raise refused(
+                f"{option} {said}: {where} has no {name}", fix=_offered(module, where, fits)
+            )
         found = getattr(found, part)
     return found
 
@@ -46,9 +48,13 @@ def case_metric(said: str | None, graph: Graph[Any, Any]) -> tuple[Any, Mapping[
     functions of an expected and a given node by their class. One of them is what `said` names."""
     if said is None:
         return None, {}
+    found = object_named(said, "--metric", _accepted(lambda each: _of_cases(said, each, graph)))
+    return _of_cases(said, found, graph)
+
+
+def _of_cases(said: str, found: Any, graph: Graph[Any, Any]) -> tuple[Any, Mapping[Any, Any]]:
     from bae.optimizer import Judge, fields_metric
 
-    found = object_named(said, "--metric")
     if isinstance(found, Mapping):
         return None, _by_class(said, cast("Mapping[Any, Any]", found), graph)
     if isinstance(found, Judge) or found is fields_metric:
@@ -72,7 +78,11 @@ def training_metric(said: str | None, graph: Graph[Any, Any]) -> Any:
     or functions of an expected and a given node by their class. None where none is named."""
     if said is None:
         return None
-    found = object_named(said, "--metric")
+    found = object_named(said, "--metric", _accepted(lambda each: _of_examples(said, each, graph)))
+    return _of_examples(said, found, graph)
+
+
+def _of_examples(said: str, found: Any, graph: Graph[Any, Any]) -> Any:
     from bae.optimizer import Judge
 
     if isinstance(found, Mapping):
@@ -102,7 +112,7 @@ def evaluator_classes(named: Sequence[str], data: str, own_metric: bool) -> list
         )
     found: list[type[Any]] = []
     for said in named:
-        cls = object_named(said, "--evaluator")
+        cls = object_named(said, "--evaluator", _evaluates)
         if not isinstance(cls, type):
             raise refused(
                 f"--evaluator {said} is {_kind(cls)}, and no class",
@@ -196,15 +206,54 @@ def _kind(found: object) -> str:
     return "None" if found is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
-def _offered(module: ModuleType, where: str) -> str:
+def _offered(module: ModuleType, where: str, fits: Callable[[Any], bool]) -> str:
+    values = {name: each for name, each in vars(module).items() if not name.startswith("_")}
+    mapped = [
+        function
+        for each in values.values()
+        if isinstance(each, Mapping)
+        for function in cast("Mapping[Any, Any]", each).values()
+    ]
     names = [
         name
-        for name, value in vars(module).items()
-        if not name.startswith("_")
-        and callable(value)
-        and not isinstance(value, type)
-        and getattr(value, "__module__", None) == module.__name__
+        for name, value in values.items()
+        if fits(value)
+        and not any(value is each for each in mapped)  # of two nodes, as its mapping says
+        and (isinstance(value, Mapping) or getattr(value, "__module__", None) == module.__name__)
     ]
     if not names:
-        return f"write a function into {where}"
-    return f"name one of its functions: {', '.join(f'{where}:{name}' for name in names[:8])}"
+        return f"write it into {where}"
+    return f"name one of these: {', '.join(f'{where}:{name}' for name in names[:8])}"
+
+
+def _accepted(check: Callable[[Any], object]) -> Callable[[Any], bool]:
+    """Whether something would be taken for a metric, by what refuses all others."""
+
+    def fits(value: Any) -> bool:
+        if (isinstance(value, Mapping) and not value) or _is_of_nodes(value):
+            return False
+        try:
+            check(value)
+        except BaeError:
+            return False
+        return True
+
+    return fits
+
+
+def _is_of_nodes(value: Any) -> bool:
+    """Whether a function says by its types that it is one of two nodes."""
+    from bae.node import Node
+
+    if not inspect.isfunction(value):
+        return False
+    try:
+        hints = get_type_hints(value)
+    except Exception:  # of names that are not there
+        return False
+    first = next(iter(inspect.signature(value).parameters), "")
+    return inspect.isclass(hints.get(first)) and issubclass(hints[first], Node)
+
+
+def _evaluates(value: Any) -> bool:
+    return isinstance(value, type) and hasattr(cast("type[Any]", value), "evaluate")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bae.cli.refusals import refused
 
 if TYPE_CHECKING:
+    from bae.exceptions import ArtefactError
     from bae.graph import Graph
     from bae.lm import LM
     from bae.node import Node
@@ -20,11 +21,14 @@ Artefacts = dict["type[Node]", "Artefact"]
 
 
 def artefacts_in(graph: Graph[Any, Any], directory: str) -> Artefacts:
-    """The artefacts of a directory for the nodes of a graph. Raises where there is none, or one
-    that no longer fits its node."""
-    from bae.optimizer import load_artefacts
+    """The artefacts of a directory for the nodes of a graph. Raises where there is none, or where
+    some no longer fit their nodes, which it names."""
+    from bae.optimizer.artefacts import artefacts_there, misfits_in
 
-    found = load_artefacts(graph, directory)
+    misfits: dict[type[Node], ArtefactError] = {}
+    found = artefacts_there(graph, directory, misfits)
+    if misfits:
+        raise misfits_in(directory, tuple(misfits.values()))
     if not found:
         raise refused(
             f"{directory} has no artefact for a node of the graph {graph.name}",

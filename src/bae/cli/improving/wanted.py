@@ -39,6 +39,8 @@ class Wanted:
     seed: int = 0
     concurrency: int = 4
     budget: Budget = field(default_factory=lambda: Budget(scope="--budget"))
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Those of the optimiser that were given."""
     force: bool = False
     certain: bool = False
 
