@@ -763,7 +763,8 @@ def test_what_was_learnt_for_a_class_that_is_another_by_now_is_refused_by_its_na
 
 def test_a_directory_with_nothing_for_the_graph_is_refused(bae: Any) -> None:
     Path("empty").mkdir()
-    done = bae("run", "app.py", "--set", "text=a", "--optimized", "empty", "--lm", "local")
+    lm = ("--lm", "scripted:good.json")
+    done = bae("run", "app.py", "--set", "text=a", "--optimized", "empty", *lm)
     assert done.code == 1
     assert "empty has no artefact for a node of the graph Ticket" in done.err
 
