@@ -95,7 +95,7 @@ def load_cases(path: str | Path, graph: Graph[Any, Any], *, own_metric: bool = F
         raise refused(
             f"the cases in {file} cannot be read",
             cause=error,
-            fix="name a file that ends in .jsonl, with one JSON object in a line",
+            fix="check the path and its permissions; a .jsonl file has one JSON object in a line",
         ) from error
     if reading.problems:
         raise refused(f"{file} has cases that {graph.name} cannot run", reading.problems)

@@ -1,0 +1,268 @@
+"""What an evaluation is written as, for people and for programs, and what it holds of a case."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from bae import (
+    BaeError,
+    BaeLMError,
+    BudgetError,
+    Graph,
+    GraphResult,
+    Node,
+)
+from bae.evals import Case, amounts, evaluate
+from bae.lm import Budget
+from bae.optimizer import Score
+from bae.testing import ScriptedLM
+from eval_graphs import (
+    always_bug,
+    counting,
+    lengths,
+    rows,
+    tickets,
+    total,
+    words,
+)
+
+# Writing
+
+
+async def test_text_from_elsewhere_means_nothing_to_the_page() -> None:
+    odd = "a | b\n# c `d` <i> [x](y) \x1b[31m"
+
+    class Odd(ScriptedLM):
+        async def fill(self, *args: Any, **kwargs: Any) -> Any:
+            raise BaeLMError(odd)
+
+    page = (await evaluate(words, [Case({"text": "a"}, odd)], {odd: Odd()})).to_markdown()
+
+    tables = [line for line in page.splitlines() if line.startswith("|")]
+    columns = {
+        len([1 for a, b in itertools.pairwise(line) if b == "|" and a != "\\"]) for line in tables
+    }
+    assert columns == {10, 6}
+    assert "\x1b" not in page
+    assert "\\`d\\` \\<i\\> \\[x\\](y)" in page
+    assert not any(line.startswith("# c") for line in page.splitlines())
+
+
+async def test_the_page_says_everything_once_and_in_order() -> None:
+    cases = [Case({"text": n}, n, {"severity": "high"}) for n in ("a", "b")]
+
+    found = await evaluate(tickets, cases, {"low": always_bug("low"), "high": always_bug()})
+
+    page = [line for line in found.to_markdown().splitlines() if line]
+    shown = [line.rsplit(" | ", 2)[0] if re.search(r"\ds \|$", line) else line for line in page]
+    shown = [line.rpartition(" | eval-")[0] or line for line in shown]
+    head = "|  | cases | scored | score | valid | calls | tokens | cost | p50 | p95 |"
+    rule = "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    why = "severity: 'low', where 'high' was expected"
+    expected, came = '\\{"severity": "high"\\}', 'Bug \\{"severity": "low", "part": "all"\\}'
+    assert shown == [
+        "# Ticket: 2 cases",
+        head,
+        rule,
+        "| low | 2 | 2 | 0.00 [0.00, 0.66] | 100 % | 4 | 0 | $0",
+        "| high | 2 | 2 | 1.00 [0.34, 1.00] | 100 % | 4 | 0 | $0",
+        "## Differences",
+        "|  | score | beyond chance |",
+        "| --- | ---: | --- |",
+        "| high against low | +1.00 [+0.07, +1.00] | yes |",
+        "## Ticket",
+        head,
+        rule,
+        "| low | 2 | 2 | 1.00 [0.34, 1.00] | 100 % | 2 | 0 | $0",
+        "| high | 2 | 2 | 1.00 [0.34, 1.00] | 100 % | 2 | 0 | $0",
+        "## Bug",
+        head,
+        rule,
+        "| low | 2 | 2 | 0.00 [0.00, 0.66] | 100 % | 2 | 0 | $0",
+        "| high | 2 | 2 | 1.00 [0.34, 1.00] | 100 % | 2 | 0 | $0",
+        "## Cases of low that failed or scored less than 1",
+        "| case | score | why | expected | came | its run |",
+        "| --- | --- | --- | --- | --- | --- |",
+        f"| a | 0.00 | {why} | {expected} | {came}",
+        f"| b | 0.00 | {why} | {expected} | {came}",
+    ]
+
+
+async def test_the_flat_table_has_the_numbers_unrounded() -> None:
+    found = await evaluate(words, lengths("a", "b", "c"), {"=lm": counting(b=9)})
+
+    lines = list(csv.DictReader(io.StringIO(found.to_csv())))
+
+    assert [(line["contender"], line["node"]) for line in lines] == [
+        ("'=lm", ""),
+        ("'=lm", "Length"),
+    ]
+    assert float(lines[0]["score"]) == total(found).score.mean  # type: ignore[union-attr]
+    assert (lines[0]["failed"], lines[0]["not_run"], lines[1]["failed"]) == ("0", "0", "")
+    assert float(lines[1]["seconds_p95"]) == rows(found)["Length"].seconds_p95
+
+
+async def test_the_json_has_everything_and_is_the_same_each_time_but_for_times_and_ids() -> None:
+    async def once() -> dict[str, Any]:
+        cases = [*lengths("a", "bb"), Case({"text": "c"}, "c", metadata={"at": Path("x")})]
+        found = await evaluate(words, cases, {"x": counting(bb=9), "y": counting()})
+        return json.loads(json.dumps(found.to_json()))
+
+    def steady(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            changing = ("seconds", "run_id")
+            return {k: steady(v) for k, v in value.items() if not k.startswith(changing)}
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return [steady(each) for each in value]
+        return value
+
+    first = await once()
+
+    assert first["format"] == "bae-evaluation-1"
+    assert steady(first) == steady(await once())
+    case = first["contenders"][0]["cases"][1]
+    assert (case["name"], case["score"], case["outcome"]) == ("bb", 0.0, "ended")
+    assert case["why"]
+    assert case["run_id"].startswith("eval-")
+    assert first["contenders"][0]["cases"][2]["metadata"] == {"at": "x"}
+    assert first["differences"][0]["score"]["n"] == 3
+
+
+@pytest.mark.once
+def test_evaluations_need_no_package_beyond_pydantic() -> None:
+    code = (
+        "import sys, bae.evals; bae.evals.evaluate; bae.evals.load_cases; bae.evals.Evaluation;"
+        "print({'dspy', 'pydantic_evals', 'optuna', 'rich', 'typer'} & set(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert ran.stdout.strip() == "set()", ran.stderr
+
+
+# What reports have of a case
+
+
+async def test_the_report_has_what_went_in_what_was_expected_and_what_came() -> None:
+    class Login(Node):
+        user: str
+        password: SecretStr
+
+        async def __call__(self) -> Session:
+            return Session(user=self.user, token="t0ken", odd={1, 2})  # type: ignore[arg-type]
+
+    class Session(Node):
+        user: str
+        token: SecretStr
+        odd: Any = None
+
+        async def __call__(self) -> None: ...
+
+    fields = {"user": "ann", "password": "hunter2"}
+    cases = [
+        Case(fields, "fields", {"user": "bob", "token": "s3same"}),
+        Case(Login(**fields), "node", {"user": "ann"}),  # type: ignore[arg-type]
+    ]
+
+    found = await evaluate(Graph(start=Login), cases, {"no lm": None})
+
+    data = json.loads(json.dumps(found.to_json()))
+    first, second = data["contenders"][0]["cases"]
+    assert first["input"] == second["input"] == {"user": "ann"}
+    assert first["expected"] == {"user": "bob"}
+    assert first["end"]["type"] == "Session"
+    assert first["end"]["fields"]["user"] == "ann"
+    assert first["end"]["withheld"] == ["token"]
+    page = found.to_markdown()
+    assert '\\{"user": "bob"\\} | Session \\{"user": "ann"' in page
+    for secret in ("hunter2", "t0ken", "s3same"):
+        assert secret not in page + json.dumps(data)
+
+
+async def test_what_came_is_cut_where_it_is_long() -> None:
+    class Long(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    case = Case({"text": "a " * 100_000}, expected={"text": "b " * 100_000})
+
+    page = (await evaluate(Graph(start=Long), [case], {"no lm": None})).to_markdown()
+
+    assert len(page) < 4000
+    assert 'Long \\{"text": "a a a' in page
+
+
+async def test_halves_of_characters_lose_no_evaluation(tmp_path: Path) -> None:
+    half = "\ud800"
+    case = Case({"text": "a"}, half, metadata={half: [half, b"\xff", float("nan")]})
+
+    found = await evaluate(words, [case], {half: counting()}, metric=lambda *_: Score(0.5, half))
+
+    for text in (found.to_markdown(), found.to_csv(), json.dumps(found.to_json())):
+        (tmp_path / "report").write_text(text, encoding="utf-8")
+    assert "\\\\ud800" in found.to_markdown()
+    said = json.dumps(found.to_json(), ensure_ascii=False, allow_nan=False)
+    assert said.encode()
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (amounts.score(0.9967), "0.997"),
+        (amounts.score(0.999999), "0.9999"),
+        (amounts.score(1.0), "1.00"),
+        (amounts.score(0.004), "0.004"),
+        (amounts.score(0.0), "0.00"),
+        (amounts.share(0.9967), "99 %"),
+        (amounts.dollars(0.00002), "$2.0e-05"),
+        (amounts.dollars(0.99999), "$1.00"),
+        (amounts.seconds(9.999), "10s"),
+    ],
+)
+def test_no_number_looks_better_than_it_is(number: str, said: str) -> None:
+    assert number == said
+
+
+async def test_where_a_graph_has_secrets_the_words_of_a_cause_stay_out_of_the_report() -> None:
+    class Login(Node):
+        password: SecretStr
+
+        async def __call__(self) -> None:
+            raise RuntimeError(self.password.get_secret_value())
+
+    found = await evaluate(Graph(start=Login), [Case({"password": "hunter2"})], {"no lm": None})
+
+    assert "caused by RuntimeError" in found.contenders[0].cases[0].error
+    assert "hunter2" not in json.dumps(found.to_json()) + found.to_markdown()
+
+
+async def test_a_budget_that_runs_out_behind_the_error_of_a_metric_ends_the_evaluation() -> None:
+    async def judged(case: Case, result: GraphResult[Any]) -> float:
+        if case.name == "b":
+            spent = BudgetError("all spent", budget=budget)
+            raise BaeError("the judge failed", code="bae-judge-failed", cause=spent)
+        return 1.0
+
+    budget = Budget(calls=9)
+    found = await evaluate(
+        words,
+        lengths("a", "b", "c"),
+        {"lm": counting()},
+        metric=judged,
+        budget=budget,
+        concurrency=1,
+    )
+
+    assert [r.outcome for r in found.contenders[0].cases] == ["ended", "not run", "not run"]

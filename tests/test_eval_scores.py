@@ -1,0 +1,465 @@
+"""What scores are of: the end that a case expects, nodes on the way, choices, and own metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Annotated, Any
+
+import pytest
+
+from bae import (
+    Graph,
+    GraphResult,
+    Map,
+    Node,
+)
+from bae.evals import Case, evaluate
+from bae.optimizer import Score
+from bae.testing import ScriptedLM
+from eval_graphs import (
+    Bug,
+    Length,
+    Question,
+    Reply,
+    Ticket,
+    always_bug,
+    counting,
+    lengths,
+    results,
+    rows,
+    tickets,
+    words,
+)
+
+# Scores
+
+
+async def test_contenders_stand_side_by_side_and_are_compared_case_by_case() -> None:
+    cases = lengths("a", "bb", "ccc", "dddd")
+    wrong = counting(a=9, bb=9, ccc=9, dddd=9)
+
+    found = await evaluate(
+        words, cases, {"wrong": wrong, "right": counting(), "half": counting(a=9, bb=9)}
+    )
+
+    assert [each.name for each in found.contenders] == ["wrong", "right", "half"]
+    assert [each.total.score and each.total.score.mean for each in found.contenders] == [0, 1, 0.5]
+    assert [(d.contender, d.against) for d in found.differences] == [
+        ("right", "wrong"),
+        ("half", "wrong"),
+    ]
+    assert [d.interval and d.interval.mean for d in found.differences] == [1.0, 0.5]
+    assert [d.certain for d in found.differences] == [True, False]
+    assert [result.case.name for result in found.contenders[2].cases] == ["a", "bb", "ccc", "dddd"]
+
+
+async def test_ending_at_another_type_than_expected_scores_nothing() -> None:
+    cases = [
+        Case({"text": "a"}, "typed", expected_type="Bug"),
+        Case({"text": "b"}, "other", {"reply": "b"}, "Reply"),
+        Case({"text": "c"}, "untyped", {"reply": "c"}),
+        Case({"text": "d"}, "nothing"),
+    ]
+
+    found = await evaluate(tickets, cases, {"lm": always_bug()})
+
+    scores = {name: (r.score, r.why) for name, r in results(found).items()}
+    assert scores == {
+        "typed": (1.0, ""),
+        "other": (0.0, "ended at Bug, not at Reply"),
+        "untyped": (0.0, "Bug has no reply"),
+        "nothing": (1.0, ""),
+    }
+
+
+async def test_only_the_expected_fields_are_compared_and_the_reason_is_kept() -> None:
+    cases = [
+        Case({"text": "a"}, expected={"severity": "low"}),
+        Case({"text": "b"}, expected={"part": "all"}),
+    ]
+
+    found = await evaluate(tickets, cases, {"lm": always_bug()})
+
+    first, second = found.contenders[0].cases
+    assert (first.score, second.score) == (0.0, 1.0)
+    assert "severity: 'high', where 'low' was expected" in first.why
+
+
+async def test_a_metric_may_be_async_and_say_why() -> None:
+    async def shorter(case: Case, result: GraphResult[Any]) -> Score:
+        return Score(1 / result.result.count, f"as {case.name} is")
+
+    def truthy(case: Case, result: GraphResult[Any]) -> bool:
+        return result.result.count > 1
+
+    found = await evaluate(words, lengths("a", "bb"), {"lm": counting()}, metric=shorter)
+    plain = await evaluate(words, lengths("a", "bb"), {"lm": counting()}, metric=truthy)
+
+    assert [(r.score, r.why) for r in found.contenders[0].cases] == [
+        (1, "as a is"),
+        (0.5, "as bb is"),
+    ]
+    assert [r.score for r in plain.contenders[0].cases] == [0.0, 1.0]
+
+
+async def test_a_case_can_have_a_metric_of_its_own() -> None:
+    cases = [
+        Case({"text": "a"}, metric=lambda *_: 0.25),
+        Case({"text": "b"}, expected={"count": 1}),
+    ]
+
+    found = await evaluate(words, cases, {"lm": counting()})
+    overruled = await evaluate(words, cases, {"lm": counting()}, metric=lambda *_: 0.75)
+
+    assert [r.score for r in found.contenders[0].cases] == [0.25, 1.0]
+    assert [r.score for r in overruled.contenders[0].cases] == [0.75, 0.75]
+
+
+async def test_nodes_on_the_way_are_scored_by_what_is_expected_of_them() -> None:
+    def lm() -> ScriptedLM:
+        return ScriptedLM(
+            {Question: lambda _: {"topic": "billing"}, Reply: lambda _: {"reply": "no"}},
+            choices=[Question, Question],
+        )
+
+    cases = [
+        Case({"text": "a"}, "right", {"reply": "no"}, nodes={"Question": {"topic": "Billing"}}),
+        Case({"text": "b"}, "wrong", nodes={"Question": {"topic": "login"}, "Bug": {}}),
+    ]
+
+    found = await evaluate(tickets, cases, {"lm": lm()}, concurrency=1)
+
+    by_name = rows(found)
+    assert by_name["Question"].score is not None
+    assert by_name["Question"].score.mean == 0.5
+    assert by_name["Reply"].score is not None
+    assert by_name["Reply"].score.n == 1
+    assert results(found)["wrong"].nodes["Bug"].why == "the run did not get to it"
+    assert by_name["Bug"].score is not None
+    assert by_name["Bug"].score.mean == 0.0
+
+
+async def test_all_that_a_case_expects_counts_in_its_score_and_what_was_missed_is_named() -> None:
+    def lm() -> ScriptedLM:
+        return ScriptedLM(
+            {Question: lambda _: {"topic": "billing"}, Reply: lambda _: {"reply": "no"}},
+            choices=[Question] * 6,
+        )
+
+    topic = {"Question": {"topic": "billing"}}
+    other = {"Question": {"topic": "login"}}
+    cases = [
+        Case({"text": "a"}, "all", {"reply": "no"}, "Reply", nodes=topic),
+        Case({"text": "b"}, "nodes alone", nodes={**other, "Bug": {}}),
+        Case({"text": "c"}, "the way", {"reply": "no"}, nodes=other),
+        Case({"text": "d"}, "the end", {"reply": "yes"}, nodes=topic),
+        Case({"text": "e"}, "the type", expected_type="Bug", nodes={**topic, "Bug": {}}),
+        Case({"text": "f"}, "nothing"),
+    ]
+
+    found = await evaluate(tickets, cases, {"lm": lm()}, concurrency=1)
+
+    login = "Question: topic: 'billing', where 'login' was expected"
+    assert {name: (r.score, r.why) for name, r in results(found).items()} == {
+        "all": (1.0, ""),
+        "nodes alone": (0.0, f"{login}; Bug: the run did not get to it"),
+        "the way": (0.5, login),
+        "the end": (0.5, "reply: 'no', where 'yes' was expected"),
+        "the type": (
+            pytest.approx(1 / 3),
+            "ended at Reply, not at Bug; Bug: the run did not get to it",
+        ),
+        "nothing": (1.0, ""),
+    }
+    # The row of the end has the score of the end alone.
+    assert [results(found)[name].nodes["Reply"].value for name in ("the way", "the end")] == [1, 0]
+
+
+async def test_metrics_of_nodes_take_part_in_the_score_of_a_case_at_the_end_and_on_the_way() -> (
+    None
+):
+    lm = ScriptedLM({Question: [{"topic": "a"}], Reply: [{"reply": "b"}]}, choices=[Question])
+    case = Case({"text": "a"}, expected={"reply": "x"}, nodes={"Question": {"topic": "y"}})
+
+    found = await evaluate(
+        tickets,
+        [case],
+        {"lm": lm},
+        node_metrics={Question: lambda *_: Score(0.25, "vague"), Reply: lambda *_: 0.75},
+    )
+
+    [result] = found.contenders[0].cases
+    assert (result.score, result.why) == (0.5, "Reply: 0.75; Question: vague")
+
+
+async def test_the_last_node_of_a_class_is_the_one_that_counts() -> None:
+    class Guess(Node):
+        number: int
+
+        async def __call__(self) -> Guess | None: ...
+
+    lm = ScriptedLM([Guess, {"number": 2}, Guess, {"number": 3}, None])
+
+    found = await evaluate(
+        Graph(start=Guess), [Case({"number": 1}, nodes={"Guess": {"number": 3}})], {"lm": lm}
+    )
+
+    assert rows(found)["Guess"].score is not None
+    assert rows(found)["Guess"].score.mean == 1.0
+    assert rows(found)["Guess"].calls == 5
+
+
+async def test_of_the_items_of_a_map_the_last_is_the_one_that_counts() -> None:
+    class Titles(Node):
+        texts: list[str]
+        counted: Annotated[list[Length], Map(words, over="texts")]
+
+        async def __call__(self) -> None: ...
+
+    first_may_go = asyncio.Event()
+
+    class LastFirst(ScriptedLM):
+        async def fill(
+            self, target: Any, resolved: Any, instruction: str, source: Any = None
+        ) -> Any:
+            if source.text != "a":
+                first_may_go.set()
+            else:
+                await first_may_go.wait()
+            return await super().fill(target, resolved, instruction, source)
+
+    lm = LastFirst({Length: lambda asked: {"count": len(asked.source.text)}})  # type: ignore[union-attr]
+    case = Case({"texts": ["a", *["b"] * 9, "cc"]}, nodes={"Length": {"count": 2}})
+
+    found = await evaluate(Graph(start=Titles), [case], {"lm": lm})
+
+    assert rows(found)["Length"].score is not None
+    assert rows(found)["Length"].score.mean == 1.0
+    assert rows(found)["Length"].calls == 11
+
+
+async def test_a_metric_of_a_node_is_given_the_expected_node_and_the_given_one() -> None:
+    met: list[tuple[Bug, Bug]] = []
+
+    async def close(expected: Bug, given: Bug) -> float:
+        met.append((expected, given))
+        return 0.5
+
+    cases = [Case({"text": "a"}, expected={"severity": "low"})]
+
+    found = await evaluate(tickets, cases, {"lm": always_bug()}, node_metrics={Bug: close})
+
+    assert met == [(Bug(severity="low", part="all"), Bug(severity="high", part="all"))]
+    assert found.contenders[0].cases[0].score == 0.5
+    assert rows(found)["Bug"].score is not None
+    assert rows(found)["Bug"].score.mean == 0.5
+
+
+# What scores are of
+
+
+class Sorting(Node):
+    text: str
+
+    async def __call__(self) -> Keep | Drop: ...
+
+
+class Keep(Node):
+    place: int
+
+    async def __call__(self) -> None: ...
+
+
+class Drop(Node):
+    reason: str
+
+    async def __call__(self) -> None: ...
+
+
+sortings = Graph(start=Sorting)
+
+
+class Flaky(ScriptedLM):
+    """An LM that keeps the first thing in place 1, drops the second, and then is down."""
+
+    def __init__(self) -> None:
+        super().__init__({Keep: [{"place": 1}], Drop: [{"reason": "old"}]}, choices=[Keep, Drop])
+
+    async def choose_type(self, types: Any, context: Any) -> Any:
+        if len(self.asked) > 3:
+            raise ConnectionError("down")
+        return await super().choose_type(types, context)
+
+
+async def test_a_node_has_the_score_of_every_case_that_expects_it_failed_ones_too() -> None:
+    cases = [Case({"text": text}, text, {"place": 1}) for text in ("a", "b", "c", "d")]
+
+    found = await evaluate(sortings, cases, {"lm": Flaky()}, concurrency=1)
+
+    assert [r.outcome for r in found.contenders[0].cases] == ["ended", "ended", "failed", "failed"]
+    keep = rows(found)["Keep"].score
+    assert keep is not None
+    assert (keep.n, keep.mean) == (4, 0.25)
+    # The other end did nothing wrong by being there.
+    assert rows(found)["Drop"].score is None
+
+
+async def test_a_choice_is_scored_by_whether_it_can_lead_to_the_expected_end() -> None:
+    cases = [
+        Case({"text": "a"}, "right", expected_type="Keep"),
+        Case({"text": "b"}, "wrong", expected_type="Keep"),
+        Case({"text": "c"}, "none", expected_type="Drop"),
+        Case({"text": "d"}, "untold"),
+    ]
+
+    found = await evaluate(sortings, cases, {"lm": Flaky()}, concurrency=1)
+
+    told = {name: result.nodes.get("Sorting") for name, result in results(found).items()}
+    assert told == {
+        "right": Score(1.0),
+        "wrong": Score(0.0, "chose Drop, where Keep was expected"),
+        "none": Score(0.0, "no valid choice, where Drop was expected"),
+        "untold": None,
+    }
+    assert rows(found)["Sorting"].score is not None
+    assert rows(found)["Sorting"].score.n == 3
+
+
+async def test_a_choice_on_the_way_is_scored_too_and_one_that_tells_nothing_is_not() -> None:
+    class Digging(Node):
+        async def __call__(self) -> Digging | Ticket: ...
+
+    lm = ScriptedLM(
+        {Ticket: lambda _: {"text": "a"}, Question: [{"topic": "x"}], Reply: [{"reply": "y"}]},
+        choices=[Ticket, Question],
+    )
+
+    found = await evaluate(Graph(start=Digging), [Case({}, expected={"reply": "y"})], {"lm": lm})
+
+    # Reply comes after Question alone; to dig on would have led there as well.
+    assert {n: s.value for n, s in found.contenders[0].cases[0].nodes.items()} == {
+        "Reply": 1.0,
+        "Ticket": 1.0,
+    }
+
+
+class Routing(Node):
+    text: str
+
+    async def __call__(self) -> Calm | Cross | Lost: ...
+
+
+class Calm(Node):
+    async def __call__(self) -> Sent: ...
+
+
+class Cross(Node):
+    async def __call__(self) -> Sent: ...
+
+
+class Lost(Node):
+    async def __call__(self) -> Sent: ...
+
+
+class Sent(Node):
+    reply: str
+
+    async def __call__(self) -> None: ...
+
+
+async def test_where_branches_meet_again_the_named_successors_say_which_choice_is_right() -> None:
+    lm = ScriptedLM({Sent: lambda _: {"reply": "x"}}, choices=[Cross] * 5)
+    named: dict[str, list[str]] = {
+        "right": ["Cross"],
+        "wrong": ["Calm"],
+        "one of two": ["Calm", "Cross"],
+        "none of two": ["Calm", "Lost"],
+        "all": ["Calm", "Cross", "Lost"],
+    }
+    cases = [
+        Case({"text": "a"}, name, {"reply": "x"}, nodes={each: {} for each in nodes})
+        for name, nodes in named.items()
+    ]
+
+    found = await evaluate(Graph(start=Routing), cases, {"lm": lm}, concurrency=1)
+
+    assert {name: r.nodes.get("Routing") for name, r in results(found).items()} == {
+        "right": Score(1.0),
+        "wrong": Score(0.0, "chose Cross, where Calm was expected"),
+        "one of two": Score(1.0),
+        "none of two": Score(0.0, "chose Cross, where Calm or Lost was expected"),
+        "all": None,
+    }
+
+
+async def test_in_a_loop_a_named_successor_may_be_chosen_before_the_last_choice() -> None:
+    class Desk(Node):
+        note: str = ""
+
+        async def __call__(self) -> Search | Desk | Sent: ...
+
+    class Search(Node):
+        async def __call__(self) -> Desk: ...
+
+    def lm(*choices: Any) -> ScriptedLM:
+        return ScriptedLM(
+            {Sent: lambda _: {"reply": "x"}, Desk: lambda _: {"note": "n"}}, choices=choices
+        )
+
+    found = await evaluate(
+        Graph(start=Desk),
+        [Case({}, nodes={"Search": {}, "Desk": {}})],
+        {"searched": lm(Search, Sent), "not": lm(Desk, Sent)},
+    )
+
+    assert found.contenders[0].cases[0].nodes["Desk"] == Score(1.0)
+    # The fields are as expected, of which there are none; the choice is not.
+    assert found.contenders[1].cases[0].nodes["Desk"] == Score(
+        0.5, "chose Sent, where Search was expected"
+    )
+
+
+async def test_every_run_begins_with_a_node_of_its_own() -> None:
+    class Counted(Node):
+        seen: list[str] = []
+        anything: Any = None
+
+        async def __call__(self) -> None:
+            self.seen.append("x")
+            self.anything.append("x")
+
+    given = Counted(anything=[])
+    held: list[str] = []
+    cases = [
+        Case(given, expected={"seen": ["x"], "anything": ["x"]}),
+        Case({"anything": held, "seen": ()}, expected={"seen": ["x"], "anything": ["x"]}),
+    ]
+
+    found = await evaluate(Graph(start=Counted), cases, {"a": None, "b": None}, concurrency=1)
+
+    assert [r.score for each in found.contenders for r in each.cases] == [1.0] * 4
+    assert (given.seen, given.anything, held) == ([], [], [])
+
+
+async def test_what_came_is_compared_off_the_event_loop() -> None:
+    scoring_in: list[str] = []
+
+    class Telling:
+        def __eq__(self, other: object) -> bool:
+            scoring_in.append(threading.current_thread().name)
+            return False
+
+        __hash__ = None  # type: ignore[assignment]
+
+    class Long(Node):
+        value: Any
+
+        async def __call__(self) -> None: ...
+
+    case = Case(Long(value=Telling()), expected={"value": 1})
+
+    await evaluate(Graph(start=Long), [case], {"no lm": None})
+
+    assert scoring_in
+    assert threading.main_thread().name not in scoring_in
