@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field, HttpUrl
 
 from bae import Node
 from bae.lm.backend import Backend, Prompt, Question
-from bae.lm.usage import Attempt, metered
 from bae.testing import Empty, Overlong, Provider, WrongSchema
+from bae.usage import Attempt, metered
 
 Make = Callable[..., Backend]
 

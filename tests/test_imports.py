@@ -175,10 +175,7 @@ OPTIONAL = {
 def test_importing_bae_lm_imports_no_package_and_no_backend():
     new = python(NEW_MODULES.format(program="import bae.lm"))
     assert third_party(new) == set()
-    assert [name for name in new if name.startswith("bae.lm.")] == [
-        "bae.lm.protocol",
-        "bae.lm.usage",
-    ]
+    assert [name for name in new if name.startswith("bae.lm.")] == []
 
 
 @pytest.mark.parametrize("module", ["bae.evals", "bae.lm", "bae.optimizer", "bae.testing"])
@@ -391,17 +388,17 @@ def test_the_check_of_packages_sees_those_that_are_asked_for_by_name(tmp_path, m
             (
                 "bae.journal",
                 "bae.lm.policies.budget",
-                "bae.lm.usage",
+                "bae.usage",
                 "bae.markers",
                 "bae.node",
                 "bae.problem",
             ),
         ),
         ("bae.markers", ("bae.graph", "bae.node")),
-        ("bae.lm.usage", ()),
+        ("bae.usage", ()),
         ("bae.assignable", ()),
         ("bae.paths", ("bae.node",)),
-        ("bae.journal.records", ("bae.lm", "bae.markers", "bae.node")),
+        ("bae.records", ("bae.markers", "bae.node", "bae.usage")),
     ],
 )
 def test_what_others_stand_on_stands_on_little(module, above):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from bae.assignable import union_members
 from bae.exceptions import HintError, describe
 from bae.hints import NOWHERE, Names, annotations_of
-from bae.lm.protocol import LM
+from bae.language_model import LM
 from bae.markers import FUNCTION_TIMEOUT, SOURCES, Dep, Map
 from bae.problem import Problem
 

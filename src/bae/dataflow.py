@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from bae.calls import CallPlan, Input
 from bae.exceptions import JournalError
 from bae.invoke import invoke
-from bae.journal.records import LMUsed, SourceEnded, SourceStarted
-from bae.lm.usage import Usage, collected
+from bae.records import LMUsed, SourceEnded, SourceStarted
 from bae.run import NOTHING, Run, Waiting
 from bae.tasks import Closer, cancellations, gone
+from bae.usage import Usage, collected
 
 if TYPE_CHECKING:
     from bae.lm import LM

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from bae.journal import RunJournal
     from bae.lm.policies.budget import Budget
-    from bae.lm.usage import Attempt, Usage
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.problem import Problem
+    from bae.usage import Attempt, Usage
 
 
 class BaeError(Exception):
@@ -234,7 +234,7 @@ class BudgetError(LimitError):
         self.code = code or self.default_code
         self.scope = scope
         if usage is None:
-            from bae.lm.usage import Usage
+            from bae.usage import Usage
 
             usage = Usage()
         self.usage = usage

@@ -13,8 +13,8 @@ from bae.calls import CallPlan
 from bae.dataflow import Dataflow, Flight, lm_of
 from bae.draft import validated
 from bae.invoke import invoke
-from bae.journal.records import ItemEnded
 from bae.markers import Map, OpenGate
+from bae.records import ItemEnded
 from bae.run import Waiting
 from bae.tasks import all_or_first_error
 

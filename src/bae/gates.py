@@ -15,9 +15,9 @@ from bae.assignable import type_name
 from bae.dataflow import Flight
 from bae.draft import validated
 from bae.exceptions import BaeError, GateError, faults
-from bae.journal.records import GateOpened
 from bae.markers import Gate, OpenGate
 from bae.plan import FieldPlan, NodePlan
+from bae.records import GateOpened
 from bae.run import NOTHING, Answer, Waiting
 
 ATTEMPTS = 3

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from bae.journal.records import Record, RunResumed, RunStarted, StepStarted
+from bae.records import Record, RunResumed, RunStarted, StepStarted
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -141,7 +141,7 @@ class _ObservedLog(list[Record | float]):
         self._began = False
 
     def append(self, entry: Record | float) -> None:
-        if not isinstance(entry, Record):  # the time of a step: see `bae.journal.of_run.Log`
+        if not isinstance(entry, Record):  # the time of a step: see `bae.run_log.Log`
             entry = StepStarted(entry, "", len(self._trace) - 1, self._trace[-1])
         super().append(entry)
         if not self._began:

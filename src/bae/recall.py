@@ -8,10 +8,10 @@ from typing import Any
 
 from bae.assignable import assignable, could_hold, type_name, union_members
 from bae.exceptions import RecallError
-from bae.journal.records import Origin
 from bae.markers import Recall
 from bae.node import Node
 from bae.plan import FieldPlan, plan_of, recall_members
+from bae.records import Origin
 from bae.run import Run
 
 Holders = tuple[tuple[str, bool], ...]

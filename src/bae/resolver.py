@@ -25,13 +25,13 @@ from bae.exceptions import (
 from bae.fanout import fan_out
 from bae.gates import ask_gate
 from bae.hints import HintError
-from bae.journal.records import Recalled
 from bae.markers import Dep, Gate, Map
 from bae.node import Node
 from bae.node_proof import check_node, problems_of, unfilled
 from bae.plan import FieldKind, FieldPlan, NodePlan, plan_of
 from bae.problem import Problem
 from bae.recall import recall_field, recall_from_trace
+from bae.records import Recalled
 from bae.run import Answer, Run, Waiting
 from bae.tasks import Closer
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from bae.exceptions import GateError, JournalError
 
 if TYPE_CHECKING:
-    from bae.journal.of_run import RunJournal
-    from bae.lm.usage import Usage
     from bae.markers import OpenGate
     from bae.node import Node
+    from bae.run_log import RunJournal
+    from bae.usage import Usage
 
 T = TypeVar("T", bound="Node", covariant=True)
 

@@ -8,21 +8,21 @@ from os import urandom
 from time import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from bae.journal.of_run import Log, RunJournal
-from bae.journal.records import AnswerJudged, AnswerRestarted, TextArrived
 from bae.lm.policies.charging import counted
-from bae.lm.usage import Attempt, Restart
 from bae.observers import in_force, observed
+from bae.records import AnswerJudged, AnswerRestarted, TextArrived
+from bae.run_log import Log, RunJournal
+from bae.usage import Attempt, Restart
 
 if TYPE_CHECKING:
     from bae.dataflow import Dataflow, Flight
-    from bae.journal.records import Record
     from bae.journal.running.keeper import Keeper
     from bae.lm import LM
-    from bae.lm.usage import Event
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import NodePlan
+    from bae.records import Record
+    from bae.usage import Event
 
 Answer = Callable[["OpenGate"], Awaitable[Any]]
 """What answers gates: an async callable that is given the open gate."""

@@ -32,7 +32,13 @@ from bae.failures import (
     undeclared,
 )
 from bae.invoke import bounded
-from bae.journal.records import (
+from bae.language_model import is_lm
+from bae.lm.asking import made_of
+from bae.lm.policies.charging import counted
+from bae.markers import Dep, Map
+from bae.node import Node
+from bae.plan import FieldPlan, NodePlan
+from bae.records import (
     ChoiceMade,
     ChoiceStarted,
     FillEnded,
@@ -42,17 +48,11 @@ from bae.journal.records import (
     RunStarted,
     StepStarted,
 )
-from bae.lm.asking import made_of
-from bae.lm.policies.charging import counted
-from bae.lm.protocol import is_lm
-from bae.lm.usage import Usage, collected
-from bae.markers import Dep, Map
-from bae.node import Node
-from bae.plan import FieldPlan, NodePlan
 from bae.resolver import resolve, start_early
 from bae.result import GraphResult
 from bae.run import NONE, NOTHING, Run, Waiting
 from bae.tasks import gone, reason_of
+from bae.usage import Usage, collected
 
 if TYPE_CHECKING:
     from bae.graph import Graph

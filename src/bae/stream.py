@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bae.exceptions import BaeError
-from bae.journal.records import Record
 from bae.node import Node
 from bae.observers import LoudLog
+from bae.records import Record
 from bae.result import GraphResult
 from bae.run import Run
 from bae.runner import run_graph

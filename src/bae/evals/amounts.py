@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bae.evals.intervals import Interval
-    from bae.lm.usage import Usage
+    from bae.usage import Usage
 
 
 def score(value: float) -> str:

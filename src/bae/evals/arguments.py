@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.graph import Graph
-from bae.lm.protocol import is_lm
+from bae.language_model import is_lm
 from bae.node import Node
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ from bae.evals.scoring import NOT_REACHED
 from bae.evals.shown import node_as_json
 from bae.exceptions import BaeError, BudgetError, JournalError, describe
 from bae.journal.coding.hidden import hidden_in
-from bae.journal.records import Record, TextArrived
+from bae.language_model import is_lm
 from bae.lm.policies.charging import in_force
-from bae.lm.protocol import is_lm
-from bae.lm.usage import Usage, metered
 from bae.observers import ObservedRun, observing
 from bae.optimizer.scores import Score
+from bae.records import Record, TextArrived
 from bae.tasks import cancellations, explained
+from bae.usage import Usage, metered
 
 if TYPE_CHECKING:
     from bae.evals.fitting import Fitting

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bae.journal.records import (
+from bae.records import (
     AnswerJudged,
     ChoiceMade,
     ChoiceStarted,
@@ -20,7 +20,7 @@ from bae.journal.records import (
     SourceStarted,
     StepStarted,
 )
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.node import Node

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.evals.cases import Case

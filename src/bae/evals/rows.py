@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bae.evals.intervals import interval, paired_difference
 from bae.evals.report import CaseResult, Contender, Difference, Row
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.evals.measuring import NodeMeasure, RunMeasure

@@ -14,7 +14,7 @@ from bae.evals.shown import as_json
 if TYPE_CHECKING:
     from bae.evals.intervals import Interval
     from bae.evals.report import CaseResult, Evaluation, Row
-    from bae.lm.usage import Usage
+    from bae.usage import Usage
 
 FORMAT: Final = "bae-evaluation-1"
 

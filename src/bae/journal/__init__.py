@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from bae.journal.of_run import RunJournal
-from bae.journal.records import (
+from bae.records import (
     AnswerJudged,
     AnswerRestarted,
     ChoiceMade,
@@ -27,6 +26,7 @@ from bae.journal.records import (
     StepStarted,
     TextArrived,
 )
+from bae.run_log import RunJournal
 
 if TYPE_CHECKING:
     from bae.journal.files.redaction import Redaction

@@ -3,8 +3,8 @@ go by. A name is imported when it is first used, and a backend's package when it
 
 from typing import TYPE_CHECKING, Any
 
-from bae.lm.protocol import LM
-from bae.lm.usage import Attempt, Restart, Usage, metered, report, tell
+from bae.language_model import LM
+from bae.usage import Attempt, Restart, Usage, metered, report, tell
 
 if TYPE_CHECKING:
     from bae.lm.anthropic_backend import AnthropicBackend

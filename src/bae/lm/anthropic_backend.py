@@ -20,7 +20,7 @@ from bae.lm.extras import need
 from bae.lm.http_errors import connection_error, timeout_error
 from bae.lm.prices import cost_of, rates_of
 from bae.lm.secrecy import without_password, without_secrets
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic, AsyncStream

@@ -11,7 +11,7 @@ from typing import Any
 from bae.lm.backend import UNPARSED, Answer
 from bae.lm.prices import cost_of
 from bae.lm.secrecy import is_secret
-from bae.lm.usage import Usage, tell
+from bae.usage import Usage, tell
 
 
 @dataclass(slots=True)

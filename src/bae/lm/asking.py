@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bae.exceptions import NodeError
-from bae.lm.usage import Attempt, Verdict, report, tell
+from bae.usage import Attempt, Verdict, report, tell
 
 if TYPE_CHECKING:
     from bae.lm.backend import Answer, Backend, Prompt, Turn

@@ -11,10 +11,10 @@ from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
 
 from bae.lm import asking
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
-    from bae.lm.protocol import LM
+    from bae.language_model import LM
     from bae.node import Node
 
 N = TypeVar("N", bound="Node")

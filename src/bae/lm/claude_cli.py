@@ -22,7 +22,7 @@ from bae.lm.plain_schemas import plain
 from bae.lm.prices import cost_of
 from bae.lm.secrecy import without_secrets
 from bae.lm.subprocesses import Ended, TookTooLong, TooMuchOutput, run
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 LONGEST_ARGUMENT = 120_000 if os.name == "posix" else 12_000
 """Bytes of the schema, and of the system part: Linux takes 128 KiB in one argument, Windows 32 KiB

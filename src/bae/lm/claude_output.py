@@ -13,7 +13,7 @@ from bae.exceptions import BaeLMError, BaeParseError
 from bae.lm.backend import Answer
 from bae.lm.http_errors import status_error
 from bae.lm.subprocesses import Ended
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 Message = dict[str, Any]
 

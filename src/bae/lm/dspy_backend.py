@@ -28,7 +28,7 @@ from bae.lm.signatures import (
     node_to_signature,
     with_source,
 )
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.lm.dspy_question import OneQuestion

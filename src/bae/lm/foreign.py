@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic_core import from_json
 
+from bae.language_model import is_lm
 from bae.lm import asking
 from bae.lm.backend import Answer, Backend, Prompt, Question
-from bae.lm.protocol import is_lm
-from bae.lm.usage import Attempt, Usage, tell
+from bae.usage import Attempt, Usage, tell
 
 if TYPE_CHECKING:
-    from bae.lm.protocol import LM
+    from bae.language_model import LM
     from bae.node import Node
 
 N = TypeVar("N", bound="Node")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bae.lm.backend import Answer, Backend, Prompt
 
 if TYPE_CHECKING:
-    from bae.lm.protocol import LM
+    from bae.language_model import LM
     from bae.node import Node
 
 N = TypeVar("N", bound="Node")

@@ -27,9 +27,9 @@ from bae.lm.local_engine import (
 )
 from bae.lm.local_model import LocalModel, hold, release
 from bae.lm.outline import outline
-from bae.lm.usage import Usage, tell
 from bae.lm.weights import checked, need_engine, shipped_weights
 from bae.threads import in_thread_to_the_end
+from bae.usage import Usage, tell
 
 SHIPPED: Final = "SmolLM2-135M-Instruct"
 

@@ -16,7 +16,7 @@ from bae.exceptions import BaeLMError
 from bae.lm.extras import is_there
 
 if TYPE_CHECKING:
-    from bae.lm.protocol import LM
+    from bae.language_model import LM
 
 VARIABLE = "BAE_LM"
 """The environment variable that names the LM of runs that are given none; "none" forbids one."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 
 class Rates(NamedTuple):

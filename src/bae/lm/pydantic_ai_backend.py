@@ -21,7 +21,7 @@ from bae.lm.prices import cost_of, rates_of
 from bae.lm.pydantic_ai_errors import error_for, model_error, no_model
 from bae.lm.pydantic_ai_messages import answer_of, conversation, response_in
 from bae.lm.secrecy import without_password, without_secrets
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Prompt
 from bae.lm.prices import cost_of
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse

@@ -17,7 +17,7 @@ from bae.lm.schemas import asked_fields, once
 from bae.node import Node
 
 if TYPE_CHECKING:
-    from bae.lm.usage import Verdict
+    from bae.usage import Verdict
 
 N = TypeVar("N", bound="Node")
 

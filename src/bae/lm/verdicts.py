@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bae.exceptions import FillError, RouteError
 from bae.lm.backend import Answer, Turn
 from bae.lm.reading import text_of
-from bae.lm.usage import Attempt, Verdict
+from bae.usage import Attempt, Verdict
 
 if TYPE_CHECKING:
     from bae.node import Node

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from bae.lm.dspy_package import load_dspy
 
 if TYPE_CHECKING:
+    from bae.language_model import LM
     from bae.lm.backend import Backend
-    from bae.lm.protocol import LM
     from bae.node import Node
     from bae.optimizer.calls import CallLog
     from bae.optimizer.judging import Judge

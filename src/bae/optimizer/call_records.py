@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from bae.lm.backend import UNPARSED, Answer
 from bae.lm.foreign import keeps
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.lm.backend import Prompt

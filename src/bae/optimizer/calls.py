@@ -24,13 +24,13 @@ from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
 from bae.lm.policies.charging import in_force
 from bae.lm.policies.flights import Flights
 from bae.lm.policies.policy import innermost
-from bae.lm.usage import Usage, report
 from bae.optimizer.call_records import CallRecord, Spans, record_in, record_of
 from bae.optimizer.logged_lm import LoggedLM
+from bae.usage import Usage, report
 
 if TYPE_CHECKING:
+    from bae.language_model import LM
     from bae.lm.policies.budget import Budget
-    from bae.lm.protocol import LM
 
 _T = TypeVar("_T")
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bae.evals.intervals import Interval, interval, paired_difference
 from bae.exceptions import BudgetError
-from bae.lm.usage import Usage
 from bae.node import Node
 from bae.optimizer.asked_lms import backend_of, logged, student_for
 from bae.optimizer.calls import CallLog
 from bae.optimizer.progress import Progress, Telling
 from bae.tasks import all_or_first_error
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.graph import Graph
+    from bae.language_model import LM
     from bae.lm.backend import Backend
     from bae.lm.policies.budget import Budget
     from bae.lm.policies.taught import Lesson
-    from bae.lm.protocol import LM
     from bae.optimizer.judging import Judge
     from bae.optimizer.metrics import Metric
     from bae.optimizer.part_metrics import PartMetric

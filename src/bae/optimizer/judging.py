@@ -177,8 +177,8 @@ class Judge:
 
 def _checked(lm: Any) -> LM | str:
     """What a judge can ask; refused where it is nothing of that kind."""
+    from bae.language_model import is_lm
     from bae.lm.named import misnamed
-    from bae.lm.protocol import is_lm
 
     if isinstance(lm, str):
         unknown = misnamed(lm)

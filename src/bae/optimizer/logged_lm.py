@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from bae.lm.backend import Answer, Prompt
 from bae.lm.policies.cache import cache_key
 from bae.lm.policies.policy import Policy
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
-    from bae.lm.protocol import LM
+    from bae.language_model import LM
     from bae.optimizer.calls import CallLog
 
 

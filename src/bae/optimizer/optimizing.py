@@ -22,9 +22,9 @@ from bae.result import GraphResult
 from bae.threads import in_thread
 
 if TYPE_CHECKING:
+    from bae.language_model import LM
     from bae.lm.backend import Backend
     from bae.lm.policies.budget import Budget
-    from bae.lm.protocol import LM
     from bae.optimizer.judging import Judge
     from bae.optimizer.metrics import Metric
     from bae.optimizer.predictors import NodePredictor

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import TYPE_CHECKING, NamedTuple
 
-from bae.journal.records import (
+from bae.journal.running.recording import is_inside
+from bae.lm.schemas import asked_fields
+from bae.optimizer.transitions import Transition
+from bae.records import (
     ChoiceMade,
     FillEnded,
     Record,
@@ -18,9 +21,6 @@ from bae.journal.records import (
     RunStarted,
     StepStarted,
 )
-from bae.journal.running.recording import is_inside
-from bae.lm.schemas import asked_fields
-from bae.optimizer.transitions import Transition
 
 if TYPE_CHECKING:
     from bae.node import Node

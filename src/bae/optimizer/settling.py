@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 from bae.exceptions import BaeLMError, FillError, RouteError
 from bae.lm.asking import filled_at_once
 from bae.lm.prompts import names_of
-from bae.lm.usage import Attempt, Event, metered
 from bae.node import Node
 from bae.optimizer.asked_lms import student_for
 from bae.optimizer.nodes import every_node
 from bae.optimizer.questions import PartQuestion, Told
 from bae.optimizer.refusals import Refusals
 from bae.plan import NodePlan, plan_of
+from bae.usage import Attempt, Event, metered
 
 if TYPE_CHECKING:
     from bae.graph import Graph

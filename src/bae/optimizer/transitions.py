@@ -11,9 +11,9 @@ from itertools import pairwise
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
-from bae.journal.records import RunStarted
 from bae.lm.schemas import shown_fields
 from bae.plan import plan_of
+from bae.records import RunStarted
 from bae.result import GraphResult
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from bae.exceptions import BaeError, describe
 
 if TYPE_CHECKING:
-    from bae.lm.usage import Attempt, Usage
+    from bae.usage import Attempt, Usage
 
 Value = str | bool | int | float | list[str]
 Attributes = dict[str, Value]

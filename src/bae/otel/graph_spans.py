@@ -12,8 +12,8 @@ from bae.otel.open_spans import OpenAsking, OpenSource, OpenSpan, OpenStep
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-    from bae.journal.records import RunEnded
     from bae.node import Node
+    from bae.records import RunEnded
 
 Spot = tuple[int, str, str, str]
 """A step, a node class, a field, and the route to a parameter behind it."""

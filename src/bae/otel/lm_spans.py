@@ -12,7 +12,9 @@ from bae.otel.open_spans import OpenAsking, OpenSource, OpenSpan, nanoseconds
 from bae.otel.secrecy import no_secrets_in
 
 if TYPE_CHECKING:
-    from bae.journal.records import (
+    from bae.otel.graph_spans import GraphSpans
+    from bae.otel.run_spans import RunSpans
+    from bae.records import (
         AnswerJudged,
         AnswerRestarted,
         ChoiceMade,
@@ -22,9 +24,7 @@ if TYPE_CHECKING:
         LMUsed,
         TextArrived,
     )
-    from bae.lm.usage import Usage
-    from bae.otel.graph_spans import GraphSpans
-    from bae.otel.run_spans import RunSpans
+    from bae.usage import Usage
 
 
 def choice_started(spans: RunSpans, record: ChoiceStarted) -> None:

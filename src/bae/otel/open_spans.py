@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
-from bae.lm.usage import Usage
 from bae.otel.attributes import Attributes, error_text, error_type, of_error, of_usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

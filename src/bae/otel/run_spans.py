@@ -14,7 +14,13 @@ from opentelemetry import context as contexts
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanContext, Tracer
 
-from bae.journal.records import (
+from bae.otel import lm_spans, source_spans
+from bae.otel.attributes import Attributes
+from bae.otel.graph_spans import GraphSpans, Spot
+from bae.otel.open_spans import OpenSource, OpenSpan
+from bae.otel.secrecy import all_after, no_secrets_in
+from bae.plan import plan_of
+from bae.records import (
     AnswerJudged,
     AnswerRestarted,
     ChoiceMade,
@@ -36,12 +42,6 @@ from bae.journal.records import (
     StepStarted,
     TextArrived,
 )
-from bae.otel import lm_spans, source_spans
-from bae.otel.attributes import Attributes
-from bae.otel.graph_spans import GraphSpans, Spot
-from bae.otel.open_spans import OpenSource, OpenSpan
-from bae.otel.secrecy import all_after, no_secrets_in
-from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.node import Node

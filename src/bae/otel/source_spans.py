@@ -12,9 +12,9 @@ from bae.otel.secrecy import hides
 from bae.plan import plan_of
 
 if TYPE_CHECKING:
-    from bae.journal.records import GateOpened, ItemEnded, Recalled, SourceEnded, SourceStarted
     from bae.otel.graph_spans import GraphSpans, Spot
     from bae.otel.run_spans import RunSpans
+    from bae.records import GateOpened, ItemEnded, Recalled, SourceEnded, SourceStarted
 
 
 def started(spans: RunSpans, record: SourceStarted) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     from bae.graph import Graph
-    from bae.journal.records import Record
     from bae.journal.store import Journal
+    from bae.records import Record
 
 
 def instrument(

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from bae.exceptions import BaeLMError, FillError
-from bae.lm.usage import Attempt, Usage, report, tell
 from bae.node import Node
 from bae.plan import plan_of
+from bae.usage import Attempt, Usage, report, tell
 
 N = TypeVar("N", bound=Node)
 T = TypeVar("T")

@@ -22,9 +22,9 @@ from bae.cli.texts import in_lines
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bae.journal.records import Record
-    from bae.lm.usage import Usage
     from bae.observers import ObservedRun
+    from bae.records import Record
+    from bae.usage import Usage
 
 
 class Display:

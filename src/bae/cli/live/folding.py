@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Final
 from bae.cli.live import lm_records, source_records
 from bae.cli.live.errors import said_of
 from bae.cli.live.picture import GraphPicture, Spot, State, Step
-from bae.journal.records import (
+from bae.journal.running.paid import Paid
+from bae.journal.shape.shapes import segments
+from bae.plan import plan_of
+from bae.records import (
     AnswerJudged,
     AnswerRestarted,
     ChoiceMade,
@@ -33,13 +36,10 @@ from bae.journal.records import (
     StepStarted,
     TextArrived,
 )
-from bae.journal.running.paid import Paid
-from bae.journal.shape.shapes import segments
-from bae.plan import plan_of
 
 if TYPE_CHECKING:
-    from bae.lm.usage import Usage
     from bae.node import Node
+    from bae.usage import Usage
 
 MOST_STEPS: Final = 600
 """Steps of one graph that are kept; those between the first and the last of them are let go of."""

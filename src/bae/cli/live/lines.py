@@ -22,7 +22,8 @@ from bae.cli.live.values import text_of
 from bae.cli.live.wording import count, spent, took
 from bae.cli.live.writing import LineWriter, write_line
 from bae.cli.texts import WITHHELD, in_lines, in_one_line
-from bae.journal.records import (
+from bae.plan import plan_of
+from bae.records import (
     AnswerJudged,
     AnswerRestarted,
     ChoiceMade,
@@ -41,13 +42,12 @@ from bae.journal.records import (
     StepStarted,
     TextArrived,
 )
-from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bae.lm.usage import Usage
     from bae.observers import ObservedRun
+    from bae.usage import Usage
 
 NAMES: Final = 16
 """How wide the column of names is."""

@@ -10,7 +10,7 @@ from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.cli.live.folding import RunPicture
-    from bae.journal.records import (
+    from bae.records import (
         AnswerJudged,
         AnswerRestarted,
         ChoiceMade,

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from bae.cli.live.values import Shown
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
-    from bae.journal.records import Origin
     from bae.node import Node
+    from bae.records import Origin
 
 State = Literal["coming", "going", "done", "failed", "cancelled", "waiting"]
 """How far something is. What is `waiting` waits for a person."""

@@ -10,11 +10,11 @@ from bae.cli.live.folding import RunPicture
 from bae.cli.live.row import Row
 from bae.cli.live.rows import rows_of
 from bae.cli.live.wording import count
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
-    from bae.journal.records import Record
     from bae.observers import ObservedRun
+    from bae.records import Record
 
 OTHERS: Final = 3
 """Runs that are shown beside the first."""

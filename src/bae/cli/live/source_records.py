@@ -13,7 +13,7 @@ from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.cli.live.folding import RunPicture
-    from bae.journal.records import GateOpened, ItemEnded, Recalled, SourceEnded, SourceStarted
+    from bae.records import GateOpened, ItemEnded, Recalled, SourceEnded, SourceStarted
 
 FEW: Final = 4
 """The graphs of so many items of a map are kept when they are over: the first ones."""

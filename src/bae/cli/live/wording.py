@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bae.cli.texts import in_one_line
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 
 def took(seconds: float) -> str:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from bae.cli.running.commands_to_copy import CommandLine
     from bae.cli.running.seen import Seen
     from bae.graph import Graph
-    from bae.lm.usage import Usage
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.result import GraphResult
+    from bae.usage import Usage
 
 
 @dataclass(slots=True)

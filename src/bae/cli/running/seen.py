@@ -7,10 +7,10 @@ from types import NoneType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bae.journal.records import Record
-    from bae.lm.usage import Usage
     from bae.node import Node
     from bae.observers import ObservedRun
+    from bae.records import Record
+    from bae.usage import Usage
 
 
 class Seen:
@@ -26,7 +26,7 @@ class Seen:
         """Take a record in."""
         if run.run_id != self.run_id:  # a run that somebody's code started on its own
             return
-        from bae.journal.records import TextArrived
+        from bae.records import TextArrived
 
         if run is not self._run:  # it begins, or goes on with what was before
             self._run, self._records, self.begun = run, [*run.past], True
@@ -37,14 +37,15 @@ class Seen:
     def stored(self) -> bool:
         """Whether a journal, where one is kept, has the run for certain: nothing happens in a run
         before it is stored that it begins."""
-        from bae.journal.records import RunEnded, RunStarted
+        from bae.records import RunEnded, RunStarted
 
         return any(not isinstance(each, RunStarted | RunEnded) for each in self._records)
 
     @property
     def at(self) -> str:
         """The class of the node that was being made or run at last."""
-        from bae.journal.records import (
+        from bae.plan import plan_of
+        from bae.records import (
             ChoiceMade,
             ChoiceStarted,
             FillStarted,
@@ -55,7 +56,6 @@ class Seen:
             SourceStarted,
             StepStarted,
         )
-        from bae.plan import plan_of
 
         name, settled = "", True
         for record in self._records:
@@ -87,7 +87,7 @@ class Seen:
     @property
     def trace(self) -> list[Node]:
         """The nodes that were reached."""
-        from bae.journal.records import RunForked, StepStarted
+        from bae.records import RunForked, StepStarted
 
         nodes: dict[int, Node] = {}
         for record in self._records:
@@ -98,6 +98,6 @@ class Seen:
     @property
     def usage(self) -> Usage:
         """What the LM calls used."""
-        from bae.journal.of_run import RunJournal
+        from bae.run_log import RunJournal
 
         return RunJournal([*self._records]).usage()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import StoredRun
     from bae.lm import LM
-    from bae.lm.usage import Usage
+    from bae.usage import Usage
 
 _log = logging.getLogger("bae.cli")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bae.journal.store import ParkedGate, RunInfo
     from bae.journal.telling.timeline import Span, Timeline, Work
     from bae.journal.telling.told import ToldCall, ToldField, ToldNode, ToldRun
-    from bae.lm.usage import Usage
+    from bae.usage import Usage
 
 
 def listed_as_data(info: RunInfo) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from bae.cli.runs.rows import ITEMS, NODES
 from bae.cli.runs.wording import long, spent, when
 from bae.cli.texts import WITHHELD, cut, in_one_line
 from bae.journal.files.line_data import is_node
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.journal.telling.told import ToldCall, ToldField, ToldGraph, ToldNode, ToldRun

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bae.journal.telling.lengths import long, when
 
 if TYPE_CHECKING:
-    from bae.lm.usage import Usage
+    from bae.usage import Usage
 
 __all__ = ["ago", "long", "runs", "spent", "when"]
 

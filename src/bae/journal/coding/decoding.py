@@ -19,8 +19,8 @@ from bae.journal.coding.off_loop import off_loop
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.records import Record
     from bae.journal.store import Line
+    from bae.records import Record
 
 __all__ = ["RecordedError", "decode", "decoded", "graph_at"]
 

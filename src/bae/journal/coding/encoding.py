@@ -17,7 +17,7 @@ from bae.journal.coding.failing import error_data, error_line
 from bae.journal.coding.hidden import hidden_in
 from bae.journal.coding.nodes import kept_node
 from bae.journal.coding.values import LIVE, WITHHELD, Unkeepable, Unkept
-from bae.journal.records import (
+from bae.records import (
     AnswerJudged,
     AnswerRestarted,
     ChoiceMade,
@@ -39,7 +39,7 @@ from bae.journal.records import (
     SourceStarted,
     StepStarted,
 )
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.graph import Graph

@@ -12,7 +12,7 @@ from bae.journal.coding.line_objects import Data, Missing, RecordedError
 from bae.journal.coding.nodes import kept_node
 from bae.journal.coding.rebuilding import Inside, Rebuilt, Refused
 from bae.journal.coding.values import LIVE, WITHHELD
-from bae.journal.records import (
+from bae.records import (
     AnswerJudged,
     AnswerRestarted,
     ChoiceMade,
@@ -35,7 +35,7 @@ from bae.journal.records import (
     SourceStarted,
     StepStarted,
 )
-from bae.lm.usage import Attempt, Usage
+from bae.usage import Attempt, Usage
 
 if TYPE_CHECKING:
     from bae.graph import Graph

@@ -21,7 +21,7 @@ from bae.plan import FieldPlan, plan_of
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.records import Origin
+    from bae.records import Origin
 
 
 _NOTHING: Final[Mapping[str, Any]] = {}

@@ -11,16 +11,16 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from bae.journal.coding.values import read_node
-from bae.journal.records import LMAnswered
 from bae.lm.prompts import choice_prompt, fill_prompt, names_of
 from bae.lm.schemas import asked_fields
 from bae.node import Node
 from bae.plan import plan_of
+from bae.records import LMAnswered
 
 if TYPE_CHECKING:
     from bae.journal.running.keeper import Keeper
+    from bae.language_model import LM
     from bae.lm.backend import Prompt
-    from bae.lm.protocol import LM
     from bae.run import Run
 
 N = TypeVar("N", bound=Node)

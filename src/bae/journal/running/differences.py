@@ -15,10 +15,10 @@ from bae.journal.coding.line_objects import RecordedError
 if TYPE_CHECKING:
     from bae.calls import CallPlan
     from bae.dataflow import Place
-    from bae.journal.records import LMAnswered
     from bae.lm.backend import Prompt
     from bae.node import Node
     from bae.plan import NodePlan
+    from bae.records import LMAnswered
     from bae.run import Run
 
 

@@ -14,12 +14,12 @@ from bae.draft import hold
 from bae.exceptions import JournalError, faults
 from bae.journal.coding.decoding import decoded
 from bae.journal.coding.nodes import kept_node
-from bae.journal.records import RunForked
 from bae.journal.running.recording import Recording
 from bae.journal.running.resuming import check_journal, encoder_for
 from bae.journal.store import Journal, Line, StoredRun
 from bae.node import Node
 from bae.plan import plan_of
+from bae.records import RunForked
 
 if TYPE_CHECKING:
     from bae.graph import Graph

@@ -14,7 +14,11 @@ from bae.exceptions import JournalError
 from bae.journal.coding.encoding import FOLLOWS
 from bae.journal.coding.nodes import kept_node
 from bae.journal.coding.values import dump_answer, read_answer
-from bae.journal.records import (
+from bae.journal.running.recording import Place as Spot
+from bae.journal.running.recording import Recording, shared_at
+from bae.journal.store import Claim, Journal, Line, ParkedGate
+from bae.markers import Map
+from bae.records import (
     LMAnswered,
     Record,
     Returned,
@@ -23,18 +27,14 @@ from bae.journal.records import (
     StepStarted,
     TextArrived,
 )
-from bae.journal.running.recording import Place as Spot
-from bae.journal.running.recording import Recording, shared_at
-from bae.journal.store import Claim, Journal, Line, ParkedGate
-from bae.markers import Map
 from bae.run import NOTHING
 
 if TYPE_CHECKING:
     from bae.dataflow import Place
     from bae.graph import Graph
     from bae.journal.coding.encoding import Encoder
+    from bae.language_model import LM
     from bae.lm.backend import Prompt
-    from bae.lm.protocol import LM
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import FieldPlan, NodePlan

@@ -1,11 +1,11 @@
 """What the LM calls of a run used, counted from its records. A question that has its last answer
 says what all of its answers used; of one that was cut off there are only the answers that came
-before, and they were paid for too. `of_run.py` and `recording.py` count with it."""
+before, and they were paid for too. `run_log.py` and `recording.py` count with it."""
 
 from __future__ import annotations
 
-from bae.journal.records import AnswerJudged, Record, RunResumed
-from bae.lm.usage import Usage
+from bae.records import AnswerJudged, Record, RunResumed
+from bae.usage import Usage
 
 
 class Paid:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 from bae.calls import CallPlan
 from bae.journal.coding.routes import asked_at
 from bae.journal.coding.values import LIVE, WITHHELD
-from bae.journal.records import (
+from bae.journal.running.paid import Paid
+from bae.markers import Dep
+from bae.plan import plan_of
+from bae.records import (
     ChoiceMade,
     FillEnded,
     GateOpened,
@@ -26,9 +29,6 @@ from bae.journal.records import (
     SourceStarted,
     StepStarted,
 )
-from bae.journal.running.paid import Paid
-from bae.markers import Dep
-from bae.plan import plan_of
 from bae.run import NOTHING, Nothing
 
 if TYPE_CHECKING:

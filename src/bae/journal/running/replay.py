@@ -13,16 +13,6 @@ from bae.exceptions import BaeError, LimitError, ReplayError
 from bae.journal.coding.decoding import decoded
 from bae.journal.coding.encoding import Encoder
 from bae.journal.coding.line_objects import RecordedError
-from bae.journal.records import (
-    AnswerJudged,
-    Record,
-    RunEnded,
-    RunForked,
-    RunResumed,
-    RunStarted,
-    SourceEnded,
-    StepStarted,
-)
 from bae.journal.running.asked import Asked
 from bae.journal.running.differences import (
     as_recorded,
@@ -42,6 +32,16 @@ from bae.journal.running.resuming import check_journal
 from bae.lm.prompts import choice_prompt, fill_prompt, names_of
 from bae.lm.schemas import asked_fields
 from bae.node import Node
+from bae.records import (
+    AnswerJudged,
+    Record,
+    RunEnded,
+    RunForked,
+    RunResumed,
+    RunStarted,
+    SourceEnded,
+    StepStarted,
+)
 from bae.result import GraphResult
 from bae.run import NOTHING, Run
 from bae.runner import run_graph
@@ -49,12 +49,12 @@ from bae.runner import run_graph
 if TYPE_CHECKING:
     from bae.dataflow import Place
     from bae.graph import Graph
-    from bae.journal.records import LMAnswered
     from bae.journal.store import Journal
+    from bae.language_model import LM
     from bae.lm.backend import Prompt
-    from bae.lm.protocol import LM
     from bae.markers import OpenGate
     from bae.plan import FieldPlan, NodePlan
+    from bae.records import LMAnswered
 
 T = TypeVar("T", bound=Node)
 

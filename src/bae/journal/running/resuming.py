@@ -16,15 +16,6 @@ from bae.journal.coding.encoding import Encoder
 from bae.journal.coding.keepable import every_graph, unkeepable
 from bae.journal.coding.nodes import kept_node
 from bae.journal.coding.off_loop import off_loop
-from bae.journal.of_run import Log, RunJournal
-from bae.journal.records import (
-    Record,
-    RunEnded,
-    RunForked,
-    RunResumed,
-    StepStarted,
-    TextArrived,
-)
 from bae.journal.running.keeper import Keeper, to_the_end
 from bae.journal.running.open_gates import standing
 from bae.journal.running.recording import Recording
@@ -34,8 +25,17 @@ from bae.journal.store import Claim, Journal, RunInfo, StoredRun
 from bae.lm.late import LateLM
 from bae.lm.policies.carrying import carry_over
 from bae.node import Node
+from bae.records import (
+    Record,
+    RunEnded,
+    RunForked,
+    RunResumed,
+    StepStarted,
+    TextArrived,
+)
 from bae.result import GraphResult
 from bae.run import Run
+from bae.run_log import Log, RunJournal
 from bae.runner import run_graph
 
 if TYPE_CHECKING:

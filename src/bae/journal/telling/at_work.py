@@ -14,7 +14,7 @@ from bae.journal.telling.spent import usage_of
 from bae.journal.telling.steady import steadied
 from bae.journal.telling.story import damaged, error_said, read_lines
 from bae.journal.telling.timeline import Span, Timeline, WorkKind, WorkOutcome
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 _STRONG: Final = ("RunStarted", "Returned", "StepStarted", "RunForked", "FillEnded")
 """The lines that say for sure of which class the node at a step is."""

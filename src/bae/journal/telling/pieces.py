@@ -10,7 +10,7 @@ from typing import Final
 from bae.journal.shape.shapes import segments
 from bae.journal.store import Line
 from bae.journal.telling.timeline import Span, Work, WorkKind, WorkOutcome
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 Spot = tuple[str, int]
 """A path and a step."""

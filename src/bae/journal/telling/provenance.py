@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from bae.journal.telling.lengths import long, when
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 ValueSource = Literal["caller", "lm", "dep", "map", "recall", "gate", "body", "default", "fork"]
 """Where a value can come from."""

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from bae.journal.shape.shapes import Json
 from bae.journal.telling.provenance import JudgedAnswer, Provenance
 from bae.journal.telling.story import Entry, Story
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 SUMS: Final = ("ChoiceMade", "FillEnded", "LMUsed")
 """The lines that say what LM calls used; those of single answers are parts of these."""

@@ -10,7 +10,7 @@ from time import time
 from typing import Literal
 
 from bae.journal.store import Listed, StoredRun
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 WorkKind = Literal["node", "dep", "map", "item", "gate", "choice", "fill", "body"]
 """What a piece of work is: a node from the first thing done for it until it is done itself; a

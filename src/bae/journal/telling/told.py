@@ -24,7 +24,7 @@ from bae.journal.telling.story import (
     value_in,
 )
 from bae.journal.telling.timeline import Timeline, timeline
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 _NOTHING_USED: Final = Usage()
 

@@ -16,10 +16,10 @@ from bae.lm.backend import Answer, Prompt
 from bae.lm.policies.charging import in_time
 from bae.lm.policies.holds import Hold, Scope, Shared, current
 from bae.lm.policies.policy import Policy
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
-    from bae.lm.protocol import LM
+    from bae.language_model import LM
 
 Limit = Literal["calls", "tokens", "cost", "seconds"]
 

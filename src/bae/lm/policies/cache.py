@@ -19,10 +19,10 @@ from bae.lm.foreign import Foreign, keeps
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
 from bae.lm.policies.flights import Flights
 from bae.lm.policies.policy import Policy, innermost
-from bae.lm.usage import Usage, report
+from bae.usage import Usage, report
 
 if TYPE_CHECKING:
-    from bae.lm.protocol import LM
+    from bae.language_model import LM
 
 VERSION = 1
 """Of the keys and of what is kept under them: answers of another version are not found."""

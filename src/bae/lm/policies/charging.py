@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from bae.exceptions import BaeLMError, BudgetError
 from bae.lm.policies.holds import Hold, around, current
-from bae.lm.usage import Usage, collected, report
+from bae.usage import Usage, collected, report
 
 if TYPE_CHECKING:
+    from bae.language_model import LM
     from bae.lm.backend import Answer, Backend, Prompt
     from bae.lm.foreign import Foreign
     from bae.lm.policies.budget import Budget
     from bae.lm.policies.policy import Policy
-    from bae.lm.protocol import LM
 
 T = TypeVar("T")
 

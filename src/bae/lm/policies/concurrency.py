@@ -11,7 +11,7 @@ from bae.lm.policies.policy import Policy
 from bae.lm.policies.slots import Slots
 
 if TYPE_CHECKING:
-    from bae.lm.protocol import LM
+    from bae.language_model import LM
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from bae.exceptions import BudgetError
 from bae.lm.backend import Answer
 from bae.lm.policies.charging import in_force
 from bae.lm.policies.holds import Payer, Shared, around, current
-from bae.lm.usage import Event, Restart, Usage, meter_in_force, report, tell
 from bae.tasks import gone
+from bae.usage import Event, Restart, Usage, meter_in_force, report, tell
 
 
 class Flights:

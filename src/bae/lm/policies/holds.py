@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from bae.exceptions import BudgetError
-from bae.lm.usage import Usage
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.lm.backend import Backend, Prompt

@@ -12,9 +12,9 @@ from bae.lm.foreign import Foreign, decided, made
 from bae.lm.policies.charging import charged
 
 if TYPE_CHECKING:
-    from bae.lm.protocol import LM
-    from bae.lm.usage import Usage
+    from bae.language_model import LM
     from bae.node import Node
+    from bae.usage import Usage
 
 N = TypeVar("N", bound="Node")
 

@@ -17,10 +17,10 @@ from bae.lm.policies.estimate import estimated_tokens
 from bae.lm.policies.policy import Policy
 from bae.lm.policies.slots import Slots
 from bae.lm.policies.window import Sent, Window
-from bae.lm.usage import Usage, metered
+from bae.usage import Usage, metered
 
 if TYPE_CHECKING:
-    from bae.lm.protocol import LM
+    from bae.language_model import LM
 
 SHORTEST_WAIT = 0.001
 """Seconds. Clocks are not exact: a wait of less could be none, again and again."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 from bae.exceptions import BaeLMError, describe
 from bae.lm.backend import Answer, Prompt
 from bae.lm.policies.policy import Policy
-from bae.lm.usage import Restart, tell
+from bae.usage import Restart, tell
 
 if TYPE_CHECKING:
-    from bae.lm.protocol import LM
+    from bae.language_model import LM
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from bae.lm.prompts import (
 from bae.node import Node
 
 if TYPE_CHECKING:
-    from bae.lm.protocol import LM
+    from bae.language_model import LM
 
 Part = Literal["fill", "choice"]
 

@@ -12,7 +12,7 @@ from bae.lm.http_errors import timeout_error
 from bae.lm.policies.policy import Policy
 
 if TYPE_CHECKING:
-    from bae.lm.protocol import LM
+    from bae.language_model import LM
 
 
 class Timeout(Policy):

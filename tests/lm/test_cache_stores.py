@@ -22,7 +22,7 @@ from bae.lm import MemoryCache, SQLiteCache
 from bounded import BOUND
 from policy_parts import run
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
+SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 WRITER = """
 import asyncio, sys

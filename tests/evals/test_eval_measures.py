@@ -20,8 +20,8 @@ from bae import (
 from bae.evals import Case, evaluate
 from bae.journal import MemoryJournal
 from bae.lm import LM
-from bae.lm.usage import Attempt, report, tell
 from bae.testing import ScriptedLM
+from bae.usage import Attempt, report, tell
 from eval_graphs import (
     Bug,
     Length,

@@ -36,7 +36,7 @@ from bae.testing import Provider, ScriptedLM, Stall, Status
 pytestmark = pytest.mark.once
 
 BOUND = 60.0
-SOURCE = Path(__file__).parents[1] / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 APP = """
 from __future__ import annotations
 

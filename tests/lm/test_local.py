@@ -33,7 +33,7 @@ from local_parts import (
 
 need_the_model()
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from bae import BaeLMError, BudgetError, Graph, Node
 from bae.lm import Budget, Retry
 from bae.lm.anthropic_schemas import MOST_OPTIONAL, MOST_UNIONS, adapted, unfit
-from bae.lm.usage import Attempt, metered
 from bae.testing import Cut, Provider, Stall
+from bae.usage import Attempt, metered
 from http_backends import (
     LINEN,
     SHIRT,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from bae import LM, Graph, Node
 from bae.journal import Journal, MemoryJournal
 from bae.lm import Answer
-from bae.lm.usage import Usage
+from bae.usage import Usage
 from bounded import BOUND
 from toy_backend import ToyBackend
 

@@ -27,9 +27,9 @@ from bae import (
 from bae.evals import Case, CaseResult, evaluate
 from bae.journal import MemoryJournal, SQLiteJournal
 from bae.lm import LM, Budget, Taught
-from bae.lm.usage import report
 from bae.optimizer import Judge, fields_metric
 from bae.testing import ScriptedLM
+from bae.usage import report
 from eval_graphs import (
     Bug,
     Length,

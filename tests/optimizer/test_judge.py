@@ -13,10 +13,10 @@ from pydantic import Field
 
 from bae import BaeError, BaeLMError, BudgetError, Dep, FillError, Node
 from bae.lm import Budget
-from bae.lm.usage import metered
 from bae.optimizer import Judge, Score, metrics_for
 from bae.optimizer.judging import GRADES, Judged, Verdict
 from bae.testing import Provider, ScriptedLM
+from bae.usage import metered
 from bounded import BOUND
 
 

@@ -28,7 +28,9 @@ from bae.journal.coding.encoding import Encoder
 from bae.journal.coding.keepable import notes, unkeepable
 from bae.journal.coding.sameness import same
 from bae.journal.coding.values import LIVE, WITHHELD, read_node
-from bae.journal.records import (
+from bae.journal.store import Line
+from bae.lm import report
+from bae.records import (
     AnswerJudged,
     AnswerRestarted,
     ChoiceMade,
@@ -49,11 +51,9 @@ from bae.journal.records import (
     StepStarted,
     TextArrived,
 )
-from bae.journal.store import Line
-from bae.lm import report
-from bae.lm.usage import Attempt, Usage
 from bae.result import GraphResult
 from bae.testing import ScriptedLM
+from bae.usage import Attempt, Usage
 
 T = TypeVar("T")
 

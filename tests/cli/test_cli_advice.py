@@ -363,7 +363,7 @@ def test_help_that_nobody_reads_to_its_end_ends_in_silence() -> None:
             [sys.executable, "-m", "bae", "runs", "show", "--help"],
             stdout=writing,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")},
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
             text=True,
             timeout=30,
         )

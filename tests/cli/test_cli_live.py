@@ -30,11 +30,11 @@ from bae.cli.live.folding import MOST_STEPS, RunPicture
 from bae.cli.live.values import text_of
 from bae.cli.live.wording import summary_of, took
 from bae.journal import MemoryJournal
-from bae.journal.records import Record, RunResumed, RunStarted
 from bae.lm import LM
-from bae.lm.usage import Attempt, Restart, Usage, report, tell
 from bae.observers import ObservedRun, observing
+from bae.records import Record, RunResumed, RunStarted
 from bae.testing import ScriptedLM
+from bae.usage import Attempt, Restart, Usage, report, tell
 
 Mood = Literal["groggy", "steady"]
 

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, create_model
+from test_mermaid import build
 
 from bae import Dep, Gate, Graph, Map, Node, NodeConfig, Recall
 from bae.pictures import Picture, picture_of, to_html, to_mermaid, to_svg, to_text
 from bae.pictures.texts import cells, cut
 from bae.pictures.types import cut_field, type_said
 from made_graphs import Made, made_graphs
-from test_mermaid import build
 
 SVG = "{http://www.w3.org/2000/svg}"
 Edge = tuple[str, str, str]
@@ -433,7 +433,7 @@ def test_boxes_say_how_a_run_goes_on_from_them():
     ]
     assert boxes[2].lm == "local"
     assert boxes[0].doc == "What somebody wants to know."
-    assert re.fullmatch(r"(tests/)?test_pictures\.py:\d+", boxes[0].place)
+    assert re.fullmatch(r"(tests/pictures/)?test_pictures\.py:\d+", boxes[0].place)
 
 
 def test_graphs_inside_are_pictures_of_their_own_each_once():
@@ -896,7 +896,7 @@ def test_a_notebook_shows_a_graph_by_its_picture():
 
 
 def test_the_picture_in_the_docs_is_of_the_graph_on_its_page():
-    docs = Path(__file__).parents[1] / "docs"
+    docs = Path(__file__).parents[2] / "docs"
     page = (docs / "pictures.md").read_text("utf-8")
     code = re.search(r"```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert code is not None

@@ -25,7 +25,7 @@ pytest.importorskip("typer")
 
 pytestmark = pytest.mark.once
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 MODULES = (
     *("bae", "bae.compiler", "bae.evals", "bae.journal", "bae.lm", "bae.observers"),

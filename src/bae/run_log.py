@@ -6,11 +6,11 @@ import typing
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from bae.journal.records import Record, StepStarted
+from bae.records import Record, StepStarted
 
 if typing.TYPE_CHECKING:
-    from bae.lm.usage import Usage
     from bae.node import Node
+    from bae.usage import Usage
 
 R = TypeVar("R", bound=Record)
 

@@ -163,7 +163,7 @@ def test_with_json_what_subprocesses_print_is_on_stderr(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-m", "bae", "run", "app.py", "--no-journal", "--json"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
         capture_output=True,
         timeout=BOUND,
     )

@@ -27,8 +27,8 @@ from bae.cli.completing import open_gates, run_ids
 from bae.cli.running import carrying
 from bae.cli.running.signals import Interruption
 from bae.journal import SQLiteJournal, opening
-from bae.journal.records import RunStarted
 from bae.observers import observing
+from bae.records import RunStarted
 
 BOUND = 30.0
 APP = """

@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 import pytest
+from test_pictures import graph, named
 
 from bae import BaeError, Graph, Node
 from bae.pictures import FORMATS, to_pdf, to_png, written
-from test_pictures import graph, named
 
 pytest.importorskip("fpdf")
 pytest.importorskip("pypdfium2")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from bae.lm.usage import Attempt, Usage
+from bae.usage import Attempt, Usage
 
 if TYPE_CHECKING:
     from bae.markers import OpenGate

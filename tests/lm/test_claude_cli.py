@@ -23,8 +23,8 @@ from pydantic import AnyUrl, Base64Bytes, BaseModel, ConfigDict, Field, Json, St
 
 from bae import BaeLMError, FillError, Graph, Node
 from bae.lm import ClaudeCLIBackend, resolve
-from bae.lm.usage import Attempt, metered
 from bae.testing import Cut, Overlong, Provider, Refusal, Stall, Status, WrongSchema
+from bae.usage import Attempt, metered
 from bounded import BOUND
 from claude_programs import ROOT, children, dead, living, open_files, real_claude
 from http_backends import (

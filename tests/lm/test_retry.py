@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from bae import BaeLMError, Usage
 from bae.journal import AnswerJudged, AnswerRestarted, TextArrived
 from bae.lm import Answer, Backend, Cached, Prompt, Restart, Retry, metered, tell
-from bae.lm.usage import Event
 from bae.testing import ScriptedLM
+from bae.usage import Event
 from bounded import BOUND
 from policy_parts import REPLY, Ask, Reply, at_once, busy, graph, prompt, run
 from toy_backend import ToyBackend

@@ -33,7 +33,7 @@ from bae.cli.improving.working import work
 from bae.journal import SQLiteJournal
 
 BOUND = 30.0
-SOURCE = Path(__file__).parents[1] / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 APP = """
 from __future__ import annotations
 

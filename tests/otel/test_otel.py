@@ -30,7 +30,12 @@ from opentelemetry.trace import SpanKind, StatusCode
 from bae import LM, Dep, DepError, FillError, Gate, Graph, Map, Node, NodeError, Recall
 from bae.exceptions import JournalError
 from bae.journal import Record, RunEnded, RunStarted, SourceEnded, SourceStarted, StepStarted
-from bae.journal.records import (
+from bae.journal.sqlite import SQLiteJournal
+from bae.journal.store import Journal
+from bae.lm import Answer, Backend, Prompt, Usage
+from bae.otel import export, export_run, instrument, tracing
+from bae.otel.attributes import provider_of
+from bae.records import (
     AnswerJudged,
     AnswerRestarted,
     FillStarted,
@@ -38,14 +43,9 @@ from bae.journal.records import (
     RunForked,
     RunResumed,
 )
-from bae.journal.sqlite import SQLiteJournal
-from bae.journal.store import Journal
-from bae.lm import Answer, Backend, Prompt, Usage
-from bae.lm.usage import Attempt
-from bae.otel import export, export_run, instrument, tracing
-from bae.otel.attributes import provider_of
 from bae.run import Run
 from bae.testing import ScriptedLM
+from bae.usage import Attempt
 from bounded import BOUND, some_turns
 
 pytestmark = pytest.mark.once
@@ -342,7 +342,7 @@ class Model(Backend):
         self.answers = list(answers)
 
     async def answer(self, prompt: Prompt) -> Answer:
-        from bae.lm.usage import tell
+        from bae.usage import tell
 
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):

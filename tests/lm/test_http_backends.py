@@ -15,7 +15,6 @@ from pydantic import HttpUrl
 from bae import BaeLMError
 from bae.exceptions import BaeParseError, FillError
 from bae.lm.backend import Backend, Turn
-from bae.lm.usage import metered
 from bae.testing import (
     Cut,
     Empty,
@@ -26,6 +25,7 @@ from bae.testing import (
     Stall,
     Status,
 )
+from bae.usage import metered
 from bounded import BOUND, run, some_turns
 from http_backends import (
     BACKENDS,

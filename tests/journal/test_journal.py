@@ -30,8 +30,8 @@ from bae.journal import (
     StepStarted,
 )
 from bae.lm import metered, report, tell
-from bae.lm.usage import Event
 from bae.testing import ScriptedLM
+from bae.usage import Event
 
 
 class Noted(Node):

@@ -15,8 +15,8 @@ import pytest
 
 from bae import BaeLMError, Node
 from bae.lm import Cached
-from bae.lm.usage import metered
 from bae.testing import Provider, Status
+from bae.usage import metered
 from bounded import run
 from http_backends import (
     SHIRT,
