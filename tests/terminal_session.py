@@ -18,16 +18,16 @@ from typing import Any, Self
 
 import pyte
 
+from default_signals import restore_signals
+
 BOUND = 30.0  # seconds until a test that would wait for ever fails instead
 CTRL_C = "\x03"
 CTRL_D = "\x04"
 CTRL_Z = "\x1a"
 
-# The child makes the terminal its own, so that Ctrl-C there is a signal to it, and one it heeds
-# also where the tests run in the background of a script, which ignores it.
+# The child makes the terminal its own, so that Ctrl-C there is a signal to it.
 _TAKE = (
-    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    "signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
 
@@ -66,6 +66,7 @@ class Session:
                 stdout=file if piped else self._slave,
                 stderr=self._slave,
                 start_new_session=True,
+                preexec_fn=restore_signals,
                 env=surroundings,
             )
 

@@ -31,6 +31,7 @@ from bae.cli.improving.status import Status
 from bae.cli.improving.tables import Column, table
 from bae.cli.improving.working import work
 from bae.journal import SQLiteJournal
+from default_signals import restore_signals
 
 BOUND = 30.0
 SOURCE = Path(__file__).parents[2] / "src"
@@ -819,6 +820,7 @@ def test_a_taught_run_shows_the_model_what_was_learnt(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="it sends itself a signal")
+@pytest.mark.usefixtures("default_signals")
 def test_what_is_stopped_before_it_begins_is_never_begun() -> None:
     begun: list[int] = []
 
@@ -882,7 +884,7 @@ def test_ctrl_c_ends_it_with_what_was_done_printed_and_written(tmp_path: Path) -
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=restore_signals,
     )
     try:
         assert process.stdout is not None

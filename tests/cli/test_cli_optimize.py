@@ -32,6 +32,7 @@ from bae.journal import SQLiteJournal
 from bae.optimizer import Comparison
 from bae.optimizer.by_name import OPTIONS
 from bae.testing import Provider, ScriptedLM, Stall, Status
+from default_signals import restore_signals
 
 pytestmark = pytest.mark.once
 
@@ -873,7 +874,7 @@ def test_ctrl_c_keeps_the_calls_and_the_same_command_goes_on_without_paying_twic
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=restore_signals,
     )
 
     def interrupt() -> Any:

@@ -279,6 +279,7 @@ def test_the_seconds_before_a_run_was_resumed_count(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no such signal")
+@pytest.mark.usefixtures("default_signals")
 def test_a_terminal_that_is_closed_ends_a_run_cleanly(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "app.py:HangsUp"]) == 129
     said = capsys.readouterr().err
@@ -296,6 +297,7 @@ def test_a_signal_that_is_ignored_stays_so():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_no_way_to_resume_is_said_for_a_run_that_the_journal_does_not_have(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -321,6 +323,7 @@ def test_no_way_to_resume_is_said_for_a_run_that_the_journal_does_not_have(
     assert logged() == []
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_ctrl_c_while_the_journal_is_closed_is_heard_and_the_result_is_there(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -339,6 +342,7 @@ def test_ctrl_c_while_the_journal_is_closed_is_heard_and_the_result_is_there(
     assert capsys.readouterr().out == "End\n"
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_a_signal_after_the_loop_is_closed_is_kept():
     async def nothing(interruption: Interruption) -> None:
         interruption.cancels(asyncio.ensure_future(asyncio.sleep(0)))

@@ -159,6 +159,17 @@ class Stuck(Node):
     async def __call__(self) -> None: ...
 
 
+def released() -> str:
+    log("waits")
+    return Path("released").read_text()  # a pipe
+
+
+class Released(Node):
+    by: Annotated[str, Dep(released)]
+
+    async def __call__(self) -> None: ...
+
+
 class Deaf(Node):
     async def __call__(self) -> None:
         while True:  # swallows every cancellation
@@ -189,6 +200,11 @@ while True:
     input("the job is stopped")
     os.tcsetpgrp(0, job)
     os.killpg(job, signal.SIGCONT)
+"""
+
+NOHUP = """
+import os, sys
+os.execvp("nohup", ["nohup", sys.executable, "-m", "bae", *sys.argv[1:]])
 """
 
 
@@ -408,6 +424,16 @@ def test_a_terminal_that_is_closed_ends_a_run_and_everything_is_closed(folder: P
         terminal.hangs_up()
         assert terminal.ends() == 129
     assert logged(folder)[-1] == "desk closed"
+
+
+def test_nohup_keeps_a_run_going_when_its_terminal_is_closed(folder: Path) -> None:
+    os.mkfifo(folder / "released")
+    with Session(folder, "run", "app.py:Released", program=("-c", NOHUP)) as terminal:
+        logs(terminal, folder, "waits")
+        terminal.hangs_up()
+        (folder / "released").write_text("the test")
+        assert terminal.ends() == 0
+    assert "by: the test" in (folder / "nohup.out").read_text()
 
 
 def test_an_answer_is_a_whole_line_and_an_empty_one_is_given_on_purpose(folder: Path) -> None:
