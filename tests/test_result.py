@@ -187,7 +187,7 @@ async def test_what_a_body_a_dependency_a_map_and_a_graph_inside_ask_of_the_lm_i
     # One each for the functions, one an item, two for the graph inside and two in the body.
     assert result.usage.calls == 1 + 1 + 3 + 2 + 2
     assert result.usage.cost == 9 * 0.5
-    assert [record.by for record in result.journal.of(LMUsed)].count("Begin.__call__") == 1
+    assert [str(record.asker) for record in result.journal.of(LMUsed)].count("Begin.__call__") == 1
 
 
 async def test_what_a_failed_run_used_is_in_the_journal_of_its_error():

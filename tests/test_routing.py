@@ -994,7 +994,7 @@ class Chooses(Node):
 
 @pytest.mark.parametrize(
     ("choices", "doing"),
-    [([], "choosing where to go on from Chooses"), ([Done], "filling Done")],
+    [([], "choosing after Chooses"), ([Done], "filling Done")],
     ids=["choosing", "filling"],
 )
 async def test_an_exception_of_the_lm_is_an_lm_error_with_the_cause(choices: Any, doing: str):

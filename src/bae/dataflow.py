@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bae.calls import CallPlan, Input
 from bae.exceptions import JournalError
 from bae.invoke import invoke
-from bae.records import LMUsed, SourceEnded, SourceStarted
+from bae.records import Asker, LMUsed, SourceEnded, SourceStarted
 from bae.run import NOTHING, Run, Waiting
 from bae.tasks import Closer, cancellations, gone
 from bae.usage import Usage, collected
@@ -330,13 +330,14 @@ class Dataflow:
         failure: BaseException | None = None
         try:
             assert flight.work is not None
-            with collected(partial(run.watch, flight.by, step=place.step)) as used:
+            asker = Asker("source", place.node_type, place.field, place.route)
+            with collected(partial(run.watch, asker, step=place.step)) as used:
                 try:
                     value = await flight.work(flight)
                 finally:
                     if used:
                         usage = Usage.total(used)
-                        run.emit(LMUsed(time(), run.path, place.step, flight.by, usage))
+                        run.emit(LMUsed(time(), run.path, place.step, asker, usage))
         except asyncio.CancelledError as error:
             if cancellations():
                 raise
@@ -403,8 +404,8 @@ def lm_of(flight: Flight) -> LM | None:
     if run.keeper is None:
         return run.lm
     place = flight.place
-    by = f"{place.node_type.__name__}.{place.field}{place.route}"
-    return run.keeper.lm(run, place.step, by, lambda: run.lm, flight.key)
+    asker = Asker("source", place.node_type, place.field, place.route)
+    return run.keeper.lm(run, place.step, asker, lambda: run.lm, flight.key)
 
 
 def landed(place: Place, value: Any, given: bool = False) -> Flight:

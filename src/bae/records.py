@@ -4,13 +4,74 @@ displays, results and usage read these; nothing else keeps a second account."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from bae.usage import Attempt, Usage
 
 if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
+
+
+class Asker(NamedTuple):
+    """Who asks the LM: the `fill` of a node, the `choice` after a node, the `body` of a node, or a
+    `source`, the function behind a field or behind a `parameter` of that."""
+
+    kind: Literal["fill", "choice", "body", "source"]
+    node: type[Node]
+    field: str = ""
+    parameter: str = ""
+
+    def __str__(self) -> str:
+        name = self.node.__name__
+        match self.kind:
+            case "fill":
+                return f"filling {name}"
+            case "choice":
+                return f"choosing after {name}"
+            case "body":
+                return f"{name}.__call__"
+            case "source":
+                return f"{name}.{self.field}{self.parameter}"
+
+
+class Unstored:
+    """Stands in a record for a value that no journal holds: `LIVE` or `WITHHELD`."""
+
+    __slots__ = ("_shown",)
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+
+    def __repr__(self) -> str:
+        return self._shown
+
+
+LIVE: Final = Unstored("<live: made again on resume>")
+"""The value of a dependency that no journal can hold."""
+WITHHELD: Final = Unstored("<withheld: a secret>")
+"""A secret that was not stored."""
+
+
+class RecordedError(Exception):
+    """Stands in a record that was read from a journal for the exception that was raised:
+    `type_name` is the name of its class, `code` its code if it was a `BaeError`."""
+
+    def __init__(self, type_name: str, message: str, code: str | None = None) -> None:
+        super().__init__(type_name, message, code)
+        self.type_name = type_name
+        self.message = message
+        self.code = code
+
+    def __str__(self) -> str:
+        code = f"[{self.code}] " if self.code else ""
+        return f"{code}{self.type_name}: {self.message}" if self.message else self.type_name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordedError) and self.args == other.args
+
+    def __hash__(self) -> int:
+        return hash(self.args)
 
 
 @dataclass(slots=True)
@@ -173,40 +234,40 @@ class FillEnded(Record):
 
 @dataclass(slots=True)
 class AnswerJudged(Record):
-    """The LM has answered while doing what `by` says, and the answer was found valid or not."""
+    """The LM has answered the `asker`, and the answer was found valid or not."""
 
-    by: str
+    asker: Asker
     attempt: Attempt
 
 
 @dataclass(slots=True)
 class TextArrived(Record):
-    """A piece of an answer that streams in; what it belongs to is in `by`."""
+    """A piece of an answer that streams in for the `asker`."""
 
-    by: str
+    asker: Asker
     text: str
 
 
 @dataclass(slots=True)
 class AnswerRestarted(Record):
     """A request failed with `error` and is sent again after `wait` seconds: the text that has
-    arrived for `by` since the last answer was judged is void."""
+    arrived for the `asker` since the last answer was judged is void."""
 
-    by: str
+    asker: Asker
     error: BaseException
     wait: float
 
 
 @dataclass(slots=True)
 class LMAnswered(Record):
-    """An LM that a written body or a dependency asks by itself, as `by` says, has answered.
+    """An LM that a written body or a dependency asks by itself has answered.
 
     `method` is the method of the LM that was called, `asked` a hash of what it was asked, and
     `target` the name of what it was to build, empty for a choice. `value` is the node, the class or
     the None it returned. Only runs with a journal write it.
     """
 
-    by: str
+    asker: Asker
     method: Literal["make", "decide", "choose_type", "fill"]
     asked: str
     target: str
@@ -217,7 +278,7 @@ class LMAnswered(Record):
 class LMUsed(Record):
     """Calls that a written body or a dependency made by itself, or that failed."""
 
-    by: str
+    asker: Asker
     usage: Usage
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import NodePlan
-    from bae.records import Record
+    from bae.records import Asker, Record
     from bae.usage import Event
 
 Answer = Callable[["OpenGate"], Awaitable[Any]]
@@ -154,10 +154,10 @@ class Run:
             run.by_name[name] = shared(name)
         return run.by_name[name]
 
-    def watch(self, by: str, event: Event, step: int | None = None) -> None:
+    def watch(self, asker: Asker, event: Event, step: int | None = None) -> None:
         """Write down what an LM tells of a call while it lasts; `step` is of one that was started
         early."""
-        place = time(), self.path, self.step if step is None else step, by
+        place = time(), self.path, self.step if step is None else step, asker
         match event:
             case str():
                 self.log.append(TextArrived(*place, event))

@@ -39,6 +39,7 @@ from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan
 from bae.records import (
+    Asker,
     ChoiceMade,
     ChoiceStarted,
     FillEnded,
@@ -320,16 +321,16 @@ async def _make_whole(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Nod
 
 
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
-    by = f"{plan.name}.__call__"
+    asker = Asker("body", plan.node)
     if run.keeper is None:
         lm = run.lm_for(plan)
     else:
-        lm = run.keeper.lm(run, run.step, by, lambda: run.lm_for(plan))
-    with collected(partial(run.watch, by)) as used:
+        lm = run.keeper.lm(run, run.step, asker, lambda: run.lm_for(plan))
+    with collected(partial(run.watch, asker)) as used:
         try:
             return await node(**{parameter: lm})
         finally:
-            _note_usage(run, by, Usage.total(used))
+            _note_usage(run, asker, Usage.total(used))
 
 
 async def _go_on(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node | None:
@@ -355,7 +356,7 @@ async def _choose(
             return known, None
     lm = cast("LM", run.lm_for(plan))
     run.emit(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
-    doing = f"choosing where to go on from {plan.name}"
+    doing = Asker("choice", plan.node)
     ask = _route_of(lm)
     if ask is None:
         chosen, seconds, used = await _answer(
@@ -423,7 +424,7 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         node = made_of(plan.node, resolved)
         await run.keep(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
         return node
-    doing = f"filling {plan.name}"
+    doing = Asker("fill", plan.node)
     node, seconds, used = await _answer(
         run, lm, doing, lambda: lm.fill(plan.node, resolved, plan.name, source=source), plan.node
     )
@@ -437,7 +438,7 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
 async def _answer(
     run: Run,
     lm: LM,
-    doing: str,
+    doing: Asker,
     ask: Callable[[], Awaitable[A]],
     target: type[Node] | None = None,
 ) -> tuple[A, float, Usage]:
@@ -452,13 +453,13 @@ async def _answer(
                 raise
             if target is not None and isinstance(error, ValidationError):
                 raise filled_wrong(target, error) from error
-            raise lm_failed(error, doing, lm) from error
+            raise lm_failed(error, str(doing), lm) from error
     return answer, perf_counter() - started, Usage.total(used)
 
 
-def _note_usage(run: Run, by: str, used: Usage) -> None:
+def _note_usage(run: Run, asker: Asker, used: Usage) -> None:
     if used != Usage():
-        run.emit(LMUsed(time(), run.path, run.step, by, used))
+        run.emit(LMUsed(time(), run.path, run.step, asker, used))
 
 
 def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:

@@ -60,7 +60,7 @@ def _done(record: Record, before: Node | None) -> Iterator[str]:
             if not isinstance(record.node, Printed):  # which comes with the choice
                 yield f"fill {type(record.node).__name__} from {label(before)}"
         case LMAnswered():
-            about = label(before) if record.by.endswith("__call__") and before else "Tone"
+            about = label(before) if record.asker.kind == "body" and before else "Tone"
             yield f"fill {record.target} from {about}"
         case _:
             pass

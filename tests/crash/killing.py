@@ -100,8 +100,12 @@ class KillingJournal(SQLiteJournal):
 def _name(line: Line) -> str:
     """What a line is about, without the numbers: those of one kind have one name."""
     said = json.loads(line.data)
-    about = [said.get(key) for key in ("node", "field", "route", "by", "target")]
-    names = [each["type"] if isinstance(each, dict) else str(each) for each in about if each]
+    about = [said.get(key) for key in ("node", "field", "route", "by", "asker", "target")]
+    names = [
+        each.get("type", str(each)) if isinstance(each, dict) else str(each)
+        for each in about
+        if each
+    ]
     return re.sub(r"\d+", "", " ".join([line.kind, line.path, *names]))
 
 

@@ -23,16 +23,19 @@ from pydantic import (
 from bae import LM, Dep, Gate, Graph, JournalError, Map, Node, OpenGate, Recall
 from bae.exceptions import DepError
 from bae.journal import MemoryJournal
-from bae.journal.coding.decoding import RecordedError, decode, graph_at
+from bae.journal.coding.decoding import decode, graph_at
 from bae.journal.coding.encoding import Encoder
 from bae.journal.coding.keepable import notes, unkeepable
 from bae.journal.coding.sameness import same
-from bae.journal.coding.values import LIVE, WITHHELD, read_node
+from bae.journal.coding.values import read_node
 from bae.journal.store import Line
 from bae.lm import report
 from bae.records import (
+    LIVE,
+    WITHHELD,
     AnswerJudged,
     AnswerRestarted,
+    Asker,
     ChoiceMade,
     FillEnded,
     FillStarted,
@@ -42,6 +45,7 @@ from bae.records import (
     Origin,
     Recalled,
     Record,
+    RecordedError,
     Returned,
     RunEnded,
     RunForked,
@@ -566,7 +570,7 @@ async def test_secrets_are_written_where_they_are_asked_for() -> None:
 async def test_prompts_of_nodes_with_secrets_are_not_written_and_others_are() -> None:
     attempt = Attempt(1, "the answer", "invalid", ("token: t0ken is wrong",), asked="the question")
 
-    def said(encoder: Encoder, by: str) -> dict[str, Any]:
+    def said(encoder: Encoder, by: Asker) -> dict[str, Any]:
         return json.loads(encoder.encode(AnswerJudged(1.0, "", 0, by, attempt)))
 
     class Open(Node):
@@ -585,16 +589,20 @@ async def test_prompts_of_nodes_with_secrets_are_not_written_and_others_are() ->
         async def __call__(self) -> None: ...
 
     some = Encoder(Graph(start=Open))
-    for by in ("filling Shut", "choosing where to go on from Open", "Open.__call__", "a function"):
-        data = said(some, by)
+    askers = Asker("fill", Shut), Asker("choice", Open), Asker("body", Open)
+    for asker in (*askers, Asker("source", Open, "found")):
+        data = said(some, asker)
         assert "asked" not in data
         assert "answer" not in data
         assert data["errors"] == ["token"]
         assert len(data["prompt"]) == 16
-    assert said(some, "filling Plain")["asked"] == "the question"
-    assert said(Encoder(Graph(start=Open), secrets=True), "filling Shut")["answer"] == "the answer"
-    assert "asked" not in said(Encoder(graph, prompts=False), "filling Look")
-    assert said(Encoder(graph), "filling Look")["answer"] == "the answer"
+    assert said(some, Asker("fill", Plain))["asked"] == "the question"
+    assert (
+        said(Encoder(Graph(start=Open), secrets=True), Asker("fill", Shut))["answer"]
+        == "the answer"
+    )
+    assert "asked" not in said(Encoder(graph, prompts=False), Asker("fill", Look))
+    assert said(Encoder(graph), Asker("fill", Look))["answer"] == "the answer"
 
 
 async def test_prompts_of_a_node_that_may_recall_a_secret_are_not_written() -> None:
@@ -614,7 +622,7 @@ async def test_prompts_of_a_node_that_may_recall_a_secret_are_not_written() -> N
         async def __call__(self) -> None: ...
 
     attempt = Attempt(1, "the answer", "valid", asked="the question")
-    record = AnswerJudged(1.0, "", 2, "filling Last", attempt)
+    record = AnswerJudged(1.0, "", 2, Asker("fill", Last), attempt)
     assert "asked" not in json.loads(Encoder(Graph(start=Told)).encode(record))
 
 
@@ -647,14 +655,20 @@ def test_records_that_only_some_runs_write_read_back_too() -> None:
         RunResumed(2.0, "", 1, "somebody", ("Ask.x is new",)),
         RunForked(3.0, "", 0, "parent", Ask(message="b"), ("message",)),
         Recalled(3.5, "", 1, Judge, "message", "b", Origin("", 0, "message")),
-        AnswerRestarted(4.0, "", 1, "filling Look", RecordedError("TimeoutError", "late"), 0.5),
-        AnswerJudged(
-            4.5, "", 1, "x", Attempt(2, "\ud800", "cut-off", ("a: b",), Usage(1, 2, 3, 4, None))
+        AnswerRestarted(
+            4.0, "", 1, Asker("fill", Look), RecordedError("TimeoutError", "late"), 0.5
         ),
-        LMUsed(5.0, "", 1, "x", Usage(1, cost=0.25, models=("m",))),
-        LMAnswered(6.0, "", 1, "Tell.__call__", "decide", "abc", "", type(None)),
-        LMAnswered(6.0, "", 1, "Tell.__call__", "decide", "abc", "", None),
-        LMAnswered(6.0, "", 1, "Tell.__call__", "make", "abc", "Done", Done(text="x")),
+        AnswerJudged(
+            4.5,
+            "",
+            1,
+            Asker("source", Look, "found", "(by)"),
+            Attempt(2, "\ud800", "cut-off", ("a: b",), Usage(1, 2, 3, 4, None)),
+        ),
+        LMUsed(5.0, "", 1, Asker("choice", Ask), Usage(1, cost=0.25, models=("m",))),
+        LMAnswered(6.0, "", 1, Asker("body", Tell), "decide", "abc", "", type(None)),
+        LMAnswered(6.0, "", 1, Asker("body", Tell), "decide", "abc", "", None),
+        LMAnswered(6.0, "", 1, Asker("body", Tell), "make", "abc", "Done", Done(text="x")),
         RunEnded(7.0, "", 1, "cancelled", None, RecordedError("CancelledError", "")),
         RunResumed(8.0, "", 1, "somebody else"),
         RunEnded(9.0, "", 1, "ended", Ask(message="b")),
@@ -676,10 +690,11 @@ def test_an_answer_of_a_class_that_is_none_of_the_graphs_is_left_as_it_is_writte
 
         async def __call__(self) -> None: ...
 
+    by = Asker("body", Ask)
     records: list[Record] = [
-        LMAnswered(1.0, "", 1, "x", "make", "abc", "Aside", Aside(n=1)),
-        LMAnswered(1.0, "", 1, "x", "choose_type", "abc", "", Aside),
-        LMAnswered(1.0, "", 1, "x", "make", "abc", "Login", Login(user="a", token=SecretStr("b"))),
+        LMAnswered(1.0, "", 1, by, "make", "abc", "Aside", Aside(n=1)),
+        LMAnswered(1.0, "", 1, by, "choose_type", "abc", "", Aside),
+        LMAnswered(1.0, "", 1, by, "make", "abc", "Login", Login(user="a", token=SecretStr("b"))),
     ]
     lines = lines_of(graph, records)
     one, two, _ = (r.value for r in decode(graph, lines) if isinstance(r, LMAnswered))
@@ -736,7 +751,12 @@ ASK = {"type": "Ask", "fields": {"message": "hi"}}
             "bae-journal-unreadable",
             "Look",
         ),
-        ("LMUsed", {"by": "x", "usage": {"odd": 1}}, "bae-journal-damaged", "odd"),
+        (
+            "LMUsed",
+            {"asker": {"kind": "body", "node": "Ask"}, "usage": {"odd": 1}},
+            "bae-journal-damaged",
+            "odd",
+        ),
     ],
 )
 def test_a_line_that_cannot_be_read_says_which_what_and_why(

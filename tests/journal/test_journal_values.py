@@ -58,7 +58,8 @@ from pydantic_core import core_schema, from_json
 from typing_extensions import TypeAliasType, TypedDict
 
 from bae.journal.coding.sameness import is_plain, same
-from bae.journal.coding.values import LIVE, WITHHELD, Unkeepable, kept_type
+from bae.journal.coding.values import Unkeepable, kept_type
+from bae.records import LIVE, WITHHELD
 from naming import shortly, shown
 
 T = TypeVar("T")
@@ -730,7 +731,7 @@ def test_nothing_is_imported_by_a_name_found_in_data() -> None:
 
 
 def test_what_was_not_kept_says_so() -> None:
-    assert "made anew" in repr(LIVE)
+    assert "made again" in repr(LIVE)
     assert "secret" in repr(WITHHELD)
 
 

@@ -123,7 +123,7 @@ def a_day() -> Told:
     source(told, 1, "Day", "weather", "get_city", "Oslo", route="(city)")
     source(told, 1, "Day", "weather", "get_weather", {"degrees": 3})
     told.add("FillStarted", 1, target="Day")
-    judged = {"by": "filling Day", "usage": {"models": ["m-1"]}}
+    judged = {"asker": {"kind": "fill", "node": "Day"}, "usage": {"models": ["m-1"]}}
     told.add(
         "AnswerJudged", 1, **judged, number=1, verdict="invalid", errors=["mood: no"], prompt="aa"
     )
@@ -147,7 +147,7 @@ def a_day() -> Told:
             "AnswerJudged",
             1,
             path,
-            by="filling Done",
+            asker={"kind": "fill", "node": "Done"},
             number=1,
             verdict="valid",
             errors=[],
@@ -216,7 +216,7 @@ def test_a_choice_and_a_fill_in_one_call_share_their_answers():
     told.add(
         "AnswerJudged",
         1,
-        by="choosing where to go on from Day",
+        asker={"kind": "choice", "node": "Day"},
         number=1,
         verdict="valid",
         errors=[],
@@ -348,9 +348,11 @@ def test_a_node_as_a_whole_says_how_it_came_to_be():
 
 def test_what_a_body_returned_has_the_body_and_what_it_asked():
     told = Told(SHAPE).add("RunStarted", node=node("Start", message="up")).add("StepStarted", 0)
-    by = "Start.__call__"
-    told.add("AnswerJudged", 1, by=by, number=1, verdict="valid", errors=[], usage={}, prompt="ee")
-    told.add("LMUsed", 1, by=by, usage=USED)
+    by, asker = "Start.__call__", {"kind": "body", "node": "Start"}
+    told.add(
+        "AnswerJudged", 1, asker=asker, number=1, verdict="valid", errors=[], usage={}, prompt="ee"
+    )
+    told.add("LMUsed", 1, asker=asker, usage=USED)
     told.add("Returned", 1, node=node("Day", words=[], mood="low"))
     told.add("StepStarted", 1)
     told.add("StepStarted", 2, node={**node("Outfit", top="a hat"), "withheld": ["mood"]})
@@ -526,7 +528,7 @@ def begun() -> Told:
     told.add(
         "AnswerJudged",
         1,
-        by="filling Day",
+        asker={"kind": "fill", "node": "Day"},
         number=1,
         verdict="invalid",
         errors=["x"],

@@ -149,7 +149,7 @@ async def test_the_value_is_gone_from_every_line_and_the_rest_is_as_it_was(kind,
     # What an LM call used, and what was found of its answer, is still told.
     for line in after:
         if line.kind == "AnswerJudged":
-            assert {"by", "number", "verdict", "usage", "prompt"} <= json.loads(line.data).keys()
+            assert {"asker", "number", "verdict", "usage", "prompt"} <= json.loads(line.data).keys()
 
 
 @pytest.mark.parametrize(

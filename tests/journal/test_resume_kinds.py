@@ -923,7 +923,11 @@ async def test_what_an_early_dependency_asks_an_lm_is_counted_once():
     journal = await stopped(graph, First(name="x"), lm)
     assert lm.calls == 3
     lines = (await journal.read("one")).lines
-    judged = {line.step for line in lines if line.kind == "AnswerJudged" and '"ask"' in line.data}
+    judged = {
+        line.step
+        for line in lines
+        if line.kind == "AnswerJudged" and '"field":"asked"' in line.data
+    }
     assert judged == {2}  # where it was asked for, however early
     with Budget(calls=9) as budget:
         result = await graph.resume("one", lm, journal=journal)

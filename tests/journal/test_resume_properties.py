@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import bae.invoke
 from bae import BaeError, GraphResult, Node, OpenGate
 from bae.journal import Journal, Line, LMAnswered, MemoryJournal, Record, StoredRun, TextArrived
-from bae.journal.coding.decoding import RecordedError, decode
-from bae.journal.coding.values import LIVE
+from bae.journal.coding.decoding import decode
+from bae.records import LIVE, RecordedError
 from bounded import BOUND
 from made_graphs import Made, made_graphs, number
 

@@ -143,7 +143,7 @@ async def test_retries_says_how_many_more_requests_there_may_be(retries: int):
     assert caught.value.journal is not None
     used = caught.value.journal.usage()
     assert used == Usage(calls=retries + 1, cost=None, seconds=used.seconds, models=("toy",))
-    assert [record.by for record in caught.value.journal.of(LMUsed)] == ["filling Found"]
+    assert [str(record.asker) for record in caught.value.journal.of(LMUsed)] == ["filling Found"]
 
 
 async def test_each_question_has_retries_of_its_own():
@@ -258,7 +258,7 @@ async def test_what_was_used_before_a_failure_is_in_the_journal():
 
     assert caught.value.journal is not None
     (used,) = caught.value.journal.of(LMUsed)
-    assert used.by == "filling Found"
+    assert str(used.asker) == "filling Found"
     assert (used.usage.calls, used.usage.cost, used.usage.attempts) == (3, 1.5, 3)
     assert caught.value.journal.usage() == used.usage
 
@@ -311,8 +311,8 @@ async def test_usage_is_summed_over_choices_fills_graphs_inside_maps_and_written
     # a body, a graph inside, a dependency, three items, and a choice that is filled at once
     assert lm.calls == 1 + 1 + 1 + 3 + 1
     assert result.usage == Usage(7, 700, 140, 210, 3.5, 7, result.usage.seconds, ("m",))
-    by = [record.by for record in result.journal.of(LMUsed)]
-    assert sorted(name.rpartition(".")[2] for name in by) == ["__call__", "ask_too"]
+    by = [str(record.asker) for record in result.journal.of(LMUsed)]
+    assert sorted(name.rpartition(".")[2] for name in by) == ["__call__", "asked"]
     paths = {record.path for record in result.journal.of(FillEnded)}
     assert len(paths) == 5
     judged = result.journal.of(AnswerJudged)
@@ -352,7 +352,7 @@ async def test_pieces_that_are_told_appear_in_the_stream_before_the_answer_is_ju
             kinds.append(type(record))
             if isinstance(record, TextArrived):
                 pieces += record.text
-                assert record.by == "filling Found"
+                assert str(record.asker) == "filling Found"
 
     middle = kinds[kinds.index(FillStarted) : kinds.index(FillEnded) + 1]
     assert middle == [
@@ -396,7 +396,7 @@ async def test_pieces_of_a_written_body_and_of_a_graph_inside_say_where_they_bel
 
     result = await run(Begin(), Streams(lambda prompt: GOOD))
 
-    places = {(record.path, record.by) for record in result.journal.of(TextArrived)}
+    places = {(record.path, str(record.asker)) for record in result.journal.of(TextArrived)}
     assert places == {("", "Begin.__call__"), ("1:Uses.found", "filling Found")}
 
 

@@ -196,7 +196,7 @@ async def test_requests_that_wait_to_be_sent_again_are_told_so_that_text_can_beg
             *(TextArrived, TextArrived, AnswerJudged),
         ]
         restarts = journal.of(AnswerRestarted)
-        assert [(r.by, str(r.error), r.wait) for r in restarts] == [
+        assert [(str(r.asker), str(r.error), r.wait) for r in restarts] == [
             ("filling Reply", str(busy()), 1),
             ("filling Reply", str(busy()), 2),
         ]

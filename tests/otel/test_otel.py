@@ -38,6 +38,7 @@ from bae.otel.attributes import provider_of
 from bae.records import (
     AnswerJudged,
     AnswerRestarted,
+    Asker,
     FillStarted,
     LMUsed,
     RunForked,
@@ -1267,7 +1268,7 @@ async def test_what_a_restart_was_for_is_not_quoted(traced: Traced):
         1.0,
         RunStarted(0, "", 0, "r1", "Ask", Ask(question="?")),
         FillStarted(0, "", 1, Told, {}),
-        AnswerRestarted(0, "", 1, "filling Told", ConnectionError("key=s3cret"), 0.5),
+        AnswerRestarted(0, "", 1, Asker("fill", Told), ConnectionError("key=s3cret"), 0.5),
     )
     export(records, traced.provider, content=True)
     assert "s3cret" not in traced.text()

@@ -555,15 +555,15 @@ async def test_every_answer_is_in_the_journal_with_what_was_wrong_with_it():
     result = await graph.arun(Start(), lm)
 
     judged = [
-        (record.by, record.attempt.number, record.attempt.answer, record.attempt.verdict)
+        (str(record.asker), record.attempt.number, record.attempt.answer, record.attempt.verdict)
         for record in result.journal.of(AnswerJudged)
     ]
     assert judged == [
-        ("choosing where to go on from Start", 1, "Draft", "valid"),
+        ("choosing after Start", 1, "Draft", "valid"),
         ("filling Draft", 1, '{"text":"no"}', "invalid"),
         ("filling Draft", 2, '{"text":"yes"}', "valid"),
         ("filling Review", 1, '{"fine":true}', "valid"),
-        ("choosing where to go on from Review", 1, "None", "valid"),
+        ("choosing after Review", 1, "None", "valid"),
     ]
     (wrong,) = [r.attempt for r in result.journal.of(AnswerJudged) if r.attempt.errors]
     assert wrong.errors == ("text: String should have at least 3 characters",)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bae.records import (
     AnswerJudged,
+    Asker,
     ChoiceMade,
     ChoiceStarted,
     FillEnded,
@@ -95,7 +96,8 @@ class _Reading:
             case StepStarted():
                 self._stepped(place, record.node)
             case SourceStarted():
-                self._sources[*place, record.by] = record.node_type
+                asker = Asker("source", record.node_type, record.field, record.route)
+                self._sources[*place, str(asker)] = record.node_type
             case ChoiceStarted():
                 self._choosing[place] = type(record.node)
                 if not record.path:
@@ -104,7 +106,7 @@ class _Reading:
                 self._filling[place] = record.target
             case AnswerJudged():
                 answer = record.attempt.verdict == "valid", record.attempt.usage
-                self._open.setdefault((*place, record.by), []).append(answer)
+                self._open.setdefault((*place, str(record.asker)), []).append(answer)
             case ChoiceMade():
                 self._chosen(place, record)
             case FillEnded():
@@ -115,7 +117,7 @@ class _Reading:
                     self._settle(place, type(record.node), record.usage, _FILL)
                     self._took(type(record.node), place, record.seconds)
             case LMUsed():
-                self._used(place, record.by, record.usage)
+                self._used(place, str(record.asker), record.usage)
             case _:
                 pass
 
@@ -200,4 +202,4 @@ def _rank(place: Place) -> tuple[tuple[str, int], ...]:
 
 # How the runner's questions name themselves; functions and bodies go by their own names.
 _FILL = "filling "
-_CHOICE = "choosing where to go on from "
+_CHOICE = "choosing after "

@@ -100,7 +100,7 @@ class GraphSpans:
         if body is not None and body.by == by:
             return body
         for sources in reversed(self.sources.values()):
-            if sources[-1].by == by:
+            if sources[-1].asks == by:
                 return sources[-1]
         return self.whole
 

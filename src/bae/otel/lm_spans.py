@@ -10,6 +10,7 @@ from opentelemetry.trace import SpanKind
 from bae.otel.attributes import Attributes, of_attempt, of_error, of_place
 from bae.otel.open_spans import OpenAsking, OpenSource, OpenSpan, nanoseconds
 from bae.otel.secrecy import no_secrets_in
+from bae.records import Asker
 
 if TYPE_CHECKING:
     from bae.otel.graph_spans import GraphSpans
@@ -34,7 +35,7 @@ def choice_started(spans: RunSpans, record: ChoiceStarted) -> None:
     step.called = True
     said = of_place(record.path, record.step - 1, cls.__name__)
     said["bae.offered"] = [_name_of(offered) for offered in record.offered]
-    by = f"choosing where to go on from {cls.__name__}"
+    by = str(Asker("choice", cls))
     title = f"choose after {cls.__name__}"
     graph.asking = OpenAsking(spans.tracer, title, step.context, record.at, said, by=by)
     graph.asking.classes = (cls, *record.offered)
@@ -57,7 +58,7 @@ def fill_started(spans: RunSpans, record: FillStarted) -> None:
     step = graph.step(record.step, record.target, record.at)
     step.filled = True
     said = of_place(record.path, record.step, name)
-    by, title = f"filling {name}", f"fill {name}"
+    by, title = str(Asker("fill", record.target)), f"fill {name}"
     graph.asking = OpenAsking(spans.tracer, title, step.context, record.at, said, by=by)
     if graph.newest is not None:
         graph.asking.classes = (record.target, graph.newest)
@@ -75,7 +76,7 @@ def answer_judged(spans: RunSpans, record: AnswerJudged) -> None:
     """A model has answered: the call is a span from when it was sent."""
     attempt, doing = record.attempt, spans.doing(record)
     began = _began(record, doing)
-    said = of_attempt(attempt, record.by, content=_may_show(spans, doing))
+    said = of_attempt(attempt, str(record.asker), content=_may_show(spans, doing))
     if doing.heard is not None:
         said["gen_ai.response.time_to_first_chunk"] = max(0.0, doing.heard - began)
     _mark(doing, record.at)

@@ -127,7 +127,7 @@ class OpenAsking(OpenSpan):
 class OpenSource(OpenSpan):
     """A source at work. Of a map it knows when items were done: the next item begins then."""
 
-    __slots__ = ("ends", "hides", "limit")
+    __slots__ = ("asks", "ends", "hides", "limit")
 
     def __init__(
         self,
@@ -141,6 +141,7 @@ class OpenSource(OpenSpan):
     ) -> None:
         super().__init__(tracer, name, around, at, attributes, by=by)
         self.limit = limit
+        self.asks = ""
         self.hides = False
         """Whether it may have to do with secrets."""
         self.ends: array[float] = array("d")

@@ -107,9 +107,9 @@ class RunSpans:
         """What an LM was asked in the course of."""
         if record.path not in self.graphs:
             for (path, _, by), (source, _) in self._adrift.items():
-                if (path, by) == (record.path, record.by):
+                if (path, by) == (record.path, str(record.asker)):
                     return source
-        return self.graph(record).doing(record.step, record.by)
+        return self.graph(record).doing(record.step, str(record.asker))
 
     def make_current(self, context: Context) -> None:
         """Have the code that a run goes on to see a context as the current one."""

@@ -101,6 +101,7 @@ def _open(
     elif record.source == "map":
         limit = cast(Map, plan_of(record.node_type).fields[field].marker).limit
     source = OpenSource(spans.tracer, title, step.context, at, said, record.by, limit)
+    source.asks = f"{node}.{field}{record.route}"
     source.hides = spans.content and hides(record.node_type, field)
     return source
 

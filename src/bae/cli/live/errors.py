@@ -6,7 +6,7 @@ from pydantic_core import ValidationError
 
 from bae.cli.texts import in_one_line
 from bae.exceptions import BaeError, describe
-from bae.journal.coding.line_objects import RecordedError
+from bae.records import RecordedError
 from bae.run import Waiting
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from bae.cli.live.errors import said_of
 from bae.cli.live.picture import Asking, Choice
 from bae.plan import plan_of
+from bae.records import Asker
 
 if TYPE_CHECKING:
     from bae.cli.live.folding import RunPicture
@@ -30,7 +31,7 @@ def choice_started(picture: RunPicture, record: ChoiceStarted) -> None:
     cls = type(record.node)
     step = picture.step(picture.graph(record), record.step - 1, record.at, cls)
     offered = tuple(map(name_of, record.offered))
-    by = f"choosing where to go on from {cls.__name__}"
+    by = str(Asker("choice", cls))
     step.asking = Asking(by, record.at, "choosing", offered)
     step.state = "going"
 
@@ -53,7 +54,7 @@ def fill_started(picture: RunPicture, record: FillStarted) -> None:
     step = picture.step(graph, record.step, record.at, cls)
     step.filled = True
     if plan_of(cls).plain:  # else there is nothing to ask for
-        step.asking = Asking(f"filling {cls.__name__}", record.at, "filling")
+        step.asking = Asking(str(Asker("fill", cls)), record.at, "filling")
 
 
 def fill_ended(picture: RunPicture, record: FillEnded) -> None:
@@ -97,13 +98,13 @@ def used(picture: RunPicture, record: LMUsed) -> None:
     """What calls in bodies and dependencies used, and those that failed."""
     graph = picture.graph(record)
     step = graph.steps.get(record.step)
-    source = None if step is None else step.source(record.by)
+    source = None if step is None else step.source(record.asker)
     if source is not None:
         source.usage += record.usage
         source.asking = None
         return
     body = graph.steps.get(record.step - 1)
-    if body is not None and record.by in (f"{body.name}.__call__", _by(body.asking)):
+    if body is not None and str(record.asker) in (f"{body.name}.__call__", _by(body.asking)):
         step = body
     if step is not None:
         step.usage += record.usage
@@ -119,14 +120,14 @@ def _asking(
     picture: RunPicture, record: AnswerJudged | AnswerRestarted | TextArrived
 ) -> Asking | None:
     """What the LM is at work for, by who asks it."""
-    graph, by = picture.graph(record), record.by
+    graph, by = picture.graph(record), str(record.asker)
     for number in (record.step, record.step - 1):
         step = graph.steps.get(number)
         if step is None:
             continue
         if step.asking is not None and step.asking.by == by:
             return step.asking
-        source = step.source(by)
+        source = step.source(record.asker)
         if source is not None:
             if source.kind == "map":  # the answers of several items, all mixed up
                 return None

@@ -14,7 +14,7 @@ from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.node import Node
-    from bae.records import Origin
+    from bae.records import Asker, Origin
 
 State = Literal["coming", "going", "done", "failed", "cancelled", "waiting"]
 """How far something is. What is `waiting` waits for a person."""
@@ -130,12 +130,10 @@ class Step:
         """The name of the node class."""
         return self.cls.__name__ if self.cls is not None else self.named
 
-    def source(self, by: str) -> Source | None:
-        """The newest work that is under way and done by `by`."""
-        for each in reversed(self.sources.values()):
-            if each.by == by and each.state == "going":
-                return each
-        return None
+    def source(self, asker: Asker) -> Source | None:
+        """The source in progress that asks an LM."""
+        found = self.sources.get((asker.field, asker.parameter))
+        return found if found is not None and found.state == "going" else None
 
 
 @dataclass(slots=True)

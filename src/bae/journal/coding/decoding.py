@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from bae.exceptions import JournalError
 from bae.journal.coding.inside import graph_at
-from bae.journal.coding.line_objects import Data, RecordedError
+from bae.journal.coding.line_objects import Data
 from bae.journal.coding.line_reading import LineReading, damaged
 from bae.journal.coding.nodes import kept_node, secret_needed
 from bae.journal.coding.off_loop import off_loop
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bae.journal.store import Line
     from bae.records import Record
 
-__all__ = ["RecordedError", "decode", "decoded", "graph_at"]
+__all__ = ["decode", "decoded", "graph_at"]
 
 
 def decode(

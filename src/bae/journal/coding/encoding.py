@@ -16,10 +16,13 @@ from bae.exceptions import JournalError
 from bae.journal.coding.failing import error_data, error_line
 from bae.journal.coding.hidden import hidden_in
 from bae.journal.coding.nodes import kept_node
-from bae.journal.coding.values import LIVE, WITHHELD, Unkeepable, Unkept
+from bae.journal.coding.values import Unkeepable
 from bae.records import (
+    LIVE,
+    WITHHELD,
     AnswerJudged,
     AnswerRestarted,
+    Asker,
     ChoiceMade,
     ChoiceStarted,
     FillEnded,
@@ -38,6 +41,7 @@ from bae.records import (
     SourceEnded,
     SourceStarted,
     StepStarted,
+    Unstored,
 )
 from bae.usage import Usage
 
@@ -134,8 +138,8 @@ class Encoder:
         if record.error is not None:
             return f'{said},"error":{self._error(record.error)}}}'
         if record.source == "map" and not record.route:
-            items = cast("list[Any] | Unkept", record.value)
-            count = "" if isinstance(items, Unkept) else f',"count":{len(items)}'
+            items = cast("list[Any] | Unstored", record.value)
+            count = "" if isinstance(items, Unstored) else f',"count":{len(items)}'
             return f'{said},"items":true{count}}}'
         value = self._value(record.node_type, record.field, record.route, record.value)
         return f"{said},{value}}}"
@@ -198,7 +202,7 @@ class Encoder:
     def _answer_judged(self, record: AnswerJudged) -> str:
         attempt = record.attempt
         said: dict[str, Any] = {
-            "by": record.by,
+            "asker": _asker(record.asker),
             "number": attempt.number,
             "verdict": attempt.verdict,
             "errors": attempt.errors,
@@ -206,7 +210,7 @@ class Encoder:
         }
         if attempt.asked:  # an LM that is no backend has a prompt of its own that nobody knows
             said["prompt"] = sha256(_encoded(attempt.asked)).hexdigest()[:16]
-        if not self._secrets and self._hidden.asks(record.by):
+        if not self._secrets and self._hidden.asks(record.asker):
             # What a validator says of a value may quote it.
             said["errors"] = [self._hidden.place_of(error) for error in attempt.errors]
         elif self._prompts:
@@ -214,8 +218,8 @@ class Encoder:
         return _quoted(said)
 
     def _answer_restarted(self, record: AnswerRestarted) -> str:
-        by, wait = _quoted(record.by), _quoted(record.wait)
-        return f'{{"by":{by},"error":{self._error(record.error)},"wait":{wait}}}'
+        asker, wait = _quoted(_asker(record.asker)), _quoted(record.wait)
+        return f'{{"asker":{asker},"error":{self._error(record.error)},"wait":{wait}}}'
 
     def _lm_answered(self, record: LMAnswered) -> str:
         value = record.value
@@ -225,12 +229,12 @@ class Encoder:
             dumped = _quoted({"class": _class_name(value)})
         else:
             dumped = self._node(value)
-        said = {"by": record.by, "method": record.method, "asked": record.asked}
-        head = _quoted({**said, "target": record.target})
+        said = {"asker": _asker(record.asker), "method": record.method}
+        head = _quoted({**said, "asked": record.asked, "target": record.target})
         return f'{head[:-1]},"value":{dumped}}}'
 
     def _lm_used(self, record: LMUsed) -> str:
-        return _quoted({"by": record.by, "usage": _usage(record.usage)})
+        return _quoted({"asker": _asker(record.asker), "usage": _usage(record.usage)})
 
     def _run_ended(self, record: RunEnded) -> str:
         gates = _quoted([gate.address for gate in record.gates])
@@ -280,6 +284,15 @@ def _source(record: SourceStarted | SourceEnded) -> str:
     route = f',"route":{_quoted(record.route)}' if record.route else ""
     place = _place(record.node_type, record.field)
     return f'{{{place},"source":"{record.source}","by":{by}{route}'
+
+
+def _asker(asker: Asker) -> dict[str, str]:
+    said = {"kind": asker.kind, "node": asker.node.__name__}
+    if asker.field:
+        said["field"] = asker.field
+    if asker.parameter:
+        said["parameter"] = asker.parameter
+    return said
 
 
 def _class_name(cls: type[Any]) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bae.exceptions import BaeError, describe
-from bae.journal.coding.line_objects import RecordedError
+from bae.records import RecordedError
 
 _WITHHELD: Final = "withheld"
 

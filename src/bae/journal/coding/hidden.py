@@ -12,6 +12,7 @@ from bae.journal.coding.keepable import every_graph
 from bae.journal.coding.nodes import KeptNode, kept_node
 from bae.journal.coding.routes import call_at, routes
 from bae.recall import holders_for
+from bae.records import Asker
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -37,15 +38,15 @@ class Hidden:
         self.any = bool(secret) or any(map(_depends_on_one, nodes.values()))
         """Whether there is a secret at all."""
         self._fields = {name for kept in nodes.values() for name in kept.fields}
-        self._asks: dict[str, bool] = {}
+        self._asks: dict[Asker, bool] = {}
         for each in graphs:
             for cls, plan in each.plans.items():
                 choices = {cls, *plan.successors}
-                self._note(f"choosing where to go on from {plan.name}", choices & secret)
+                self._note(Asker("choice", cls), choices & secret)
                 for successor in plan.successors:
-                    self._note(f"filling {successor.__name__}", {cls, successor} & secret)
+                    self._note(Asker("fill", successor), {cls, successor} & secret)
 
-    def _note(self, doing: str, secret: set[type[Node]]) -> None:
+    def _note(self, doing: Asker, secret: set[type[Node]]) -> None:
         self._asks[doing] = self._asks.get(doing, False) or bool(secret)
 
     def call(self, node_type: type[Node], field: str, route: str) -> bool:
@@ -57,10 +58,10 @@ class Hidden:
         call = call_at(kept.plan.fields[field], route) if self._calls else None
         return call is not None and call.key in self._calls
 
-    def asks(self, by: str) -> bool:
-        """Whether an LM is told, or tells, a secret while it does what `by` says. What bodies and
-        functions ask is not known, so there any secret of the graph counts."""
-        return self._asks.get(by, self.any)
+    def asks(self, asker: Asker) -> bool:
+        """Whether an LM is told, or tells, a secret by an asker. What bodies and functions ask is
+        not known, so there any secret of the graph counts."""
+        return self._asks.get(asker, self.any)
 
     def place_of(self, said: str) -> str:
         """The field that a complaint about an answer begins with, and nothing it says: where it is

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bae.exceptions import JournalError
 from bae.journal.coding.routes import call_at
-from bae.journal.coding.values import Unkept
 from bae.node import Node
 from bae.plan import plan_of
+from bae.records import Unstored
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -104,4 +104,4 @@ class Inside:
         if not all(index in items for index in wanted):
             raise Refused(f"items of {cls.__name__}.{field} are missing")
         values = [items[index] for index in wanted]
-        return next((each for each in values if isinstance(each, Unkept)), values)
+        return next((each for each in values if isinstance(each, Unstored)), values)

@@ -1,33 +1,10 @@
-"""The JSON object of a line, asked for what it must have: what is missing, or of another kind than
-it should be, is said; and `RecordedError`, which stands for an exception in what is read.
-`decoding.py` reads lines through it."""
+"""The JSON object of a line, asked for what it must have."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
-
-
-class RecordedError(Exception):
-    """Stands in a record that was read for the exception that was raised then: `type_name` is the
-    name of its class, `code` the code it had if it was a `BaeError`."""
-
-    def __init__(self, type_name: str, message: str, code: str | None = None) -> None:
-        super().__init__(type_name, message, code)
-        self.type_name = type_name
-        self.message = message
-        self.code = code
-
-    def __str__(self) -> str:
-        code = f"[{self.code}] " if self.code else ""
-        return f"{code}{self.type_name}: {self.message}" if self.message else self.type_name
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RecordedError) and self.args == other.args
-
-    def __hash__(self) -> int:
-        return hash(self.args)
 
 
 class Missing(Exception):

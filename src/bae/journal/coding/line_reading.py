@@ -8,13 +8,15 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from bae.exceptions import JournalError
-from bae.journal.coding.line_objects import Data, Missing, RecordedError
+from bae.journal.coding.line_objects import Data, Missing
 from bae.journal.coding.nodes import kept_node
 from bae.journal.coding.rebuilding import Inside, Rebuilt, Refused
-from bae.journal.coding.values import LIVE, WITHHELD
 from bae.records import (
+    LIVE,
+    WITHHELD,
     AnswerJudged,
     AnswerRestarted,
+    Asker,
     ChoiceMade,
     ChoiceStarted,
     FillEnded,
@@ -26,6 +28,7 @@ from bae.records import (
     Origin,
     Recalled,
     Record,
+    RecordedError,
     Returned,
     RunEnded,
     RunForked,
@@ -209,15 +212,15 @@ class LineReading:
             _usage(data.inside("usage")),
             data.text("asked") if "asked" in data else "",
         )
-        return AnswerJudged(*_place(line), data.text("by"), attempt)
+        return AnswerJudged(*_place(line), _asker(here, data), attempt)
 
     def answer_restarted(self, line: Line, here: Inside, data: Data) -> Record:
         error = _error(data.inside("error"))
-        return AnswerRestarted(*_place(line), data.text("by"), error, data.number("wait"))
+        return AnswerRestarted(*_place(line), _asker(here, data), error, data.number("wait"))
 
     def lm_answered(self, line: Line, here: Inside, data: Data) -> Record:
         value = self._answer(here, cast(Any, data.get("value", dict, NoneType)))
-        said = data.text("by"), cast(Any, data.text("method")), data.text("asked")
+        said = _asker(here, data), cast(Any, data.text("method")), data.text("asked")
         return LMAnswered(*_place(line), *said, data.text("target"), value)
 
     def _answer(self, here: Inside, value: dict[str, Any] | None) -> Any:
@@ -234,7 +237,7 @@ class LineReading:
         return self.node(here, said) if said.text("type") in here.classes else value
 
     def lm_used(self, line: Line, here: Inside, data: Data) -> Record:
-        return LMUsed(*_place(line), data.text("by"), _usage(data.inside("usage")))
+        return LMUsed(*_place(line), _asker(here, data), _usage(data.inside("usage")))
 
     def run_ended(self, line: Line, here: Inside, data: Data) -> Record:
         outcome = data.text("outcome")
@@ -273,6 +276,16 @@ _KINDS: Final[dict[str, _Way]] = {
 
 def _place(line: Line) -> tuple[float, str, int]:
     return line.at, line.path, line.step
+
+
+def _asker(here: Inside, data: Data) -> Asker:
+    said = data.inside("asker")
+    kind = said.text("kind")
+    if kind not in ("fill", "choice", "body", "source"):
+        raise Missing(f"has {kind!r} for the kind of 'asker'")
+    field = said.text("field") if "field" in said else ""
+    parameter = said.text("parameter") if "parameter" in said else ""
+    return Asker(kind, here.cls(said.text("node")), field, parameter)
 
 
 def _source(data: Data) -> Literal["dep", "map", "gate"]:

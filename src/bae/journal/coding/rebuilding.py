@@ -12,12 +12,12 @@ from bae.exceptions import JournalError
 from bae.journal.coding.inside import SEGMENT, Inside, Refused, graph_inside
 from bae.journal.coding.nodes import kept_node, unreadable
 from bae.journal.coding.routes import asked_at, call_at
-from bae.journal.coding.values import LIVE, WITHHELD, Unkept
 from bae.journal.running.recording import call_at as shared_call
 from bae.journal.running.recording import is_inside
 from bae.markers import Dep, Gate, Map, OpenGate
 from bae.node import Node
 from bae.plan import FieldPlan, plan_of
+from bae.records import LIVE, WITHHELD, Unstored
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -131,7 +131,7 @@ class Rebuilt:
         values: dict[str, Any] = {}
         for field in plan_of(cls).context:
             value = self._of(here, step, cls, field)
-            if not isinstance(value, Unkept | _Absent):
+            if not isinstance(value, Unstored | _Absent):
                 values[field.name] = value
         return values
 
@@ -178,7 +178,7 @@ class Rebuilt:
         lacks = False
         for field in absent:
             value = made[field.name] if field.name in made else self._of(here, step, cls, field)
-            if isinstance(value, Unkept):
+            if isinstance(value, Unstored):
                 lacks = True
             elif not isinstance(value, _Absent):
                 values[field.name] = value
@@ -232,7 +232,7 @@ class Rebuilt:
         known = dict(draft.__dict__) if draft is not None and type(draft) is cls else {}
         for each in plan_of(cls).sourced:
             value = here.recalls.get((step, cls, each.name), LIVE)
-            if not isinstance(value, Unkept):
+            if not isinstance(value, Unstored):
                 known[each.name] = value
         annotation = plan_of(cls).fields[field].annotation
         gate = OpenGate(question, cls, field, annotation, known, None, here.path, step, deadline)

@@ -23,24 +23,6 @@ Verdict = Literal["keep", "live", "secret"]
 """What becomes of a value: it is kept, made anew on resume, or withheld unless asked for."""
 
 
-class Unkept:
-    """Stands in a record for a value that was not kept; there are `LIVE` and `WITHHELD`."""
-
-    __slots__ = ("_said",)
-
-    def __init__(self, said: str) -> None:
-        self._said = said
-
-    def __repr__(self) -> str:
-        return self._said
-
-
-LIVE: Final = Unkept("<live: made anew on resume>")
-"""The value of a dependency that no journal can hold."""
-WITHHELD: Final = Unkept("<withheld: a secret>")
-"""A value that is a secret, and was not stored."""
-
-
 class Unkeepable(Exception):
     """Raised where a value turns out not to read back as it is; the text says why."""
 

@@ -32,8 +32,8 @@ _NEEDED: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(_OF_A_FIELD, ("node", "field")),
     "Recalled": ("node", "field", "origin"),
     "FillStarted": ("target",),
-    "AnswerJudged": ("by",),
-    "LMAnswered": ("by",),
+    "AnswerJudged": ("asker",),
+    "LMAnswered": ("asker",),
 }
 
 

@@ -187,17 +187,17 @@ class Opened:
         self, line: Line, data: Data, holders: set[tuple[str, int]], classes: set[str]
     ) -> bool:
         """Whether an LM call was shown such a field, or answered with one."""
-        path, step, by = line.path, line.step, data["by"]
+        path, step, by = line.path, line.step, data["asker"]
         if (path, step - 1) in holders:
             return True
-        if not by.endswith(".__call__"):
+        if by["kind"] != "body":
             return (path, step) in holders
         # What a body asks for by itself is not the node that it returns.
         return any(
             node["type"] in classes
             for other, said in self._entries()
             if (other.kind, other.path, other.step) == ("LMAnswered", path, step)
-            and said["by"] == by
+            and said["asker"] == by
             for node in nodes_in(other, said)
         )
 
@@ -220,16 +220,18 @@ class Opened:
         if line.kind in TELL_OF_CALLS:
             return
         self._lines[line.n] = line._replace(kind="LMUsed")
-        by = data.get("by") or (self._asked_by(line) if data.get("usage") else None)
-        self._data[line.n] = {"by": by or line.kind, "usage": data.get("usage", {})}
+        by = data.get("asker") or (self._asked_by(line) if data.get("usage") else None)
+        graph = self._view.graph_at(line.path) or {}
+        nobody = {"kind": "body", "node": graph.get("start", "")}
+        self._data[line.n] = {"asker": by or nobody, "usage": data.get("usage", {})}
         self._changed.add(line.n)
 
-    def _asked_by(self, line: Line) -> str | None:
+    def _asked_by(self, line: Line) -> Any:
         """Who asked the question whose last answer the line has: its answers are counted there."""
         for other, said in zip(self._lines[line.n :: -1], self._data[line.n :: -1], strict=True):
             here = (other.path, other.step) == (line.path, line.step)
             if here and other.kind == "AnswerJudged":
-                return said["by"]
+                return said["asker"]
         return None
 
     def _is_inside(self, line: Line, wanted: set[Place]) -> bool:

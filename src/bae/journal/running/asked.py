@@ -15,7 +15,7 @@ from bae.lm.prompts import choice_prompt, fill_prompt, names_of
 from bae.lm.schemas import asked_fields
 from bae.node import Node
 from bae.plan import plan_of
-from bae.records import LMAnswered
+from bae.records import Asker, LMAnswered
 
 if TYPE_CHECKING:
     from bae.journal.running.keeper import Keeper
@@ -32,12 +32,12 @@ class Asked:
     the same place. What else the LM can do, it can do still."""
 
     def __init__(
-        self, keeper: Keeper, run: Run, step: int, by: str, lm: Callable[[], LM | None]
+        self, keeper: Keeper, run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]
     ) -> None:
         self._keeper = keeper
         self._run = run
         self._step = step
-        self._by = by
+        self._asker = asker
         self._find = lm
 
     async def make(self, node: Node, target: type[N]) -> N:
@@ -85,13 +85,17 @@ class Asked:
     ) -> Any:
         target = types[0].__name__ if method in ("make", "fill") else ""
         asked = sha256(f"{prompt.system}\n{prompt.text}".encode()).hexdigest()[:16]
-        known = self._keeper.asked(self._run, self._step, self._by, method, asked, target, prompt)
+        known = self._keeper.asked(
+            self._run, self._step, self._asker, method, asked, target, prompt
+        )
         if known is not None:
             return _read(known, method, types)
         value = await ask(cast("LM", self._find()))
         await self._keeper.keep(
             self._run,
-            LMAnswered(time(), self._run.path, self._step, self._by, method, asked, target, value),
+            LMAnswered(
+                time(), self._run.path, self._step, self._asker, method, asked, target, value
+            ),
         )
         return value
 

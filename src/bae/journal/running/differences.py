@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bae import exceptions
 from bae.exceptions import BaeError, CallTimeout, ReplayError
-from bae.journal.coding.line_objects import RecordedError
+from bae.records import RecordedError
 
 if TYPE_CHECKING:
     from bae.calls import CallPlan

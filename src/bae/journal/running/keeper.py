@@ -19,6 +19,7 @@ from bae.journal.running.recording import Recording, shared_at
 from bae.journal.store import Claim, Journal, Line, ParkedGate
 from bae.markers import Map
 from bae.records import (
+    Asker,
     LMAnswered,
     Record,
     Returned,
@@ -64,7 +65,7 @@ class Keeper:
         self._begun = begun
         self._n = lines
         self._broken: JournalError | None = None
-        self._asking: dict[tuple[str, int, str], tuple[str, int, str]] = {}
+        self._asking: dict[tuple[str, int, Asker], tuple[str, int, Asker]] = {}
         """Under which place the answers are recorded to a dependency that asks from another."""
         self._inside: set[str] = set()
         """The graphs inside that have begun, or gone on, in this process: one that does so again
@@ -271,7 +272,7 @@ class Keeper:
         self,
         run: Run,
         step: int,
-        by: str,
+        asker: Asker,
         method: str,
         asked: str,
         target: str,
@@ -279,7 +280,7 @@ class Keeper:
     ) -> LMAnswered | None:
         """What an LM has answered to the same question from the same place before, each answer
         once; None where it has not."""
-        spot = run.path, step, by
+        spot = run.path, step, asker
         answers = self.past.asked.get(self._asking.get(spot, spot), [])
         for index, answer in enumerate(answers):
             if (answer.method, answer.asked, answer.target) == (method, asked, target):
@@ -290,7 +291,7 @@ class Keeper:
         self,
         run: Run,
         step: int,
-        by: str,
+        asker: Asker,
         lm: Callable[[], LM | None],
         key: Hashable = None,
     ) -> LM | None:
@@ -299,8 +300,8 @@ class Keeper:
         from bae.journal.running.asked import Asked
 
         if key is not None and key in self.past.asking:
-            self._asking[run.path, step, by] = self.past.asking[key]
-        return None if lm() is None else Asked(self, run, step, by, lm)
+            self._asking[run.path, step, asker] = self.past.asking[key]
+        return None if lm() is None else Asked(self, run, step, asker, lm)
 
     def forget(self, path: str) -> None:
         """A graph inside the run is begun anew."""

@@ -4,7 +4,7 @@ before, and they were paid for too. `run_log.py` and `recording.py` count with i
 
 from __future__ import annotations
 
-from bae.records import AnswerJudged, Record, RunResumed
+from bae.records import AnswerJudged, Asker, Record, RunResumed
 from bae.usage import Usage
 
 
@@ -15,13 +15,13 @@ class Paid:
 
     def __init__(self) -> None:
         self._sum = Usage()
-        self._judged: dict[tuple[str, int, str], Usage] = {}
+        self._judged: dict[tuple[str, int, Asker], Usage] = {}
         """Answers to questions that have not had their last one, by path, step and who asks."""
 
     def take(self, record: Record) -> None:
         """Count a record; give them in order."""
         if isinstance(record, AnswerJudged):
-            asking = record.path, record.step, record.by
+            asking = record.path, record.step, record.asker
             self._judged[asking] = self._judged.get(asking, Usage()) + record.attempt.usage
             return
         if isinstance(record, RunResumed):  # what was asked then has been cut off
@@ -30,7 +30,7 @@ class Paid:
         usage = getattr(record, "usage", None)
         if isinstance(usage, Usage):
             self._sum += usage
-            by = getattr(record, "by", None)
+            by = getattr(record, "asker", None)
             spot = record.path, record.step
             for asking in [key for key in self._judged if key[:2] == spot]:
                 if by in (None, asking[2]):

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bae.calls import CallPlan
 from bae.journal.coding.routes import asked_at
-from bae.journal.coding.values import LIVE, WITHHELD
 from bae.journal.running.paid import Paid
 from bae.markers import Dep
 from bae.plan import plan_of
 from bae.records import (
+    LIVE,
+    WITHHELD,
+    Asker,
     ChoiceMade,
     FillEnded,
     GateOpened,
@@ -71,8 +73,8 @@ class Recording:
         self.opened: dict[str, float] = {}
         self.answers: dict[str, str] = {}
         """What people have answered at gates, as JSON, by the gate's address."""
-        self.asked: dict[tuple[str, int, str], list[LMAnswered]] = {}
-        self.asking: dict[Hashable, tuple[str, int, str]] = {}
+        self.asked: dict[tuple[str, int, Asker], list[LMAnswered]] = {}
+        self.asking: dict[Hashable, tuple[str, int, Asker]] = {}
         """Where dependencies that are called once for the whole run ask an LM from, by key."""
         self.max_iters = 10
         self.seconds = 0.0
@@ -182,7 +184,7 @@ class Recording:
             case GateOpened():
                 self.opened.setdefault(record.gate.address, record.at)
             case LMAnswered() if not _is_unkept(record.value):
-                self.asked.setdefault((*spot, record.by), []).append(record)
+                self.asked.setdefault((*spot, record.asker), []).append(record)
             case RunEnded():
                 self.ended[spot] = record.outcome
             case _:
@@ -227,7 +229,8 @@ class Recording:
             before = f"{record.path}/" if record.path else ""
             self._graph_places[f"{before}{record.step}:{by}"] = call.key
         elif call.lm_parameters:
-            self.asking[call.key] = record.path, record.step, by
+            asker = Asker("source", record.node_type, record.field, record.route)
+            self.asking[call.key] = record.path, record.step, asker
 
     def _clock(self, record: Record) -> None:
         if isinstance(record, RunResumed):  # the time in between nobody worked

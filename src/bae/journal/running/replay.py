@@ -12,7 +12,6 @@ from bae.draft import hold
 from bae.exceptions import BaeError, LimitError, ReplayError
 from bae.journal.coding.decoding import decoded
 from bae.journal.coding.encoding import Encoder
-from bae.journal.coding.line_objects import RecordedError
 from bae.journal.running.asked import Asked
 from bae.journal.running.differences import (
     as_recorded,
@@ -34,7 +33,9 @@ from bae.lm.schemas import asked_fields
 from bae.node import Node
 from bae.records import (
     AnswerJudged,
+    Asker,
     Record,
+    RecordedError,
     RunEnded,
     RunForked,
     RunResumed,
@@ -102,7 +103,7 @@ class Replayer(Keeper):
         """Where in the recording each node is."""
         self._graphs: dict[Hashable, Any] = {}
         """What graphs inside came to that run once in the whole run, by key."""
-        self._prompts: dict[tuple[str, int, str], str] = {}
+        self._prompts: dict[tuple[str, int, Asker], str] = {}
         self._made: dict[tuple[str, int], StepStarted] = {}
         self._forked: dict[tuple[str, int], Node] = {}
         self._ends: dict[str, RunEnded] = {}
@@ -110,7 +111,7 @@ class Replayer(Keeper):
             if isinstance(record, StepStarted):
                 self._reached[record.path, record.step] = n
             if isinstance(record, AnswerJudged) and record.attempt.asked:
-                spot = record.path, record.step, record.by
+                spot = record.path, record.step, record.asker
                 self._prompts.setdefault(spot, record.attempt.asked)
             elif isinstance(record, SourceEnded):
                 self._take_source(record, n)
@@ -173,11 +174,10 @@ class Replayer(Keeper):
             raise not_offered(self._run_id, run, plan, chosen)
         source = run.trace[-1]
         names = names_of(plan.offered)
-        by = f"choosing where to go on from {plan.name}"
         variants = [
             choice_prompt(names, at_once, source, None) for at_once in ((), plan.successors)
         ]
-        self._compare(run, by, [prompt.text for prompt in variants])
+        self._compare(run, Asker("choice", plan.node), [prompt.text for prompt in variants])
         return chosen
 
     def filled(self, run: Run, plan: NodePlan) -> Node | None:
@@ -196,7 +196,7 @@ class Replayer(Keeper):
                 self._run_id, run, run.step, self._said(node), f"{plan.name}(…)", node, plan.node
             )
         prompt = fill_prompt(plan.node, asked_fields(plan.node), resolved, plan.name, source)
-        self._compare(run, f"filling {plan.name}", [prompt.text])
+        self._compare(run, Asker("fill", plan.node), [prompt.text])
         return node
 
     def source(self, place: Place) -> Any:
@@ -256,21 +256,27 @@ class Replayer(Keeper):
         self,
         run: Run,
         step: int,
-        by: str,
+        asker: Asker,
         method: str,
         asked: str,
         target: str,
         prompt: Prompt,
     ) -> LMAnswered | None:
         """What an LM has answered in a body."""
-        known = super().asked(run, step, by, method, asked, target, prompt)
+        known = super().asked(run, step, asker, method, asked, target, prompt)
         if known is not None:
             return known
-        left = self.past.asked.get((run.path, step, by), [])
+        left = self.past.asked.get((run.path, step, asker), [])
         if not left and (failure := self._failure_at(run)) is not None:
             raise failure
         raise unasked(
-            self._run_id, by, method, target, prompt, left, self._prompts.get((run.path, step, by))
+            self._run_id,
+            str(asker),
+            method,
+            target,
+            prompt,
+            left,
+            self._prompts.get((run.path, step, asker)),
         )
 
     async def settle(self, run: Run, gate: OpenGate, plan: NodePlan, value: Any) -> Any:
@@ -281,12 +287,12 @@ class Replayer(Keeper):
         self,
         run: Run,
         step: int,
-        by: str,
+        asker: Asker,
         lm: Callable[[], LM | None],
         key: Hashable = None,
     ) -> LM | None:
         """An LM that answers from the recording."""
-        return Asked(self, run, step, by, lambda: cast("LM", _NoLM()))
+        return Asked(self, run, step, asker, lambda: cast("LM", _NoLM()))
 
     def note(self, run: Run, record: Record) -> None:
         """Write a record down."""
@@ -303,10 +309,10 @@ class Replayer(Keeper):
         if ended.outcome == "ended" and following is not None:
             raise ended_early(self._run_id, run, run.step, following, recorded=True)
 
-    def _compare(self, run: Run, by: str, texts: list[str]) -> None:
-        recorded = self._prompts.get((run.path, run.step, by))
+    def _compare(self, run: Run, asker: Asker, texts: list[str]) -> None:
+        recorded = self._prompts.get((run.path, run.step, asker))
         if recorded is not None and recorded not in texts:
-            raise other_prompt(self._run_id, run, by, recorded, texts[0])
+            raise other_prompt(self._run_id, run, str(asker), recorded, texts[0])
 
     def _nothing_more(self, run: Run, what: str) -> NoReturn:
         failure = self._failure_at(run)

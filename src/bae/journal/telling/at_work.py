@@ -12,7 +12,7 @@ from bae.journal.store import Line, Listed, StoredRun
 from bae.journal.telling.pieces import BODY, CHOICE, FILL, Key, Piece, Pieces, address, worked
 from bae.journal.telling.spent import usage_of
 from bae.journal.telling.steady import steadied
-from bae.journal.telling.story import damaged, error_said, read_lines
+from bae.journal.telling.story import asker_said, damaged, error_said, read_lines
 from bae.journal.telling.timeline import Span, Timeline, WorkKind, WorkOutcome
 from bae.usage import Usage
 
@@ -207,14 +207,14 @@ class AtWork:
 
     def _used(self, line: Line, data: Json) -> None:
         """What was used by a body or a dependency, or by a call that failed."""
-        by = str(data["by"])
+        by = asker_said(data)
         body = self._bodies.get(line.path)
         if body is not None and by == f"{body.piece.name}.__call__":
             body.piece.usage += usage_of(data)
             return
         for key in self._pieces.open.get(line.path, ()):
             piece = self._pieces.at[key]
-            mine = key[2] in (CHOICE, FILL) if " " in by else by == piece.name
+            mine = key[2] in (CHOICE, FILL) if " " in by else by.endswith(f".{key[2]}")
             if key[1] == line.step and mine:
                 piece.usage += usage_of(data)
                 return

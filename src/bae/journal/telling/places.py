@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from bae.exceptions import JournalError
 from bae.journal.shape.shapes import Segment, segments
-from bae.journal.telling.story import NodeStory, Story
+from bae.journal.telling.story import NodeStory, Story, asker_said
 
 
 class Spotted(NamedTuple):
@@ -95,7 +95,7 @@ def _answers(story: Story, spot: Spotted) -> list[tuple[int, str]]:
         for line, data in story.entries
         if line.kind == "AnswerJudged"
         and (line.path, line.step) == (spot.path, spot.step)
-        and data["by"] == f"filling {spot.node}"
+        and asker_said(data) == f"filling {spot.node}"
     ]
 
 

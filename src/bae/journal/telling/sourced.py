@@ -12,7 +12,7 @@ from bae.exceptions import JournalError
 from bae.journal.telling.places import Spotted, address, not_yet
 from bae.journal.telling.provenance import Kept, Provenance, ValueSource
 from bae.journal.telling.spent import with_usage
-from bae.journal.telling.story import Entry, NodeStory, Place, Story, value_in
+from bae.journal.telling.story import Entry, NodeStory, Place, Story, asker_said, value_in
 
 
 class Sourced(ABC):
@@ -151,10 +151,11 @@ class Sourced(ABC):
             made = replace(made, inside=address(spot))
         if start is None and source == "dep" and not data["seconds"]:
             made = replace(made, note="the value was given in dep_cache")
+        asks = f"{spot.node}.{spot.field}{spot.route}"
         during = [
             e
             for e in self.story.between(start, entry)
-            if e.line.path == spot.path and e.data.get("by") == by
+            if e.line.path == spot.path and asker_said(e.data) == asks
         ]
         return with_usage(self.story, made, during)
 

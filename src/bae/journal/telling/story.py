@@ -208,6 +208,15 @@ def node_in(entry: Entry) -> tuple[Kept, Any]:
     return "value", entry.data["node"].get("fields", {})
 
 
+def asker_said(data: Json) -> str:
+    """Who asked an LM, in words."""
+    asker: Any = data.get("asker") or {}
+    kind, name = asker.get("kind"), asker.get("node", "")
+    words = {"fill": f"filling {name}", "choice": f"choosing after {name}"}
+    words["body"] = f"{name}.__call__"
+    return words.get(kind, f"{name}.{asker.get('field', '')}{asker.get('parameter', '')}")
+
+
 def error_said(error: Json) -> str:
     """An error of a line in words."""
     name, message = str(error.get("type", "error")), error.get("message", "")
@@ -227,8 +236,8 @@ _NEEDED: Final[dict[str, tuple[str, ...]]] = {
     "ChoiceStarted": ("offered",),
     "FillStarted": ("target",),
     "FillEnded": ("node", "seconds"),
-    "AnswerJudged": ("by", "number", "verdict"),
-    "LMUsed": ("by",),
+    "AnswerJudged": ("asker", "number", "verdict"),
+    "LMUsed": ("asker",),
 }
 """What a line of each kind must have to be told."""
 

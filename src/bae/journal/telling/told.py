@@ -18,6 +18,7 @@ from bae.journal.telling.story import (
     NodeStory,
     Place,
     Story,
+    asker_said,
     error_said,
     field_in,
     is_unset,
@@ -309,11 +310,11 @@ def _calls(here: Sequence[Entry]) -> Iterator[ToldCall]:
             case "AnswerJudged":
                 errors = tuple(data.get("errors") or ())
                 texts = data.get("asked"), data.get("answer")
-                said = data["by"], data["verdict"], data["number"], errors
+                said = asker_said(data), data["verdict"], data["number"], errors
                 yield ToldCall(*said, usage_of(data), *texts)
             case "AnswerRestarted":
-                yield ToldCall(data["by"], "restarted", errors=(error_said(data["error"]),))
+                yield ToldCall(asker_said(data), "restarted", errors=(error_said(data["error"]),))
             case "LMUsed":
-                yield ToldCall(data["by"], "used", usage=usage_of(data))
+                yield ToldCall(asker_said(data), "used", usage=usage_of(data))
             case _:
                 pass

@@ -14,7 +14,15 @@ from bae.journal.telling.places import Spotted, find, not_yet
 from bae.journal.telling.provenance import JudgedAnswer, Kept, Provenance, ValueSource
 from bae.journal.telling.sourced import Sourced, key_of
 from bae.journal.telling.spent import with_usage
-from bae.journal.telling.story import Entry, NodeStory, Story, field_in, is_unset, node_in
+from bae.journal.telling.story import (
+    Entry,
+    NodeStory,
+    Story,
+    asker_said,
+    field_in,
+    is_unset,
+    node_in,
+)
 
 __all__ = ["JudgedAnswer", "Provenance", "why"]
 
@@ -167,15 +175,15 @@ class _Why(Sourced):
             return self.made(spot, "caller", entry, spot.path, kept, value)
         before = self.story.nodes.get((spot.path, spot.step - 1))
         by = f"{before.name}.__call__" if before is not None and before.name else "a body"
-        asked = [e for e in self.story.at(spot.path, spot.step) if e.data.get("by") == by]
+        asked = [e for e in self.story.at(spot.path, spot.step) if asker_said(e.data) == by]
         return with_usage(self.story, self.made(spot, "body", entry, by, kept, value), asked)
 
     def _by_lm(self, spot: Spotted, entry: Entry) -> Provenance:
         kinds = ("AnswerJudged", "LMUsed")
         here = [e for e in self.story.at(spot.path, spot.step) if e.line.kind in kinds]
-        filling = [e for e in here if e.data["by"] == f"filling {spot.node}"]
+        filling = [e for e in here if asker_said(e.data) == f"filling {spot.node}"]
         # One call may choose and fill: its answers are then those of the choice.
-        chose = [e for e in here if str(e.data["by"]).startswith("choosing where to go on from ")]
+        chose = [e for e in here if asker_said(e.data).startswith("choosing after ")]
         judged = filling if any(e.line.kind == "AnswerJudged" for e in filling) else chose
         made = self.made(spot, "lm", entry, "", *node_in(entry))
         made = with_usage(self.story, made, [entry, *judged])
