@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from pydantic_core import SchemaValidator, to_json
+from pydantic_core import SchemaValidator, ValidationError, to_json
 
 from bae.assignable import union_members
 from bae.core_schemas import by_value, compiled
+from bae.exceptions import NodeError, faults
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -92,6 +94,71 @@ def from_answer(cls: type[N], data: dict[str, Any], said: frozenset[str]) -> N:
         validator = _validator(cls, "whole", _NOTHING, said)
         validator.validate_python(data.copy(), self_instance=node)
     return node
+
+
+def from_resolved(cls: type[N], resolved: Mapping[str, Any]) -> N:
+    """A node, or the draft of one, of which an LM has nothing to fill."""
+    from bae.node import Node
+
+    try:
+        if cls.__init__ is not Node.__init__:
+            return cls(**resolved)
+        return from_answer(cls, dict(resolved), _NOTHING)
+    except Exception as error:
+        found = f"a validator raised {type(error).__name__}"
+        if isinstance(error, ValidationError):
+            found = "; ".join(faults(error))
+        raise NodeError(
+            f"{cls.__name__}: {found}",
+            node_type=cls,
+            cause=error,
+            code="bae-node-invalid",
+            fix=f"fix the sources of {cls.__name__}'s fields, or its validators: the LM has no "
+            "part in it",
+        ) from error
+
+
+def with_resolved(node: N, resolved: Mapping[str, Any]) -> N:
+    """The node that an LM built, with the values that the run resolved for it: they win over what
+    the LM put there. Fields whose source is still to be resolved are left out.
+
+    It is the node itself where nothing differs. Raises pydantic's ValidationError, and whatever
+    else a validator raises.
+    """
+    cls = type(node)
+    held, sourced = node.__dict__, cls.__bae_sourced__ or _NOTHING
+    early = held.keys() & sourced - resolved.keys()
+    if not early and _are_same(held, resolved):
+        return node
+    values = validated(cls, resolved)
+    if not early and _are_same(held, values):
+        return node
+    draft = copy(node)
+    replaced = early | resolved.keys()
+    kept = {name: value for name, value in held.items() if name not in replaced}
+    given = node.__pydantic_fields_set__ - replaced
+    if sourced <= resolved.keys():
+        _put(draft, "__dict__", kept)
+        _put(draft, "__pydantic_fields_set__", given)
+        complete(draft, resolved)
+        return draft
+    kept.update(values)
+    _put(draft, "__dict__", {n: kept[n] for n in cls.__pydantic_fields__ if n in kept})
+    _put(draft, "__pydantic_fields_set__", given | values.keys())
+    return draft
+
+
+def _are_same(held: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    return all(name in held and _is_same(held[name], values[name]) for name in values)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:  # the comparison is code of the value's own
+        return False
 
 
 def _is_given(node: Node, name: str, data: dict[str, Any]) -> bool:

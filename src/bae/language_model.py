@@ -3,7 +3,9 @@ written bodies use it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
@@ -44,6 +46,44 @@ class LM(Protocol):
         validation, and leaves out what is resolved after the answer.
         """
         ...
+
+
+class RoutingLM(ABC):
+    """An LM that can choose and fill in one request, and that says how the LMs pinned to nodes are
+    asked. Every `bae.lm.Backend` is one. It is a base class, since another LM may have methods of
+    the same names that do something else."""
+
+    @abstractmethod
+    async def route(
+        self,
+        node: Node,
+        types: Sequence[type[Node] | type[None]],
+        fillable: Sequence[type[Node]] = (),
+    ) -> tuple[type[Node] | type[None], Node | None]:
+        """Choose one of `types` as the successor of `node`. The second value is the chosen node,
+        filled, or None where it is still to be filled."""
+
+    @abstractmethod
+    def pinned(self, lm: LM) -> LM:
+        """The LM to ask where `lm` is pinned to a node. The same object each time."""
+
+
+class SpendingLimit(ABC):
+    """What limits the LM calls made in a context, such as a budget whose block was entered."""
+
+    @abstractmethod
+    def charge(self, lm: LM) -> LM:
+        """The LM to ask in place of `lm`, so that its calls are charged."""
+
+
+spending_limit: ContextVar[SpendingLimit | None] = ContextVar("bae_spending_limit", default=None)
+"""The limit in force here; None where nothing is limited."""
+
+
+def with_limit(lm: LM) -> LM:
+    """The LM, with its calls charged to the limit in force where there is one."""
+    limit = spending_limit.get()
+    return lm if limit is None else limit.charge(lm)
 
 
 def is_lm(value: object) -> bool:

@@ -8,7 +8,7 @@ from os import urandom
 from time import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from bae.lm.policies.charging import counted
+from bae.language_model import RoutingLM, with_limit
 from bae.observers import in_force, observed
 from bae.records import AnswerJudged, AnswerRestarted, TextArrived
 from bae.run_log import Log, RunJournal
@@ -134,12 +134,9 @@ class Run:
         if plan.lm is None:
             return self.lm
         own = self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm
-        if hasattr(self.lm, "pinned"):
-            from bae.lm.backend import Backend
-
-            # What another LM calls so may be anything.
-            own = self.lm.pinned(own) if isinstance(self.lm, Backend) else own
-        return counted(own)
+        if isinstance(self.lm, RoutingLM):
+            own = self.lm.pinned(own)
+        return with_limit(own)
 
     def named(self, name: str) -> LM:
         """The LM of a name, the same one for the whole run."""

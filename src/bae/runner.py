@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from bae.calls import CallPlan
 from bae.dataflow import Dataflow
-from bae.draft import complete, validated
+from bae.draft import complete, from_resolved, validated, with_resolved
 from bae.exceptions import BaeError
 from bae.failures import (
     body_failed,
@@ -32,9 +32,7 @@ from bae.failures import (
     undeclared,
 )
 from bae.invoke import bounded
-from bae.language_model import is_lm
-from bae.lm.asking import made_of
-from bae.lm.policies.charging import counted
+from bae.language_model import RoutingLM, is_lm, with_limit
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan
@@ -67,11 +65,6 @@ LONGEST_HOLD = 0.01
 """Seconds after which a run lets others have the event loop, in case its bodies await nothing. It
 looks at the clock every 16 steps: short runs that do await need not give way as well."""
 Plans = dict[type[Node], NodePlan]
-Routes = Callable[
-    [Node, Sequence[type[Node] | type[None]], Sequence[type[Node]]],
-    Awaitable[tuple[type[Node] | type[None], Node | None]],
-]
-"""The `route` of a `Backend`: a choice and a fill in one call."""
 
 
 async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
@@ -357,8 +350,7 @@ async def _choose(
     lm = cast("LM", run.lm_for(plan))
     run.emit(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = Asker("choice", plan.node)
-    ask = _route_of(lm)
-    if ask is None:
+    if not isinstance(lm, RoutingLM):
         chosen, seconds, used = await _answer(
             run, lm, doing, lambda: lm.choose_type(plan.offered, dict(node))
         )
@@ -368,7 +360,7 @@ async def _choose(
         if run.step != run.max_iters:
             fillable = tuple(t for t in plan.successors if run.lm_for(plans[t]) is lm)
         (chosen, filled), seconds, used = await _answer(
-            run, lm, doing, lambda: ask(node, plan.offered, fillable)
+            run, lm, doing, lambda: lm.route(node, plan.offered, fillable)
         )
     if chosen not in plan.offered:
         _note_usage(run, doing, used)
@@ -386,15 +378,6 @@ async def _choose(
         FillEnded(*place, filled, seconds, used),
     )
     return chosen, filled
-
-
-def _route_of(lm: LM) -> Routes | None:
-    if not hasattr(lm, "route"):
-        return None
-    from bae.lm.backend import Backend
-
-    # What another LM calls so may be anything, or be the one of an LM that it stands in front of.
-    return lm.route if isinstance(lm, Backend) else None
 
 
 async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
@@ -421,7 +404,7 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         start_early(run, plans[plan.successors[0]])
     run.emit(FillStarted(time(), run.path, run.step, plan.node, resolved))
     if lm is None:  # and there is nothing to ask it for: see `Graph.needs_lm`
-        node = made_of(plan.node, resolved)
+        node = from_resolved(plan.node, resolved)
         await run.keep(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
         return node
     doing = Asker("fill", plan.node)
@@ -431,6 +414,11 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
     if type(node) is not plan.node:
         _note_usage(run, doing, used)
         raise filled_other(plan, node)
+    if plan.sourced and not isinstance(lm, RoutingLM):  # backends never touch these fields
+        try:
+            node = with_resolved(node, resolved)
+        except Exception as error:
+            raise invalid(plan, error) from error
     await run.keep(FillEnded(time(), run.path, run.step, node, seconds, used))
     return node
 
@@ -480,7 +468,7 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
 
         run.lm = default(graph.needs_lm)
     if run.lm is not None:
-        run.lm = counted(run.lm)
+        run.lm = with_limit(run.lm)
     if graph.has_sources:
         run.flow = Dataflow(run.dep_cache)
         if run.keeper is not None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from bae.exceptions import NodeError
+from bae.draft import from_resolved, with_resolved
 from bae.usage import Attempt, Verdict, report, tell
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def fill(
 
     asked = asked_fields(target)
     if not asked:
-        return made_of(target, resolved)
+        return from_resolved(target, resolved)
     kept: dict[str, Any] = {}
     wanted = asked
     tried = list(before)
@@ -58,7 +58,7 @@ async def fill(
             answer = await ask(backend, prompt)
             if type(answer.value) is target:  # from an LM that builds nodes by itself
                 tell(_attempt(number, prompt, answer, "valid", ()))
-                return answer.value
+                return with_resolved(answer.value, resolved)
             got = read(answer)
             values, verdict, errors = got.value, got.verdict, got.errors
         cause = None
@@ -170,22 +170,6 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
     used = replace(answer.usage, attempts=answer.usage.attempts or 1)
     report(used)
     return replace(answer, usage=used)
-
-
-def made_of(target: type[N], resolved: Mapping[str, Any]) -> N:
-    """A node for which there is nothing to ask."""
-    from bae.lm.reading import build
-
-    built = build(target, (), {}, resolved)
-    if built.node is None:
-        raise NodeError(
-            f"{target.__name__}: {'; '.join(built.errors)}",
-            node_type=target,
-            cause=built.cause,
-            code="bae-node-invalid",
-            fix=f"mend what fills {target.__name__}, or its validators: the LM has no part in it",
-        )
-    return built.node
 
 
 def _attempt(

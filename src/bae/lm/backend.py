@@ -4,12 +4,13 @@ policies wrap it."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
 
+from bae.language_model import RoutingLM
 from bae.lm import asking
 from bae.usage import Usage
 
@@ -137,7 +138,7 @@ class Answer:
             raise ValueError(f'Answer(stop={self.stop!r}): give "end", "cut-off" or "refused"')
 
 
-class Backend(ABC):
+class Backend(RoutingLM):
     """A language model. Subclass it and write `answer`, and that alone: the four methods of
     `bae.LM` are here, on top of it. One that overrides these is asked through them by policies,
     as any LM that is no backend is.
@@ -205,10 +206,10 @@ class Backend(ABC):
         and `lm` with what was learnt where this asks with that. The same object each time."""
         return lm
 
-    async def reject(self, prompt: Prompt) -> None:  # noqa: B027  most have nothing to forget
+    async def reject(self, prompt: Prompt) -> None:
         """Learn that the answer to this prompt was not valid: a cache forgets it."""
 
-    async def aclose(self) -> None:  # noqa: B027  not all hold connections
+    async def aclose(self) -> None:
         """Close connections. The backend may be used again; it opens new ones then."""
 
     def __repr__(self) -> str:

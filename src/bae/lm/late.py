@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bae.draft import with_resolved
 from bae.lm.backend import Answer, Backend, Prompt
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class LateLM(Backend):
         source: Node | None = None,
     ) -> N:
         """Fill the plain fields of `target` and build it together with the `resolved` ones."""
-        return await self.lm.fill(target, resolved, instruction, source=source)
+        node = await self.lm.fill(target, resolved, instruction, source=source)
+        return node if isinstance(self.lm, Backend) else with_resolved(node, resolved)
 
     async def route(
         self,

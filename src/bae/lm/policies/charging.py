@@ -15,7 +15,6 @@ from bae.lm.policies.holds import Hold, around, current
 from bae.usage import Usage, collected, report
 
 if TYPE_CHECKING:
-    from bae.language_model import LM
     from bae.lm.backend import Answer, Backend, Prompt
     from bae.lm.foreign import Foreign
     from bae.lm.policies.budget import Budget
@@ -28,17 +27,6 @@ def in_force() -> tuple[Budget, ...]:
     """The budgets that a request made here is charged to, the outermost first."""
     scope = current.get()
     return () if scope is None else scope.budgets
-
-
-def counted(lm: LM) -> LM:
-    """The LM as a run asks it: where budgets are in force, one that is no backend is asked through
-    one, so that it is charged too."""
-    if current.get() is None:
-        return lm
-    from bae.lm.backend import Backend
-    from bae.lm.foreign import Foreign
-
-    return lm if isinstance(lm, Backend) else Foreign(lm)
 
 
 async def charged(backend: Backend, prompt: Prompt) -> Answer:

@@ -8,18 +8,31 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bae.exceptions import BudgetError
+from bae.language_model import SpendingLimit, spending_limit
 from bae.usage import Usage
 
 if TYPE_CHECKING:
+    from bae.language_model import LM
     from bae.lm.backend import Backend, Prompt
     from bae.lm.policies.budget import Budget
 
 
+class _Charging(SpendingLimit):
+    __slots__ = ()
+
+    def charge(self, lm: LM) -> LM:
+        """The LM itself where it is a backend, and one that is none through an adapter."""
+        from bae.lm.backend import Backend
+        from bae.lm.foreign import Foreign
+
+        return lm if isinstance(lm, Backend) else Foreign(lm)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Scope:
+class Scope(_Charging):
     """A budget that was entered, and the scope around it."""
 
     budget: Budget
@@ -42,7 +55,7 @@ class Payer:
         self.around = around.get()
 
 
-class Shared:
+class Shared(_Charging):
     """The scope of work that several wait for: one of them pays at a time."""
 
     def __init__(self, payer: Payer) -> None:
@@ -173,7 +186,7 @@ def _shared(scope: Scope | Shared | None) -> Iterator[Shared]:
 LOCK = Lock()
 """Held for a moment while budgets are read and written, by any thread and for all budgets."""
 
-current: ContextVar[Scope | Shared | None] = ContextVar("bae_budget_scope", default=None)
+current = cast("ContextVar[Scope | Shared | None]", spending_limit)
 """The scope that requests made here are charged in."""
 
 around: ContextVar[Hold | Shared | None] = ContextVar("bae_budget_around", default=None)
