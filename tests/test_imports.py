@@ -336,6 +336,7 @@ EXTRAS = {
     "bae.lm.local": {"xllamacpp"},
     "bae.lm.optimized": {"dspy"},
     "bae.lm.prices": {"genai_prices"},
+    "bae.lm.provider_schemas": {"anthropic"},
     "bae.lm.pydantic_ai_": {"pydantic_ai"},
     "bae.lm.signatures": {"dspy"},
     "bae.optimizer": {"dspy", "gepa", "optuna"},

@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bae import BaeLMError, BudgetError, Graph, Node
 from bae.lm import Budget, Retry
-from bae.lm.anthropic_schemas import MOST_OPTIONAL, MOST_UNIONS, adapted, unfit
 from bae.testing import Cut, Provider, Stall
 from bae.usage import Attempt, metered
 from http_backends import (
@@ -466,95 +463,6 @@ def test_a_graph_runs_with_the_name_of_claude(monkeypatch: pytest.MonkeyPatch) -
             return await Graph(start=Weather).arun(start, "anthropic:claude-haiku-4-5")
 
     assert asyncio.run(go()).usage.models == ("claude-haiku-4-5",)
-
-
-def _object(properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties) if required is None else required,
-        "additionalProperties": False,
-    }
-
-
-@pytest.mark.parametrize(
-    ("part", "why"),
-    [
-        ({}, "any type"),
-        (True, "any type"),
-        ({"type": "array"}, "any type"),
-        ({"type": "array", "items": {}}, "any type"),
-        ({"type": "object"}, "not all named"),
-        ({"type": "object", "additionalProperties": {"type": "string"}}, "not all named"),
-        ({"type": "object", "properties": {}, "additionalProperties": True}, "not all named"),
-        ({"type": "array", "prefixItems": [{"type": "string"}]}, "prefixItems"),
-        ({"type": ["string", "null"]}, "several types"),
-        ({"$ref": "#"}, "refers to itself"),
-        ({"allOf": [{"$ref": "#/$defs/A"}]}, "allOf"),
-        ({"enum": [["a"]]}, "not plain"),
-    ],
-)
-def test_it_is_said_why_a_schema_does_not_fit(part: Any, why: str) -> None:
-    definitions = {"$defs": {"A": {"type": "string"}}}
-    assert why in (unfit({**_object({"x": part}), **definitions}) or "")
-
-
-def test_the_number_of_optional_properties_and_of_alternatives_is_bounded() -> None:
-    names = [f"p{number}" for number in range(MOST_OPTIONAL + 1)]
-    text = {"type": "string"}
-    assert unfit(_object(dict.fromkeys(names[:-1], text), [])) is None
-    assert "left out" in (unfit(_object(dict.fromkeys(names, text), [])) or "")
-    either = {"anyOf": [text, {"type": "null"}]}
-    assert unfit(_object(dict.fromkeys(names[:MOST_UNIONS], either))) is None
-    assert "alternatives" in (unfit(_object(dict.fromkeys(names[: MOST_UNIONS + 1], either))) or "")
-
-
-_plain = st.sampled_from(
-    [
-        {"type": "string", "maxLength": 5},
-        {"type": "integer", "minimum": 1},
-        {"enum": ["a", "b"]},
-        {"type": "string", "format": "date"},
-        {"$ref": "#/$defs/A"},
-        {},
-    ]
-)
-_described = st.builds(lambda part, n: {**part, "description": f"told {n}"}, _plain, st.integers())
-_schemas = st.recursive(
-    _plain | _described,
-    lambda inner: st.one_of(
-        st.dictionaries(st.sampled_from("abcdef"), inner, max_size=4).map(_object),
-        st.builds(lambda items: {"type": "array", "items": items}, inner),
-        st.builds(lambda one, other: {"anyOf": [one, other]}, inner, inner),
-        st.builds(lambda each: {"type": "object", "additionalProperties": each}, inner),
-    ),
-    max_leaves=12,
-)
-
-
-@given(st.dictionaries(st.sampled_from("uvwxyz"), _schemas, max_size=4))
-def test_a_schema_that_fits_keeps_all_its_properties_and_descriptions(
-    properties: dict[str, Any],
-) -> None:
-    schema = {**_object(properties), "$defs": {"A": _object({"inner": {"type": "boolean"}})}}
-    if unfit(schema) is not None:
-        return
-    before, after = list(_said(schema)), list(_said(adapted(schema)))
-    assert set(before) <= set(after)
-
-
-def _said(schema: Any) -> AsyncIterator[str] | Any:
-    """The names of properties, and what descriptions say, without the limits put into them."""
-    if isinstance(schema, list):
-        for each in schema:
-            yield from _said(each)
-    elif isinstance(schema, dict):
-        for key, value in schema.items():
-            if key == "description":
-                yield value.partition("\n")[0]
-            elif key == "properties":
-                yield from value
-            yield from _said(value)
 
 
 def _at(url: str) -> AnthropicBackend:

@@ -1,25 +1,30 @@
 """Claude over Anthropic's own SDK: one request, streamed or whole, with the schema in the channel
-for structured output where `anthropic_schemas.py` finds that it fits, and as a tool elsewhere.
-`anthropic_errors.py` says what a failure means."""
+for structured output where Claude can enforce it, and as a tool elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from bae.exceptions import BaeLMError
-from bae.lm.anthropic_errors import error_for, not_understood
-from bae.lm.anthropic_messages import Heard, headers_without_secrets
-from bae.lm.anthropic_schemas import Schema, adapted, unfit
-from bae.lm.backend import Answer, Backend, Prompt
-from bae.lm.clients import PerLoop
+from bae.lm.anthropic_reply import Reply, error_for
+from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
 from bae.lm.extras import need
-from bae.lm.http_errors import connection_error, timeout_error
-from bae.lm.prices import cost_of, rates_of
-from bae.lm.secrecy import without_password, without_secrets
+from bae.lm.http import (
+    PerLoop,
+    connection_error,
+    is_secret,
+    malformed_error,
+    timeout_error,
+    without_password,
+    without_secrets,
+)
+from bae.lm.prices import cost_of
+from bae.lm.provider_schemas import Schema, for_claude, unfit
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -36,14 +41,14 @@ class AnthropicBackend(Backend):
 
     - `max_tokens`: the longest answer, with the thinking that goes before it.
     - `temperature`: leave it out for models that take none, as the newer ones do.
-    - `stream`: whether to read the answer as it is written. Pieces of it are told to whoever
-      watches the run, and a long answer does not look like a stalled one.
-    - `cache`: whether to have the part of the prompt that stays the same cached.
+    - `stream`: whether to read the answer as it is written. Observers of the run see the pieces,
+      and a long answer is not taken for a stalled one.
+    - `cache`: whether to have the constant part of the prompt cached by the provider.
     - `timeout`: seconds for a whole call; `idle_timeout` for the time between two pieces of a
       streamed answer, and `connect_timeout` for the connection.
     - `channel`: how the schema is sent. "schema" is the channel for structured output, "tool" the
-      input of a tool that the model is to use; "auto" takes the first where it takes the schema
-      (`bae.lm.anthropic_schemas.unfit` says why not). Give "tool" for models without the first.
+      input of a tool that the model is to use; "auto" takes the first where Claude can enforce the
+      schema (`bae.lm.provider_schemas.unfit` says why not). Give "tool" for models without it.
     - `headers`: sent with every request. `extra`: put into the body of every request, as
       `{"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}`.
     - `http_client`: an `httpx2.AsyncClient` of yours. It stays open, and serves one event loop.
@@ -79,10 +84,10 @@ class AnthropicBackend(Backend):
         ):
             if not value > 0:
                 raise ValueError(f"AnthropicBackend({name}={value!r}): give a number above 0")
-        # All that is needed is imported here, where waiting for it does no harm.
+        # Imported, and prices read, here, where waiting for it does no harm.
         for module in ("anthropic", "anthropic.resources.messages", "httpx2"):
             need(module, extra="anthropic", by="AnthropicBackend")
-        rates_of(model, "anthropic")
+        cost_of(model, Usage(), "anthropic")
         self.model = model
         self.max_tokens = max_tokens
         self.temperature = temperature
@@ -99,18 +104,17 @@ class AnthropicBackend(Backend):
         self._http_client = http_client
         self._clients = PerLoop(self._connect, self._disconnect)
         if http_client is None:
-            self._check_key(self._unconnected)  # now, and not after a run has called its functions
+            self._check_key(self._unconnected)  # now, not after a run has called its functions
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The limit on length, the temperature, the channel, to where it is sent, and what is sent
-        besides. Keys are not among it."""
+        """Everything but keys that changes answers: limits, channel, address and extra content."""
         return {
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
             "channel": self.channel,
             "base_url": without_password(str(self._unconnected.base_url)),
-            "headers": headers_without_secrets(self._headers),
+            "headers": _shown_headers(self._headers),
             "extra": without_secrets(self.extra),
         }
 
@@ -126,36 +130,36 @@ class AnthropicBackend(Backend):
         """Send one request to Claude."""
         client = await self._clients.get()
         request = self._request(prompt)
-        heard = Heard()
+        reply = Reply()
         bound = asyncio.timeout(self.timeout)
         try:
             async with bound:
                 if self.stream:
-                    await self._listen(client, request, heard)
+                    await self._listen(client, request, reply)
                 else:
-                    self._take(await client.messages.create(**request), heard)
+                    self._read(await client.messages.create(**request), reply)
         except Exception as error:
-            meant = self._meant(error, timed_out=bound.expired())
-            if isinstance(meant, BaeLMError):
-                meant.usage = heard.used(self.model)
-            if meant is error:
+            failure = self._failure(error, timed_out=bound.expired())
+            if isinstance(failure, BaeLMError):
+                failure.usage = reply.used(self.model)
+            if failure is error:
                 raise
-            raise meant from error
-        return heard.answer(self.model)
+            raise failure from error
+        return reply.answer(self.model)
 
     @property
     def _who(self) -> str:
         return f"AnthropicBackend({self.model!r})"
 
-    def _meant(self, error: Exception, *, timed_out: bool) -> Exception:
+    def _failure(self, error: Exception, *, timed_out: bool) -> Exception:
         if isinstance(error, TimeoutError) and timed_out:
             return timeout_error(self._who, self.timeout, error)
         if isinstance(error, BaeLMError):
             return error
-        return error_for(self._who, error, idle=self._between)
+        return error_for(self._who, error, idle=self._idle)
 
     @property
-    def _between(self) -> float:
+    def _idle(self) -> float:
         """Seconds between two pieces; an answer that is not streamed comes in one."""
         return self.idle_timeout if self.stream else self.timeout
 
@@ -176,8 +180,8 @@ class AnthropicBackend(Backend):
             return AsyncAnthropic(
                 api_key=self._api_key,
                 base_url=self._base_url,
-                timeout=httpx2.Timeout(self._between, connect=self.connect_timeout),
-                max_retries=0,  # asking again is for the layer above, which counts it
+                timeout=httpx2.Timeout(self._idle, connect=self.connect_timeout),
+                max_retries=0,  # the layer above asks again, and counts it
                 default_headers=self._headers,
                 http_client=http_client,
             )
@@ -188,7 +192,7 @@ class AnthropicBackend(Backend):
         import httpx2
         from anthropic import DefaultAsyncHttpxClient
 
-        timeout = httpx2.Timeout(self._between, connect=self.connect_timeout)
+        timeout = httpx2.Timeout(self._idle, connect=self.connect_timeout)
         # One of the SDK's own would start a task to close itself where it is dropped unused.
         client = self._client(self._http_client or DefaultAsyncHttpxClient(timeout=timeout))
         self._check_key(client)
@@ -239,7 +243,7 @@ class AnthropicBackend(Backend):
     def _messages(self, prompt: Prompt) -> list[dict[str, Any]]:
         said: list[dict[str, Any]] = [*prompt.messages()]
         if self.cache and prompt.examples:
-            # Up to here, all questions of this kind begin alike.
+            # Up to here, all prompts of this kind are the same.
             last = said[2 * len(prompt.examples) - 1]
             text = {"type": "text", "text": last["content"]}
             last["content"] = [{**text, "cache_control": {"type": "ephemeral"}}]
@@ -262,12 +266,12 @@ class AnthropicBackend(Backend):
             ) from error
 
     def _takes_force(self) -> bool:
-        """Whether the model can be made to use a tool: some never, none while it is told to
-        think. They are asked to, and one that answers in text instead is asked again."""
+        """Whether the model can be forced to use a tool: some never can, none while thinking. Those
+        are asked to, and one that answers in text instead is asked again."""
         thinking = cast(dict[str, Any], self.extra.get("thinking") or {}).get("type", "disabled")
         return thinking == "disabled" and not self.model.startswith(_UNFORCED)
 
-    async def _listen(self, client: AsyncAnthropic, request: dict[str, Any], heard: Heard) -> None:
+    async def _listen(self, client: AsyncAnthropic, request: dict[str, Any], reply: Reply) -> None:
         ended = False
         stream: AsyncStream[RawMessageStreamEvent] = await client.messages.create(
             **request, stream=True
@@ -276,15 +280,15 @@ class AnthropicBackend(Backend):
             async for event in stream:
                 match event.type:
                     case "message_start":
-                        heard.model = event.message.model
-                        heard.count(event.message.usage)
+                        reply.model = event.message.model
+                        reply.count(event.message.usage)
                     case "content_block_start":
-                        heard.begin(event.content_block)
+                        reply.begin_block(event.content_block)
                     case "content_block_delta":
-                        heard.add(event.delta)
+                        reply.add(event.delta)
                     case "message_delta":
-                        heard.stop(event.delta)
-                        heard.count(event.usage)
+                        reply.stop(event.delta)
+                        reply.count(event.usage)
                     case "message_stop":
                         ended = True
                     case _:
@@ -292,21 +296,22 @@ class AnthropicBackend(Backend):
         if not ended:
             raise connection_error(self._who, EOFError("the stream ended before the answer did"))
 
-    def _take(self, message: Any, heard: Heard) -> None:
+    def _read(self, message: Any, reply: Reply) -> None:
         if getattr(message, "content", None) is None:
-            raise not_understood(self._who, None)
-        heard.model = message.model
-        heard.count(message.usage)
+            raise malformed_error(self._who, None)
+        reply.model = message.model
+        reply.count(message.usage)
         for block in message.content:
-            heard.begin(block)
-            heard.finish(block)
-        heard.stop(message)
+            reply.begin_block(block)
+            if block.type == "tool_use" and reply.value is UNPARSED:
+                reply.value = block.input
+        reply.stop(message)
 
 
 @lru_cache(maxsize=256)
 def _fitted(schema: str, *, forced: bool) -> Schema | None:
     found = json.loads(schema)
-    return adapted(found) if forced or unfit(found) is None else None
+    return for_claude(found) if forced or unfit(found) is None else None
 
 
 def _no_key(who: str, cause: BaseException | None) -> BaeLMError:
@@ -317,6 +322,18 @@ def _no_key(who: str, cause: BaseException | None) -> BaeLMError:
         cause=cause,
         fix="set the environment variable ANTHROPIC_API_KEY, or give AnthropicBackend(api_key=…)",
     )
+
+
+def _shown_headers(given: Mapping[str, str]) -> dict[str, str | None]:
+    """The headers of every request, also those that the SDK takes from the environment; of secret
+    ones only the name."""
+    sent: dict[str, str] = {}
+    for line in os.environ.get("ANTHROPIC_CUSTOM_HEADERS", "").split("\n"):
+        name, colon, value = line.partition(":")
+        if colon:
+            sent[name.strip().lower()] = value.strip()
+    sent |= {name.lower(): value for name, value in given.items()}
+    return {n: None if is_secret(n, sent[n]) else sent[n] for n in sorted(sent)}
 
 
 _FREE: dict[str, str] = {"type": "auto"}

@@ -17,10 +17,9 @@ from typing import Any
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.claude_output import answer_in, stderr_of
-from bae.lm.http_errors import timeout_error
-from bae.lm.plain_schemas import plain
+from bae.lm.http import timeout_error, without_secrets
 from bae.lm.prices import cost_of
-from bae.lm.secrecy import without_secrets
+from bae.lm.provider_schemas import for_claude_program
 from bae.lm.subprocesses import Ended, TookTooLong, TooMuchOutput, run
 from bae.usage import Usage
 
@@ -207,7 +206,7 @@ class ClaudeCLIBackend(Backend):
 
 @lru_cache(maxsize=256)
 def _fitted(schema: str) -> str:
-    return json.dumps(plain(json.loads(schema)))
+    return json.dumps(for_claude_program(json.loads(schema)))
 
 
 def _can_be_given(text: str) -> bool:

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from bae.exceptions import BaeLMError, BaeParseError
 from bae.lm.backend import Answer
-from bae.lm.http_errors import status_error
+from bae.lm.http import status_error
 from bae.lm.subprocesses import Ended
 from bae.usage import Usage
 

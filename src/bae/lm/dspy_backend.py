@@ -16,12 +16,10 @@ from pydantic_core import to_jsonable_python
 
 from bae.exceptions import BaeLMError
 from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
-from bae.lm.clients import PerLoop
 from bae.lm.dspy_package import LITELLM, load_dspy
-from bae.lm.http_errors import timeout_error
+from bae.lm.http import PerLoop, timeout_error, without_secrets
 from bae.lm.prompts import names_of
 from bae.lm.schemas import once
-from bae.lm.secrecy import without_secrets
 from bae.lm.signatures import (
     choice_signature,
     narrowed,
@@ -243,9 +241,9 @@ def _usage(responses: list[Any], used: Mapping[str, Mapping[str, Any]]) -> Usage
 def _look_up(lm: Any) -> None:
     from bae.lm.dspy_adapter import options_of
     from bae.lm.dspy_messages import can_be_carried
-    from bae.lm.prices import rates_of
+    from bae.lm.prices import cost_of
 
-    rates_of(lm.model)
+    cost_of(lm.model, Usage())
     if not can_be_carried(options_of(lm.kwargs)):
         with suppress(ImportError):
             import_module("litellm")

@@ -8,7 +8,7 @@ from typing import Any
 
 from bae.exceptions import BaeLMError, BaeParseError
 from bae.lm.dspy_package import load_dspy
-from bae.lm.http_errors import connection_error, status_error, timeout_error
+from bae.lm.http import connection_error, status_error, timeout_error
 
 
 def error_for(who: str, error: Exception) -> BaeLMError:

@@ -11,8 +11,8 @@ from contextlib import suppress
 from inspect import isawaitable
 from typing import Any
 
-from bae.lm.clients import PerLoop
 from bae.lm.extras import need
+from bae.lm.http import PerLoop
 
 
 def load_dspy(by: str) -> Any:

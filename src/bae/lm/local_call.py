@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, Final
 
 from bae.exceptions import BaeLMError
-from bae.lm.http_errors import connection_error, status_error, timeout_error
+from bae.lm.http import connection_error, status_error, timeout_error
 from bae.lm.local_engine import grammar_of
 
 

@@ -1,10 +1,11 @@
-"""Any model that PydanticAI knows, asked through its agents: one request a question, the schema in
-the provider's channel for structured output. What PydanticAI would do about a wrong answer is
-switched off: `asking.py` judges it. `pydantic_ai_errors.py` says what a failure means."""
+"""Any model that PydanticAI supports, asked through its agents: one request a question, the schema
+in the provider's channel for structured output. PydanticAI's own retries are off: bae judges the
+answers itself."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -13,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import to_jsonable_python
 
-from bae.lm.anthropic_schemas import described, unfit, untyped
+from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Backend, Prompt
-from bae.lm.clients import PerLoop
 from bae.lm.extras import need
-from bae.lm.prices import cost_of, rates_of
-from bae.lm.pydantic_ai_errors import error_for, model_error, no_model
-from bae.lm.pydantic_ai_messages import answer_of, conversation, response_in
-from bae.lm.secrecy import without_password, without_secrets
+from bae.lm.http import PerLoop, without_password, without_secrets
+from bae.lm.prices import cost_of
+from bae.lm.provider_schemas import is_untyped, unfit, with_descriptions
+from bae.lm.pydantic_ai_reply import answer_of, error_for, response_in
 from bae.usage import Usage
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models import Model, ModelRequestContext
     from pydantic_ai.profiles import ModelProfile
 
@@ -63,7 +64,7 @@ class PydanticAIBackend(Backend):
         need("pydantic_ai", extra="pydantic-ai", by="PydanticAIBackend")
         models: Any = import_module("pydantic_ai.models")
         if not isinstance(model, (str, models.Model)):
-            raise no_model(model)
+            raise _not_a_model(model)
         self.timeout = timeout
         self.output: Output = output
         self.model_settings = dict(model_settings or {})
@@ -74,7 +75,7 @@ class PydanticAIBackend(Backend):
         self.model = model if isinstance(model, str) else made.model_name
         self._base_url = without_password(_address(made) or "") or None
         self._priced = made.model_name, made.system
-        rates_of(*self._priced)
+        self.least_cost(Usage())
         self._models = PerLoop(self._next, _close)
 
     @property
@@ -104,7 +105,7 @@ class PydanticAIBackend(Backend):
         output = self._output_for(model, prompt)
         claude = output == "native" and _is_claude(model)
         agent = _agent(_text_of(prompt.schema), prompt.name, prompt.system, output, claude=claude)
-        history, last = conversation(prompt)
+        history, last = _conversation(prompt)
         with capture_run_messages() as messages:
             try:
                 await agent.run(
@@ -117,10 +118,10 @@ class PydanticAIBackend(Backend):
                 # An answer that it takes for wrong is there, and the layer above judges it.
                 answered = response_in(messages[len(history) :]) is not None
                 if not (answered and isinstance(error, UnexpectedModelBehavior)):
-                    meant = error_for(self._who, error, self.timeout)
-                    if meant is error:
+                    failure = error_for(self._who, error, self.timeout)
+                    if failure is error:
                         raise
-                    raise meant from error
+                    raise failure from error
         response = response_in(messages[len(history) :])
         assert response is not None
         return answer_of(response, self._who)
@@ -141,7 +142,7 @@ class PydanticAIBackend(Backend):
                 client.max_retries = 0  # as below, and without a copy of the client for each call
             return made
         except (ImportError, RuntimeError) as error:  # what PydanticAI raises is of the latter
-            raise model_error(self._given, error) from error
+            raise _no_such_model(self._given, error) from error
 
     def _next(self) -> Model:
         try:
@@ -168,6 +169,20 @@ class PydanticAIBackend(Backend):
         return "tool" if profile.get("supports_tools", True) else "prompted"
 
 
+def _conversation(prompt: Prompt) -> tuple[list[ModelMessage], str]:
+    """What was said before, and what is said now."""
+    from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
+
+    *before, last = prompt.messages()
+    history: list[ModelMessage] = [
+        ModelRequest(parts=[UserPromptPart(said["content"])])
+        if said["role"] == "user"
+        else ModelResponse(parts=[TextPart(said["content"])])
+        for said in before
+    ]
+    return history, last["content"]
+
+
 def _text_of(schema: Mapping[str, Any]) -> str:
     # Schemas are made once per class: the same object comes again and again.
     known = _texts.get(id(schema))
@@ -190,7 +205,7 @@ def _agent(
     from pydantic_ai.capabilities import Hooks
 
     found = json.loads(schema)
-    asked = described(found) if claude else found
+    asked = with_descriptions(found) if claude else found
     # A schema that refers to itself cannot be given by a type, and one with definitions would be
     # written out, so the type is any object at all then and the schema is put into the request.
     refers = "$defs" in asked
@@ -204,7 +219,7 @@ def _agent(
         return replace(request, model_request_parameters=replace(sent, output_tools=tools))
 
     # Whether a provider can be strict about the schema is found out from it, but for one thing.
-    strict = False if untyped(asked) else None
+    strict = False if is_untyped(asked) else None
     kinds: dict[Output, Any] = {
         "auto": anything,
         "native": NativeOutput(anything, name=name, strict=strict),
@@ -249,6 +264,50 @@ def _address(model: Model) -> str | None:
 async def _close(model: Model) -> None:
     async with model:
         pass  # leaving it closes the client that its provider has made, and none of the user's
+
+
+def _no_such_model(name: str, error: ImportError | RuntimeError) -> BaeLMError:
+    """The error for a model that could not be made from its name."""
+    from pydantic_ai.exceptions import UserError
+
+    who = f"PydanticAIBackend({name!r})"
+    match error:
+        case UserError() if error.message.startswith("Unknown model"):
+            return BaeLMError(
+                f"{who}: PydanticAI knows no model of this name",
+                code="bae-lm-not-found",
+                cause=error,
+                fix='give "provider:model", as "openai:gpt-5-mini"',
+            )
+        case ImportError():
+            provider = name.partition(":")[0]
+            return BaeLMError(
+                f"{who} needs a package that is not installed",
+                code="bae-lm-extra-missing",
+                cause=error,
+                fix=f"pip install 'pydantic-ai-slim[{provider}]'",
+            )
+        case _:
+            named = re.search("`([A-Z][A-Z0-9_]+)`", str(error))
+            variable = named[1] if named else "that it names"
+            return BaeLMError(
+                f"{who} has no key to ask with",
+                code="bae-lm-unauthorised",
+                cause=error,
+                fix=f"set the environment variable {variable}",
+            )
+
+
+def _not_a_model(given: object) -> TypeError:
+    """The error for what is neither the name of a model nor a model."""
+    kind = type(given)
+    made = "OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))"
+    if kind.__module__.partition(".")[0] == "anthropic":
+        made = "AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))"
+    return TypeError(
+        f"PydanticAIBackend({kind.__name__}): give the name of a model, as "
+        f'"openai:gpt-5-mini", or a model of PydanticAI; a client goes into one: {made}'
+    )
 
 
 _NO_MATTER = frozenset({"timeout", "request_timeout", "max_retries"})

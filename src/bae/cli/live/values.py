@@ -16,7 +16,7 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from pydantic.fields import FieldInfo
 
 from bae.cli.texts import WITHHELD, cut, in_one_line, quoted
-from bae.lm.secrecy import without_password
+from bae.lm.http import without_password
 from bae.node import Node
 
 LONGEST: Final = 400

@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, cast
 
 from bae.lm.backend import Answer, Prompt
-from bae.lm.http_errors import timeout_error
+from bae.lm.http import timeout_error
 from bae.lm.policies.policy import Policy
 
 if TYPE_CHECKING:

@@ -1,13 +1,53 @@
-"""What a failure of PydanticAI, or of the SDK under it, means for whoever asked."""
+"""What comes back from PydanticAI: a response that makes an answer, or an error."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Any, cast
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
-from bae.exceptions import BaeLMError, BaeParseError
-from bae.lm.http_errors import connection_error, status_error, timeout_error
+from bae.exceptions import BaeLMError
+from bae.lm.backend import Answer
+from bae.lm.http import connection_error, malformed_error, status_error, timeout_error
+from bae.lm.prices import cost_of
+from bae.usage import Usage
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+
+
+def response_in(messages: Sequence[ModelMessage]) -> ModelResponse | None:
+    """The first response among these messages, if there is one."""
+    from pydantic_ai.messages import ModelResponse
+
+    return next((each for each in messages if isinstance(each, ModelResponse)), None)
+
+
+def answer_of(response: ModelResponse, who: str) -> Answer:
+    """The answer that a response of `who` makes, whatever PydanticAI thinks of it."""
+    from pydantic_ai.messages import TextPart, ToolCallPart
+
+    said = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+    given = [part for part in response.parts if isinstance(part, ToolCallPart)]
+    text = _arguments(given[0].args) if given else said
+    usage = _usage(response)
+    match response.finish_reason:
+        case "length":
+            return Answer(text, usage, "cut-off")
+        case "content_filter":
+            details = response.provider_details or {}
+            return Answer(text or str(details.get("refusal") or ""), usage, "refused")
+        case "error":
+            raise BaeLMError(
+                f"{who} ended its answer with an error",
+                code="bae-lm-unavailable",
+                retryable=True,
+                usage=usage,
+                fix="ask again later; bae.lm.Retry(…) does so by itself",
+            )
+        case _:
+            return Answer(text, usage)
 
 
 def error_for(who: str, error: Exception, timeout: float) -> Exception:
@@ -26,14 +66,14 @@ def error_for(who: str, error: Exception, timeout: float) -> Exception:
         case raised.ModelAPIError():
             status = _status(error)
             if status is None:
-                return _not_understood(who, error)
+                return malformed_error(who, error)
             found = status_error(who, status, _said(error), headers=_headers(error), cause=error)
             # No money left is told as too many requests, and waiting does not bring any.
             if isinstance(error, raised.ModelQuotaExceededError):
                 found.retryable = False
             return found
         case raised.UnexpectedModelBehavior():
-            return _not_understood(who, error)
+            return malformed_error(who, error)
         case raised.UserError():
             return BaeLMError(
                 f"{who} could not be asked: {error.message}",
@@ -46,48 +86,27 @@ def error_for(who: str, error: Exception, timeout: float) -> Exception:
             return error
 
 
-def model_error(name: str, error: ImportError | RuntimeError) -> BaeLMError:
-    """The error for a model that could not be made from its name."""
-    from pydantic_ai.exceptions import UserError
-
-    who = f"PydanticAIBackend({name!r})"
-    match error:
-        case UserError() if error.message.startswith("Unknown model"):
-            return BaeLMError(
-                f"{who}: PydanticAI knows no model of this name",
-                code="bae-lm-not-found",
-                cause=error,
-                fix='give "provider:model", as "openai:gpt-5-mini"',
-            )
-        case ImportError():
-            provider = name.partition(":")[0]
-            return BaeLMError(
-                f"{who} needs a package that is not installed",
-                code="bae-lm-extra-missing",
-                cause=error,
-                fix=f"pip install 'pydantic-ai-slim[{provider}]'",
-            )
-        case _:
-            named = re.search("`([A-Z][A-Z0-9_]+)`", str(error))
-            variable = named[1] if named else "that it names"
-            return BaeLMError(
-                f"{who} has no key to ask with",
-                code="bae-lm-unauthorised",
-                cause=error,
-                fix=f"set the environment variable {variable}",
-            )
+def _arguments(given: Any) -> str:
+    """What a tool was called with, as the model wrote it where that is known."""
+    return given if isinstance(given, str) and given else json.dumps(given or {})
 
 
-def no_model(given: object) -> TypeError:
-    """The error for what is neither the name of a model nor a model."""
-    kind = type(given)
-    made = "OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))"
-    if kind.__module__.partition(".")[0] == "anthropic":
-        made = "AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))"
-    return TypeError(
-        f"PydanticAIBackend({kind.__name__}): give the name of a model, as "
-        f'"openai:gpt-5-mini", or a model of PydanticAI; a client goes into one: {made}'
+def _usage(response: ModelResponse) -> Usage:
+    used = response.usage
+    model = response.model_name or ""
+    usage = Usage(
+        calls=1,
+        input_tokens=used.input_tokens,
+        output_tokens=used.output_tokens,
+        cached_tokens=used.cache_read_tokens,
+        cost=float(used.cost) if used.cost is not None else None,
+        models=(model,) if model else (),
     )
+    if usage.cost is not None or used.unmeasured_requests:
+        return usage
+    written = used.cache_write_tokens
+    cost = cost_of(model, usage, response.provider_name, cache_write_tokens=written)
+    return replace(usage, cost=cost)
 
 
 def _status(error: Any) -> int | None:
@@ -128,12 +147,3 @@ def _said(error: Any) -> str:
         found = cast(Mapping[str, object], body)
         body = found.get("error") or found.get("message")
     return str(body or error.message)
-
-
-def _not_understood(who: str, error: Exception) -> BaeParseError:
-    return BaeParseError(
-        f"{who} was sent something that is no answer of its API",
-        retryable=True,
-        cause=error,
-        fix="check the base URL and what stands between; bae.lm.Retry(…) asks again by itself",
-    )

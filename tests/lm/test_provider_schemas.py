@@ -1,5 +1,5 @@
-"""What bae promises of schemas in plain words: every program takes them, they allow what the given
-ones allow, and what they cannot say is in the descriptions."""
+"""Schemas for providers: each provider takes its form, which allows what the given schema allows,
+and what it cannot express is in the descriptions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bae.lm.plain_schemas import plain
+from bae.lm.provider_schemas import (
+    MOST_OPTIONAL,
+    MOST_UNIONS,
+    for_claude,
+    for_claude_program,
+    unfit,
+)
 from bae.testing.samples import sample
 
 PLAIN = {
@@ -125,7 +131,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize(("schema", "expected"), CASES.values(), ids=list(CASES))
 def test_a_schema_in_plain_words(schema: dict[str, Any], expected: dict[str, Any]) -> None:
     before = json.dumps(schema)
-    assert plain(schema) == expected
+    assert for_claude_program(schema) == expected
     assert json.dumps(schema) == before
 
 
@@ -187,7 +193,7 @@ def words_in(schema: Any) -> set[str]:
 @given(SCHEMAS, st.integers(0, 3))
 def test_what_a_schema_allows_is_allowed_in_plain_words(schema: Any, seed: int) -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    made = plain(schema)
+    made = for_claude_program(schema)
     assert words_in(made) <= PLAIN
     value = sample(schema, seed)
     for draft in (jsonschema.Draft7Validator, jsonschema.Draft202012Validator):
@@ -197,5 +203,98 @@ def test_what_a_schema_allows_is_allowed_in_plain_words(schema: Any, seed: int) 
 
 @given(SCHEMAS)
 def test_plain_words_stay_as_they_are(schema: Any) -> None:
-    made = plain(schema)
-    assert plain(made) == made
+    made = for_claude_program(schema)
+    assert for_claude_program(made) == made
+
+
+# --- Claude's structured output ----------------------------------------------------------------
+
+
+def _object(properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties) if required is None else required,
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ({}, "any type"),
+        (True, "any type"),
+        ({"type": "array"}, "any type"),
+        ({"type": "array", "items": {}}, "any type"),
+        ({"type": "object"}, "not all named"),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, "not all named"),
+        ({"type": "object", "properties": {}, "additionalProperties": True}, "not all named"),
+        ({"type": "array", "prefixItems": [{"type": "string"}]}, "prefixItems"),
+        ({"type": ["string", "null"]}, "several types"),
+        ({"$ref": "#"}, "refers to itself"),
+        ({"allOf": [{"$ref": "#/$defs/A"}]}, "allOf"),
+        ({"enum": [["a"]]}, "not plain"),
+    ],
+)
+def test_it_is_said_why_a_schema_does_not_fit(part: Any, why: str) -> None:
+    definitions = {"$defs": {"A": {"type": "string"}}}
+    assert why in (unfit({**_object({"x": part}), **definitions}) or "")
+
+
+def test_the_number_of_optional_properties_and_of_alternatives_is_bounded() -> None:
+    names = [f"p{number}" for number in range(MOST_OPTIONAL + 1)]
+    text = {"type": "string"}
+    assert unfit(_object(dict.fromkeys(names[:-1], text), [])) is None
+    assert "left out" in (unfit(_object(dict.fromkeys(names, text), [])) or "")
+    either = {"anyOf": [text, {"type": "null"}]}
+    assert unfit(_object(dict.fromkeys(names[:MOST_UNIONS], either))) is None
+    assert "alternatives" in (unfit(_object(dict.fromkeys(names[: MOST_UNIONS + 1], either))) or "")
+
+
+_plain = st.sampled_from(
+    [
+        {"type": "string", "maxLength": 5},
+        {"type": "integer", "minimum": 1},
+        {"enum": ["a", "b"]},
+        {"type": "string", "format": "date"},
+        {"$ref": "#/$defs/A"},
+        {},
+    ]
+)
+_described = st.builds(lambda part, n: {**part, "description": f"told {n}"}, _plain, st.integers())
+_schemas = st.recursive(
+    _plain | _described,
+    lambda inner: st.one_of(
+        st.dictionaries(st.sampled_from("abcdef"), inner, max_size=4).map(_object),
+        st.builds(lambda items: {"type": "array", "items": items}, inner),
+        st.builds(lambda one, other: {"anyOf": [one, other]}, inner, inner),
+        st.builds(lambda each: {"type": "object", "additionalProperties": each}, inner),
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from("uvwxyz"), _schemas, max_size=4))
+def test_a_schema_that_fits_keeps_all_its_properties_and_descriptions(
+    properties: dict[str, Any],
+) -> None:
+    schema = {**_object(properties), "$defs": {"A": _object({"inner": {"type": "boolean"}})}}
+    if unfit(schema) is not None:
+        return
+    pytest.importorskip("anthropic")
+    before, after = list(_said(schema)), list(_said(for_claude(schema)))
+    assert set(before) <= set(after)
+
+
+def _said(schema: Any) -> Any:
+    """The names of properties, and what descriptions say, without the limits put into them."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _said(each)
+    elif isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == "description":
+                yield value.partition("\n")[0]
+            elif key == "properties":
+                yield from value
+            yield from _said(value)

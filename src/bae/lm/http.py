@@ -1,0 +1,266 @@
+"""What backends that talk to a provider share: one client for each event loop, errors for HTTP
+statuses and failed connections, and settings without their keys and passwords."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any, Final, Generic, TypeVar, cast
+from weakref import WeakKeyDictionary, ref
+
+from bae.exceptions import BaeLMError, BaeParseError
+
+C = TypeVar("C")
+
+
+class PerLoop(Generic[C]):
+    """Makes a client when an event loop first needs one, and closes it with the loop.
+
+    Connections belong to the loop they were opened in: a backend that `graph.run` uses twice is
+    used in two loops, and a client shared between them would fail in the second. `asyncio.run`
+    closes async generators that are still suspended at the loop's end, so one holds the client.
+    The client is also closed when the `PerLoop` is dropped, unless `close` holds a reference to it.
+    """
+
+    def __init__(self, make: Callable[[], C], close: Callable[[C], Awaitable[None]]) -> None:
+        self._make = make
+        self._close = close
+        self._open: _Open[C] = WeakKeyDictionary()
+
+    async def get(self) -> C:
+        """The client of the running loop."""
+        loop = asyncio.get_running_loop()
+        found = self._open.get(loop)
+        if found is not None:
+            return found[0]
+        for other in [each for each in self._open if each.is_closed()]:
+            del self._open[other]  # closed without closing what was open in it
+        client = self._make()
+        holder = _hold(client, self._close, ref(self._open))
+        self._open[loop] = client, holder
+        await anext(holder)
+        return client
+
+    async def aclose(self) -> None:
+        """Close the client of the running loop; the next `get` makes a new one."""
+        found = self._open.pop(asyncio.get_running_loop(), None)
+        if found is not None:
+            await found[1].aclose()
+
+
+_Open = WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[C, AsyncGenerator[None]]]
+
+
+async def _hold(
+    client: C, close: Callable[[C], Awaitable[None]], among: ref[_Open[C]]
+) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        # A suspended generator refers to its loop, so an entry for a loop would keep it alive.
+        still = among()
+        loop = asyncio.get_running_loop()
+        found = still.get(loop) if still is not None else None
+        if still is not None and found is not None and found[0] is client:
+            del still[loop]
+        await close(client)
+
+
+# --- errors -----------------------------------------------------------------------------------
+
+
+def status_error(
+    who: str,
+    status: int,
+    said: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    cause: BaseException | None = None,
+    besides: str = "",
+) -> BaeLMError:
+    """The error for an answer with a status of 400 or more.
+
+    `who` is the backend with its model and `said` the provider's message, which is shortened.
+    `headers` are those of the answer, looked up in lower case. `besides` ends the message as it is.
+    """
+    found = headers or {}
+    wait = retry_after(found)
+    match status:
+        case 401 | 403:
+            code, fix = "bae-lm-unauthorised", "check the key, and that it may use this model"
+        case 404:
+            code, fix = "bae-lm-not-found", "check the name of the model and the base URL"
+        case 408 | 504:
+            code, fix = "bae-lm-timeout", "ask again later, or for less at once"
+        case 429:
+            code = "bae-lm-rate-limited"
+            fix = "ask less often: wrap the LM in bae.lm.RateLimit(…) or bae.lm.Concurrency(…)"
+        case _ if status >= 500:
+            code, fix = "bae-lm-unavailable", "ask again later; bae.lm.Retry(…) does so by itself"
+        case _:
+            code, fix = "bae-lm-request-refused", "see what the provider says about the request"
+    # 409 is a lock that was not obtained in time; providers ask to retry.
+    retryable = status in (408, 409, 425, 429) or status >= 500
+    if found.get("x-should-retry") in ("true", "false"):
+        retryable = found["x-should-retry"] == "true"
+    after = f", retry after {wait:g} s" if wait is not None else ""
+    return BaeLMError(
+        f"{who} answered with status {status}{after}: {_short(said)}{besides}",
+        code=code,
+        retryable=retryable,
+        retry_after=wait,
+        status=status,
+        cause=cause,
+        fix=fix,
+    )
+
+
+def connection_error(who: str, cause: BaseException) -> BaeLMError:
+    """The error for a connection that could not be made, or was cut."""
+    return BaeLMError(
+        f"{who} could not be reached, or broke off",
+        code="bae-lm-unreachable",
+        retryable=True,
+        sent=_connected(cause),
+        cause=cause,
+        fix="check the network and the base URL; bae.lm.Retry(…) asks again by itself",
+    )
+
+
+def timeout_error(
+    who: str, seconds: float | None, cause: BaseException | None, *, besides: str = ""
+) -> BaeLMError:
+    """The error for an answer that did not come in time; `besides` ends the message."""
+    bound = "" if seconds is None else f" within {seconds:g} s"
+    return BaeLMError(
+        f"{who} did not answer{bound}{besides}",
+        code="bae-lm-timeout",
+        retryable=True,
+        sent=_connected(cause),
+        cause=cause,
+        fix="give it longer with timeout=…, or ask for less at once",
+    )
+
+
+def malformed_error(who: str, cause: BaseException | None) -> BaeParseError:
+    """The error for a response that is not what the provider's API promises."""
+    return BaeParseError(
+        f"{who} got a response that is not one of its API",
+        retryable=True,
+        cause=cause,
+        fix="check the base URL and any proxy; bae.lm.Retry(…) asks again by itself",
+    )
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The seconds a provider asks to wait: a number, a number of milliseconds, or a date."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    given = headers.get("retry-after")
+    if given is None:
+        return None
+    seconds = _number(given)
+    if seconds is not None:
+        return seconds
+    from email.utils import parsedate_to_datetime
+
+    try:
+        until = parsedate_to_datetime(given)
+        if until.tzinfo is None:
+            until = until.replace(tzinfo=UTC)
+        return max(0.0, (until - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError, IndexError, OverflowError):  # whatever this is, it is no date
+        return None
+
+
+def _connected(error: BaseException | None) -> bool:
+    """Whether there was a connection to send by, as far as the causes of an error show."""
+    from socket import gaierror
+
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, ConnectionRefusedError | gaierror):
+            return False
+        if type(error).__name__ in _NOT_CONNECTED:
+            return False
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return True
+
+
+_NOT_CONNECTED: Final = frozenset({"ClientConnectorError", "ConnectError", "ConnectTimeout"})
+"""What HTTP clients raise where no connection was made, by name: none of them need be installed."""
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return max(0.0, number) if isfinite(number) else None
+
+
+def _short(text: str, longest: int = 500) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
+# --- settings without secrets -----------------------------------------------------------------
+
+
+def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without those that are secrets by their names, at any depth, and without the
+    user and password of a URL. Settings end up in caches and journals."""
+    return {
+        name: _mask(value)
+        for name, value in settings.items()
+        if not (
+            is_secret(name, value)
+            and (not isinstance(value, Mapping) or _contains(name, _ALWAYS_SECRET))
+        )
+    }
+
+
+def is_secret(name: str, value: object = None) -> bool:
+    """Whether a setting, environment variable or header is a secret, judging by its name. A number
+    of tokens is none."""
+    name = name.upper()
+    if isinstance(value, int | float) or (isinstance(value, str) and value.isdecimal()):
+        name = name.replace("TOKENS", "")
+    return _contains(name, _ALWAYS_SECRET) or _contains(name, _SECRET_AS_TEXT)
+
+
+def without_password(text: str) -> str:
+    """A text with no user, password or key left in its URLs."""
+    if "://" not in text:
+        return text
+    return _PARAMETER.sub(
+        lambda found: f"{found[1]}=" if is_secret(found[1]) else found[0], _USER.sub("", text)
+    )
+
+
+def _mask(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_password(value)
+    if isinstance(value, Mapping):
+        return without_secrets(cast(Mapping[str, Any], value))
+    if isinstance(value, list | tuple):
+        return [_mask(each) for each in cast(list[Any], value)]
+    return value
+
+
+def _contains(name: str, parts: tuple[str, ...]) -> bool:
+    return any(part in name.upper() for part in parts)
+
+
+_ALWAYS_SECRET: Final = ("AUTH", "BEARER", "COOKIE", "CREDENTIAL", "JWT", "PASS", "PROXY", "SECRET")
+_SECRET_AS_TEXT: Final = ("HEADER", "KEY", "TOKEN")
+"""These also name things with parts, such as all headers or a field in a schema; there each part is
+judged by its own name."""
+
+_USER: Final = re.compile(r"(?<=://)[^/?#\s]*@")
+_PARAMETER: Final = re.compile(r"(?<=[?&;])([^=&;#\s]+)=[^&;#\s]*")

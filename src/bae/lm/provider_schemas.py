@@ -1,0 +1,279 @@
+"""JSON schemas in the form each provider accepts: Claude's structured output, OpenAI's strict mode,
+and the program `claude`. What a provider cannot enforce goes into descriptions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
+from typing import Any, cast
+
+Schema = dict[str, Any]
+
+MOST_OPTIONAL = 24
+"""Optional properties in one schema that Claude's structured output takes."""
+
+MOST_UNIONS = 16
+"""Properties with alternatives in one schema that it takes."""
+
+
+def unfit(schema: Mapping[str, Any]) -> str | None:
+    """Why Claude's structured output cannot enforce this schema, or None where it can.
+
+    Claude compiles the schema to a grammar. It takes no schema that
+
+    - refers to itself;
+    - has an object whose keys are not all named (`dict[str, int]`, `extra="allow"`);
+    - has a value of any type, or a tuple;
+    - has more than `MOST_OPTIONAL` properties that may be left out, or more than `MOST_UNIONS`
+      with alternatives.
+    """
+    if _is_recursive(schema):
+        return "it refers to itself"
+    parts = list(_parts(schema))
+    if fault := next(filter(None, map(_fault, parts)), None):
+        return fault
+    optional = unions = 0
+    for each in parts:
+        properties: Mapping[str, Any] = each.get("properties", {})
+        required = set(each.get("required", ()))
+        optional += sum(name not in required for name in properties)
+        unions += sum("anyOf" in found or "oneOf" in found for found in properties.values())
+    if optional > MOST_OPTIONAL:
+        return f"{optional} of its properties may be left out, and {MOST_OPTIONAL} is the most"
+    if unions > MOST_UNIONS:
+        return f"{unions} of its properties have alternatives, and {MOST_UNIONS} is the most"
+    return None
+
+
+def for_claude(schema: Mapping[str, Any]) -> Schema:
+    """The schema as Claude's structured output takes it: limits that a grammar cannot express are
+    in the descriptions. The answer is validated against all of them anyway."""
+    from anthropic import transform_schema
+
+    return transform_schema(with_descriptions(schema))
+
+
+def with_descriptions(schema: Mapping[str, Any]) -> Schema:
+    """The schema with references replaced by their definitions where a description stands beside
+    the reference: there Anthropic's SDK drops the description."""
+    definitions: Mapping[str, Any] = schema.get("$defs", {})
+
+    def change(given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        made = _map(cast(Schema, given), change)
+        made.pop("discriminator", None)  # the constants of the alternatives tell them apart
+        if "$ref" in made and len(made) > 1:
+            named = definitions.get(str(made["$ref"]).removeprefix("#/$defs/"))
+            if named is not None:
+                del made["$ref"]
+                made = {**change(named), **made}
+        return made
+
+    return dict(schema) if _is_recursive(schema) else change(schema)
+
+
+def is_untyped(schema: Mapping[str, Any]) -> bool:
+    """Whether some value in it may be of any type."""
+    return any(_is_any(part) for part in _parts(schema))
+
+
+def closed(schema: Any) -> Any:
+    """The schema with every object closed: local models then have no keys to make up."""
+    if not isinstance(schema, Mapping):
+        return schema
+    made = _map(cast(Schema, schema), closed)
+    if made.get("type") == "object" and "properties" in made:
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def is_strict(schema: Any) -> bool:
+    """Whether OpenAI takes the schema as strict: every property required, every object closed, and
+    only plain keywords."""
+    if not isinstance(schema, dict):
+        return False
+    found = cast(Schema, schema)
+    if not found.keys() <= _STRICT or _KINDS.isdisjoint(found):
+        return False
+    if found.get("type") == "object":
+        properties = found.get("properties")
+        if properties is None or found.get("additionalProperties") is not False:
+            return False
+        if list(properties) != found.get("required", []):
+            return False
+    return all(is_strict(each) for _, each in _inner(found))
+
+
+def for_claude_program(schema: Any) -> Any:
+    """The schema in keywords that JSON schema drafts 7 and 2020-12 share. It allows what the given
+    one allows, or more; the rest is in the descriptions.
+
+    The program ignores the whole schema, without an error, because of one keyword that it does not
+    know, such as a `format` or a regular expression of Python's.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    given = cast(Schema, schema)
+    changed = _map(given, for_claude_program)
+    made: Schema = {}
+    described: list[str] = []
+    for key, value in changed.items():
+        if key == "enum" and value and _is_finite(value):
+            made[key] = _distinct(value)
+        elif _is_plain(key, value):
+            made[key] = value
+        elif key not in _IGNORED:
+            text = given[key]
+            if not isinstance(text, str):
+                text = json.dumps(text, ensure_ascii=False)
+            described.append(f"{key}: {text}")
+    # The drafts share no way to say what each place of a list, or each kind of key, holds: any of
+    # them may hold any.
+    for key, others in (("prefixItems", "items"), ("patternProperties", "additionalProperties")):
+        kinds = [each for inside, each in _inner(changed) if inside == key]
+        if kinds:
+            if isinstance(made.get(others), dict):
+                kinds.append(made[others])
+            made[others] = {"anyOf": _distinct(kinds)}
+    if described:
+        before = [made["description"]] if made.get("description") else []
+        made["description"] = " ".join([*before, f"({'; '.join(described)})"])
+    return made
+
+
+# --- walking through schemas ------------------------------------------------------------------
+
+
+def _inner(part: Schema) -> Iterator[tuple[str, Any]]:
+    """The schemas in a schema, with their keyword; examples, defaults and constants are none."""
+    for key, value in part.items():
+        if key in _MAPS and isinstance(value, dict):
+            for each in cast(Schema, value).values():
+                yield key, each
+        elif key in _LISTS and isinstance(value, list):
+            for each in cast(list[Any], value):
+                yield key, each
+        elif key in _SINGLE and isinstance(value, dict):
+            yield key, value
+
+
+def _map(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> Schema:
+    """A copy of a schema in which the schemas inside are changed."""
+    made: Schema = {}
+    for key, value in schema.items():
+        if key in _MAPS and isinstance(value, dict):
+            made[key] = {name: change(each) for name, each in cast(Schema, value).items()}
+        elif key in _LISTS and isinstance(value, list):
+            made[key] = [change(each) for each in cast(list[Any], value)]
+        else:
+            made[key] = change(value) if key in _SINGLE and isinstance(value, dict) else value
+    return made
+
+
+def _parts(schema: Any) -> Iterator[Schema]:
+    """The schema and every schema in it, at any depth."""
+    part = cast(Schema, schema) if isinstance(schema, dict) else {}  # True stands for anything
+    yield part
+    for _, each in _inner(part):
+        yield from _parts(each)
+
+
+def _is_recursive(schema: Mapping[str, Any]) -> bool:
+    definitions: Mapping[str, Any] = schema.get("$defs", {})
+    named = {f"#/$defs/{name}": found for name, found in definitions.items()}
+    named["#"] = {key: value for key, value in schema.items() if key != "$defs"}
+    refers = {
+        name: {str(part["$ref"]) for part in _parts(found) if "$ref" in part}
+        for name, found in named.items()
+    }
+    # Remove what refers to nothing that is left; what cannot be removed is in a cycle.
+    while leaves := [name for name, to in refers.items() if to.isdisjoint(refers)]:
+        for name in leaves:
+            del refers[name]
+    return bool(refers)
+
+
+# --- parts ------------------------------------------------------------------------------------
+
+
+def _fault(part: Schema) -> str | None:
+    kind = part.get("type")
+    if not _UNFIT.isdisjoint(part):
+        return f"it has {', '.join(sorted(_UNFIT & part.keys()))}"
+    if isinstance(kind, list):
+        return "it has a value of several types without alternatives"
+    if _is_any(part):
+        return "it has a value of any type"
+    named = "properties" in part or part.get("additionalProperties") is False
+    if kind == "object" and (part.get("additionalProperties", False) is not False or not named):
+        return "it has an object whose keys are not all named"
+    if any("$ref" in branch for branch in part.get("allOf", ())):
+        return "it has a reference in allOf"
+    choices = [*part.get("enum", ()), *([part["const"]] if "const" in part else ())]
+    if not all(value is None or isinstance(value, str | int | float) for value in choices):
+        return "it has a choice among values that are not plain"
+    return None
+
+
+def _is_any(part: Schema) -> bool:
+    if part.get("type") == "array":
+        return "items" not in part and "prefixItems" not in part
+    return _KINDS.isdisjoint(part)
+
+
+def _is_plain(key: str, value: Any) -> bool:
+    """Whether both drafts have this keyword, with a value that it may have: what a model's config
+    adds to its schema can have any."""
+    if key in _SHARED:
+        # Drafts before 2020-12 have tuples in `items`.
+        return bool(value) if key in _LISTS else not isinstance(value, list)
+    kinds = _VALUES.get(key)
+    return kinds is not None and (not kinds or type(value) in kinds) and _is_finite(value)
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    """Each value once, as a list of alternatives must have it; 1.0 is 1 in JSON."""
+
+    def key(value: Any) -> str:
+        is_whole = isinstance(value, float) and value.is_integer()
+        return json.dumps(int(value) if is_whole else value, sort_keys=True)
+
+    return list({key(value): value for value in values}.values())
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_finite, cast(Schema, value).values()))
+    if isinstance(value, list):
+        return all(map(_is_finite, cast(list[Any], value)))
+    return not isinstance(value, float) or isfinite(value)
+
+
+_MAPS = frozenset({"properties", "$defs", "definitions", "patternProperties"})
+_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_SINGLE = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not"})
+_SHARED = (_MAPS | _LISTS | _SINGLE) - {"patternProperties", "prefixItems"}
+_KINDS = frozenset({"$ref", "anyOf", "oneOf", "allOf", "enum", "const", "type"})
+_UNFIT = frozenset({"prefixItems", "patternProperties", "propertyNames", "not", "if", "contains"})
+_STRICT = frozenset(
+    {
+        *("$ref", "$defs", "anyOf", "const", "enum", "type", "title", "description"),
+        *("items", "properties", "required", "additionalProperties"),
+    }
+)
+_VALUES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("const", "default"), ()),
+    **dict.fromkeys(("$ref", "title", "description"), (str,)),
+    **dict.fromkeys(("required", "examples"), (list,)),
+    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), (bool,)),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), (int,)),
+    **dict.fromkeys(("minProperties", "maxProperties"), (int,)),
+    **dict.fromkeys(("minimum", "maximum", "multipleOf"), (int, float)),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), (int, float)),
+    "type": (str, list),
+}
+# Where a schema comes from says nothing about its values, and the constants of the alternatives
+# show which of them a value is.
+_IGNORED = frozenset({"$schema", "$id", "$anchor", "$comment", "discriminator"})

@@ -1,0 +1,439 @@
+"""What backends that talk to a provider share: one client for each event loop, errors with a code
+and advice, and settings without secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from socket import gaierror
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bae import BaeLMError, Graph, Node
+from bae.lm import Answer, Prompt
+from bae.lm.http import (
+    PerLoop,
+    connection_error,
+    is_secret,
+    retry_after,
+    status_error,
+    timeout_error,
+    without_password,
+    without_secrets,
+)
+from bounded import BOUND
+from toy_backend import ToyBackend
+
+
+class Client:
+    """Knows the loop it was opened in, and whether it was closed, once, in the same one."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.closed = 0
+        self.gone = asyncio.Event()
+
+    async def aclose(self) -> None:
+        await asyncio.sleep(0)
+        assert asyncio.get_running_loop() is self.loop
+        self.closed += 1
+        self.gone.set()
+
+
+class Clients:
+    """A `PerLoop` with every client it has made."""
+
+    def __init__(self) -> None:
+        self.made: list[Client] = []
+        self.held = PerLoop(self._make, lambda client: client.aclose())
+
+    def _make(self) -> Client:
+        self.made.append(Client())
+        return self.made[-1]
+
+
+async def test_one_loop_has_one_client_however_many_ask():
+    clients = Clients()
+    found = await asyncio.gather(*(clients.held.get() for _ in range(20)))
+
+    assert set(found) == set(clients.made)
+    assert len(clients.made) == 1
+    await clients.held.aclose()
+
+
+def test_every_loop_has_its_own_client_which_is_closed_with_it():
+    clients = Clients()
+    for _ in range(3):
+        asyncio.run(clients.held.get())
+
+    assert [client.closed for client in clients.made] == [1, 1, 1]
+    assert len({id(client.loop) for client in clients.made}) == 3
+
+
+def test_loops_that_are_over_are_let_go_of():
+    clients = Clients()
+    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+    async def once() -> None:
+        await clients.held.get()
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+
+    for _ in range(5):
+        asyncio.run(once())
+    clients.made.clear()  # each knows its loop
+    gc.collect()
+
+    assert [loop() for loop in loops] == [None] * 5
+
+
+def test_a_loop_that_was_closed_without_closing_what_is_open_is_let_go_of_by_the_next():
+    clients = Clients()
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(clients.held.get())
+    loop.close()
+    gone = weakref.ref(loop)
+    del loop
+    asyncio.run(clients.held.get())  # type: ignore[arg-type]
+    clients.made.clear()
+    gc.collect()
+
+    assert gone() is None
+
+
+async def test_loops_in_other_threads_have_clients_of_their_own():
+    clients = Clients()
+    mine = await clients.held.get()
+
+    def elsewhere() -> None:
+        asyncio.run(clients.held.get())
+
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*(asyncio.to_thread(elsewhere) for _ in range(4)))
+    assert len(clients.made) == 5
+    assert [client.closed for client in clients.made] == [0, 1, 1, 1, 1]
+    assert await clients.held.get() is mine
+    await clients.held.aclose()
+
+
+async def test_a_client_that_was_closed_is_made_anew():
+    clients = Clients()
+    first = await clients.held.get()
+    await clients.held.aclose()
+    await clients.held.aclose()
+    second = await clients.held.get()
+
+    assert (first.closed, second.closed) == (1, 0)
+    assert first is not second
+    await clients.held.aclose()
+
+
+async def test_closing_what_was_never_opened_does_nothing():
+    clients = Clients()
+    await clients.held.aclose()
+
+    assert clients.made == []
+
+
+async def test_a_client_that_cannot_be_made_is_tried_again_by_the_next():
+    made: list[Any] = []
+
+    def make() -> Client:
+        made.append("tried")
+        if len(made) == 1:
+            raise OSError("no room")
+        return Client()
+
+    held = PerLoop(make, lambda client: client.aclose())
+    with pytest.raises(OSError, match="no room"):
+        await held.get()
+    assert isinstance(await held.get(), Client)
+    await held.aclose()
+
+
+async def test_an_error_in_closing_is_raised_and_the_next_client_is_new():
+    async def fails(client: Client) -> None:
+        raise OSError("cannot close")
+
+    held = PerLoop(Client, fails)
+    first = await held.get()
+    with pytest.raises(OSError, match="cannot close"):
+        await held.aclose()
+    second = await held.get()
+    assert second is not first
+    with pytest.raises(OSError, match="cannot close"):
+        await held.aclose()
+
+
+async def test_a_client_of_a_backend_that_nobody_holds_is_closed():
+    clients = Clients()
+    await clients.held.get()
+    (client,) = clients.made
+    del clients.held
+    gc.collect()
+    async with asyncio.timeout(BOUND):
+        await client.gone.wait()  # the loop closes it in a task of its own
+
+    assert client.closed == 1
+
+
+async def test_what_is_made_and_is_nothing_is_closed_too_when_nobody_holds_it():
+    closed = asyncio.Event()
+
+    async def close(client: None) -> None:
+        closed.set()
+
+    held = PerLoop(lambda: None, close)
+    await held.get()
+    del held
+    gc.collect()
+    async with asyncio.timeout(BOUND):
+        await closed.wait()
+
+
+class Ask(Node):
+    async def __call__(self) -> Told: ...
+
+
+class Told(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Connects(ToyBackend):
+    def __init__(self) -> None:
+        super().__init__(lambda prompt: {"text": "x"})
+        self.clients = Clients()
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        client = await self.clients.held.get()
+        assert not client.closed
+        return await super().answer(prompt)
+
+    async def aclose(self) -> None:
+        await self.clients.held.aclose()
+
+
+def test_a_backend_used_in_sync_runs_one_after_another_leaves_nothing_open():
+    lm = Connects()
+    graph = Graph(start=Ask)
+    for _ in range(3):
+        graph.run(Ask(), lm)
+
+    assert [client.closed for client in lm.clients.made] == [1, 1, 1]
+
+
+async def test_a_backend_keeps_its_client_between_runs_of_one_loop_until_it_is_closed():
+    async with Connects() as lm:
+        for _ in range(3):
+            await Graph(start=Ask).arun(Ask(), lm)
+        (client,) = lm.clients.made
+        assert client.closed == 0
+    assert client.closed == 1
+
+
+def test_a_run_that_fails_leaves_nothing_open_either():
+    lm = Connects()
+    lm.answers = [OSError("down")]
+    with pytest.raises(Exception, match="down"):
+        Graph(start=Ask).run(Ask(), lm)
+
+    assert [client.closed for client in lm.clients.made] == [1]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "retryable"),
+    [
+        (400, "bae-lm-request-refused", False),
+        (401, "bae-lm-unauthorised", False),
+        (402, "bae-lm-request-refused", False),
+        (403, "bae-lm-unauthorised", False),
+        (404, "bae-lm-not-found", False),
+        (408, "bae-lm-timeout", True),
+        (409, "bae-lm-request-refused", True),
+        (413, "bae-lm-request-refused", False),
+        (422, "bae-lm-request-refused", False),
+        (425, "bae-lm-request-refused", True),
+        (429, "bae-lm-rate-limited", True),
+        (500, "bae-lm-unavailable", True),
+        (502, "bae-lm-unavailable", True),
+        (503, "bae-lm-unavailable", True),
+        (504, "bae-lm-timeout", True),
+        (529, "bae-lm-unavailable", True),
+    ],
+)
+def test_a_status_has_a_code_and_says_whether_asking_again_can_help(
+    status: int, code: str, retryable: bool
+):
+    cause = OSError("below")
+    error = status_error("Toy(small)", status, "no\n  luck", cause=cause)
+
+    assert isinstance(error, BaeLMError)
+    assert (error.code, error.retryable, error.status) == (code, retryable, status)
+    assert error.message == f"Toy(small) answered with status {status}: no luck"
+    assert error.fix
+    assert error.cause is error.__cause__ is cause
+    assert error.retry_after is None
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500])
+@pytest.mark.parametrize(("said", "retryable"), [("true", True), ("false", False)])
+def test_a_provider_that_says_whether_to_ask_again_is_believed(
+    status: int, said: str, retryable: bool
+):
+    error = status_error("Toy", status, "", headers={"x-should-retry": said})
+
+    assert error.retryable is retryable
+
+
+def test_the_wait_a_provider_asks_for_is_kept_and_told():
+    error = status_error("Toy", 429, "slow down", headers={"retry-after": "2.5"})
+
+    assert error.retry_after == 2.5
+    assert "retry after 2.5 s" in error.message
+    assert "RateLimit" in (error.fix or "")
+
+
+def test_what_the_provider_said_is_cut_to_a_length_that_can_be_read():
+    error = status_error("Toy", 500, "<html>" + "x" * 100_000)
+
+    assert len(error.message) < 600
+    assert error.message.endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "3"}, 3.0),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after": " 1.5 "}, 1.5),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after-ms": "250"}, 0.25),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 -0000"}, 0.0),
+        ({"retry-after": "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"}, None),
+        ({"retry-after": "Wed, 99 Oct 2015 07:28:00 GMT"}, None),
+    ],
+    ids=str,
+)
+def test_a_wait_is_read_in_every_form_it_has(headers: dict[str, str], seconds: float | None):
+    assert retry_after(headers) == seconds
+
+
+def test_a_wait_until_a_date_is_the_time_until_then():
+    until = datetime.now(UTC) + timedelta(seconds=90)
+    wait = retry_after({"retry-after": format_datetime(until, usegmt=True)})
+
+    assert wait is not None
+    assert 80 < wait <= 90
+
+
+@given(st.text() | st.from_regex(r"\w{3}, \d{1,3} \w{3} \d{1,30} \d\d:\d\d:\d\d [+-]?\w{1,9}"))
+def test_whatever_a_header_says_there_is_a_wait_or_none(said: str):
+    for name in ("retry-after", "retry-after-ms"):
+        wait = retry_after({name: said})
+        assert wait is None or 0 <= wait < float("inf")
+
+
+def test_a_connection_that_failed_may_be_tried_again():
+    cause = ConnectionResetError("reset")
+    error = connection_error("Toy(small)", cause)
+
+    assert (error.code, error.retryable, error.status) == ("bae-lm-unreachable", True, None)
+    assert error.cause is cause
+    assert "Toy(small)" in error.message
+    assert error.fix
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(2.5, "within 2.5 s"), (None, "did not answer")])
+def test_an_answer_that_did_not_come_in_time_says_the_bound(seconds: Any, said: str):
+    error = timeout_error("Toy", seconds, None)
+
+    assert (error.code, error.retryable) == ("bae-lm-timeout", True)
+    assert error.message.endswith(said)
+    assert "timeout=" in (error.fix or "")
+
+
+class ConnectError(Exception):
+    """As HTTP clients name it."""
+
+
+@pytest.mark.parametrize("below", [ConnectError(), ConnectionRefusedError(), gaierror()], ids=repr)
+def test_where_no_connection_was_made_nothing_was_sent(below: Exception):
+    wrapped = RuntimeError("the SDK failed")
+    wrapped.__cause__ = below
+    assert not connection_error("Toy", wrapped).sent
+    assert not timeout_error("Toy", 1.0, wrapped).sent
+
+
+@pytest.mark.parametrize("below", [ConnectionResetError(), EOFError(), None], ids=repr)
+def test_a_connection_that_broke_off_may_have_carried_the_request(below: Exception | None):
+    wrapped = RuntimeError("the SDK failed")
+    wrapped.__cause__ = below
+    wrapped.__context__ = wrapped.__cause__
+    assert connection_error("Toy", wrapped).sent
+    assert timeout_error("Toy", 1.0, None).sent
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("api_key", "ANTHROPIC_API_KEY", "x-api-key", "aws_session_token", "access_tokens"),
+        *("client_secret", "vertex_credentials", "Authorization", "X_AUTH", "PGPASS", "password"),
+        *("HTTPS_PROXY", "Cookie", "ANTHROPIC_CUSTOM_HEADERS", "bearer", "jwt"),
+    ],
+)
+def test_a_secret_is_known_by_its_name(name: str) -> None:
+    assert is_secret(name, "hidden")
+    assert without_secrets({name: "hidden", "region": "eu"}) == {"region": "eu"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("max_tokens", 500), ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "500"), ("temperature", 0.5)),
+        *(("top_k", 3), ("api_base", "https://here.test/v1"), ("region", "eu"), ("stop", ["a"])),
+        ("thinking", {"type": "enabled", "budget_tokens": 2000}),
+        ("schema", {"properties": {"key": {"type": "string"}, "token": {"type": "null"}}}),
+    ],
+)
+def test_what_is_no_secret_stays(name: str, value: Any) -> None:
+    assert without_secrets({name: value}) == {name: value}
+
+
+def test_secrets_are_left_out_however_deep_they_are() -> None:
+    given = {
+        "default_headers": {"Authorization": "hidden", "x-team": "blue"},
+        "servers": [{"name": "a", "auth": ["me", "hidden"]}, ("https://me:hidden@here.test",)],
+        "vertex_credentials": {"private": "hidden"},
+    }
+    assert without_secrets(given) == {
+        "default_headers": {"x-team": "blue"},
+        "servers": [{"name": "a"}, ["https://here.test"]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("https://me:p@ss@here.test:8/v1", "https://here.test:8/v1"),
+        ("https://here.test/@me", "https://here.test/@me"),
+        ("https://here.test?api_key=hidden&a=b#c", "https://here.test?api_key=&a=b#c"),
+        ("me@here.test", "me@here.test"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(text: str, left: str) -> None:
+    assert without_password(text) == left
