@@ -104,6 +104,10 @@ pictures: .venv/.dev ## Make the pictures in docs/assets anew
 		--set message="ugh, just got up" --lm local --no-journal
 	.venv/bin/bae graph export examples/ootd.py --force -o docs/assets/graph.svg
 
+.PHONY: sizes
+sizes: .venv/.dev ## Print lines and files of each room, and the files that one run goes through
+	.venv/bin/python tools/sizes.py
+
 .PHONY: bench
 bench: .venv-bench/.bench ## Run the benchmarks
 	.venv-bench/bin/python -m benchmarks
