@@ -1,0 +1,195 @@
+"""What a history tells of a run, folded from its records alone."""
+
+from typing import Annotated
+
+import pytest
+
+from bae import LM, BaeError, Dep, Gate, Graph, Map, Node, Recall
+from bae.history import NOT_RECORDED, History
+from bae.place import Place
+from bae.records import RunResumed, RunStarted, SourceStarted, StepStarted
+from bae.testing import ScriptedLM
+from bae.work import GraphRun, Source, Span, Step
+
+
+def get_word() -> str:
+    return "word"
+
+
+async def get_length(word: Annotated[str, Dep(get_word)]) -> int:
+    return len(word)
+
+
+class Inner(Node):
+    number: int
+
+    async def __call__(self) -> "Doubled":
+        return Doubled(number=self.number * 2)
+
+
+class Doubled(Node):
+    number: int
+
+    async def __call__(self) -> None: ...
+
+
+class Ask(Node):
+    numbers: list[int]
+    length: Annotated[int, Dep(get_length)]
+    doubled: Annotated[list[Doubled], Map(Graph(start=Inner), over="numbers")]
+
+    async def __call__(self) -> "Answer | None": ...
+
+
+class Answer(Node):
+    text: str
+    numbers: Annotated[list[int], Recall()]
+
+    async def __call__(self, lm: LM) -> "Done":
+        return Done()
+
+
+class Done(Node):
+    fine: Annotated[bool, Gate("fine?")]
+
+    async def __call__(self) -> None: ...
+
+
+GRAPH = Graph(start=Ask)
+
+
+async def say_yes(gate: object) -> bool:
+    return True
+
+
+async def finished():
+    lm = ScriptedLM([Answer, {"text": "a"}])
+    return await GRAPH.arun(Ask(numbers=[1, 2]), lm, answer=say_yes)
+
+
+async def test_every_value_is_found_by_its_place():
+    result = await finished()
+    history = History(result.journal)
+
+    for text, value in (
+        ("0:Ask.length", 4),
+        ("0:Ask.length(word)", "word"),
+        ("0:Ask.doubled", [Doubled(number=2), Doubled(number=4)]),
+        ("1:Answer.numbers", [1, 2]),
+        ("2:Done.fine", True),
+    ):
+        place = Place.parse(text)
+        assert place is not None
+        assert str(place) == text
+        source = history.source(place)
+        assert source is not None
+        assert (source.value, source.state, str(source.place)) == (value, "done", text)
+    assert history.source(Place("", 1, "Ask", "length")) is None
+    assert [step.node for step in history.run.trace] == result.trace
+    assert history.run.outcome == "ended"
+
+
+async def test_graphs_inside_are_under_the_source_they_run_for():
+    history = History((await finished()).journal)
+
+    assert list(history.graphs) == ["", "0:Ask.doubled[0]", "0:Ask.doubled[1]"]
+    inner = history.graphs["0:Ask.doubled[1]"]
+    assert inner.source is history.source(Place("", 0, "Ask", "doubled"))
+    assert [step.node for step in inner.trace] == [Inner(number=2), Doubled(number=4)]
+    assert history.whole_steps == 7
+
+
+async def test_usage_is_that_of_the_run_and_nothing_stays_open():
+    result = await finished()
+    history = History(result.journal)
+
+    assert history.usage == result.usage
+    assert not any(graph.is_open for graph in history.graphs.values())
+    assert not any(step.is_open for step in history.steps())
+    assert all(step.state == "done" for step in history.steps())
+
+
+async def test_work_that_starts_also_ends_and_parts_end_before_the_whole():
+    result = await finished()
+    opened: list[object] = []
+
+    def watch(change: str, work: object, record: object) -> None:
+        if change == "started":
+            opened.append(work)
+        elif work in opened:
+            opened.remove(work)
+            if isinstance(work, GraphRun):
+                assert not any(isinstance(w, Step) and w.graph is work for w in opened)
+            if isinstance(work, Step):
+                assert not any(isinstance(w, Source) and w.step is work for w in opened)
+
+    History(result.journal, on_change=watch)
+    assert opened == []
+
+
+async def test_what_followed_a_node_is_known_and_the_end_is_not_taken_for_nothing():
+    result = await finished()
+    history = History(result.journal)
+
+    assert history.following("", 1) == result.trace[1]
+    assert history.following("", 3) is None
+    assert history.following("", 4) is NOT_RECORDED
+    assert history.following("9:Nowhere.x", 0) is NOT_RECORDED
+
+
+async def test_a_failure_is_that_of_the_source_and_of_its_step():
+    def fail() -> int:
+        raise ValueError("no")
+
+    class Fails(Node):
+        number: Annotated[int, Dep(fail)]
+
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(BaeError) as caught:
+        await Graph(start=Fails).arun(Fails())
+    assert caught.value.journal is not None
+    history = History(caught.value.journal)
+    source = history.source(Place("", 0, "Fails", "number"))
+    assert source is not None
+    assert (source.state, str(source.error)) == ("failed", "no")
+    assert history.run.steps[0].state == history.run.state == "failed"
+
+
+async def test_a_run_that_waits_has_an_open_gate_and_no_failure():
+    result = await GRAPH.arun(Ask(numbers=[]), ScriptedLM([Answer, {"text": "a"}]))
+    history = History(result.journal)
+
+    assert list(history.gates) == ["2:Done.fine"]
+    assert history.gates["2:Done.fine"].state == "waiting"
+    assert history.run.outcome == "waiting"
+    assert history.run.error is None
+
+
+def test_what_was_open_when_a_process_stopped_is_interrupted_and_the_pause_is_not_counted():
+    start = Ask(numbers=[])
+    history = History(
+        [
+            RunStarted(10.0, "", 0, "r", "Ask", start),
+            SourceStarted(11.0, "", 0, Ask, "length", "dep", "get_length"),
+        ]
+    )
+    assert history.source(Place("", 0, "Ask", "length")).state == "running"
+
+    history.add(RunResumed(50.0, "", 0, "other"))
+    history.add(SourceStarted(51.0, "", 0, Ask, "length", "dep", "get_length"))
+    source = history.source(Place("", 0, "Ask", "length"))
+    assert source.spans == [Span(11.0, 11.0)]
+    assert source.is_open
+    assert history.lives == [Span(10.0, 11.0), Span(50.0, 51.0)]
+    assert history.seconds == 2.0
+
+
+def test_a_long_run_can_be_kept_in_bounded_memory():
+    history = History(keep=200)
+    history.add(RunStarted(0.0, "", 0, "r", "Doubled", Doubled(number=0)))
+    for number in range(1000):
+        history.add(StepStarted(1.0, "", number, Doubled(number=number)))
+    assert len(history.run.steps) <= 201
+    assert len(history.run.steps) + history.run.dropped == 1000
+    assert history.whole_steps == 1000
