@@ -1,6 +1,5 @@
-"""Claude through its command line program, with the login the user has there: one run of `claude`
-for one question. `subprocesses.py` runs it, `plain_schemas.py` puts the schema into words that it
-takes, and `claude_output.py` reads what it printed."""
+"""Claude through its command-line program, with the user's login there: one run of `claude` for one
+question."""
 
 from __future__ import annotations
 
@@ -12,31 +11,32 @@ from errno import EACCES, EAGAIN, EMFILE, ENFILE, ENOENT, ENOEXEC, ENOMEM, ENOSP
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal, cast
 
-from bae.exceptions import BaeLMError
+from pydantic_core import from_json
+
+from bae.exceptions import BaeLMError, BaeParseError
 from bae.lm.backend import Answer, Backend, Prompt
-from bae.lm.claude_output import answer_in, stderr_of
-from bae.lm.http import timeout_error, without_secrets
+from bae.lm.http import status_error, timeout_error, without_secrets
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
 from bae.lm.subprocesses import Ended, TookTooLong, TooMuchOutput, run
 from bae.usage import Usage
 
 LONGEST_ARGUMENT = 120_000 if os.name == "posix" else 12_000
-"""Bytes of the schema, and of the system part: Linux takes 128 KiB in one argument, Windows 32 KiB
-in all of them. The prompt itself goes by stdin, however long."""
+"""Bytes of the schema, and of the system prompt: Linux takes 128 KiB in one argument, Windows
+32 KiB in all of them. The prompt itself goes by stdin, however long."""
 
 
 class ClaudeCLIBackend(Backend):
     """Claude, asked through the program `claude`, version 2.1 or later. Run it once and log in, or
-    have `ANTHROPIC_API_KEY` set.
+    set `ANTHROPIC_API_KEY`.
 
     The program runs without tools, MCP servers, settings, memory and session files, in an empty
     directory, and sends one request; more only where the model says nothing, or is cut off before
-    it comes to its answer. It adds to the prompt today's date and, where you are logged in with
-    one, the e-mail address of the account. Since settings files are not read, what is set up in
-    them alone, as `apiKeyHelper`, has to be given by `env`.
+    its answer. It adds today's date to the prompt and, where you are logged in with one, the e-mail
+    address of the account. It reads no settings files: what is set up in them alone, such as
+    `apiKeyHelper`, has to be given by `env`.
 
     - `model`: a name, or the alias of the newest: "sonnet", "opus", "haiku".
     - `timeout`: seconds for a whole call, the start of the program included.
@@ -62,10 +62,10 @@ class ClaudeCLIBackend(Backend):
             raise ValueError(f"ClaudeCLIBackend(max_output={max_output!r}): give 1 or more")
         if not timeout > 0:
             raise ValueError(f"ClaudeCLIBackend(timeout={timeout!r}): give a number of seconds")
-        if not _can_be_given(model):
+        if not _can_be_passed(model):
             raise ValueError(f"ClaudeCLIBackend({model!r}): no program can be given this name")
         for name, value in (env or {}).items():
-            if not name or "=" in name or not _can_be_given(name) or not _can_be_given(value):
+            if not name or "=" in name or not _can_be_passed(name) or not _can_be_passed(value):
                 # The value may be a secret.
                 raise ValueError(f"ClaudeCLIBackend(env=…): {name!r} is no variable with a text")
         self.model = model
@@ -76,72 +76,72 @@ class ClaudeCLIBackend(Backend):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Those of the given environment variables that say where, and how, the model is asked;
-        keys, tokens and passwords are not among them."""
+        """The given environment variables, without keys, tokens and passwords."""
         return without_secrets(dict(sorted(self._env.items())))
 
     def least_cost(self, usage: Usage) -> float | None:
-        """What a request with this usage costs by Anthropic's prices. Where the name is an alias
-        nobody knows before, but the program tells it afterwards."""
+        """What a request with this usage costs by Anthropic's prices. For an alias that is not
+        known before, but the program reports it afterwards."""
         return cost_of(self.model, usage, "anthropic") or 0.0
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Run the program once."""
         arguments = self._arguments(prompt)
-        given = prompt.flat().encode(errors="replace")
-        if given.startswith(b"/"):
-            given = b"\n" + given  # or it would be taken for a command to the program
+        text = prompt.flat().encode(errors="replace")
+        if text.startswith(b"/"):
+            text = b"\n" + text  # or it would be taken for a command to the program
         with self._empty_directory() as empty:
-            ended = await self._run(arguments, given, empty)
-        return answer_in(ended, self._who, self.model)
+            ended = await self._run(arguments, text, empty)
+        return _answer_in(ended, self._who, self.model)
 
     @property
     def _who(self) -> str:
         return f"ClaudeCLIBackend({self.model!r})"
 
     def _empty_directory(self) -> TemporaryDirectory[str]:
-        # On the loop: to make and remove one is quicker than to have a thread do it.
+        # On the loop: making and removing one is faster than having a thread do it.
         try:
             return TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True)
         except OSError as error:
-            raise BaeLMError(
-                f"{self._who}: there is no empty directory for the program to run in, because none "
-                "could be made",
-                code="bae-lm-program-failed",
-                sent=False,
-                retryable=error.errno in _FOR_NOW,
-                cause=error,
-                fix="check that the directory for temporary files (TMPDIR) is there, may be "
-                "written to, and has room",
+            raise self._not_started(
+                "there is no empty directory for the program to run in",
+                error,
+                "check that the directory for temporary files (TMPDIR) is writable and has room",
             ) from error
 
-    async def _run(self, arguments: list[str], given: bytes, empty: str) -> Ended:
-        env = self._environment(empty)
+    async def _run(self, arguments: list[str], text: bytes, empty: str) -> Ended:
+        kept = {name: value for name, value in os.environ.items() if name not in _OF_A_SESSION}
+        env = {**kept, **_SWITCHES, "PWD": empty, "CLAUDE_CODE_TMPDIR": empty, **self._env}
         try:
             return await run(
                 [self._program(env), *arguments],
-                given=given,
+                given=text,
                 cwd=empty,
                 env=env,
                 timeout=self.timeout,
                 limit=self.max_output,
             )
         except TookTooLong as error:
-            besides = stderr_of(error.err)
+            besides = _stderr(error.err)
             raise timeout_error(self._who, self.timeout, error, besides=besides) from error
         except TooMuchOutput as error:
             raise BaeLMError(
                 f"{self._who}: the program printed more than {self.max_output} bytes on "
-                f"{error.pipe}, and was ended{stderr_of(error.err)}",
+                f"{error.pipe}, and was ended{_stderr(error.err)}",
                 code="bae-lm-output-too-long",
                 cause=error,
                 fix="see what it prints, or allow for more with max_output=…",
             ) from error
         except OSError as error:
-            raise self._not_started(error) from error
+            why = f"the program {self.executable!r} could not be started"
+            if error.errno in (EACCES, ENOENT, ENOEXEC, ENOTDIR):
+                fix = "check that the file is the program claude, and executable"
+                raise self._not_started(why, error, fix, "bae-lm-program-missing") from error
+            fix = "see the cause; if too many run at once, wrap the LM in bae.lm.Concurrency(…)"
+            raise self._not_started(why, error, fix) from error
 
     def _arguments(self, prompt: Prompt) -> list[str]:
-        schema = _fitted(json.dumps(prompt.schema))
+        schema = _program_schema(json.dumps(prompt.schema))
         # No argument can hold a zero byte, nor what is no text.
         system = prompt.system.replace("\0", "").encode(errors="replace").decode()
         for name, text in (("schema", schema), ("system part", system)):
@@ -158,16 +158,11 @@ class ClaudeCLIBackend(Backend):
             *("--print", "--model", self.model, "--system-prompt", system, "--json-schema", schema),
             # With --verbose the whole exchange is printed, a wrong answer included.
             *("--output-format", "json", "--verbose"),
-            # One request: asking again is for the layer above, which counts it.
+            # One request: the layer above asks again, and counts it.
             *("--max-turns", "1"),
             *("--tools", "", "--strict-mcp-config", "--setting-sources", ""),
             *("--disable-slash-commands", "--no-session-persistence"),
         ]
-
-    def _environment(self, empty: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name not in _OF_A_SESSION}
-        here = {"PWD": empty, "CLAUDE_CODE_TMPDIR": empty}
-        return {**kept, **_SWITCHES, **here, **self._env}
 
     def _program(self, env: Mapping[str, str]) -> str:
         found = shutil.which(self.executable, path=env.get("PATH"))
@@ -183,42 +178,31 @@ class ClaudeCLIBackend(Backend):
             "say where it is with ClaudeCLIBackend(executable=…)",
         )
 
-    def _not_started(self, error: OSError) -> BaeLMError:
-        said = f"{self._who}: the program {self.executable!r} could not be started"
-        if error.errno in (EACCES, ENOENT, ENOEXEC, ENOTDIR):
-            return BaeLMError(
-                said,
-                code="bae-lm-program-missing",
-                sent=False,
-                cause=error,
-                fix="check that the file is the program claude, and executable",
-            )
+    def _not_started(
+        self, why: str, error: OSError, fix: str, code: str = "bae-lm-program-failed"
+    ) -> BaeLMError:
         return BaeLMError(
-            said,
-            code="bae-lm-program-failed",
+            f"{self._who}: {why}",
+            code=code,
             sent=False,
-            retryable=error.errno in _FOR_NOW,
+            retryable=error.errno in (EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC),
             cause=error,
-            fix="see the cause; where there are too many at once, wrap the LM in "
-            "bae.lm.Concurrency(…)",
+            fix=fix,
         )
 
 
 @lru_cache(maxsize=256)
-def _fitted(schema: str) -> str:
+def _program_schema(schema: str) -> str:
     return json.dumps(for_claude_program(json.loads(schema)))
 
 
-def _can_be_given(text: str) -> bool:
-    """Whether a text can be an argument, or stand in the environment, of a program."""
+def _can_be_passed(text: str) -> bool:
+    """Whether a text can be an argument, or an environment variable, of a program."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
         return False
 
-
-_FOR_NOW = (EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC)
-"""What a system is short of for a while, and not for ever."""
 
 _SWITCHES = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -229,7 +213,7 @@ _SWITCHES = {
     "DISABLE_COMPACT": "1",
     # Without this, "@/etc/passwd" anywhere in a prompt has it read the file and send it.
     "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
-    # What the user and the project tell it, in whatever directory it runs.
+    # Instructions of the user and the project, in whatever directory it runs.
     "CLAUDE_CODE_SAFE_MODE": "1",
     "CLAUDE_CODE_DISABLE_CLAUDE_MDS": "1",
     "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
@@ -246,4 +230,209 @@ _OF_A_SESSION = frozenset(
         "OLDPWD",
     }
 )
-"""Set where bae itself runs inside a session of the program, which is no concern of this one."""
+"""Set where bae itself runs inside a session of the program, which does not concern this one."""
+
+
+# --- reading the output -----------------------------------------------------------------------
+
+Message = dict[str, Any]
+
+TOOL = "StructuredOutput"
+"""The tool by which the program has the model answer to the schema."""
+
+
+def _answer_in(ended: Ended, who: str, model: str) -> Answer:
+    """The answer that the program printed.
+
+    An answer that does not fit the schema is one too: the program reports it as an error, because
+    it may not ask again.
+    """
+    messages = _messages(ended, who)
+    result = messages[-1]
+    failed = result.get("is_error") is not False  # it can be set although the subtype is "success"
+    if ended.status and not failed:
+        raise _exited(ended, who)
+    usage = _usage(result, model)
+    texts, given = _said_by_model(messages)
+    if not failed and "structured_output" in result:
+        given.append(result["structured_output"])
+    found = (message.get("error") for message in reversed(messages))
+    kind = next((each for each in found if isinstance(each, str)), "")
+    if result.get("stop_reason") == "refusal":
+        return Answer("\n".join(texts) or _reason(result), usage, "refused")
+    if result.get("stop_reason") == "max_tokens" or (failed and kind == "max_output_tokens"):
+        if given:
+            return _given(given[-1], usage, "cut-off")
+        return Answer("".join(texts), usage, "cut-off")
+    # Its own limit of one request, and its own check against the schema, end it in an error.
+    if failed and result.get("subtype") not in _OWN_LIMITS:
+        error = _failure(who, result, kind, ended.err)
+        error.usage = usage if usage.cost else None
+        raise error
+    if given:
+        return _given(given[-1], usage)
+    if any(TOOL in _list(each.get("tools")) for each in messages):
+        return Answer("\n".join(texts), usage)
+    raise BaeLMError(
+        f"{who}: the program did not hold the model to the schema, and there is no structured "
+        f"answer; it says {_reason(result)!r}{_stderr(ended.err)}",
+        code="bae-lm-schema-ignored",
+        usage=usage,
+        fix="the program must be of version 2.1 or later (claude --version); it ignores a schema "
+        "that it does not understand: look for what is unusual in that of the node",
+    )
+
+
+def _messages(ended: Ended, who: str) -> list[Message]:
+    """The printed messages, up to the result; without --verbose that is all there is."""
+    try:
+        found: Any = from_json(ended.out)
+    except ValueError as error:
+        if ended.status:
+            raise _exited(ended, who) from error
+        cut = ended.out.lstrip()[:1] in (b"{", b"[")
+        raise BaeParseError(
+            f"{who}: what the program printed is not JSON{', or was cut off' if cut else ''}: "
+            f"{_quoted(ended.out)}{_stderr(ended.err)}",
+            cause=error,
+            retryable=cut,
+            fix="try the program by hand: claude -p hello --output-format json",
+        ) from error
+    messages = [_dict(each) for each in _list(found) or [found]]
+    while messages and messages[-1].get("type") != "result":
+        messages.pop()
+    if messages:
+        return messages
+    if ended.status:
+        raise _exited(ended, who)
+    raise BaeLMError(
+        f"{who}: the program printed no result, but {_quoted(ended.out)}{_stderr(ended.err)}",
+        code="bae-lm-program-failed",
+        fix="its version must be 2.1 or later (claude --version)",
+    )
+
+
+def _said_by_model(messages: list[Message]) -> tuple[list[str], list[Any]]:
+    """The model's texts, and what it gave as its structured answer."""
+    texts: list[str] = []
+    given: list[Any] = []
+    for found in messages:
+        message = _dict(found.get("message"))
+        # Where the model failed, the program prints its own words as the model's.
+        if found.get("type") != "assistant" or message.get("model") == "<synthetic>":
+            continue
+        for block in map(_dict, _list(message.get("content"))):
+            if block.get("type") == "text":
+                texts.append(str(block.get("text", "")))
+            elif block.get("type") == "tool_use" and block.get("name") == TOOL:
+                given.append(block.get("input"))
+    return texts, given
+
+
+def _given(value: Any, usage: Usage, stop: Literal["end", "cut-off"] = "end") -> Answer:
+    """A structured answer. One that was not JSON the program hands on as a text."""
+    raw = _dict(_dict(value).get("__unparsedToolInput")).get("raw")
+    if isinstance(raw, str):
+        return Answer(raw, usage, stop)
+    return Answer(json.dumps(value, ensure_ascii=False), usage, stop, value)
+
+
+def _usage(result: Message, model: str) -> Usage:
+    models = _dict(result.get("modelUsage"))
+    # By model, because the sum beside it leaves out a request that was not streamed.
+    fresh, written, read, out = (
+        sum(_count(_dict(counts).get(by_model)) for counts in models.values())
+        or _count(_dict(result.get("usage")).get(in_all))
+        for by_model, in_all in _COUNTED
+    )
+    cost: Any = result.get("total_cost_usd")
+    return Usage(
+        calls=1,
+        input_tokens=fresh + written + read,
+        output_tokens=out,
+        cached_tokens=read,
+        cost=float(cost) if type(cost) in (int, float) else None,
+        models=tuple(models) or (model,),
+    )
+
+
+def _failure(who: str, result: Message, kind: str, stderr: bytes) -> BaeLMError:
+    """The error of a request that failed; `kind` is the program's word for it."""
+    reason = _reason(result)
+    reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
+    status = result.get("api_error_status")
+    if not isinstance(status, int) or not 400 <= status <= 599:
+        status = _STATUS.get(kind)
+    if status is not None:
+        return status_error(who, status, reason, besides=_stderr(stderr))
+    code, why, fix = "bae-lm-program-failed", "the program reports an error", "see what it says"
+    if kind in ("authentication_failed", "oauth_org_not_allowed", "billing_error"):
+        code, why = "bae-lm-unauthorised", "it may not ask"
+        fix = "run claude once and log in, or set ANTHROPIC_API_KEY"
+    elif kind in ("server_error", "unknown"):
+        code, why = "bae-lm-unreachable", "it could not reach the model"
+        fix = "check the network; bae.lm.Retry(…) asks again by itself"
+    retryable = code == "bae-lm-unreachable"
+    said = f"{who}: {why}: {reason}{_stderr(stderr)}"
+    return BaeLMError(said, code=code, retryable=retryable, fix=fix)
+
+
+def _exited(ended: Ended, who: str) -> BaeLMError:
+    """The error of a program that ended with no result of its own."""
+    how = f"exited with status {ended.status}"
+    if ended.status < 0:
+        how = f"was ended by signal {-ended.status}"
+    printed = f", and printed {_quoted(ended.out)}" if ended.out.strip() else ""
+    return BaeLMError(
+        f"{who}: the program {how}{printed}{_stderr(ended.err)}",
+        code="bae-lm-program-failed",
+        retryable=ended.status < 0,  # a signal comes from outside, as when memory is short
+        fix="see what it says; its version must be 2.1 or later (claude --version)",
+    )
+
+
+def _reason(result: Message) -> str:
+    """What the program itself says of how it went."""
+    found = result.get("result")
+    if isinstance(found, str) and found:
+        return found
+    return "; ".join(map(str, _list(result.get("errors")))) or "no reason is given"
+
+
+def _stderr(printed: bytes) -> str:
+    """The end of what a program printed on stderr, as the end of a message."""
+    text = printed.decode(errors="replace").strip()
+    return f"; stderr ends: {text[-_SHOWN:]}" if text else ""
+
+
+def _quoted(printed: bytes) -> str:
+    text = printed.decode(errors="replace").strip()
+    if not text:
+        return "nothing"
+    return repr(text) if len(text) <= 600 else f"{text[:300]!r} … {text[-300:]!r}"
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0
+
+
+def _dict(value: Any) -> Message:
+    return cast(Message, value) if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return cast(list[Any], value) if isinstance(value, list) else []
+
+
+_SHOWN = 500
+"""Characters of the program's own message, and of stderr, in an error."""
+
+_COUNTED = (
+    ("inputTokens", "input_tokens"),
+    ("cacheCreationInputTokens", "cache_creation_input_tokens"),
+    ("cacheReadInputTokens", "cache_read_input_tokens"),
+    ("outputTokens", "output_tokens"),
+)
+_OWN_LIMITS = ("error_max_turns", "error_max_structured_output_retries")
+_STATUS = {"rate_limit": 429, "model_not_found": 404, "invalid_request": 400}
+"""HTTP statuses for the program's kinds of failure, where it does not report the status."""
