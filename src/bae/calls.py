@@ -35,7 +35,7 @@ MISSING: Final = _Missing()
 """What a function without a return annotation is said to return."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class CallPlan:
     """Everything about calling one dependency, worked out once.
 

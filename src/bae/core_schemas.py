@@ -4,12 +4,16 @@ no text and no number. `draft.py` reads answers with it, the journal what it has
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 from threading import Lock
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from pydantic_core import SchemaSerializer, SchemaValidator, to_json
+
+if TYPE_CHECKING:
+    from bae.calls import CallPlan
 
 Schema = dict[str, Any]
 Made = TypeVar("Made", SchemaValidator, SchemaSerializer)
@@ -45,8 +49,74 @@ def by_value(schema: Any) -> Any:
 
 _BY_NAME = frozenset({"fields", "choices"})
 """What holds schemas by name, and any name may be one of these."""
-_NO_SCHEMAS = frozenset({"metadata", "serialization", "default", "members", "config", "expected"})
+_NO_SCHEMAS = frozenset(
+    {"metadata", "serialization", "default", "members", "config", "expected", "function"}
+)
 """What may look like a schema and is none: defaults are values, and metadata is anybody's."""
+
+
+def parts(schema: Any, *, written: bool = False) -> Iterator[Schema]:
+    """A core schema and those inside it, as they apply to JSON. With `written`, not those inside a
+    schema that says itself how its values are written."""
+    ahead = [schema]
+    while ahead:
+        current = ahead.pop()
+        if isinstance(current, list | tuple):
+            ahead.extend(cast(list[Any], current))
+        elif isinstance(current, dict):
+            found = cast(Schema, current)
+            if not isinstance(found.get("type"), str):
+                ahead.extend(found.values())
+                continue
+            yield found
+            writer: Schema = found.get("serialization") or {}
+            if written and writer.get("type") in _WRITERS:
+                continue
+            match found["type"]:
+                case "json-or-python":
+                    ahead.append(found["json_schema"])
+                case "lax-or-strict":
+                    ahead.append(found["lax_schema"])
+                case _:
+                    ahead.extend(each for key, each in found.items() if key not in _NO_SCHEMAS)
+
+
+_WRITERS = ("function-plain", "to-string", "format")
+
+
+def type_schema(declared: Any) -> Any:
+    """The core schema of a type. Classes that pydantic knows nothing of are in it as they are.
+    Raises what pydantic raises where there can be none."""
+    from pydantic import ConfigDict, TypeAdapter
+    from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+    adapter: Any
+    try:
+        adapter = TypeAdapter(declared, config=ConfigDict(arbitrary_types_allowed=True))
+    except PydanticSchemaGenerationError:
+        raise
+    except PydanticUserError:  # a type with settings of its own
+        adapter = TypeAdapter(declared)
+    return adapter.core_schema
+
+
+def returned_schema(call: CallPlan) -> Any:
+    """The core schema of what a dependency is declared to return, made once."""
+    found = _RETURNED.get(call)
+    if found is None:
+        found = _RETURNED[call] = type_schema(call.returns)
+    return found
+
+
+_RETURNED: Final[WeakKeyDictionary[CallPlan, Any]] = WeakKeyDictionary()
+
+
+def json_validator(schema: Any, config: Any) -> SchemaValidator:
+    """A validator that reads JSON, enum members by their values."""
+    read = by_value(schema)
+    if read is schema:
+        return SchemaValidator(schema, config)
+    return compiled(SchemaValidator, read, config)
 
 
 def classes_in(schema: Any) -> set[type]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from pydantic_core import SchemaValidator, ValidationError, to_json
 
 from bae.assignable import union_members
-from bae.core_schemas import by_value, compiled
+from bae.core_schemas import json_validator
 from bae.exceptions import NodeError, faults
 
 if TYPE_CHECKING:
@@ -202,17 +202,31 @@ def validated(
     return {name: checked[name] for name in values}
 
 
-def field_schema(cls: type[Node], name: str) -> Any:
-    """The core schema of one field alone, with the definitions it refers to."""
+def field_schema(cls: type[Node], name: str, *, alone: bool = False) -> Any:
+    """The core schema of one field, with the definitions it refers to; `alone`, without validators
+    that may look at other fields."""
     fields, definitions = _all_fields(cls)
-    return _defined(fields[name]["schema"], definitions)
+    schema = fields[name]["schema"]
+    return _defined(_without_onlookers(schema) if alone else schema, definitions)
 
 
-def fields_schema(cls: type[Node], names: Iterable[str]) -> Any:
-    """The core schema of some fields alone, by their names: aliases are for those inside them."""
+def fields_schema(cls: type[Node], names: Iterable[str], *, alone: bool = False) -> Any:
+    """The core schema of some fields, by their names: aliases are for those inside them; `alone`,
+    without validators that may look at other fields."""
     fields, definitions = _all_fields(cls)
     chosen = {n: _without_aliases(fields[n]) for n in names}
+    if alone:
+        chosen = {n: {**f, "schema": _without_onlookers(f["schema"])} for n, f in chosen.items()}
     return _defined({"type": "model-fields", "fields": chosen}, definitions)
+
+
+def _without_onlookers(schema: dict[str, Any]) -> dict[str, Any]:
+    function = schema.get("function")
+    if isinstance(function, dict) and cast(Any, function).get("type") == "with-info":
+        return _without_onlookers(schema["schema"]) if "schema" in schema else {"type": "any"}
+    if schema["type"] in ("default", "function-before", "function-after", "function-wrap"):
+        return {**schema, "schema": _without_onlookers(schema["schema"])}
+    return schema
 
 
 def computed_schemas(cls: type[Node]) -> dict[str, Any]:
@@ -280,16 +294,10 @@ def _validator(
     if found is None:
         schema = cast(dict[str, Any], cls.__pydantic_core_schema__)
         config = model_config_of(cls)
-        shape = _reshaped(schema, kind, names, config, said)
-        found = made[kind, names, said] = _compiled(shape, config, bool(said))
+        shape: Any = _reshaped(schema, kind, names, config, said)
+        make = json_validator if said else SchemaValidator
+        found = made[kind, names, said] = make(shape, cast(Any, config))
     return found
-
-
-def _compiled(schema: Any, config: Any, reads: bool) -> SchemaValidator:
-    shape = by_value(schema) if reads else schema
-    if shape is schema:
-        return SchemaValidator(shape, config)
-    return compiled(SchemaValidator, shape, config)
 
 
 def _reshaped(

@@ -183,7 +183,7 @@ class Graph(Generic[S, T]):
                 self._problems = problems
         if not journal or any(plan.unresolved for plan in self.plans.values()):
             return list(problems)
-        from bae.journal.coding.keepable import notes, unkeepable
+        from bae.journal.keepable import notes, unkeepable
 
         errors = [problem for problem in problems if problem.severity == "error"]
         others = [problem for problem in problems if problem.severity != "error"]
@@ -567,3 +567,19 @@ def _no_node_class(given: object) -> TypeError:
     if isinstance(given, list):
         return TypeError(f"{said}; give several ends as a tuple")
     return TypeError(said)
+
+
+def every_graph(graph: Graph[Any, Any]) -> tuple[Graph[Any, Any], ...]:
+    """A graph and the graphs inside it, all the way down, the outermost first."""
+    graphs = [graph]
+    # A node class that is a dependency becomes a graph for every field that asks for it.
+    seen = {(graph.start, graph.name)}
+    for each in graphs:
+        for plan in each.plans.values():
+            for field in plan.sourced:
+                for call in every_call(field.call):
+                    inner = call.graph
+                    if inner is not None and (inner.start, inner.name) not in seen:
+                        seen.add((inner.start, inner.name))
+                        graphs.append(inner)
+    return tuple(graphs)

@@ -6,8 +6,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from bae.graph import Graph
-from bae.journal.coding.keepable import every_graph
+from bae.graph import Graph, every_graph
 from bae.node import Node
 
 

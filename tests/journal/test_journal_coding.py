@@ -23,11 +23,11 @@ from pydantic import (
 from bae import LM, Dep, Gate, Graph, JournalError, Map, Node, OpenGate, Recall
 from bae.exceptions import DepError
 from bae.journal import MemoryJournal
+from bae.journal.codec import same
 from bae.journal.coding.decoding import decode, graph_at
 from bae.journal.coding.encoding import Encoder
-from bae.journal.coding.keepable import notes, unkeepable
-from bae.journal.coding.sameness import same
-from bae.journal.coding.values import read_node
+from bae.journal.keepable import notes, unkeepable
+from bae.journal.node_codec import node_codec
 from bae.journal.store import Line
 from bae.lm import report
 from bae.records import (
@@ -698,7 +698,7 @@ def test_an_answer_of_a_class_that_is_none_of_the_graphs_is_left_as_it_is_writte
     ]
     lines = lines_of(graph, records)
     one, two, _ = (r.value for r in decode(graph, lines) if isinstance(r, LMAnswered))
-    assert read_node(Aside, one) == Aside(n=1)
+    assert node_codec(Aside).load(one) == Aside(n=1)
     assert two == {"class": "Aside"}
     (*_, secret) = (r.value for r in decode(graph, lines) if isinstance(r, LMAnswered))
     assert secret is WITHHELD

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -288,7 +288,7 @@ def find_distance(spot: Annotated[tuple[int, int], Dep(find_spot)]) -> int:
 
 class Far(Node):
     distance: Annotated[int, Dep(find_distance)]
-    when: datetime
+    when: datetime = datetime(2024, 10, 27, 2, 30, tzinfo=UTC)
 
     async def __call__(self) -> None:
         WORLD.do("far")
@@ -297,12 +297,32 @@ class Far(Node):
 async def test_what_a_dependency_returns_is_never_given_back_as_less_than_it_was(journal: Journal):
     far = Graph(start=Far)
     WORLD.failing.add("distance")
-    start = Far(when=datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")))
     with pytest.raises(DepError):
-        await far.arun(start, journal=journal, run_id="one")
+        await far.arun(Far(), journal=journal, run_id="one")
     WORLD.mend()
     result = await far.resume("one", journal=journal)
     assert result.trace[-1].distance == 1
     assert WORLD.done == {"spot": 2, "distance": 1, "far": 1}
-    when = result.trace[-1].when
-    assert (when, when.tzinfo, when.fold) == (start.when, ZoneInfo("Europe/Berlin"), 1)
+    assert result.trace[-1].when == Far().when
+
+
+async def test_a_time_whose_zone_would_be_lost_is_refused_with_a_fix(journal: Journal):
+    start = Far(when=datetime(2024, 6, 1, tzinfo=ZoneInfo("Europe/Berlin")))
+    with pytest.raises(
+        JournalError, match=r"Far\.when: .*Europe/Berlin; convert it to UTC"
+    ) as raised:
+        await Graph(start=Far).arun(start, journal=journal, run_id="one")
+    assert raised.value.code == "bae-journal-field"
+
+
+class Zoned(Node):
+    when: datetime = datetime(2024, 6, 1, tzinfo=ZoneInfo("Europe/Berlin"))
+
+    async def __call__(self) -> None: ...
+
+
+def test_a_default_that_would_not_read_back_is_reported_before_a_run():
+    (problem,) = Graph(start=Zoned).validate(journal=True)
+    assert (problem.severity, problem.code) == ("warning", "bae-journal-field")
+    assert problem.place == "Zoned.when"
+    assert "Europe/Berlin" in problem.message

@@ -21,12 +21,12 @@ from bae.evals.report import CaseResult
 from bae.evals.scoring import NOT_REACHED
 from bae.evals.shown import node_as_json
 from bae.exceptions import BaeError, BudgetError, JournalError, describe
-from bae.journal.coding.hidden import hidden_in
 from bae.language_model import is_lm
 from bae.lm.policies.charging import in_force
 from bae.observers import ObservedRun, observing
 from bae.optimizer.scores import Score
 from bae.records import Record, TextArrived
+from bae.secrets import Secrets
 from bae.tasks import cancellations, explained
 from bae.usage import Usage, metered
 
@@ -90,7 +90,7 @@ class CaseRuns:
         self._fitting = fitting
         self._scoring = scoring
         self._options = options
-        self._hides = hidden_in(fitting.graph).any
+        self._hides = Secrets.of(fitting.graph).any
 
     async def result(self, job: Job) -> CaseResult:
         """Run a case and score it. It is "not run" where a budget around the evaluation is spent.

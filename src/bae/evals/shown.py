@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_jsonable_python
 
 from bae.evals.answering import gates_of
-from bae.journal.coding.nodes import kept_node
+from bae.journal.node_codec import node_codec
 from bae.node import Node
+from bae.secrets import secret_fields
 
 if TYPE_CHECKING:
     from bae.evals.cases import Case
@@ -44,7 +45,7 @@ def case_as_json(fitting: Fitting, case: Case) -> dict[str, Any]:
         found["answers"] = {
             place: as_json(value)
             for place, value in case.answers.items()
-            if place in gates and gates[place][1] not in kept_node(gates[place][0]).secret
+            if place in gates and gates[place][1] not in secret_fields(gates[place][0])
         }
     return found
 
@@ -53,7 +54,7 @@ def node_as_json(fitting: Fitting, node: Node) -> dict[str, Any]:
     """A node as `{"type": …, "fields": {…}}`; `withheld` names the fields that are left out as
     secrets, where there are any."""
     cls = type(node)
-    kept = kept_node(cls)
+    kept = node_codec(cls)
     try:
         said: dict[str, Any] = json.loads(kept.dump(node))
         fields, withheld = said["fields"], said.get("withheld", ())
@@ -99,5 +100,5 @@ def _open(
 
 
 def _secret(cls: type[Node], given: Mapping[str, Any], fitting: Fitting) -> list[str]:
-    secret = kept_node(cls).secret
+    secret = secret_fields(cls)
     return [name for name in given if any(n in secret for n in fitting.by_field(cls, {name: 0}))]

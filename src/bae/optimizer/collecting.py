@@ -9,20 +9,23 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from pydantic import SecretBytes, SecretStr
+
+from bae.assignable import union_members
 from bae.evals.run_ids import is_eval_run
 from bae.exceptions import BaeError, BaeLMError, JournalError, describe
 from bae.journal.coding.decoding import decode
 from bae.journal.coding.off_loop import MANY, off_loop
 from bae.journal.running.resuming import check_journal
-from bae.lm.schemas import asked_fields
-from bae.optimizer.hidden_fields import Hidden, hidden_fields, lacking
+from bae.lm.schemas import asked_fields, shown_fields
 from bae.optimizer.nodes import every_node
 from bae.optimizer.recorded_steps import Correction, Key, Steps, steps_of
 from bae.optimizer.transitions import Transition
 from bae.plan import plan_of
+from bae.secrets import Secrets
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -70,13 +73,13 @@ async def examples_from(
     from bae.optimizer.same_questions import with_corrections
 
     found, corrected_at = await _gathered(journal, graph, limit, was, evals, without)
-    hidden = _hidden(graph)
+    secrets = Secrets(every_node(graph))
     examples: list[Any] = []
     times: list[float] = []
 
     def tell(some: Sequence[Transition]) -> None:
         for each in some:
-            example = _told(each, example_of, hidden)
+            example = _told(each, example_of, secrets)
             if example is not None:
                 examples.append(example)
                 times.append(corrected_at.get(id(each), 0.0))
@@ -154,7 +157,7 @@ class _Gathering:
         self._names = names
         self._evals = evals
         self._without = without
-        self._hidden = _hidden(graph)
+        self._secrets = Secrets(every_node(graph))
         self._newest: dict[Key, Correction] = {}
         self._of_runs: dict[tuple[str, Key], Correction] = {}
         self._read: set[str] = set()
@@ -281,7 +284,7 @@ class _Gathering:
 
     def _is_usable(self, found: Transition) -> bool:
         """Whether the classes of today still lead there by an LM, and all that it saw is known."""
-        why = _not_usable(found, self._hidden)
+        why = _not_usable(found, self._secrets)
         if why:
             self._unusable[why] += 1
         return not why
@@ -322,27 +325,27 @@ def _answers(run: _Run, steps: Steps) -> Iterator[tuple[Key, Transition]]:
         yield key, correction.transition
 
 
-def _not_usable(found: Transition, hidden: Hidden) -> str:
+def _not_usable(found: Transition, secrets: Secrets) -> str:
     """Why nothing can be learnt from a transition; empty where something can."""
     node, following = found.node, found.next_node
     plan = plan_of(type(node))
     if plan.written or found.next_type not in plan.offered:
         return f"no LM leads from {plan.name} to {found.next_type.__name__} today"
-    unknown = [f"{plan.name}.{name}" for name in lacking(node, hidden[type(node)])]
+    unknown = [f"{plan.name}.{name}" for name in _lacking(node, secrets.fields(type(node)))]
     if following is not None:
         cls = type(following)
         context = [field.name for field in plan_of(cls).context]
-        names = lacking(following, hidden[cls], context)
-        held = following.__dict__.keys() - hidden[cls]
+        names = _lacking(following, secrets.fields(cls), context)
+        held = following.__dict__.keys() - secrets.fields(cls)
         names += [name for name in asked_fields(cls) if name not in held]
         unknown += [f"{cls.__name__}.{name}" for name in names]
     # Neither a secret nor what was redacted can be told, nor what no journal keeps.
     return f"what was in {', '.join(unknown)} cannot be told" if unknown else ""
 
 
-def _told(found: Transition, example_of: Callable[..., Any], hidden: Hidden) -> Any:
+def _told(found: Transition, example_of: Callable[..., Any], secrets: Secrets) -> Any:
     try:
-        return example_of(found, hidden)
+        return example_of(found, secrets)
     except BaeLMError:  # a serializer, or a computed field, that cannot do without what is missing
         return None
 
@@ -351,5 +354,23 @@ def _counted(steps: int) -> str:
     return "1 step" if steps == 1 else f"{steps} steps"
 
 
-def _hidden(graph: Graph[Any, Any]) -> Hidden:
-    return hidden_fields(every_node(graph))
+def _lacking(node: Node, hidden: frozenset[str], names: Iterable[str] | None = None) -> list[str]:
+    """The fields of a node that the LM has seen, or given, and that cannot be told: they are
+    hidden, or are not there because somebody has redacted them. Of `names` alone, where given."""
+    cls = type(node)
+    wanted = cls.__pydantic_fields__.keys() if names is None else set(names)
+    return [
+        name
+        for name in cls.__pydantic_fields__
+        if name in wanted
+        and (name in hidden or name not in node.__dict__)
+        and name in shown_fields(cls)
+        and not _is_masked(cls, name)
+        and not cls.__pydantic_fields__[name].exclude
+    ]
+
+
+def _is_masked(cls: type[Node], name: str) -> bool:
+    """Whether an LM sees of a field only that there is something: nothing is missed without it."""
+    members = union_members(cls.__pydantic_fields__[name].annotation)
+    return all(each in (SecretStr, SecretBytes, NoneType) for each in members)

@@ -68,9 +68,9 @@ def secret_fields(cls: type[Node] | None) -> frozenset[str]:
     """The fields whose values nobody but the graph itself may see: no reason quotes them."""
     if cls is None:
         return frozenset()
-    from bae.journal.coding.nodes import kept_node
+    from bae import secrets
 
-    return kept_node(cls).secret
+    return frozenset(secrets.secret_fields(cls))
 
 
 _MOST = 12

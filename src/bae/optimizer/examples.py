@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pydantic_core import SchemaSerializer, from_json
 
 from bae.draft import field_schema, model_config_of, validated
-from bae.journal.coding.nodes import kept_node
+from bae.journal.node_codec import node_codec
 from bae.lm.dspy_package import load_dspy
 from bae.lm.ordering import ordered
 from bae.lm.prompts import fill_prompt, names_of, seen_of
 from bae.lm.schemas import asked_fields, once
 from bae.lm.signatures import is_known, model_name, node_to_signature, with_source
-from bae.optimizer.hidden_fields import Hidden, hidden_fields
 from bae.optimizer.transitions import Transition, lm_chooses, transitions_of
 from bae.plan import plan_of
+from bae.secrets import Secrets
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -48,20 +48,20 @@ def trace_to_examples(trace: Sequence[Node] | GraphResult[Any]) -> list[Any]:
     """
     found = transitions_of(trace)
     classes = [type(each.node) for each in found]
-    hidden = hidden_fields([*classes, *(type(e.next_node) for e in found if e.next_node)])
-    return [example_of(each, hidden) for each in found]
+    secrets = Secrets([*classes, *(type(e.next_node) for e in found if e.next_node)])
+    return [example_of(each, secrets) for each in found]
 
 
-def example_of(transition: Transition, hidden: Hidden | None = None) -> Any:
+def example_of(transition: Transition, secrets: Secrets | None = None) -> Any:
     """The `dspy.Example` of a transition, as `trace_to_examples` has them.
 
-    `hidden` are the fields that are not to be told, by class; without, they are found out, among
-    those of the two nodes.
+    `secrets` knows the fields that are not to be shown; without, those of the two nodes are looked
+    at.
     """
     node, following = transition.node, transition.next_node
-    if hidden is None:
-        hidden = hidden_fields(type(e) for e in (node, following) if e is not None)
-    seen = _seen(node, hidden[type(node)])
+    if secrets is None:
+        secrets = Secrets(type(e) for e in (node, following) if e is not None)
+    seen = _seen(node, secrets.fields(type(node)))
     taken = set(RESERVED)
     fields = cast("dict[str, Any]", seen) if isinstance(seen, dict) else {}
     said: dict[str, Any] = {}
@@ -75,7 +75,9 @@ def example_of(transition: Transition, hidden: Hidden | None = None) -> Any:
     example = load_dspy("example_of").Example(said)
     inputs = list(said)
     example["next_node_type"] = _name_of(transition)
-    example["next_node"] = None if following is None else _made(following, hidden[type(following)])
+    example["next_node"] = (
+        None if following is None else _made(following, secrets.fields(type(following)))
+    )
     example["run_id"] = transition.run_id
     example["root"] = transition.root or transition.run_id
     example["corrected"] = list(transition.corrected)
@@ -260,7 +262,7 @@ def _words(cls: type[Node], name: str, value: Any) -> Iterator[Any]:
     except Exception:  # serializers and validators are code of the node's own
         pass
     try:
-        said = from_json(kept_node(cls).fields[name].dump(value))
+        said = from_json(node_codec(cls).dump_field(name, value)[0])
         if _read(cls, name, said) == value:
             yield ordered(said, value)
     except Exception:  # the same, and a value that no journal keeps

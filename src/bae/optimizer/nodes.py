@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.calls import every_call
+from bae.graph import every_graph
 from bae.node import Node
 
 if TYPE_CHECKING:
@@ -20,22 +20,6 @@ def every_node(graph: Graph[Any, Any]) -> tuple[type[Node], ...]:
     for each in every_graph(graph):
         found.update(dict.fromkeys(each.plans))
     return tuple(found)
-
-
-def every_graph(graph: Graph[Any, Any]) -> tuple[Graph[Any, Any], ...]:
-    """A graph and the graphs inside it, all the way down, the outermost first."""
-    graphs = [graph]
-    # A node class that is a dependency becomes a graph for every field that asks for it.
-    seen = {(graph.start, graph.name)}
-    for each in graphs:
-        for plan in each.plans.values():
-            for field in plan.sourced:
-                for call in every_call(field.call):
-                    inner = call.graph
-                    if inner is not None and (inner.start, inner.name) not in seen:
-                        seen.add((inner.start, inner.name))
-                        graphs.append(inner)
-    return tuple(graphs)
 
 
 def nodes_among(nodes: Graph[Any, Any] | Iterable[type[Node]], by: str) -> tuple[type[Node], ...]:

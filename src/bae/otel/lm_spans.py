@@ -9,8 +9,8 @@ from opentelemetry.trace import SpanKind
 
 from bae.otel.attributes import Attributes, of_attempt, of_error, of_place
 from bae.otel.open_spans import OpenAsking, OpenSource, OpenSpan, nanoseconds
-from bae.otel.secrecy import no_secrets_in
 from bae.records import Asker
+from bae.secrets import may_show
 
 if TYPE_CHECKING:
     from bae.otel.graph_spans import GraphSpans
@@ -149,7 +149,7 @@ def _began(record: AnswerJudged, doing: OpenSpan) -> float:
 def _may_show(spans: RunSpans, doing: OpenSpan) -> bool:
     """Whether what was asked and answered may be said."""
     if isinstance(doing, OpenAsking) and doing.classes is not None:
-        return spans.content and no_secrets_in(doing.classes)
+        return spans.content and may_show(doing.classes)
     return spans.may_quote() and not (isinstance(doing, OpenSource) and doing.hides)
 
 

@@ -18,7 +18,6 @@ from bae.otel import lm_spans, source_spans
 from bae.otel.attributes import Attributes
 from bae.otel.graph_spans import GraphSpans, Spot
 from bae.otel.open_spans import OpenSource, OpenSpan
-from bae.otel.secrecy import all_after, no_secrets_in
 from bae.plan import plan_of
 from bae.records import (
     AnswerJudged,
@@ -42,6 +41,7 @@ from bae.records import (
     StepStarted,
     TextArrived,
 )
+from bae.secrets import may_show
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -122,7 +122,7 @@ class RunSpans:
         """Whether content is wanted, and nothing in the run so far can hold a secret. Bodies,
         dependencies and exceptions say what they like, about whatever they have met; of a run whose
         beginning is not known, nobody knows what that was."""
-        return self.content and self._all_known and no_secrets_in(all_after(self._met))
+        return self.content and self._all_known and may_show(self._met, following=True)
 
     def cast_off(self, path: str, spot: Spot, source: OpenSource, at: float) -> None:
         """Nobody waits for a source any more, so that it was cancelled; unless somebody elsewhere

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 from bae.markers import Map
 from bae.otel.attributes import Attributes, of_place
 from bae.otel.open_spans import OpenSource, OpenSpan
-from bae.otel.secrecy import hides
 from bae.plan import plan_of
+from bae.secrets import secret_behind
 
 if TYPE_CHECKING:
     from bae.otel.graph_spans import GraphSpans, Spot
@@ -102,7 +102,7 @@ def _open(
         limit = cast(Map, plan_of(record.node_type).fields[field].marker).limit
     source = OpenSource(spans.tracer, title, step.context, at, said, record.by, limit)
     source.asks = f"{node}.{field}{record.route}"
-    source.hides = spans.content and hides(record.node_type, field)
+    source.hides = spans.content and secret_behind(record.node_type, field)
     return source
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from bae.cli.live.picture import Asking, Choice, GraphPicture, Source, Spot, Step
 from bae.cli.live.row import Guides, Row, Values
-from bae.cli.live.secrecy import may_quote
 from bae.cli.live.values import Shown, is_hidden
 from bae.cli.live.wording import count, spent, took
 from bae.cli.texts import in_one_line
 from bae.plan import FieldPlan, plan_of
+from bae.secrets import may_show
 
 if TYPE_CHECKING:
     from bae.cli.live.folding import RunPicture
@@ -84,7 +84,7 @@ def asking_rows(
     if asking.answered:
         return
     note = took(now - asking.began)
-    quoted = may_quote(picture.met)
+    quoted = may_show(picture.met, following=True)
     said = _doing(asking, step)
     if asking.retry:
         wait = took(asking.retry_at - now)

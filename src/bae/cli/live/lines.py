@@ -16,7 +16,6 @@ from bae.cli.live.errors import is_waiting, said_of
 from bae.cli.live.fields import held
 from bae.cli.live.folding import RunPicture
 from bae.cli.live.lm_records import name_of
-from bae.cli.live.secrecy import may_quote
 from bae.cli.live.source_records import hides
 from bae.cli.live.values import text_of
 from bae.cli.live.wording import count, spent, took
@@ -42,6 +41,7 @@ from bae.records import (
     StepStarted,
     TextArrived,
 )
+from bae.secrets import may_show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -182,7 +182,7 @@ class PlainLines(Display):
                 return "  LM filled", type(record.node).__name__, *after
             case AnswerJudged() if record.attempt.verdict != "valid":
                 attempt = record.attempt
-                errors = "; ".join(attempt.errors) if may_quote(picture.met) else ""
+                errors = "; ".join(attempt.errors) if may_show(picture.met, following=True) else ""
                 after = f": {errors}" if errors else ""
                 return "  LM", f"answer {attempt.number} was {attempt.verdict}{after}"
             case AnswerRestarted():

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.cli.running.hidden_parts import hides_something, jsonable, without_hidden
 from bae.cli.start.questions import is_secret
 from bae.cli.texts import WITHHELD, in_lines, in_one_line
+from bae.secrets import has_hidden_part, without_hidden_parts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +36,7 @@ def fields_of(node: Node) -> dict[str, Any]:
     cls = type(node)
     hidden = {name for name in cls.__pydantic_fields__ if is_secret(cls, name)}
     held = {**node.__dict__, **(node.__pydantic_extra__ or {})}
-    within = {name for name in held.keys() - hidden if hides_something(held[name])}
+    within = {name for name in held.keys() - hidden if has_hidden_part(held[name])}
     try:
         shown: dict[str, Any] = node.model_dump(
             mode="json", exclude=hidden | within, fallback=repr, warnings=False
@@ -48,10 +48,20 @@ def fields_of(node: Node) -> dict[str, Any]:
         if name in hidden:
             made[name] = WITHHELD
         elif name in within:
-            made[name] = jsonable(without_hidden(held[name]))
+            made[name] = _jsonable(without_hidden_parts(held[name], WITHHELD))
         elif name in shown:
-            made[name] = jsonable(shown[name])
+            made[name] = _jsonable(shown[name])
     return made
+
+
+def _jsonable(value: Any) -> Any:
+    """A value as JSON has it; one that it cannot have, as it writes itself."""
+    from pydantic_core import to_jsonable_python
+
+    try:
+        return to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
+    except Exception:  # a serializer of somebody's own, which may raise anything
+        return repr(value)
 
 
 def _plain(fields: Mapping[str, Any], before: str) -> Iterator[str]:

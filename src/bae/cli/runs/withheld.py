@@ -58,7 +58,7 @@ def _not_given(run_id: str, missing: Sequence[str]) -> JournalError:
 
 def _place(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
     """The class and the field of `Login.token`."""
-    from bae.journal.coding.keepable import every_graph
+    from bae.graph import every_graph
 
     name, _, field = place.partition(".")
     for each in every_graph(graph):

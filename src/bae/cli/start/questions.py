@@ -123,6 +123,6 @@ def default_of(info: FieldInfo) -> str:
 
 def is_secret(cls: type[Node], name: str) -> bool:
     """Whether what is typed for a field is not to be shown."""
-    from bae.journal.coding.nodes import kept_node
+    from bae.secrets import secret_fields
 
-    return name in kept_node(cls).secret
+    return name in secret_fields(cls)

@@ -14,8 +14,8 @@ from bae.exceptions import JournalError
 from bae.journal.coding.inside import graph_at
 from bae.journal.coding.line_objects import Data
 from bae.journal.coding.line_reading import LineReading, damaged
-from bae.journal.coding.nodes import kept_node, secret_needed
 from bae.journal.coding.off_loop import off_loop
+from bae.journal.node_codec import node_codec, secret_needed
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -95,7 +95,7 @@ def _ask_for_secrets(read: LineReading, parsed: Sequence[tuple[Line, Data]]) -> 
         withheld: Any = node.get("withheld")
         cls = read.rebuilt.class_at(line.path, node.get("type")) if withheld else None
         if cls is not None and isinstance(withheld, list):
-            plain = (field.name for field in kept_node(cls).plan.plain)
+            plain = (field.name for field in node_codec(cls).plan.plain)
             wanted |= {f"{cls.__name__}.{n}": None for n in plain if n in withheld}
     missing = [name for name in wanted if name not in read.given]
     if missing:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pydantic_core import to_json
 
 from bae.exceptions import JournalError
+from bae.journal.codec import Unkeepable
 from bae.journal.coding.failing import error_data, error_line
-from bae.journal.coding.hidden import hidden_in
-from bae.journal.coding.nodes import kept_node
-from bae.journal.coding.values import Unkeepable
+from bae.journal.node_codec import node_codec
 from bae.records import (
     LIVE,
     WITHHELD,
@@ -43,6 +42,7 @@ from bae.records import (
     StepStarted,
     Unstored,
 )
+from bae.secrets import Secrets
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Encoder:
     ) -> None:
         self._secrets = secrets
         self._prompts = prompts
-        self._hidden = hidden_in(graph)
+        self._hidden = Secrets.of(graph)
         # Where there is a secret, what anything says when it fails may quote it.
         self._hides = not secrets and self._hidden.any
 
@@ -80,7 +80,7 @@ class Encoder:
 
     def step(self, node: Node) -> str:
         """The `data` of a `StepStarted` with its node."""
-        return f'{{"node":{kept_node(node.__class__).dump(node, secrets=self._secrets)}}}'
+        return f'{{"node":{node_codec(node.__class__).dump(node, secrets=self._secrets)}}}'
 
     def node(self, node: Node) -> str:
         """A node as it is stored, as JSON."""
@@ -95,7 +95,7 @@ class Encoder:
         return _quoted(error_data(error, self._hides))
 
     def _node(self, node: Node, plain: bool = False) -> str:
-        return kept_node(type(node)).dump(node, secrets=self._secrets, plain=plain)
+        return node_codec(type(node)).dump(node, secrets=self._secrets, plain=plain)
 
     def _step_started(self, record: StepStarted) -> str:
         if record.made:
@@ -107,7 +107,7 @@ class Encoder:
 
     def _made(self, node: Node, names: Iterable[str]) -> str:
         """The defaults that a node has, as a node that has nothing else."""
-        kept = kept_node(type(node))
+        kept = node_codec(type(node))
         said: list[str] = []
         for name in names:
             if name in kept.live or (name in kept.secret and not self._secrets):
@@ -151,11 +151,11 @@ class Encoder:
     def _value(self, node_type: type[Node], field: str, route: str, value: Any) -> str:
         if value is LIVE or value is WITHHELD:
             return _LIVE if value is LIVE else _WITHHELD
-        kept = kept_node(node_type)
+        kept = node_codec(node_type)
         source = kept.call(field, route)
         if source.verdict == "live":
             return _LIVE
-        if not self._secrets and self._hidden.call(node_type, field, route):
+        if not self._secrets and self._hidden.source(node_type, field, route):
             return _WITHHELD
         gate = kept.plan.fields[field].kind == "gate"
         try:
@@ -212,7 +212,7 @@ class Encoder:
             said["prompt"] = sha256(_encoded(attempt.asked)).hexdigest()[:16]
         if not self._secrets and self._hidden.asks(record.asker):
             # What a validator says of a value may quote it.
-            said["errors"] = [self._hidden.place_of(error) for error in attempt.errors]
+            said["errors"] = [self._hidden.field_named(error) for error in attempt.errors]
         elif self._prompts:
             said |= {"asked": attempt.asked, "answer": attempt.answer}
         return _quoted(said)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from bae.exceptions import JournalError
 from bae.journal.coding.line_objects import Data, Missing
-from bae.journal.coding.nodes import kept_node
 from bae.journal.coding.rebuilding import Inside, Rebuilt, Refused
+from bae.journal.node_codec import node_codec
 from bae.records import (
     LIVE,
     WITHHELD,
@@ -77,10 +77,10 @@ class LineReading:
     def node(self, here: Inside, data: Data, partial: bool = False) -> Node:
         cls = here.cls(data.text("type"))
         data.inside("fields")
-        for key in ("withheld", "unset"):
+        for key in ("withheld", "unset", "bare"):
             if key in data:
                 data.texts(key)
-        return kept_node(cls).load(data.held, self.given, partial or self.partial)
+        return node_codec(cls).load(data.held, self.given, partial or self.partial)
 
     def run_started(self, line: Line, here: Inside, data: Data) -> Record:
         here = self.rebuilt.begin(line.path)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from bae.calls import CallPlan, every_call
 from bae.exceptions import JournalError
 from bae.journal.coding.inside import SEGMENT, Inside, Refused, graph_inside
-from bae.journal.coding.nodes import kept_node, unreadable
 from bae.journal.coding.routes import asked_at, call_at
+from bae.journal.node_codec import node_codec, unreadable
 from bae.journal.running.recording import call_at as shared_call
 from bae.journal.running.recording import is_inside
 from bae.markers import Dep, Gate, Map, OpenGate
@@ -82,7 +82,7 @@ class Rebuilt:
 
     def value(self, cls: type[Node], field: str, route: str, data: Any) -> Any:
         """The value of a source, from its JSON."""
-        kept = kept_node(cls)
+        kept = node_codec(cls)
         if kept.plan.fields[field].kind == "gate":
             return kept.load_answer(field, data)
         source = kept.call(field, route)
@@ -123,7 +123,7 @@ class Rebuilt:
             raise Refused(f"nothing is recorded of step {origin.step} at {origin.path!r}")
         if not origin.field:
             return node
-        hidden = origin.field in kept_node(type(node)).secret
+        hidden = origin.field in node_codec(type(node)).secret
         return node.__dict__.get(origin.field, WITHHELD if hidden else LIVE)
 
     def context(self, here: Inside, step: int, cls: type[Node]) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class Rebuilt:
     def made(self, here: Inside, step: int, said: Mapping[str, Any]) -> dict[str, Any]:
         """The defaults that stood in the node at a step, from their JSON."""
         cls = type(self._draft(here, step))
-        fields = kept_node(cls).fields
+        fields = node_codec(cls).fields
         values: dict[str, Any] = {}
         for name, data in said.items():
             if name in fields:
@@ -188,7 +188,7 @@ class Rebuilt:
         cls = type(draft)
         try:
             missing = [f.name for f in plan_of(cls).plain if f.name not in draft.__dict__]
-            return kept_node(cls).joined(draft, values, whole and not missing)
+            return node_codec(cls).joined(draft, values, whole and not missing)
         except JournalError:
             raise
         except Exception as error:

@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from bae.draft import validated
 from bae.exceptions import GateError, JournalError, faults
 from bae.journal.coding.decoding import graph_at
-from bae.journal.coding.nodes import kept_node
 from bae.journal.coding.off_loop import off_loop
-from bae.journal.coding.values import dump_answer
+from bae.journal.node_codec import node_codec
 from bae.journal.running.open_gates import find_gate
 from bae.journal.running.resuming import Options, as_it_stands, check_journal, resume
 from bae.journal.shape.changes import refuse_changes
@@ -64,7 +63,9 @@ async def answer(
             fix="answer with what the field declares; the run still waits",
         ) from error
     _refuse_secret(journal, node_type, gate.field, run_id)
-    if not await journal.answer(run_id, gate.address, dump_answer(node_type, gate.field, value)):
+    if not await journal.answer(
+        run_id, gate.address, node_codec(node_type).dump_answer(gate.field, value)
+    ):
         raise GateError(
             f"{gate.place}: {gate.question!r} has an answer already, and the first one stands",
             node_type=node_type,
@@ -83,7 +84,7 @@ async def answer(
 
 
 def _refuse_secret(journal: Journal, node_type: type[Node], field: str, run_id: str) -> None:
-    if journal.secrets or field not in kept_node(node_type).secret:
+    if journal.secrets or field not in node_codec(node_type).secret:
         return
     raise JournalError(
         f"{node_type.__name__}.{field} is a secret, and an answer that is given before the run "

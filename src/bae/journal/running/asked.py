@@ -10,7 +10,7 @@ from time import time
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from bae.journal.coding.values import read_node
+from bae.journal.node_codec import node_codec
 from bae.lm.prompts import choice_prompt, fill_prompt, names_of
 from bae.lm.schemas import asked_fields
 from bae.node import Node
@@ -117,4 +117,4 @@ def _read(known: LMAnswered, method: Method, types: Sequence[type[Node] | type[N
         named = {None if cls is NoneType else cls.__name__: cls for cls in types}
         return named[said["class"]]
     cls = next(cls for cls in types if cls.__name__ == said["type"])
-    return read_node(cast("type[Node]", cls), said)
+    return node_codec(cast("type[Node]", cls)).load(said)

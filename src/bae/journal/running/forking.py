@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from bae.draft import hold
 from bae.exceptions import JournalError, faults
 from bae.journal.coding.decoding import decoded
-from bae.journal.coding.nodes import kept_node
+from bae.journal.node_codec import node_codec
 from bae.journal.running.recording import Recording
 from bae.journal.running.resuming import check_journal, encoder_for
 from bae.journal.store import Journal, Line, StoredRun
@@ -101,7 +101,7 @@ def _with(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
     hold(stays, held, node.__pydantic_extra__, node.__pydantic_fields_set__.difference(changed))
     whole = cls.__pydantic_fields__.keys() <= held.keys() | changed.keys()
     try:
-        return kept_node(cls).joined(stays, changed, whole)
+        return node_codec(cls).joined(stays, changed, whole)
     except ValidationError as error:
         raise JournalError(
             f"{cls.__name__} refuses the changed fields: {'; '.join(faults(error))}",

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bae.exceptions import JournalError
 from bae.journal.coding.encoding import FOLLOWS
-from bae.journal.coding.nodes import kept_node
-from bae.journal.coding.values import dump_answer, read_answer
+from bae.journal.node_codec import node_codec
 from bae.journal.running.recording import Place as Spot
 from bae.journal.running.recording import Recording, shared_at
 from bae.journal.store import Claim, Journal, Line, ParkedGate
@@ -241,7 +240,7 @@ class Keeper:
 
     def without(self, node: Node, values: Mapping[str, Any]) -> Node:
         """A node that the run has left, with the values that it had and not with more."""
-        return kept_node(type(node)).joined(node, values, False)
+        return node_codec(type(node)).joined(node, values, False)
 
     def defaults(self, run: Run, plan: NodePlan) -> Mapping[str, Any]:
         """The defaults that stood in the node that is made whole, in a run that is replayed."""
@@ -252,17 +251,17 @@ class Keeper:
         answer = self.past.answers.get(gate.address)
         if answer is None:
             return NOTHING
-        return read_answer(plan.node, gate.field_name, answer)
+        return node_codec(plan.node).read_answer(gate.field_name, answer)
 
     async def settle(self, run: Run, gate: OpenGate, plan: NodePlan, value: Any) -> Any:
         """Have `value` be the answer at a gate, or answer what somebody else has said before."""
-        if not self.journal.secrets and gate.field_name in kept_node(plan.node).secret:
+        if not self.journal.secrets and gate.field_name in node_codec(plan.node).secret:
             return value  # nobody else can have answered: it would have to be stored
-        answer = dump_answer(plan.node, gate.field_name, value)
+        answer = node_codec(plan.node).dump_answer(gate.field_name, value)
         if await self.journal.answer(run.run_id, gate.address, answer):
             return value
         said = (await self.journal.read(run.run_id)).answers[gate.address]
-        return read_answer(plan.node, gate.field_name, said)
+        return node_codec(plan.node).read_answer(gate.field_name, said)
 
     def opened(self, gate: OpenGate) -> float | None:
         """When a gate was reached first; None where it is reached now."""

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
 from bae.exceptions import JournalError, ProofError, describe
+from bae.graph import every_graph
 from bae.journal.coding.decoding import decoded
 from bae.journal.coding.encoding import Encoder
-from bae.journal.coding.keepable import every_graph, unkeepable
-from bae.journal.coding.nodes import kept_node
 from bae.journal.coding.off_loop import off_loop
+from bae.journal.keepable import unkeepable
+from bae.journal.node_codec import node_codec
 from bae.journal.running.keeper import Keeper, to_the_end
 from bae.journal.running.open_gates import standing
 from bae.journal.running.recording import Recording
@@ -89,7 +90,7 @@ async def begin_or_resume(
             if late.code != "bae-run-exists" or late.run_id != run.run_id:
                 raise
     # The secrets of the start node, which no journal has, are given again here.
-    secret = kept_node(type(start)).secret & start.__dict__.keys()
+    secret = node_codec(type(start)).secret & start.__dict__.keys()
     given = {f"{type(start).__name__}.{name}": start.__dict__[name] for name in secret}
     return await resume(graph, run.run_id, options, journal, given)
 

@@ -133,10 +133,10 @@ def _is_to_blame(change: Change, met: Met, graph: Graph[Any, Any]) -> bool:
 def _is_taken(value: Value, graph: Graph[Any, Any], node: str, field: str) -> bool:
     """Whether today's class reads a value that was stored for a field."""
     from bae.draft import validated
-    from bae.journal.coding.nodes import kept_node
+    from bae.journal.node_codec import node_codec
 
     try:
-        kept = kept_node(_class_at(graph, value.path, node))
+        kept = node_codec(_class_at(graph, value.path, node))
         if value.route is None:
             kept.fields[field].load(value.json)
         else:
@@ -166,7 +166,7 @@ def _refused_answers(
 ) -> list[Change]:
     """Answers to gates that the run has not taken in yet, and that their field refuses now. The
     change that did it is added to the guilty ones, where one is seen."""
-    from bae.journal.coding.values import read_field
+    from bae.journal.node_codec import node_codec
     from bae.journal.running.open_gates import open_gates
 
     more: list[Change] = []
@@ -178,7 +178,7 @@ def _refused_answers(
             cls = _class_at(graph, gate.path, gate.node)
             if gate.field not in plan_of(cls).fields:
                 continue  # nobody asks any more
-            read_field(cls, gate.field, answer)
+            node_codec(cls).read_field(gate.field, answer)
         except KeyError:
             continue  # the class is gone, which is said already
         except JournalError as error:

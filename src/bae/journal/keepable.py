@@ -1,15 +1,17 @@
-"""What a journal makes of a graph's values, said before the first step: fields that it cannot keep
-at all, dependencies that are made anew on resume, and secrets that it does not write."""
+"""What a journal makes of a graph's values, reported before the first step: fields that it cannot
+keep at all, dependencies that are made again on resume, and secrets that it does not write."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from bae.calls import every_call
-from bae.journal.coding.nodes import KeptNode, kept_node
+from bae.graph import every_graph
+from bae.journal.codec import Unkeepable
 from bae.journal.coding.routes import routes
+from bae.journal.node_codec import NodeCodec, node_codec
 from bae.problem import Problem
+from bae.secrets import secret_fields
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -51,75 +53,76 @@ def _held_by_none(graph: Graph[Any, Any]) -> list[Problem]:
         Problem(
             "error",
             "bae-journal-field",
-            f"{kept.cls.__name__}.{field.name}",
-            f"a journal cannot keep it: {kept.fields[field.name].why}",
-            "make it a Dep, which is made anew when a run is resumed, or declare plain data",
+            f"{codec.cls.__name__}.{field.name}",
+            f"a journal cannot keep it: {codec.fields[field.name].why}",
+            "make it a Dep, which is made again when a run is resumed, or declare plain data",
         )
-        for kept in _nodes(graph)
-        for field in kept.plan.fields.values()
-        if field.kind in ("plain", "gate") and field.name in kept.live
+        for codec in _nodes(graph)
+        for field in codec.plan.fields.values()
+        if field.kind in ("plain", "gate") and field.name in codec.live
     ]
 
 
 def notes(graph: Graph[Any, Any]) -> list[Problem]:
-    """The dependencies of a graph that are made anew on resume, and its secrets."""
+    """The dependencies of a graph that are made again on resume, and its secrets."""
     found: list[Problem] = []
-    for kept in _nodes(graph):
-        for field in kept.plan.fields.values():
-            place = f"{kept.cls.__name__}.{field.name}"
-            if field.name in kept.secret and field.kind in ("plain", "gate"):
+    for codec in _nodes(graph):
+        for field in codec.plan.fields.values():
+            place = f"{codec.cls.__name__}.{field.name}"
+            if field.name in codec.secret and field.kind in ("plain", "gate"):
                 found.append(
                     Problem(
                         "note",
                         "bae-journal-withheld",
                         place,
-                        f"a journal does not write it: {_why_secret(kept, field.name)}",
+                        f"a journal does not write it: {secret_fields(codec.cls)[field.name]}",
                         "give it again with resume(given={…}), or open the journal with "
                         "secrets=True",
                     )
                 )
             elif field.kind in ("dep", "map"):
-                found.extend(_of_source(kept, field.name, place))
+                found.extend(_of_source(codec, field.name, place))
+            elif field.kind == "plain":
+                found.extend(_of_default(codec, field.name, place))
     return found
 
 
-def _of_source(kept: KeptNode, name: str, place: str) -> Iterator[Problem]:
-    for route in routes(kept.plan.fields[name].call):
-        source = kept.call(name, route)
-        hidden = not route and name in kept.secret
+def _of_default(codec: NodeCodec, name: str, place: str) -> Iterator[Problem]:
+    """A default that would not read back, which a run finds out when it writes it."""
+    info = codec.plan.fields[name].info
+    if name in codec.live or info.is_required() or info.default_factory is not None:
+        return
+    try:
+        codec.fields[name].dump(info.default)
+    except Unkeepable as error:
+        yield Problem(
+            "warning",
+            "bae-journal-field",
+            place,
+            f"a journal cannot keep its default: {error}",
+            "give it a default that reads back from JSON as it is",
+        )
+
+
+def _of_source(codec: NodeCodec, name: str, place: str) -> Iterator[Problem]:
+    for route in routes(codec.plan.fields[name].call):
+        source = codec.call(name, route)
+        hidden = not route and name in codec.secret
         if source.verdict == "live":
-            why = f"it is made anew when a run is resumed: {source.why}"
+            why = f"it is made again when a run is resumed: {source.why}"
             yield Problem("note", "bae-journal-live", f"{place}{route}", why)
         elif source.verdict == "secret" or hidden:
-            why = source.why or _why_secret(kept, name)
+            why = source.why or secret_fields(codec.cls)[name]
             yield Problem(
                 "note",
                 "bae-journal-withheld",
                 f"{place}{route}",
-                f"a journal does not write it, so it is made anew when a run is resumed: {why}",
+                f"a journal does not write it, so it is made again when a run is resumed: {why}",
             )
 
 
-def _why_secret(kept: KeptNode, name: str) -> str:
-    return kept.fields[name].facts.secret or "the field has repr=False"
-
-
-def _nodes(graph: Graph[Any, Any]) -> Iterator[KeptNode]:
-    """How the nodes of a graph, and of those inside it, are kept, each class once."""
+def _nodes(graph: Graph[Any, Any]) -> Iterator[NodeCodec]:
+    """How the nodes of a graph, and of those inside it, are codec, each class once."""
     plans = {cls: plan for each in every_graph(graph) for cls, plan in each.plans.items()}
     # Of a class whose names are not all there yet nothing is known, which the proof says.
-    return (kept_node(cls) for cls, plan in plans.items() if not plan.unresolved)
-
-
-def every_graph(graph: Graph[Any, Any]) -> list[Graph[Any, Any]]:
-    """A graph and those that run inside it."""
-    graphs = [graph]
-    seen = {graph.start}
-    for each in graphs:
-        for plan in each.plans.values():
-            for field in plan.sourced:
-                for call in every_call(field.call):
-                    if call.graph is not None and call.graph.start not in seen:
-                        seen.add(call.graph.start)
-                        graphs.append(call.graph)
-    return graphs
+    return (node_codec(cls) for cls, plan in plans.items() if not plan.unresolved)

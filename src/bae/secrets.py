@@ -1,0 +1,284 @@
+"""What must not be shown: the fields, dependencies and LM calls of a graph that hold a secret, or
+may quote one. Journals, telemetry, the terminal, evaluations and training data all ask here.
+
+A secret is a `SecretStr`, `SecretBytes` or `Secret[…]`, however deep inside a type, or a field with
+`repr=False` of a node, model or dataclass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+from weakref import WeakKeyDictionary
+
+from bae.calls import MISSING, CallPlan, every_call
+from bae.core_schemas import Schema, parts, returned_schema, type_schema
+from bae.draft import field_schema
+from bae.plan import plan_of
+from bae.recall import holders_for
+from bae.records import Asker
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.node import Node
+    from bae.plan import FieldPlan
+
+_FIELDS: Final = "__bae_secret_fields__"
+
+
+def secret_fields(cls: type[Node]) -> Mapping[str, str]:
+    """The fields of a node class that hold a secret, each with the reason in words."""
+    found = cast("Mapping[str, str] | None", cls.__dict__.get(_FIELDS))
+    if found is None:
+        whys = {name: _why_secret(cls, name) for name in plan_of(cls, strict=True).fields}
+        found = {name: why for name, why in whys.items() if why}
+        type.__setattr__(cls, _FIELDS, found)
+    return found
+
+
+def secret_in(schema: Any) -> str:
+    """What in a core schema is a secret; empty where nothing is."""
+    for part in parts(schema):
+        if is_masked(part):
+            return "it holds a Secret"
+        if part["type"] in ("model", "dataclass"):
+            hidden = _hidden_field(part["cls"])
+            if hidden:
+                return f"{part['cls'].__name__}.{hidden} has repr=False"
+    return ""
+
+
+def is_masked(schema: Schema) -> bool:
+    """Whether this is the schema of one of pydantic's secrets, which are written as stars."""
+    said = cast("Schema | None", schema.get("serialization"))
+    function = None if said is None else said.get("function")
+    name = getattr(function, "__name__", "")
+    return "secret" in name and getattr(function, "__module__", "") == "pydantic.types"
+
+
+def secret_call(call: CallPlan) -> str:
+    """Why what a dependency returns is a secret; empty where it is none."""
+    if call.graph is not None:
+        for cls in call.graph.terminal_nodes:
+            for name in secret_fields(cls):
+                return f"{cls.__name__}.{name} is one"
+        return ""
+    found = _CALLS.get(call)
+    if found is None:
+        try:
+            found = "" if call.returns is MISSING else secret_in(returned_schema(call))
+        except Exception:  # a type without a schema, of which nothing is stored or shown as data
+            found = ""
+        _CALLS[call] = found
+    return found
+
+
+def secret_behind(cls: type[Node], field: str) -> bool:
+    """Whether the dependency behind a field, or one that it takes as a parameter, returns a
+    secret."""
+    return any(map(secret_call, every_call(plan_of(cls).fields[field].call)))
+
+
+def may_show(classes: Iterable[type], *, following: bool = False) -> bool:
+    """Whether no node of these classes holds a secret; with `following`, nor one that their bodies
+    may return next."""
+    for cls in [*classes]:
+        if cls is not type(None) and _holds_secret(cls):
+            return False
+        if following and any(_holds_secret(each) for each in plan_of(cast(Any, cls)).offered):
+            return False
+    return True
+
+
+class Secrets:
+    """What is secret among node classes that run together."""
+
+    def __init__(self, classes: Iterable[type[Node]]) -> None:
+        self._secret = {cls: secret_fields(cls) for cls in classes}
+        self._calls = {
+            call.key
+            for cls, names in self._secret.items()
+            for name in names
+            if (call := plan_of(cls).fields[name].call) is not None
+        }
+        self._holders = {
+            cls
+            for cls, names in self._secret.items()
+            if names or any(map(self._recalls, plan_of(cls).sourced))
+        }
+        self.any = bool(self._holders) or any(
+            secret_call(call)
+            for cls in self._secret
+            for field in plan_of(cls).sourced
+            for call in every_call(field.call)
+        )
+        """Whether there is a secret at all."""
+        self._asks: dict[Asker, bool] = {}
+        self._hidden: dict[type[Node], frozenset[str]] = {}
+        self._sources: dict[tuple[type[Node], str, str], bool] = {}
+        self._names = {name for cls in self._secret for name in plan_of(cls).fields}
+
+    @classmethod
+    def of(cls, graph: Graph[Any, Any]) -> Secrets:
+        """What is secret in a graph, and in those inside it."""
+        found = _GRAPHS.get(graph)
+        if found is None:
+            from bae.graph import every_graph
+
+            graphs = every_graph(graph)
+            found = cls(dict.fromkeys(node for each in graphs for node in each.plans))
+            for each in graphs:
+                found._note_asks(each)
+            _GRAPHS[graph] = found
+        return found
+
+    def _note_asks(self, graph: Graph[Any, Any]) -> None:
+        for cls, plan in graph.plans.items():
+            choosing = {cls, *plan.successors}
+            self._note(Asker("choice", cls), choosing)
+            for successor in plan.successors:
+                self._note(Asker("fill", successor), {cls, successor})
+
+    def _note(self, asker: Asker, classes: set[type[Node]]) -> None:
+        secret = not classes.isdisjoint(self._holders)
+        self._asks[asker] = self._asks.get(asker, False) or secret
+
+    def fields(self, cls: type[Node]) -> frozenset[str]:
+        """The fields of a class that are not to be shown: they hold a secret, share a dependency
+        with one that does, or may recall one."""
+        found = self._hidden.get(cls)
+        if found is None:
+            found = self._hidden[cls] = frozenset(self._secret[cls]).union(
+                field.name
+                for field in plan_of(cls).sourced
+                if self._recalls(field) or (field.call is not None and self._is_secret(field.call))
+            )
+        return found
+
+    def source(self, cls: type[Node], field: str, route: str = "") -> bool:
+        """Whether the value of the dependency behind a field, or of a parameter further down such
+        as `(place)(client)`, is a secret, or is in a field that is one, here or elsewhere."""
+        found = self._sources.get((cls, field, route))
+        if found is None:
+            call = plan_of(cls).fields[field].call
+            for parameter in route[1:-1].split(")(") if route else ():
+                below = None if call is None else dict(call.inputs).get(parameter)
+                call = None if below is None else below.call
+            found = not route and field in secret_fields(cls)
+            found = found or (call is not None and self._is_secret(call))
+            self._sources[cls, field, route] = found
+        return found
+
+    def _is_secret(self, call: CallPlan) -> bool:
+        return call.key in self._calls or bool(secret_call(call))
+
+    def asks(self, asker: Asker) -> bool:
+        """Whether what an asker asks an LM, or is answered, may contain a secret. What bodies and
+        functions ask is not known, so there any secret of the graph counts."""
+        return self._asks.get(asker, self.any)
+
+    def field_named(self, complaint: str) -> str:
+        """The field that a complaint about an answer begins with, and nothing else of it, since the
+        rest may quote a value."""
+        name = complaint.partition(":")[0].partition(".")[0]
+        return name if name in self._names else "withheld"
+
+    def _recalls(self, field: FieldPlan) -> bool:
+        """Whether a field may find its value in one that is a secret, though it is none itself."""
+        return field.kind == "recall" and any(
+            not names.keys().isdisjoint(name for name, _ in holders_for(field, cls))
+            for cls, names in self._secret.items()
+            if names
+        )
+
+
+def has_hidden_part(value: Any) -> bool:
+    """Whether a value, or anything inside it, has a field with `repr=False`."""
+    seen: set[int] = set()
+    ahead = [(value, 0)]
+    while ahead:
+        each, deep = ahead.pop()
+        if deep > _DEEPEST or id(each) in seen:
+            continue
+        seen.add(id(each))
+        named = _named_parts(each)
+        if named is None:
+            ahead += [(part, deep + 1) for part in _items(each)]
+        elif any(hidden for _, _, hidden in named):
+            return True
+        else:
+            ahead += [(part, deep + 1) for _, part, _ in named]
+    return False
+
+
+def without_hidden_parts(value: Any, instead: Any, deep: int = 0) -> Any:
+    """A value made of dicts and lists, with `instead` in the place of what has `repr=False`."""
+    if deep > _DEEPEST:
+        return "…"
+    named = _named_parts(value)
+    if named is not None:
+        return {
+            name: instead if hidden else without_hidden_parts(part, instead, deep + 1)
+            for name, part, hidden in named
+        }
+    if isinstance(value, Mapping):
+        held = cast("Mapping[Any, Any]", value)
+        return {k: without_hidden_parts(each, instead, deep + 1) for k, each in held.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        items = cast("list[Any]", value)
+        return [without_hidden_parts(each, instead, deep + 1) for each in items]
+    return value
+
+
+_DEEPEST: Final = 100
+
+
+def _named_parts(value: Any) -> list[tuple[str, Any, bool]] | None:
+    """The fields of a model or a dataclass, each with whether it is hidden."""
+    from pydantic import BaseModel
+
+    if isinstance(value, BaseModel):
+        declared = type(value).__pydantic_fields__
+        held = {**value.__dict__, **(value.__pydantic_extra__ or {})}
+        return [(n, each, n in declared and not declared[n].repr) for n, each in held.items()]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(f.name, getattr(value, f.name, None), not f.repr) for f in fields(value)]
+    return None
+
+
+def _items(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        yield from cast("Mapping[Any, Any]", value).keys()
+        yield from cast("Mapping[Any, Any]", value).values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from cast("list[Any]", value)
+
+
+def _why_secret(cls: type[Node], name: str) -> str:
+    if not cls.__pydantic_fields__[name].repr:
+        return "the field has repr=False"
+    return secret_in(field_schema(cls, name))
+
+
+def _hidden_field(cls: type) -> str:
+    declared: dict[str, Any] = {
+        **getattr(cls, "__dataclass_fields__", {}),
+        **getattr(cls, "__pydantic_fields__", {}),
+    }
+    return next((name for name, field in declared.items() if not field.repr), "")
+
+
+def _holds_secret(cls: type) -> bool:
+    found = _TYPES.get(cls)
+    if found is None:
+        try:
+            found = bool(secret_in(type_schema(cls)))
+        except Exception:  # nothing is known of what is in it
+            found = True
+        _TYPES[cls] = found
+    return found
+
+
+_TYPES: Final[WeakKeyDictionary[type, bool]] = WeakKeyDictionary()
+_CALLS: Final[WeakKeyDictionary[CallPlan, str]] = WeakKeyDictionary()
+_GRAPHS: Final[WeakKeyDictionary[Graph[Any, Any], Secrets]] = WeakKeyDictionary()
