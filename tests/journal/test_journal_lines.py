@@ -28,8 +28,7 @@ from bae.journal import (
     SQLiteJournal,
     StoredRun,
 )
-from bae.journal.files.recorded import RecordedRuns
-from bae.journal.files.run_lines import VERSION, read_runs, write_run
+from bae.journal.run_file import VERSION, RecordedRuns, read_runs, write_run
 
 pytestmark = pytest.mark.once
 
@@ -115,7 +114,7 @@ async def test_a_run_that_goes_on_elsewhere_is_cancelled_where_it_is_loaded(kind
         await journal.load(path)
         infos = {info.run_id: info async for info in journal.every_run()}
         assert (infos["failed"].status, infos["failed"].error) == ("failed", "ValueError: no")
-        for run_id, how in (("running", "under way"), ("waiting", "waiting")):
+        for run_id, how in (("running", "in progress"), ("waiting", "waiting")):
             assert (infos[run_id].status, infos[run_id].waiting) == ("cancelled", ())
             assert f"it was {how} where it was exported" in infos[run_id].error
         assert (await journal.read("waiting")).answers == {"2:A.x": "1"}
@@ -362,8 +361,8 @@ def without(line: str, key: str) -> str:
 
 
 DAMAGES = {
-    "no JSON": (7, lambda ls: [*ls[:6], "{garbage\n", *ls[7:]], "bae-journal-damaged", "no JSON"),
-    "no object": (7, lambda ls: [*ls[:6], "[1]\n", *ls[7:]], "bae-journal-damaged", "no JSON obj"),
+    "no JSON": (7, lambda ls: [*ls[:6], "{garbage\n", *ls[7:]], "bae-journal-damaged", "not valid"),
+    "no object": (7, lambda ls: [*ls[:6], "[1]\n", *ls[7:]], "bae-journal-damaged", "not a JSON"),
     "cut off": (10, lambda ls: [*ls[:9], ls[9][:-9]], "bae-journal-damaged", "cut off"),
     "lines missing at the end": (9, lambda ls: ls[:9], "bae-journal-damaged", "ends after 3 of"),
     "a line left out": (8, lambda ls: [*ls[:7], *ls[8:]], "bae-journal-damaged", "and 1 is next"),
@@ -379,7 +378,7 @@ DAMAGES = {
         6,
         lambda ls: [*ls[:5], other(ls[5], version=VERSION + 1), *ls[6:]],
         "bae-journal-version",
-        f"form {VERSION + 1}",
+        f"version {VERSION + 1}",
     ),
     "a version that is none": (
         6,

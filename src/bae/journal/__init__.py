@@ -29,8 +29,8 @@ from bae.records import (
 from bae.run_log import RunJournal
 
 if TYPE_CHECKING:
-    from bae.journal.files.redaction import Redaction
     from bae.journal.memory import MemoryJournal
+    from bae.journal.redaction import Redaction
     from bae.journal.running.recovering import Recovered
     from bae.journal.shape.comparing import Change
     from bae.journal.shape.deployment import BrokenRun, check
@@ -99,7 +99,7 @@ _MODULES = {
     "MemoryJournal": "memory",
     "Provenance": "telling.provenance",
     "Recovered": "running.recovering",
-    "Redaction": "files.redaction",
+    "Redaction": "redaction",
     "SQLiteJournal": "sqlite.journal",
 }
 

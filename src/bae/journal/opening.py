@@ -7,7 +7,7 @@ import os
 from typing import Final
 
 from bae.exceptions import JournalError
-from bae.journal.files.recorded import RecordedRuns, is_sqlite
+from bae.journal.run_file import RecordedRuns, is_sqlite
 from bae.journal.store import Journal, RunInfo
 
 NEWEST: Final = "last"

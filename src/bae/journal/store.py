@@ -15,8 +15,8 @@ from bae.exceptions import JournalError
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from bae.journal.files.lines import Existing, PathOrFile, Unfinished
-    from bae.journal.files.redaction import Redaction
+    from bae.journal.export import Existing, PathOrFile, Unfinished
+    from bae.journal.redaction import Redaction
     from bae.journal.telling.provenance import Provenance
 
 Status = Literal["running", "waiting", "ended", "failed", "cancelled"]
@@ -283,7 +283,7 @@ class Journal(ABC):
         """Store a run that was read elsewhere, with how it came out: all of it, or nothing. A run
         of its id that is there already is refused with `bae-run-exists`, unless it is to be
         replaced: then that is still there where this fails."""
-        from bae.journal.files.lines import put
+        from bae.journal.export import put
 
         await put(self, run, replace)
 
@@ -301,7 +301,7 @@ class Journal(ABC):
         forked is written whole, with the lines that it shares. A file at the path is replaced when
         everything is written, and not before.
         """
-        from bae.journal.files.lines import export
+        from bae.journal.export import export
 
         return await export(self, to, run_ids, status=status, graph=graph)
 
@@ -323,23 +323,23 @@ class Journal(ABC):
         leaves it alone, `graph.resume` goes on with it. With `unfinished="keep"` it stays what it
         is, for a journal that takes the place of the other.
         """
-        from bae.journal.files.lines import load
+        from bae.journal.export import load
 
         return await load(self, source, existing=existing, unfinished=unfinished)
 
-    async def redact(self, run_id: str, *places: str, copies: bool = False) -> Redaction:
-        """Take the values of fields out of a run for good:
+    async def redact(self, run_id: str, *places: str) -> Redaction:
+        """Remove the values of fields from a run for good:
         `await journal.redact(run_id, "Person.email")`.
 
         They are gone from wherever the run stores them, and so are the prompts and answers of the
-        LM calls that saw them; runs that share its lines, by a fork, are redacted with it. What is
-        returned says how many values there were, and which other fields still hold the same text:
-        name those too, or give `copies=True` to follow it everywhere. A run that is resumed
-        afterwards asks for the values: `graph.resume(…, given={"Person.email": …})`.
+        LM calls that may have had them, and the messages of errors; runs that share its lines, by
+        a fork, are redacted with it. What a body copied into another field is not followed: name
+        that field too. A run that is resumed afterwards asks for the values:
+        `graph.resume(…, given={"Person.email": …})`.
         """
-        from bae.journal.files.redaction import redact
+        from bae.journal.redaction import redact
 
-        return await redact(self, run_id, places, copies=copies)
+        return await redact(self, run_id, places)
 
     async def _page_after(
         self, page: list[RunInfo], status: Listed | None, graph: str | None

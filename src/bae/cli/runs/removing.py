@@ -12,7 +12,7 @@ from bae.cli.options import AsJSON, JournalFile, OneRun
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bae.journal.files.redaction import Redaction
+    from bae.journal.redaction import Redaction
     from bae.journal.store import Journal, RunInfo
     from bae.journal.store import Status as Stored
 
@@ -139,9 +139,6 @@ def redact(
             help="A field, as `Person.email`, or a class for all of its fields.",
         ),
     ],
-    copies: Annotated[
-        bool, typer.Option("--copies", help="Also in other fields that hold the same text.")
-    ] = False,
     yes: Yes = False,
     journal: JournalFile = None,
     as_json: AsJSON = False,
@@ -166,7 +163,7 @@ def redact(
 
     async def redacted(run_id: str) -> Redaction:
         async with to_write(journal) as runs:
-            return await runs.redact(run_id, *places, copies=copies)
+            return await runs.redact(run_id, *places)
 
     info = asyncio.run(meant())
     if not yes and not as_json and _is_terminal():
@@ -176,8 +173,7 @@ def redact(
     if as_json:
         print_json(done)
         return
-    for line in str(done).replace("copies=True", "--copies").splitlines():
-        out().print(Text(in_one_line(line)), soft_wrap=True)
+    out().print(Text(in_one_line(str(done))), soft_wrap=True)
 
 
 def _is_terminal() -> bool:

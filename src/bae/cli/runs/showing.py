@@ -38,7 +38,7 @@ def show(
     from bae.cli.journals import file_to_read
     from bae.cli.printing import out, print_hanging, print_json
     from bae.cli.runs.meant import run_meant, to_read
-    from bae.journal.files.recorded import is_sqlite
+    from bae.journal.run_file import is_sqlite
     from bae.journal.telling.timeline import timeline as timeline_of
     from bae.journal.telling.told import tell
 

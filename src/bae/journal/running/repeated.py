@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from bae.exceptions import BaeError, ReplayError
-from bae.journal.files.recorded import RecordedRuns
+from bae.journal.run_file import RecordedRuns
 
 if TYPE_CHECKING:
     from bae.graph import Graph

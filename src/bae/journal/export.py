@@ -1,11 +1,10 @@
-"""Runs as JSON lines, out of a journal and into one, a run at a time. Such a file can be kept,
-sent, put under version control and replayed in tests. `run_lines.py` knows how a run looks in it,
-`store.py` has the methods that users call."""
+"""Runs out of a journal into a file of JSON lines, and from such a file into a journal, one run at
+a time."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace as with_other
 from pathlib import Path
@@ -13,8 +12,8 @@ from time import time
 from typing import IO, Any, Literal, cast
 
 from bae.exceptions import JournalError, describe
-from bae.journal.files.run_lines import read_runs, write_run
 from bae.journal.refusals import not_replaced
+from bae.journal.run_file import read_runs, write_run
 from bae.journal.store import Journal, Listed, StoredRun
 from bae.threads import in_thread_to_the_end
 
@@ -31,26 +30,25 @@ async def export(
     status: Listed | None = None,
     graph: str | None = None,
 ) -> int:
-    """Write runs of a journal to a file as JSON lines, and answer how many; see
-    `Journal.export`."""
+    """Write runs of a journal to a file and return how many; see `Journal.export`."""
     if isinstance(run_ids, str):
         raise TypeError(f"export(…, {run_ids!r}): give the ids of runs as a list")
     if hasattr(to, "write"):
         return await _write_runs(journal, cast(IO[Any], to), run_ids, status, graph)
     target = Path(cast("str | os.PathLike[str]", to))
-    beside = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
+    part = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
     opened: list[IO[bytes]] = []
     try:
-        with _said(target, "written"):
-            await in_thread_to_the_end(beside.open, "xb", then=opened.append)
+        with _file_errors(target, "written"):
+            await in_thread_to_the_end(part.open, "xb", then=opened.append)
             count = await _write_runs(journal, opened[0], run_ids, status, graph)
-            await in_thread_to_the_end(_finish, opened[0], beside, target)
+            await in_thread_to_the_end(_finish, opened[0], part, target)
     finally:
         for file in opened:
-            with suppress(OSError):  # a full disk refuses once more what was not written yet
+            with suppress(OSError):  # a full disk refuses again what is still in the buffer
                 file.close()
         with suppress(OSError):
-            beside.unlink()
+            part.unlink()
     return count
 
 
@@ -61,36 +59,31 @@ async def load(
     existing: Existing = "refuse",
     unfinished: Unfinished = "cancel",
 ) -> list[str]:
-    """Put the runs of a file of JSON lines into a journal, and answer their ids; see
-    `Journal.load`."""
+    """Put the runs of a file into a journal and return their ids; see `Journal.load`."""
     if existing not in ("refuse", "keep", "replace"):
         raise ValueError(f'load(existing={existing!r}): give "refuse", "keep" or "replace"')
     if unfinished not in ("cancel", "keep"):
         raise ValueError(f'load(unfinished={unfinished!r}): give "cancel" or "keep"')
-    loaded: list[str] = []
-
-    def put(run: StoredRun) -> Awaitable[bool]:
-        return _load_one(journal, run if unfinished == "keep" else _cancelled(run), existing)
-
     if hasattr(source, "read"):
         file = cast(IO[Any], source)
-        await _load_all(put, read_runs(file, _name_of(file)), loaded)
-        return loaded
+        name = getattr(file, "name", None)
+        runs = read_runs(file, name if isinstance(name, str) else "the file")
+        return await _load_runs(journal, runs, existing, unfinished)
     path = Path(cast("str | os.PathLike[str]", source))
     opened: list[IO[bytes]] = []
     try:
-        with _said(path, "read"):
+        with _file_errors(path, "read"):
             await in_thread_to_the_end(path.open, "rb", then=opened.append)
-            await _load_all(put, read_runs(opened[0], str(path)), loaded)
+            runs = read_runs(opened[0], str(path))
+            return await _load_runs(journal, runs, existing, unfinished)
     finally:
         for file in opened:
             file.close()
-    return loaded
 
 
 async def put(journal: Journal, run: StoredRun, replace: bool = False) -> None:
-    """Store a run that was read elsewhere, with how it came out: all of it or nothing, as far as a
-    store can do that which has no `put` of its own."""
+    """`Journal.put` for a store without one of its own: all of a run or nothing, as far as the
+    other methods of a store allow."""
     if replace:
         await _replace(journal, run)
         return
@@ -108,10 +101,10 @@ async def put(journal: Journal, run: StoredRun, replace: bool = False) -> None:
 
 
 async def _replace(journal: Journal, run: StoredRun) -> None:
-    """Delete a run and put another in its place, or the same again where that fails."""
+    """Delete a run and put another in its place, or the old one again where that fails."""
     run_id = run.info.run_id
     try:
-        there = await journal.read(run_id)
+        old = await journal.read(run_id)
     except JournalError as error:
         if error.code != "bae-run-unknown":
             raise
@@ -119,12 +112,12 @@ async def _replace(journal: Journal, run: StoredRun) -> None:
         return
     if not await journal.delete([run_id]):
         info = (await journal.read(run_id)).info
-        busy = info.lease_until is not None and info.lease_until > time()
-        raise not_replaced(run_id, info.owner if busy else None)
+        owned = info.lease_until is not None and info.lease_until > time()
+        raise not_replaced(run_id, info.owner if owned else None)
     try:
         await journal.put(run)
     except BaseException:
-        await journal.put(there)  # rather the old one than none
+        await journal.put(old)
         raise
 
 
@@ -135,76 +128,76 @@ async def _write_runs(
     status: Listed | None,
     graph: str | None,
 ) -> int:
-    text = hasattr(file, "encoding")  # as files of text have, and files of bytes have not
+    is_text = hasattr(file, "encoding")  # which files of bytes do not have
 
     def write(run: StoredRun) -> None:
         for line in write_run(run):
-            file.write(line.decode() if text else line)
+            file.write(line.decode() if is_text else line)
 
     count = 0
     listed = run_ids is None
-    if run_ids is None:  # the oldest first, the order in which they are to be loaded again
+    if run_ids is None:  # oldest first, the order in which they are to be loaded
         run_ids = [i.run_id async for i in journal.every_run(status=status, graph=graph)][::-1]
     for run_id in dict.fromkeys(run_ids):
         try:
             run = await journal.read(run_id)
         except JournalError as error:
             if listed and error.code == "bae-run-unknown":
-                continue  # it was deleted meanwhile
+                continue  # it was deleted since it was listed
             raise
-        # Written to its end, as the file is closed by whoever cancels this.
+        # Not left behind in its thread: the caller closes the file after a cancellation.
         await in_thread_to_the_end(write, run)
         count += 1
     return count
 
 
-async def _load_all(
-    put: Callable[[StoredRun], Awaitable[bool]], runs: Iterator[StoredRun], loaded: list[str]
-) -> None:
-    def following() -> StoredRun | None:
+async def _load_runs(
+    journal: Journal, runs: Iterator[StoredRun], existing: Existing, unfinished: Unfinished
+) -> list[str]:
+    loaded: list[str] = []
+
+    def read() -> StoredRun | None:
         return next(runs, None)
 
     try:
-        while (run := await in_thread_to_the_end(following)) is not None:
-            if await put(run):
-                loaded.append(run.info.run_id)
+        while (run := await in_thread_to_the_end(read)) is not None:
+            if unfinished == "cancel":
+                run = _cancelled(run)
+            try:
+                await journal.put(run, replace=existing == "replace")
+            except JournalError as error:
+                if existing == "keep" and error.code == "bae-run-exists":
+                    continue
+                raise
+            loaded.append(run.info.run_id)
     except JournalError as error:
         if loaded:
             error.add_note(f"loaded before that: {', '.join(loaded)}")
         raise
-
-
-async def _load_one(journal: Journal, run: StoredRun, existing: Existing) -> bool:
-    try:
-        await journal.put(run, replace=existing == "replace")
-    except JournalError as error:
-        if existing == "keep" and error.code == "bae-run-exists":
-            return False
-        raise
-    return True
+    return loaded
 
 
 def _cancelled(run: StoredRun) -> StoredRun:
-    """A run that nobody goes on with by accident."""
+    """A run that `graph.recover` leaves alone."""
     info = run.info
     if info.status not in ("running", "waiting"):
         return run
-    how = "under way" if info.status == "running" else "waiting"
-    said = f"it was {how} where it was exported; graph.resume goes on with it here"
-    return with_other(run, info=with_other(info, status="cancelled", waiting=(), error=said))
+    how = "in progress" if info.status == "running" else "waiting"
+    error = f"it was {how} where it was exported; graph.resume continues it here"
+    return with_other(run, info=with_other(info, status="cancelled", waiting=(), error=error))
 
 
 @contextmanager
-def _said(path: Path, what: str) -> Generator[None]:
-    """What the file system refuses, said as an error of the journal."""
+def _file_errors(path: Path, done: str) -> Generator[None]:
+    """Raise what the file system refuses as a `JournalError`."""
     try:
         yield
     except OSError as error:
         raise JournalError(
-            f"{path} could not be {what}: {error.strerror or describe(error)}",
+            f"{path} could not be {done}: {error.strerror or describe(error)}",
             code="bae-journal-failed",
             cause=error,
-            fix="check the path, who may use it, and the space that is left",
+            fix="check the path, its permissions and the free space",
         ) from error
 
 
@@ -213,8 +206,3 @@ def _finish(file: IO[bytes], written: Path, target: Path) -> None:
     os.fsync(file.fileno())
     file.close()
     written.replace(target)
-
-
-def _name_of(file: object) -> str:
-    name = getattr(file, "name", None)
-    return name if isinstance(name, str) else "the file"
