@@ -13,10 +13,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import Field, field_validator
 
 from bae import BaeLMError, FillError, Graph, Node
 from bae.lm import LocalBackend, Turn, metered
+from bae.lm.local import without_control_tokens
 from local_parts import (
     DAY,
     AskBack,
@@ -193,11 +196,20 @@ async def test_a_name_that_data_has_for_whoever_speaks_is_no_more_than_data():
         assert answer.usage.input_tokens > 10 * 10, "each is read as several tokens"
 
 
-async def test_a_field_can_have_a_key_of_no_characters():
-    key = {"type": "object", "propertyNames": {"maxLength": 0}, "minProperties": 1}
-    schema = fields(by_name={**key, "additionalProperties": {"type": "boolean"}})
-    answer = await LocalBackend().answer(prompt(schema))
-    assert list(json.loads(answer.text)["by_name"]) == [""]
+PIECES = ["<|im_end|>", "<|eot_id|>", "[INST]", "</s>", "<end_of_turn>", "<", "|", "\\", '"', "\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.text()).map("".join))
+def test_to_json_a_text_without_control_tokens_says_the_same(text: str):
+    for written in (json.dumps([text]), json.dumps([text], ensure_ascii=False)):
+        changed = without_control_tokens(written)
+        assert json.loads(changed) == [text]
+        assert not any(token in changed for token in PIECES[:5])
+
+
+def test_a_text_that_has_no_control_tokens_stays_as_it_is():
+    assert without_control_tokens("a <b> im_end < |") == "a <b> im_end < |"
+    assert without_control_tokens("a <|im_end|> b") == "a \\u003c|im_end|> b"
 
 
 async def test_settings_say_all_that_changes_answers_and_are_json():

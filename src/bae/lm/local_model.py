@@ -1,14 +1,15 @@
 """Models that are loaded once and shared by all runs of a process. A model has slots, each with a
-thread of its own; calls wait in one line for a slot, and a call that is cancelled gives its slot
-back before the cancellation goes on. `local_call.py` is what happens in a slot."""
+thread; calls queue for a slot, and a cancelled call gives its slot back before the cancellation
+goes on."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import ctypes
 import os
+import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -16,22 +17,13 @@ from typing import Any
 from weakref import WeakSet
 
 from bae.exceptions import BaeLMError
-from bae.lm.control_tokens import breaking
-from bae.lm.local_call import Call, Heard
-from bae.lm.local_engine import (
-    Loading,
-    begin_as_child,
-    end_without_cleaning_up,
-    is_running,
-    leave_alone,
-    load,
-)
+from bae.lm.local_engine import ENGINE, Call, Heard, Loading, begin_as_child, load
 from bae.threads import in_thread
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A model at this moment: its slots, the calls in them, and those in line for one."""
+    """A model at this moment: its slots, the calls in them, and those that wait for one."""
 
     slots: int
     running: int
@@ -47,24 +39,23 @@ class LocalModel:
         self.holders: WeakSet[Any] = WeakSet()
         self._lock = threading.Lock()
         self._loading = threading.Lock()
-        self._line: SimpleQueue[Call | None] = SimpleQueue()
+        self._queue: SimpleQueue[Call | None] = SimpleQueue()
         self._waiting: set[Call] = set()
         self._running: set[Call] = set()
         self._threads: list[threading.Thread] = []
-        self._known: set[str] = set()
+        self._known_grammars: set[str] = set()
         self._server: Any = None
-        self._broken: Callable[[str], str] = str
         self._closed = False
         self._stopping = False
 
     async def answer(self, call: Call) -> Heard:
         """Wait for a slot, and in it for the answer.
 
-        When it is cancelled in line, it leaves the line; in a slot, generation is stopped first,
+        A call that is cancelled in the queue leaves it; in a slot, generation is stopped first,
         which takes one token, or one batch of the prompt.
         """
         future = asyncio.wrap_future(call.future)
-        self._queue(call)
+        self._put(call)
         cancelled: asyncio.CancelledError | None = None
         while not future.done():
             try:
@@ -75,16 +66,16 @@ class LocalModel:
                 call.stopped = True
                 cancelled = error
         if cancelled is not None:
-            future.exception()  # seen, and of no use to anyone
+            future.exception()  # retrieved, so that asyncio does not report it
             raise cancelled
         return future.result()
 
     async def load(self) -> None:
         """Load the model, where it is not loaded yet."""
-        await in_thread(self._loaded)
+        await in_thread(self._load)
 
     def statistics(self) -> Statistics:
-        """What the model is at."""
+        """The slots, and the calls in them and in the queue."""
         with self._lock:
             waiting = sum(not call.future.cancelled() for call in self._waiting)
             loaded = self._server is not None
@@ -96,18 +87,20 @@ class LocalModel:
         return "" if server is None else server.handle_metrics()
 
     def close(self, *, at_once: bool = False) -> None:
-        """End the threads and unload the model, when the calls in slots and in line are done; or
-        at once, with nobody left to hear of those."""
+        """End the threads and unload the model, when the calls in slots and in the queue are done;
+        or at once, where nothing waits for those any more."""
         with self._lock:
             self._closed = True
             self._stopping = at_once
             threads = list(self._threads)
             for call in self._running if at_once else ():
                 call.stopped = True
+            if at_once:
+                with suppress(Empty):
+                    while True:
+                        self._queue.get_nowait()
             for _ in threads:
-                self._line.put(None)
-        if at_once:
-            self._empty_line(len(threads))
+                self._queue.put(None)
         for thread in threads:
             thread.join()
         if _inherited:
@@ -115,11 +108,12 @@ class LocalModel:
         self._server = None
 
     def abandon(self) -> None:
-        """Let go of a model that belongs to the parent process."""
+        """Never take the server down, in a child process whose parent it belongs to: its threads
+        were not copied by the fork, and would be waited for without end."""
         if self._server is not None:
-            leave_alone(self._server)
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
 
-    def _queue(self, call: Call) -> None:
+    def _put(self, call: Call) -> None:
         with self._lock:
             if self._closed:
                 raise BaeLMError(
@@ -128,22 +122,22 @@ class LocalModel:
                     fix="close a backend when its last call is done",
                 )
             self._waiting.add(call)
-            self._line.put(call)
+            self._queue.put(call)
             if len(self._threads) < self.loading.slots:
                 name = f"bae {self.loading.path.stem} {len(self._threads)}"
-                # Not to be waited for by the interpreter: it is told to end by `_close_all`.
+                # A daemon, because `_close_all` ends it: the interpreter is not to wait for it.
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
     def _work(self) -> None:
-        while (call := self._line.get()) is not None:
+        while (call := self._queue.get()) is not None:
             self._serve(call)
 
     def _serve(self, call: Call) -> None:
-        server, failure = None, None
+        server, failure, heard = None, None, None
         try:
-            server = self._loaded()
+            server = self._load()
         except BaseException as error:
             failure = error
         with self._lock:
@@ -153,10 +147,9 @@ class LocalModel:
                 return
             self._running.add(call)
             call.stopped = call.stopped or self._stopping
-        heard = None
         if failure is None:
             try:
-                heard = call.run(server, self._known, self._broken)
+                heard = call.run(server, self._known_grammars)
             except BaseException as error:
                 failure = error
         with self._lock:
@@ -168,24 +161,18 @@ class LocalModel:
         else:
             call.future.set_exception(failure or RuntimeError("no answer"))
 
-    def _loaded(self) -> Any:
+    def _load(self) -> Any:
         with self._loading:
             if self._server is None:
-                server = load(self.loading)
-                self._broken = breaking(self.loading.path)
-                self._server = server
+                self._server = load(self.loading)
             return self._server
 
-    def _empty_line(self, ends: int) -> None:
-        with suppress(Empty):
-            while True:
-                self._line.get_nowait()
-        for _ in range(ends):
-            self._line.put(None)
+
+# --- sharing ----------------------------------------------------------------------------------
 
 
 def hold(loading: Loading, holder: object) -> LocalModel:
-    """The one model of this process that is loaded so; `holder` is remembered as using it."""
+    """The one model of this process that is loaded this way, with `holder` as one of its users."""
     with _registry:
         model = _models.get(loading)
         if model is None:
@@ -195,7 +182,7 @@ def hold(loading: Loading, holder: object) -> LocalModel:
 
 
 def release(loading: Loading, holder: object) -> LocalModel | None:
-    """The model that has to be closed, where `holder` was the last to use it."""
+    """The model that has to be closed, where `holder` was its last user."""
     with _registry:
         model = _models.get(loading)
         if model is None or holder not in model.holders:
@@ -205,7 +192,7 @@ def release(loading: Loading, holder: object) -> LocalModel | None:
 
 
 def _close_all() -> None:
-    """Threads that are in the engine when the interpreter goes would crash the process."""
+    """Threads that are in the engine when the interpreter ends would crash the process."""
     with _registry:
         models = list(_models.values())
         _models.clear()
@@ -221,9 +208,12 @@ def _begin_as_child() -> None:
     for model in _models.values():
         model.abandon()
     _models.clear()
-    if not _inherited and is_running():
+    if not _inherited and ENGINE in sys.modules:
         _inherited = True
-        end_without_cleaning_up()
+        # End without the cleanup of C++, which would wait for threads of the parent too.
+        program = ctypes.CDLL(None)
+        with suppress(AttributeError):  # not every system has it
+            program.on_exit(program._exit, None)
 
 
 _models: dict[Loading, LocalModel] = {}

