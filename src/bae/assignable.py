@@ -50,6 +50,10 @@ def union_members(tp: Any) -> tuple[Any, ...]:
     Aliases are looked through, Annotated and qualifiers like Final are stripped from every member,
     and None is spelled `type(None)`.
     """
+    if isinstance(tp, type):
+        return (tp,)
+    if isinstance(tp, UnionType) and all(isinstance(member, type) for member in tp.__args__):
+        return tp.__args__  # by far the commonest, and flat as it is
     members: list[Any] = []
     for member in _flatten(tp, ()):
         if not any(_same(member, known) for known in members):

@@ -11,7 +11,9 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
+from opcode import opname
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, cast
 
@@ -61,13 +63,12 @@ NOWHERE = Names([])
 
 
 def remember_frame(cls: type) -> None:
-    """Keep the frame a class inside a function was defined in, until its hints are resolved.
+    """Keep the frame of the function or class that a class is defined in, until its hints are
+    resolved.
 
     Later definitions of that function are seen through it. The frame hangs on the class alone, so
     both are collected together.
     """
-    if "." not in cls.__qualname__:
-        return
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code is not _METACLASS_NEW:
         frame = frame.f_back
@@ -136,15 +137,24 @@ def evaluate(raw: Any, names: Names, where: object) -> Any:
     """One annotation as a type; `where` is named in the error when that fails."""
     try:
         if isinstance(raw, str):
-            # A lone name is by far the commonest hint, and looking it up needs no compiler.
-            raw = names[raw] if raw in names else eval(raw, names.module, names)
-        if raw is not None and not isinstance(raw, type) and _has_forward_reference(raw):
+            raw = _looked_up(raw, names)
+        if raw is not None and _has_forward_reference(raw):
             raw = _settle(raw, names)
     except NameError as error:
         raise _unresolved(error, error.name or str(error), where, names) from error
     except Exception as error:
         raise _not_a_type(f"the hint {raw!r}", error, where) from error
     return raw
+
+
+def _looked_up(raw: str, names: Names) -> Any:
+    # Names alone, and unions of them, are by far the commonest hints: these need no compiler.
+    parts = raw.split(" | ")
+    if all(map(str.isidentifier, parts)):
+        with suppress(KeyError, TypeError):
+            members: list[Any] = [None if part == "None" else names[part] for part in parts]
+            return functools.reduce(lambda one, other: one | other, members)
+    return eval(raw, names.module, names)
 
 
 def rebuild(cls: type[BaseModel]) -> None:
@@ -167,21 +177,21 @@ def is_empty_body(fn: Callable[..., Any]) -> bool:
 
     Read from its bytecode, which is there in a REPL, in exec'd and in zipped code too.
     """
-    import dis
-
     code = getattr(fn, "__code__", None)
     if not isinstance(code, CodeType):
         return False
     loaded = False
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in _BOOKKEEPING:
+    instructions = code.co_code  # one byte says what to do, the next with what
+    for operation, argument in zip(instructions[::2], instructions[1::2], strict=True):
+        name = opname[operation]
+        if name in _BOOKKEEPING:
             continue
-        if instruction.opname == "LOAD_CONST" and instruction.argval is None and not loaded:
+        if name == "LOAD_CONST" and code.co_consts[argument] is None and not loaded:
             loaded = True
-        elif instruction.opname == "RETURN_CONST":
-            return instruction.argval is None
+        elif name == "RETURN_CONST":
+            return code.co_consts[argument] is None
         else:
-            return instruction.opname == "RETURN_VALUE" and loaded
+            return name == "RETURN_VALUE" and loaded
     return False
 
 
@@ -292,6 +302,8 @@ def _enclosing_frame(
 
 
 def _has_forward_reference(hint: Any) -> bool:
+    if isinstance(hint, type):
+        return False
     if isinstance(hint, str | typing.ForwardRef):
         return True
     if typing.get_origin(hint) is typing.Literal:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -53,10 +53,14 @@ class Node(BaseModel):
     # for what has a JSON schema is proved before a run. The run, and an LM, know fields by name.
     model_config = ConfigDict(arbitrary_types_allowed=True, validate_by_name=True, defer_build=True)
 
-    node_config: ClassVar[NodeConfig] = NodeConfig()
-
-    # The names of the fields that have a source; None while annotations are unresolved.
-    __bae_sourced__: ClassVar[frozenset[str] | None] = frozenset()
+    # Pydantic evaluates the annotations of this class again for every subclass, so at run time it
+    # has none: `node_config` is set below.
+    if TYPE_CHECKING:
+        node_config: ClassVar[NodeConfig] = NodeConfig()
+        __bae_sourced__: ClassVar[frozenset[str] | None]
+    else:
+        # The names of the fields that have a source; None while annotations are unresolved.
+        __bae_sourced__ = frozenset()
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Node | None:
         """Where the run goes on from here. Override it in every node class."""
@@ -86,7 +90,8 @@ class Node(BaseModel):
         super().__pydantic_init_subclass__(**kwargs)
         _refuse_sync_call(cls)
         _refuse_other_config(cls)
-        remember_frame(cls)
+        if "." in cls.__qualname__:
+            remember_frame(cls)
         cls.__bae_sourced__ = sourced_fields(cls) if cls.__pydantic_complete__ else None
 
     if not TYPE_CHECKING:  # for type checkers the constructor stays the one pydantic declares
@@ -121,6 +126,9 @@ class Node(BaseModel):
             return [*held, *(self.__pydantic_extra__ or {}).items()]
 
 
+Node.node_config = NodeConfig()
+Node.__class_vars__.add("node_config")
+
 # Building the schema of this one class, which has no fields, would load half of pydantic at import;
 # that of every subclass is built with its class, as usual.
 Node.model_config["defer_build"] = False
@@ -129,9 +137,11 @@ Node.model_config["defer_build"] = False
 def sourced_fields(cls: type[Node]) -> frozenset[str]:
     """The names of the fields whose annotation carries a source marker."""
     return frozenset(
-        name
-        for name, field in cls.__pydantic_fields__.items()
-        if any(isinstance(marker, SOURCES) for marker in field.metadata)
+        [
+            name
+            for name, field in cls.__pydantic_fields__.items()
+            if field.metadata and any(isinstance(marker, SOURCES) for marker in field.metadata)
+        ]
     )
 
 
@@ -142,7 +152,7 @@ def _finish(cls: type[Node]) -> frozenset[str]:
 
 
 def _refuse_other_config(cls: type[Node]) -> None:
-    config: object = cls.__dict__.get("node_config", cls.node_config)
+    config = cast(object, cls.node_config)
     if not isinstance(config, NodeConfig):
         raise NodeError(
             f"{cls.__name__}.node_config is {config!r}, and no NodeConfig",
@@ -153,7 +163,7 @@ def _refuse_other_config(cls: type[Node]) -> None:
 
 
 def _refuse_sync_call(cls: type[Node]) -> None:
-    call = next(base.__dict__["__call__"] for base in cls.__mro__ if "__call__" in base.__dict__)
+    call: Any = cls.__call__
     if inspect.iscoroutinefunction(inspect.unwrap(call)):
         return
     raise NodeError(

@@ -159,22 +159,23 @@ def _pinned_lm(cls: type[Node]) -> LM | str | None:
 def _plan_fields(plan: NodePlan, names: Names) -> None:
     for name, info in plan.node.__pydantic_fields__.items():
         plan.fields[name] = _plan_field(plan, name, info, names)
-    after: set[str] = set()
-    for _ in plan.fields:  # a map over a map over a plain field is found in as many rounds
-        for each in plan.fields.values():
-            if isinstance(each.marker, Map):
-                over = plan.fields.get(each.marker.over)
-                if over is not None and (over.kind == "plain" or over.name in after):
-                    after.add(each.name)
+    plan.plain = tuple([f for f in plan.fields.values() if f.kind == "plain"])
+    if len(plan.plain) == len(plan.fields):
+        return
     sourced = [f for f in plan.fields.values() if f.kind != "plain"]
-    plan.plain = tuple(f for f in plan.fields.values() if f.kind == "plain")
-    plan.context = tuple(f for f in sourced if f.name not in after)
-    plan.after = tuple(f for f in sourced if f.name in after)
+    maps = [(f.name, f.marker.over) for f in sourced if isinstance(f.marker, Map)]
+    filled = {f.name for f in plan.plain}
+    for _ in maps:  # a map over a map over a plain field is found in as many rounds
+        filled.update(name for name, over in maps if over in filled)
+    plan.context = tuple(f for f in sourced if f.name not in filled)
+    plan.after = tuple(f for f in sourced if f.name in filled)
     plan.sourced = plan.context + plan.after
     plan.factories = frozenset(f.name for f in sourced if f.info.default_factory is not None)
 
 
 def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> FieldPlan:
+    if not info.metadata and _is_simple(info):
+        return FieldPlan(name, "plain", info)
     place = f"{plan.name}.{name}"
     markers = [m for m in info.metadata if isinstance(m, SOURCES)]
     if len(markers) > 1:
@@ -196,6 +197,13 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
         case Recall() as recall:
             wanted = recall_members(info.annotation)
             return FieldPlan(name, "recall", info, recall, members=wanted)
+
+
+def _is_simple(info: FieldInfo) -> bool:
+    """Whether no source can hide in a field: its type is one class, and no model."""
+    annotation, default = info.annotation, info.default
+    is_class = isinstance(annotation, type) and not issubclass(annotation, BaseModel)
+    return is_class and not isinstance(default, SOURCES)
 
 
 def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
@@ -269,7 +277,7 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
         return
     call = cast(Any, owner).__call__
     plan.written = not is_empty_body(call)
-    hints = _call_hints(owner, call, names)
+    hints = _call_hints(plan.node, owner, call, names)
     _plan_parameters(plan, call, hints)
     if "return" not in hints:
         plan.misrouted = True
@@ -286,13 +294,13 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
     _plan_route(plan, hints["return"])
 
 
-def _call_hints(owner: type, call: Any, names: Names) -> Mapping[str, Any]:
+def _call_hints(cls: type, owner: type, call: Any, names: Names) -> Mapping[str, Any]:
     # Kept on the class that wrote the method: its frame is let go of once it is planned, and a
     # subclass made later still needs what was found there.
     found = cast(dict[str, Any] | None, owner.__dict__.get("__bae_call_hints__"))
     if found is not None:
         return found
-    own = names_of_class(owner)
+    own = names if owner is cls else names_of_class(owner)
     try:
         found = annotations_of(call, own)
     except HintError:
