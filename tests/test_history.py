@@ -7,9 +7,20 @@ import pytest
 from bae import LM, BaeError, Dep, Gate, Graph, Map, Node, Recall
 from bae.history import NOT_RECORDED, History
 from bae.place import Place
-from bae.records import RunResumed, RunStarted, SourceStarted, StepStarted
+from bae.records import (
+    AnswerJudged,
+    Asker,
+    LMUsed,
+    RunResumed,
+    RunStarted,
+    SourceEnded,
+    SourceStarted,
+    StepStarted,
+    TextArrived,
+)
 from bae.testing import ScriptedLM
-from bae.work import GraphRun, Source, Span, Step
+from bae.usage import Attempt, Usage
+from bae.work import GraphRun, Question, Source, Span, Step, Work
 
 
 def get_word() -> str:
@@ -113,10 +124,10 @@ async def test_work_that_starts_also_ends_and_parts_end_before_the_whole():
     result = await finished()
     opened: list[object] = []
 
-    def watch(change: str, work: object, record: object) -> None:
+    def watch(change: str, work: object) -> None:
         if change == "started":
             opened.append(work)
-        elif work in opened:
+        elif change == "ended" and work in opened:
             opened.remove(work)
             if isinstance(work, GraphRun):
                 assert not any(isinstance(w, Step) and w.graph is work for w in opened)
@@ -125,6 +136,89 @@ async def test_work_that_starts_also_ends_and_parts_end_before_the_whole():
 
     History(result.journal, on_change=watch)
     assert opened == []
+
+
+async def test_every_change_is_reported_in_order_with_what_it_is_inside_of():
+    result = await finished()
+    changes: list[str] = []
+
+    def watch(change: str, work: Work) -> None:
+        if isinstance(work, Source) and work.place.node == "Done":
+            changes.append(f"{change} {work.place}")
+        elif isinstance(work, Question) and work.asker.node is Answer:
+            changes.append(f"{change} {work.asker}")
+        elif isinstance(work, Step) and change == "whole" and work.graph is history.run:
+            changes.append(f"whole {work.place}")
+        assert (work.inside is None) == (work is history.run)
+
+    history = History()
+    history.on_change = watch
+    for record in result.journal:
+        history.add(record)
+    assert changes == [
+        "whole 0:Ask",
+        "started filling Answer",
+        "answered filling Answer",
+        "ended filling Answer",
+        "whole 1:Answer",
+        "started 2:Done.fine",
+        "waiting 2:Done.fine",
+        "ended 2:Done.fine",
+        "whole 2:Done",
+    ]
+
+
+def test_a_graph_inside_that_was_cut_off_begins_again_with_its_source():
+    inner = "0:Ask.length"
+    history = History(
+        [
+            RunStarted(10.0, "", 0, "r", "Ask", Ask(numbers=[])),
+            SourceStarted(11.0, "", 0, Ask, "length", "dep", "get_length"),
+            RunStarted(12.0, inner, 0, "r", "Inner", Inner(number=1)),
+            StepStarted(13.0, inner, 0, Inner(number=1)),
+        ]
+    )
+    ended: list[tuple[object, float | None, str]] = []
+    history.on_change = lambda change, work: (
+        ended.append((work, work.ended, work.state)) if change == "ended" else None
+    )
+    history.add(RunResumed(50.0, "", 0, "other"))
+    assert len(ended) == 6  # a body, its step, its graph, what that is for, and the run
+    assert {(at, state) for _, at, state in ended} == {(13.0, "interrupted")}
+
+    history.add(SourceStarted(51.0, "", 0, Ask, "length", "dep", "get_length"))
+    history.add(StepStarted(52.0, inner, 1, Doubled(number=2)))
+    graph = history.graphs[inner]
+    assert (graph.since, graph.steps[0].spans[-1]) == (51.0, Span(51.0, 52.0))
+
+
+def test_each_question_of_a_body_has_its_own_answers_and_usage():
+    asker = Asker("body", Answer)
+    history = History(
+        [
+            RunStarted(1.0, "", 0, "r", "Answer", Answer(text="", numbers=[])),
+            StepStarted(2.0, "", 0, Answer(text="", numbers=[])),
+            AnswerJudged(3.0, "", 1, asker, Attempt(1, "no", "invalid", ("wrong",), Usage(1, 5))),
+            AnswerJudged(4.0, "", 1, asker, Attempt(2, "yes", "valid", (), Usage(1, 6))),
+            LMUsed(5.0, "", 1, asker, Usage(2, 11)),
+            TextArrived(6.0, "", 1, asker, "so"),
+            TextArrived(7.0, "", 1, asker, " far"),
+        ]
+    )
+    first, second = history.run.steps[0].asked
+    assert (len(first.answers), first.usage, first.state) == (2, Usage(2, 11), "done")
+    assert (second.text, second.text_since, second.state) == ("so far", 6.0, "running")
+    assert history.run.steps[0].body is second
+
+
+def test_an_error_of_the_users_own_called_waiting_is_a_failure():
+    class Waiting(Exception):
+        """Named like what a run raises where a person is to answer."""
+
+    history = History([RunStarted(1.0, "", 0, "r", "Ask", Ask(numbers=[]))])
+    ended = SourceEnded(2.0, "", 0, Ask, "length", "dep", "get_length", 0.5, None, Waiting())
+    history.add(ended)
+    assert history.run.steps[0].sources["length", ""].state == "failed"
 
 
 async def test_what_followed_a_node_is_known_and_the_end_is_not_taken_for_nothing():

@@ -36,7 +36,18 @@ from bae.records import (
     TextArrived,
 )
 from bae.usage import Usage
-from bae.work import NOTHING_USED, GraphRun, Item, Question, Source, Span, State, Step, Work
+from bae.work import (
+    NOTHING_USED,
+    BodyCall,
+    GraphRun,
+    Item,
+    Question,
+    Source,
+    Span,
+    State,
+    Step,
+    Work,
+)
 
 if TYPE_CHECKING:
     from bae.calls import CallPlan, Input
@@ -50,7 +61,9 @@ ITEMS_KEPT: Final = 4
 
 Exit = Literal["body", "choice", "fill", "end"]
 """What leads on from a node: its own body, a choice or a fill by the LM, or nothing."""
-Change = Literal["started", "ended"]
+Change = Literal["started", "whole", "waiting", "answered", "restarted", "ended"]
+"""What can happen to work: it starts and ends, a node is whole, a gate waits for a person, a
+question is answered or its request is sent again."""
 
 
 class Catalog(Protocol):
@@ -70,7 +83,7 @@ class History:
     """What happened in a run, as far as its records were added.
 
     `graphs` are the run itself, at the empty path, and the graphs inside it. `on_change` is called
-    when work starts or ends, with the record that says so. With `keep`, at most so many steps are
+    with work that changes; parts end before the whole. With `keep`, at most so many steps are
     kept of each graph, and the graphs of the first items of a map: for a display of long runs.
     """
 
@@ -80,7 +93,7 @@ class History:
         *,
         catalog: Catalog | None = None,
         keep: int = 0,
-        on_change: Callable[[Change, Work, Record], None] | None = None,
+        on_change: Callable[[Change, Work], None] | None = None,
     ) -> None:
         self.graphs: dict[str, GraphRun] = {}
         self.run_id = ""
@@ -110,7 +123,7 @@ class History:
         """Whether the records were written by an earlier process; the owner sets it."""
         self._catalog: Catalog = PlanCatalog() if catalog is None else catalog
         self._keep = keep
-        self._on_change = on_change
+        self.on_change = on_change
         self._shared_paths: dict[str, Hashable] = {}
         self._alive = False
         self._last = 0.0
@@ -185,10 +198,10 @@ class History:
     def stop(self, at: float | None = None, state: State = "interrupted") -> None:
         """No more records come: what is open ends, at the last record or at a given time."""
         at = self._last if at is None else at
-        for graph in self.graphs.values():
-            self._close(graph, at, state, None)
+        for graph in [*self.graphs.values()]:
+            self._close(graph, at, state, state)
             if graph.is_open:
-                graph.end(at, state)
+                self._end(graph, at, state)
 
     def _begin_life(self, at: float) -> None:
         if self._alive:
@@ -208,7 +221,7 @@ class History:
         graph = self.graphs.get(record.path) or self._new_graph(record.path, record.at)
         graph.name, graph.start, graph.max_iters = record.graph, record.node, record.max_iters
         graph.started = record.at
-        self._begin(graph, record)
+        self._begin(graph, record.at)
         step = self._step(graph, 0, record, type(record.node))
         step.node, step.given = record.node, record
 
@@ -217,22 +230,22 @@ class History:
         self._lead_on(graph, record.step - 1, record)
         node = cast("Node | None", record.node)  # of a run that is read without its code
         step = self._step(graph, record.step, record, None if node is None else type(node))
-        if not step.whole:
-            self.whole_steps += 1
+        self.whole_steps += not step.whole
         step.whole, step.made = True, record.made
         if node is not None:
             if step.node is None:
                 step.given = record
             step.node = node
-        self._cancel_unneeded(graph, record)
+        self._change("whole", step)
+        self._cancel_unneeded(step, record.at)
         match self._exit_of(step):
             case "body":
-                step.called = step.called or Work(record.at)
-                self._begin(step.called, record)
+                step.called = step.called or BodyCall(record.at, step=step)
+                self._begin(step.called, record.at)
             case "choice":
                 pass
             case _:
-                self._end(step, record)
+                self._end(step, record.at)
         if self._keep and len(graph.steps) > self._keep:
             self._drop_old_steps(graph)
 
@@ -253,7 +266,7 @@ class History:
         graph.outcome, graph.end_step = "", -1
         step = self._step(graph, record.step, record, type(record.node), begins=False)
         step.node, step.whole, step.forked = record.node, True, record
-        step.choice = step.body = None
+        step.choice, step.asked = None, []
         self.whole_steps = sum(each.whole for each in self.steps())
 
     def _run_resumed(self, record: RunResumed) -> None:
@@ -269,15 +282,7 @@ class History:
                 step.error = None
                 for source in step.sources.values():
                     source.resumed = source.state == "done"
-        run = self.run
-        self._begin(run, record)
-        newest = run.newest
-        if newest is not None and newest.whole and self._exit_of(newest) == "body":
-            # Its body is called again, or what follows it is known.
-            self._begin(newest, record)
-            if newest.called is not None:
-                self._begin(newest.called, record)
-            newest.resumed = False
+        self._resume(self.run, record.at)
 
     def _run_ended(self, record: RunEnded) -> None:
         graph = self._graph(record)
@@ -289,16 +294,16 @@ class History:
             if guilty is not None:
                 for question in (guilty.choice, guilty.fill):
                     if question is not None and question.is_open:
-                        self._end(question, record, "failed", failed)
+                        self._end(question, record.at, "failed", failed)
                 if guilty.called is not None and guilty.called.is_open:
-                    self._end(guilty.called, record, "failed", failed)
+                    self._end(guilty.called, record.at, "failed", failed)
                 guilty.begin(record.at)  # so that it ends here, whatever it was before
-                self._end(guilty, record, "failed", failed)
-        inner: State = "cancelled" if record.outcome in ("failed", "cancelled") else state
-        self._close(graph, record.at, inner, record)
-        self._end(graph, record, state, failed)
+                self._end(guilty, record.at, "failed", failed)
+        steps: State = "cancelled" if record.outcome in ("failed", "cancelled") else state
+        self._close(graph, record.at, steps, "cancelled")
+        self._end(graph, record.at, state, failed)
         if graph.item is not None and record.outcome != "ended":
-            self._end(graph.item, record, state, failed)
+            self._end(graph.item, record.at, state, failed)
         if not record.path:
             self._alive = False
 
@@ -310,11 +315,11 @@ class History:
             self._lead_on(graph, record.step - 1, record)
         step = self._step(graph, record.step, record, record.node_type)
         source = self._source(step, record, record.source, record.by)
-        source.started, source.question = record.at, None
+        source.started = record.at
         if source.kind == "map" and source.state == "done":
             source.items = {}
-        source.by, source.value = record.by, None
-        self._begin(source, record)
+        source.kind, source.by, source.value = record.source, record.by, None
+        self._begin(source, record.at)
         key = self._catalog.shared_key(source.place, record.node_type)
         if key is not None:
             self._shared_paths[str(source.place)] = key
@@ -330,16 +335,16 @@ class History:
         if record.error is None:
             source.value = record.value
             source.started = source.started if source.since is not None else record.at
-            self._end(source, record)
+            self._end(source, record.at)
             if key is not None:
                 self.shared[key] = source
                 self.failed_keys.discard(key)
                 is_live = record.value is LIVE or record.value is WITHHELD
                 (self.live_keys.add if is_live else self.live_keys.discard)(key)
         elif is_waiting(record.error):
-            self._end(source, record, "waiting")
+            self._end(source, record.at, "waiting")
         else:
-            self._end(source, record, "failed", record.error)
+            self._end(source, record.at, "failed", record.error)
             if key is not None:
                 self.failed_keys.add(key)
 
@@ -348,9 +353,9 @@ class History:
         source = self._source(step, record, "map", "")
         item = source.items.get(record.index)
         if item is None:
-            item = source.items[record.index] = Item(record.at, index=record.index)
+            item = source.items[record.index] = Item(record.at, source=source, index=record.index)
         item.value = record.value
-        self._end(item, record)
+        self._end(item, record.at)
         if self._keep and record.index >= ITEMS_KEPT and item.graph is not None:
             self._drop_graph(item.graph)
             item.graph = None
@@ -361,7 +366,7 @@ class History:
         step = self._step(graph, record.step, record, record.node_type)
         source = self._source(step, record, "recall", "")
         source.value, source.origin = record.value, record.origin
-        self._end(source, record)
+        self._end(source, record.at)
 
     def _gate_opened(self, record: GateOpened) -> None:
         gate = record.gate
@@ -373,57 +378,58 @@ class History:
             source = step.sources[key] = Source(
                 record.at, place=place, node_type=gate.node_type, step=step, kind="gate"
             )
-            self._begin(source, record)
+            self._begin(source, record.at)
         source.by, source.gate, source.state = gate.question, gate, "waiting"
+        source.waiting_since = record.at
         self.gates[gate.address] = source
+        self._change("waiting", source)
 
     def _choice_started(self, record: ChoiceStarted) -> None:
         step = self._step(self._graph(record), record.step - 1, record, type(record.node))
         asker = Asker("choice", type(record.node))
-        step.choice = Question(record.at, asker=asker, offered=record.offered)
-        self._begin(step.choice, record)
+        step.choice = Question(record.at, asker=asker, asked_by=step, offered=record.offered)
+        self._begin(step.choice, record.at)
 
     def _choice_made(self, record: ChoiceMade) -> None:
         step = self._step(self._graph(record), record.step - 1, record, type(record.node))
         if step.choice is None:
-            step.choice = Question(record.at, asker=Asker("choice", type(record.node)))
+            asker = Asker("choice", type(record.node))
+            step.choice = Question(record.at, asker=asker, asked_by=step)
         choice = step.choice
         choice.chosen, choice.took = record.chosen, record.seconds
         choice.with_fields = not record.seconds and record.usage == NOTHING_USED
         self._use(record, record.usage, choice)
-        self._end(choice, record)
-        self._end(step, record)
+        self._end(choice, record.at)
+        self._end(step, record.at)
 
     def _fill_started(self, record: FillStarted) -> None:
         graph = self._graph(record)
         self._lead_on(graph, record.step - 1, record)
         step = self._step(graph, record.step, record, record.target)
-        step.fill = Question(record.at, asker=Asker("fill", record.target))
-        before = graph.steps.get(record.step - 1)
-        choice = None if before is None else before.choice
+        step.fill = Question(record.at, asker=Asker("fill", record.target), asked_by=step)
+        choice = None if step.before is None else step.before.choice
         step.fill.with_fields = choice is not None and choice.with_fields
-        self._begin(step.fill, record)
+        self._begin(step.fill, record.at)
 
     def _fill_ended(self, record: FillEnded) -> None:
         graph = self._graph(record)
         step = self._step(graph, record.step, record, type(record.node))
         if step.fill is None:
-            step.fill = Question(record.at, asker=Asker("fill", type(record.node)))
+            asker = Asker("fill", type(record.node))
+            step.fill = Question(record.at, asker=asker, asked_by=step)
         fill = step.fill
         step.node, step.filled, fill.took = record.node, record, record.seconds
-        before = graph.steps.get(record.step - 1)
-        if fill.with_fields and before is not None and before.choice is not None:
-            before.choice.took = record.seconds
-            self._use(record, record.usage, before.choice)
-        else:
-            self._use(record, record.usage, fill)
-        self._end(fill, record)
+        asked = step.filled_by or fill
+        asked.took = record.seconds
+        self._use(record, record.usage, asked)
+        self._end(fill, record.at)
 
     def _answer_judged(self, record: AnswerJudged) -> None:
         question = self._question(record)
         if question is not None:
             question.answers.append(record)
-            question.text, question.retry = "", None
+            self._change("answered", question)
+            question.text, question.text_since, question.retry = "", 0.0, None
         asking = record.path, record.step, record.asker
         self._judged[asking] = self._judged.get(asking, NOTHING_USED) + record.attempt.usage
 
@@ -431,12 +437,14 @@ class History:
         question = self._question(record)
         if question is not None:
             question.restarts.append(record)
-            question.text, question.retry = "", record
+            question.text, question.text_since, question.retry = "", 0.0, record
+            self._change("restarted", question)
 
     def _text_arrived(self, record: TextArrived) -> None:
         question = self._question(record)
         if question is not None:
             question.retry = None
+            question.text_since = question.text_since or record.at
             question.text = (question.text + record.text[-TEXT_KEPT:])[-TEXT_KEPT:]
 
     def _lm_answered(self, record: LMAnswered) -> None:
@@ -454,42 +462,68 @@ class History:
         question = self._question(record)
         self._use(record, record.usage, question)
         if question is not None and record.asker.kind in ("body", "source"):
-            self._end(question, record)
+            self._end(question, record.at)
 
     # The parts of it.
 
     def _graph(self, record: Record) -> GraphRun:
-        return self.graphs.get(record.path) or self._new_graph(record.path, record.at, record)
+        graph = self.graphs.get(record.path)
+        if graph is None:
+            graph = self._new_graph(record.path, record.at)
+            self._begin(graph, record.at)
+        elif not graph.is_open and not graph.outcome and record.path:
+            # It was cut off, and nothing records that it is resumed: it begins with its source.
+            since = None if graph.source is None else graph.source.since
+            self._resume(graph, record.at if since is None else since)
+        return graph
 
-    def _new_graph(self, path: str, at: float, record: Record | None = None) -> GraphRun:
+    def _new_graph(self, path: str, at: float) -> GraphRun:
         """A graph that begins, or that began before anything was recorded of it here."""
         graph = self.graphs[path] = GraphRun(at, path=path)
         place = Place.parse(path) if path else None
-        if place is not None:
-            outer = self.graphs.get(place.path) or self._new_graph(place.path, at, record)
-            step = outer.steps.get(place.step)
-            if step is None:
-                step = outer.steps[place.step] = Step(
-                    at, place=Place(place.path, place.step, place.node), graph=outer
-                )
-            key = place.field, place.parameter
-            source = step.sources.get(key)
-            if source is None:
-                kind = "dep" if place.item is None else "map"
-                node_type = cast("type[Node]", step.node_type or NoneType)
-                source = step.sources[key] = Source(
-                    at, place=place._replace(item=None), node_type=node_type, step=step, kind=kind
-                )
-            graph.source = source
-            if place.item is None:
-                source.graph = graph
-            else:
-                item = source.items.get(place.item) or Item(at, index=place.item)
-                source.items[place.item], item.graph, graph.item = item, graph, item
-                item.begin(at)
-        if record is not None:
-            self._begin(graph, record)
+        if place is None:
+            return graph
+        outer = self.graphs.get(place.path)
+        if outer is None:
+            outer = self._new_graph(place.path, at)
+            self._begin(outer, at)
+        step = outer.steps.get(place.step)
+        if step is None:
+            step = outer.steps[place.step] = Step(
+                at, place=Place(place.path, place.step, place.node), graph=outer
+            )
+            self._begin(step, at)
+        key = place.field, place.parameter
+        source = step.sources.get(key)
+        if source is None:
+            source = step.sources[key] = Source(
+                at,
+                place=place._replace(item=None),
+                node_type=cast("type[Node]", step.node_type or NoneType),
+                step=step,
+                kind="dep" if place.item is None else "map",
+            )
+            self._begin(source, at)
+        graph.source = source
+        if place.item is None:
+            source.graph = graph
+        else:
+            item = source.items.get(place.item)
+            if item is None:
+                item = source.items[place.item] = Item(at, source=source, index=place.item)
+            item.graph, graph.item = graph, item
+            item.begin(at)
         return graph
+
+    def _resume(self, graph: GraphRun, at: float) -> None:
+        self._begin(graph, at)
+        newest = graph.newest
+        if newest is not None and newest.whole and self._exit_of(newest) == "body":
+            # Its body is called again, or what follows it is known.
+            self._begin(newest, at)
+            if newest.called is not None:
+                self._begin(newest.called, at)
+            newest.resumed = False
 
     def _step(
         self,
@@ -511,7 +545,7 @@ class History:
             step.place = step.place._replace(node=node_type.__name__)
             self.met.setdefault(node_type)
         if begins and (is_new or (not step.is_open and not step.whole)):
-            self._begin(step, record)
+            self._begin(step, record.at)
         return step
 
     def _source(
@@ -523,21 +557,23 @@ class History:
     ) -> Source:
         parameter = getattr(record, "route", "")
         source = step.sources.get((record.field, parameter))
-        if source is None or source.node_type is not record.node_type:
-            place = step.place._replace(
-                node=record.node_type.__name__, field=record.field, parameter=parameter
+        place = step.place._replace(
+            node=record.node_type.__name__, field=record.field, parameter=parameter
+        )
+        if source is not None and cast("type", source.node_type) is NoneType:
+            # Known until now by the path of the graph that runs for it.
+            source.node_type, source.kind, source.by, source.place = (
+                record.node_type,
+                kind,
+                by,
+                place,
             )
-            old, source = (
-                source,
-                Source(
-                    record.at, place=place, node_type=record.node_type, step=step, kind=kind, by=by
-                ),
+        elif source is None or source.node_type is not record.node_type:
+            if source is not None and source.is_open:
+                self._end(source, record.at, "cancelled")
+            source = step.sources[record.field, parameter] = Source(
+                record.at, place=place, node_type=record.node_type, step=step, kind=kind, by=by
             )
-            if old is not None:  # known until now by the path of the graph that runs for it
-                source.graph, source.items = old.graph, old.items
-                for graph in source.graphs:
-                    graph.source = source
-            step.sources[record.field, parameter] = source
         return source
 
     def _question(
@@ -551,26 +587,21 @@ class History:
                 return None
             if asker.kind == "choice":
                 return step.choice
-            if step.body is None or not step.body.is_open:
-                step.body = self._another(step.body, asker, record)
-            return step.body
+            return self._open_question(step, asker, record.at)
         step = graph.steps.get(record.step)
         if step is None:
             return None
         if asker.kind == "fill":
             return step.fill
         source = step.sources.get((asker.field, asker.parameter))
-        if source is None:
-            return None
-        if source.question is None or not source.question.is_open:
-            source.question = self._another(source.question, asker, record)
-        return source.question
+        return None if source is None else self._open_question(source, asker, record.at)
 
-    def _another(self, old: Question | None, asker: Asker, record: Record) -> Question:
-        """A body or a function asks, or asks again."""
-        question = old or Question(record.at, asker=asker)
-        self._begin(question, record)
-        return question
+    def _open_question(self, by: Step | Source, asker: Asker, at: float) -> Question:
+        """What a body or a function asks: the last of it, until that is answered."""
+        if not by.asked or not by.asked[-1].is_open:
+            by.asked.append(Question(at, asker=asker, asked_by=by))
+            self._begin(by.asked[-1], at)
+        return by.asked[-1]
 
     def _use(self, record: Record, usage: Usage, question: Question | None) -> None:
         """Count what a question used, with its last answer."""
@@ -588,77 +619,66 @@ class History:
         if step is None or not step.whole:
             return
         if step.called is not None and step.called.is_open:
-            self._end(step.called, record)
+            self._end(step.called, record.at)
         if step.is_open:
-            self._end(step, record)
+            self._end(step, record.at)
 
-    def _cancel_unneeded(self, graph: GraphRun, record: StepStarted) -> None:
+    def _cancel_unneeded(self, step: Step, at: float) -> None:
         """Sources in progress that a whole node did without; another node may still wait for one,
         and then its end is recorded."""
-        step = graph.steps[record.step]
         for source in step.sources.values():
             if source.is_open:
-                self._end(source, record, "cancelled")
+                self._end(source, at, "cancelled")
 
-    def _close(self, graph: GraphRun, at: float, state: State, record: Record | None) -> None:
-        """Nothing of a graph is in progress any more."""
+    def _close(self, graph: GraphRun, at: float, steps: State, sources: State) -> None:
+        """Nothing of a graph is in progress any more: its steps and sources end like this."""
         ended = graph.outcome == "ended"
         for number, step in [*graph.steps.items()]:
             for source in step.sources.values():
-                for item in source.items.values():
-                    if item.is_open:
-                        self._end_at(item, at, "cancelled" if record else state, record)
-                for inner in source.graphs:
-                    if inner.is_open:
-                        self._close(inner, at, "cancelled" if record else state, record)
-                        self._end_at(inner, at, "cancelled" if record else state, record)
-                if source.is_open:
-                    waits = source.state == "waiting"
-                    left = "waiting" if waits else "cancelled" if record else state
-                    self._end_at(source, at, left, record)
+                self._close_source(source, at, sources)
             for question in step.questions:
                 if question.is_open:
-                    self._end_at(question, at, "cancelled" if ended else state, record)
+                    self._end(question, at, "cancelled" if ended else steps)
             if step.called is not None and step.called.is_open:
-                self._end_at(step.called, at, state, record)
+                self._end(step.called, at, steps)
+            in_vain = ended and step.node is None  # its dependencies were started early
             if step.is_open:
-                if ended and step.node is None:
-                    self._drop_step(graph, number)  # its dependencies were started early in vain
-                else:
-                    self._end_at(step, at, state, record)
+                self._end(step, at, "cancelled" if in_vain else steps)
+                if in_vain:
+                    self._drop_step(graph, number)
+
+    def _close_source(self, source: Source, at: float, state: State) -> None:
+        for item in source.items.values():
+            if item.is_open:
+                self._end(item, at, state)
+        for inner in source.graphs:
+            if inner.is_open:
+                self._close(inner, at, state, state)
+                self._end(inner, at, state)
+        if source.is_open:
+            self._end(source, at, "waiting" if source.state == "waiting" else state)
 
     def _exit_of(self, step: Step) -> Exit:
         if step.node_type is None:
             return "end"
         return self._catalog.exit_of(step.place.path, step.node_type)
 
-    def _begin(self, work: Work, record: Record) -> None:
+    def _begin(self, work: Work, at: float) -> None:
         is_new = work.since is None
-        work.begin(record.at)
-        if is_new and self._on_change is not None:
-            self._on_change("started", work, record)
+        work.begin(at)
+        if is_new:
+            self._change("started", work)
 
     def _end(
-        self,
-        work: Work,
-        record: Record,
-        state: State = "done",
-        error: BaseException | None = None,
-    ) -> None:
-        self._end_at(work, record.at, state, record, error)
-
-    def _end_at(
-        self,
-        work: Work,
-        at: float,
-        state: State,
-        record: Record | None,
-        error: BaseException | None = None,
+        self, work: Work, at: float, state: State = "done", error: BaseException | None = None
     ) -> None:
         work.end(at, state, error)
         work.resumed = self.replaying
-        if record is not None and self._on_change is not None:
-            self._on_change("ended", work, record)
+        self._change("ended", work)
+
+    def _change(self, change: Change, work: Work) -> None:
+        if self.on_change is not None:
+            self.on_change(change, work)
 
     # What is forgotten.
 
@@ -669,9 +689,9 @@ class History:
         for path in [each for each in self.graphs if is_inside(each, record.path)]:
             if not any(is_inside(path, each) for each in kept):
                 graph = self.graphs.pop(path)
-                self._close(graph, record.at, "interrupted", record)
+                self._close(graph, record.at, "interrupted", "interrupted")
                 if graph.is_open:
-                    self._end(graph, record, "interrupted")
+                    self._end(graph, record.at, "interrupted")
 
     def _drop_graph(self, graph: GraphRun) -> None:
         for each in [*graph.tree()]:
@@ -734,8 +754,12 @@ def call_behind(node_type: type[Node], place: Place) -> tuple[CallPlan | None, b
 
 def is_waiting(error: BaseException) -> bool:
     """Whether a source ended because it waits for a person, which is no failure."""
-    name = error.type_name if isinstance(error, RecordedError) else type(error).__name__
-    return name == "Waiting"
+    from bae.run import Waiting
+
+    if isinstance(error, RecordedError):  # a journal has the name and the words
+        words = error.message.startswith("waiting for ") or error.message in ("", "withheld")
+        return words and error.type_name == Waiting.__name__
+    return isinstance(error, Waiting)
 
 
 def _guilty_step(graph: GraphRun, reached: int) -> Step | None:

@@ -64,6 +64,11 @@ class Work:
     resumed: bool = False
     """Whether it was done before the run was resumed."""
 
+    @property
+    def inside(self) -> Work | None:
+        """What this is a part of; None for the run itself."""
+        return None
+
     def begin(self, at: float) -> None:
         """Work on it starts, or starts again."""
         if self.since is None:
@@ -94,6 +99,7 @@ class Question(Work):
     dependency asks."""
 
     asker: Asker = dataclasses.field(kw_only=True)
+    asked_by: Step | Source = dataclasses.field(kw_only=True)
     offered: tuple[type[Node] | type[None], ...] = ()
     chosen: type[Node] | type[None] | None = None
     """What the LM chose; `NoneType` ends the run."""
@@ -105,17 +111,30 @@ class Question(Work):
     restarts: list[AnswerRestarted] = dataclasses.field(default_factory=list["AnswerRestarted"])
     text: str = ""
     """The end of the text that has arrived since the last answer."""
+    text_since: float = 0.0
+    """When the first of it arrived."""
     retry: AnswerRestarted | None = None
     """Why the request is being sent again."""
+
+    @property
+    def inside(self) -> Work:
+        """The step or the source that asks."""
+        return self.asked_by
 
 
 @dataclass(slots=True, eq=False)
 class Item(Work):
     """One item of a map. When it began is known of those that graphs run for."""
 
+    source: Source = dataclasses.field(kw_only=True)
     index: int = 0
     value: Any = None
     graph: GraphRun | None = None
+
+    @property
+    def inside(self) -> Work:
+        """The map."""
+        return self.source
 
 
 @dataclass(slots=True, eq=False)
@@ -133,12 +152,24 @@ class Source(Work):
     origin: Origin | None = None
     """Where a recalled value was found."""
     gate: OpenGate | None = None
+    waiting_since: float = 0.0
+    """When the gate was opened."""
     items: dict[int, Item] = dataclasses.field(default_factory=dict[int, Item])
     graph: GraphRun | None = None
     """The graph that makes the value."""
-    question: Question | None = None
-    """What the function asks an LM."""
+    asked: list[Question] = dataclasses.field(default_factory=list[Question])
+    """What the function asked LMs, in order."""
     answered: list[LMAnswered] = dataclasses.field(default_factory=list["LMAnswered"])
+
+    @property
+    def inside(self) -> Work:
+        """The step."""
+        return self.step
+
+    @property
+    def question(self) -> Question | None:
+        """What the function asked an LM last."""
+        return self.asked[-1] if self.asked else None
 
     @property
     def graphs(self) -> Iterator[GraphRun]:
@@ -148,6 +179,18 @@ class Source(Work):
         for item in self.items.values():
             if item.graph is not None:
                 yield item.graph
+
+
+@dataclass(slots=True, eq=False)
+class BodyCall(Work):
+    """The call of a written body."""
+
+    step: Step = dataclasses.field(kw_only=True)
+
+    @property
+    def inside(self) -> Work:
+        """The step."""
+        return self.step
 
 
 @dataclass(slots=True, eq=False)
@@ -176,12 +219,16 @@ class Step(Work):
     fill: Question | None = None
     choice: Question | None = None
     """The LM's choice of what follows this node."""
-    body: Question | None = None
-    """What the body asks an LM."""
+    asked: list[Question] = dataclasses.field(default_factory=list[Question])
+    """What the body asked LMs, in order."""
     answered: list[LMAnswered] = dataclasses.field(default_factory=list["LMAnswered"])
     """What an LM answered the body."""
-    called: Work | None = None
-    """The call of a written body."""
+    called: BodyCall | None = None
+
+    @property
+    def inside(self) -> Work:
+        """The graph."""
+        return self.graph
 
     @property
     def number(self) -> int:
@@ -193,6 +240,25 @@ class Step(Work):
         """The name of the node class; empty while it is not known."""
         return self.place.node
 
+    @property
+    def before(self) -> Step | None:
+        """The step before it, as far as it is kept."""
+        return self.graph.steps.get(self.number - 1)
+
+    @property
+    def body(self) -> Question | None:
+        """What the body asked an LM last."""
+        return self.asked[-1] if self.asked else None
+
+    @property
+    def filled_by(self) -> Question | None:
+        """The question whose answer filled the node: its fill, or the choice before it where one
+        answer did both."""
+        before = self.before
+        if self.fill is not None and self.fill.with_fields and before is not None:
+            return before.choice
+        return self.fill
+
     def field(self, name: str) -> Source | None:
         """The source of a field."""
         return self.sources.get((name, ""))
@@ -201,11 +267,12 @@ class Step(Work):
     def questions(self) -> Iterator[Question]:
         """What LMs were asked, in this step and by its sources."""
         for source in self.sources.values():
-            if source.question is not None:
-                yield source.question
-        for question in (self.fill, self.body, self.choice):
-            if question is not None:
-                yield question
+            yield from source.asked
+        if self.fill is not None:
+            yield self.fill
+        yield from self.asked
+        if self.choice is not None:
+            yield self.choice
 
 
 @dataclass(slots=True, eq=False)
@@ -227,6 +294,11 @@ class GraphRun(Work):
     source: Source | None = None
     """What it runs for."""
     item: Item | None = None
+
+    @property
+    def inside(self) -> Work | None:
+        """The source that the graph runs for."""
+        return self.source
 
     @property
     def newest(self) -> Step | None:

@@ -1,15 +1,117 @@
-"""Runs as OpenTelemetry traces, by the semantic conventions for generative AI, made of the records
-that a run writes anyway. Needs the extra `otel`; `tracing.py` has what is public."""
+"""Runs as OpenTelemetry traces, by the semantic conventions for generative AI. Needs the extra
+`otel`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, finalize
 
 from bae.lm.extras import need
 
 need("opentelemetry.trace", extra="otel", by="bae.otel")
 
-from bae.otel.tracing import (  # noqa: E402  with the package there
-    export,
-    export_run,
-    instrument,
-    tracing,
-)
+from opentelemetry import context as contexts  # noqa: E402
+from opentelemetry.trace import Tracer, TracerProvider, get_tracer  # noqa: E402
+
+from bae import __version__  # noqa: E402
+from bae.observers import ObservedRun, observe, observing  # noqa: E402
+from bae.otel.spans import RunSpans  # noqa: E402
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
+    from bae.graph import Graph
+    from bae.journal.store import Journal
+    from bae.records import Record
 
 __all__ = ["export", "export_run", "instrument", "tracing"]
+
+
+def instrument(
+    tracer_provider: TracerProvider | None = None, *, content: bool = False
+) -> Callable[[], None]:
+    """Trace all runs of this process that begin from here on; call what is returned to end that.
+
+    Without a provider it is the one that is set for the process. With `content`, spans also have
+    what LMs were asked, what they answered, and the messages of exceptions. Secrets stay out even
+    then: content is left out of calls that involve a class which can hold one.
+    """
+    return observe(_Watching(_tracer(tracer_provider), content))
+
+
+@contextmanager
+def tracing(
+    tracer_provider: TracerProvider | None = None, *, content: bool = False
+) -> Generator[None]:
+    """Trace the runs that begin inside the block, as `instrument` does for all."""
+    with observing(_Watching(_tracer(tracer_provider), content)):
+        yield
+
+
+def export(
+    records: Iterable[Record],
+    tracer_provider: TracerProvider | None = None,
+    *,
+    content: bool = False,
+    run_id: str = "",
+    context: Context | None = None,
+) -> None:
+    """Make the spans of a run that is over, or was interrupted, from its records: `result.journal`,
+    or the `.journal` of an error. `export_run` does it for one that is in a journal.
+
+    They have the times of the records, under the span that is current, or that of `context`. Give a
+    `run_id` where the records are those of a fork: its first ones name the run that it was forked
+    from.
+    """
+    around = contexts.get_current() if context is None else context
+    spans = RunSpans(_tracer(tracer_provider), content=content, run_id=run_id, around=around)
+    for record in records:
+        spans.write(record)
+    spans.close()
+
+
+async def export_run(
+    graph: Graph[Any, Any],
+    run_id: str,
+    *,
+    journal: Journal,
+    tracer_provider: TracerProvider | None = None,
+    content: bool = False,
+    context: Context | None = None,
+) -> None:
+    """Make the spans of a run that a journal holds, as `export` does. Each time it was resumed is a
+    span of its own, which links to the one before."""
+    from bae.journal.coding.decoding import decoded
+
+    stored = await journal.read(run_id)
+    records = await decoded(graph, stored.lines, partial=True)
+    export(records, tracer_provider, content=content, run_id=run_id, context=context)
+
+
+class _Watching:
+    """The observer: one `RunSpans` for each run in progress."""
+
+    def __init__(self, tracer: Tracer, content: bool) -> None:
+        self._tracer = tracer
+        self._content = content
+        self._runs: WeakKeyDictionary[ObservedRun, RunSpans] = WeakKeyDictionary()
+
+    def __call__(self, run: ObservedRun, record: Record) -> None:
+        spans = self._runs.get(run)
+        if spans is None:
+            spans = self._runs[run] = RunSpans(
+                self._tracer, content=self._content, run_id=run.run_id, past=run.past
+            )
+            # A run whose event loop was stopped never ends, but is dropped: its spans end then,
+            # or when the interpreter exits.
+            finalize(run, spans.close)
+        spans.write(record)
+
+    def __repr__(self) -> str:
+        return "<bae.otel>"
+
+
+def _tracer(provider: TracerProvider | None) -> Tracer:
+    return get_tracer("bae", __version__, provider)
