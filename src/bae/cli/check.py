@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bae.cli.loading import Loaded
     from bae.exceptions import BaeError
-    from bae.journal.shape.deployment import BrokenRun
+    from bae.journal.compatibility import BrokenRun
     from bae.problem import Problem
     from bae.source_lines import SourceLine
 
@@ -129,8 +129,8 @@ def _broken(loaded: Loaded, file: str, was: Sequence[str]) -> list[BrokenRun]:
     import asyncio
 
     from bae.cli.journals import file_to_read
+    from bae.journal.compatibility import check
     from bae.journal.opening import open_to_read
-    from bae.journal.shape.deployment import check
 
     async def looked_at() -> list[BrokenRun]:
         async with open_to_read(file_to_read(file)) as journal:

@@ -29,11 +29,11 @@ from bae.records import (
 from bae.run_log import RunJournal
 
 if TYPE_CHECKING:
+    from bae.journal.changes import Change
+    from bae.journal.compatibility import BrokenRun, check
     from bae.journal.memory import MemoryJournal
     from bae.journal.redaction import Redaction
     from bae.journal.running.recovering import Recovered
-    from bae.journal.shape.comparing import Change
-    from bae.journal.shape.deployment import BrokenRun, check
     from bae.journal.sqlite import SQLiteJournal
     from bae.journal.store import (
         Claim,
@@ -92,9 +92,9 @@ __all__ = [
 
 # The stores are imported when they are first asked for: a run without one needs none of this.
 _MODULES = {
-    "BrokenRun": "shape.deployment",
-    "Change": "shape.comparing",
-    "check": "shape.deployment",
+    "BrokenRun": "compatibility",
+    "Change": "changes",
+    "check": "compatibility",
     "JudgedAnswer": "telling.provenance",
     "MemoryJournal": "memory",
     "Provenance": "telling.provenance",

@@ -14,7 +14,7 @@ from pydantic_core import from_json, to_json
 
 from bae.exceptions import JournalError
 from bae.journal.coding.off_loop import off_loop
-from bae.journal.shape.shapes import ShapeView
+from bae.journal.shape import ShapeView
 from bae.journal.store import Claim, Journal, Line, Rewrite, RunInfo, StoredRun
 from bae.place import Place
 from bae.tasks import gone

@@ -12,7 +12,7 @@ from bae.cli.live import lm_records, source_records
 from bae.cli.live.errors import said_of
 from bae.cli.live.picture import GraphPicture, Spot, State, Step
 from bae.journal.running.paid import Paid
-from bae.journal.shape.shapes import segments
+from bae.place import Place
 from bae.plan import plan_of
 from bae.records import (
     AnswerJudged,
@@ -162,13 +162,11 @@ class RunPicture:
 
     def _put(self, graph: GraphPicture) -> None:
         """Have a graph stand in the step that it is inside of."""
-        before, _, last = graph.path.rpartition("/")
-        around = self._graph_at(before, graph.began)
-        parts = segments(last)
-        number, node, field, route, item = parts[0] if parts else (None, last, "", "", None)
-        step = self.step(around, number or 0, graph.began, None)
-        step.named = step.named or node
-        step.graphs[Spot(field, route, item)] = graph
+        place = Place.parse(graph.path) or Place(node=graph.path)
+        around = self._graph_at(place.path, graph.began)
+        step = self.step(around, max(place.step, 0), graph.began, None)
+        step.named = step.named or place.node
+        step.graphs[Spot(place.field, place.parameter, place.item)] = graph
 
     def _run_started(self, record: RunStarted) -> None:
         graph = self.graph(record)

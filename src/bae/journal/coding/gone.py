@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.journal.coding.routes import call_at
-from bae.journal.shape.shapes import Json, Segment, segments
+from bae.journal.shape import Json
+from bae.place import Place
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -53,20 +54,18 @@ class _Gone:
         """The graph that runs at a path; None where the field that it ran for is gone, or has no
         graph behind it any more."""
         if path not in self._graphs:
-            outer, _, last = path.rpartition("/")
-            around = self._graph_at(outer)
-            parts = segments(last)
+            place = Place.parse(path)
+            around = None if place is None else self._graph_at(place.path)
             found = None
-            if around is not None and parts and not _is_gone_at(around, parts[0]):
-                found = _inside(around, parts[0])
+            if around is not None and place is not None and not _is_gone_at(around, place):
+                found = _inside(around, place)
             self._graphs[path] = found
         return self._graphs[path]
 
     def _is_there(self, gate: Any) -> bool:
-        outer, _, last = str(gate).rpartition("/")
-        around = self._graph_at(outer)
-        parts = segments(last)
-        return around is not None and bool(parts) and not _is_gone_at(around, parts[0])
+        place = Place.parse(str(gate))
+        around = None if place is None else self._graph_at(place.path)
+        return around is not None and place is not None and not _is_gone_at(around, place)
 
 
 def _with(line: Line, data: Json, key: str, left: list[Any]) -> Line:
@@ -75,8 +74,8 @@ def _with(line: Line, data: Json, key: str, left: list[Any]) -> Line:
     return line._replace(data=json.dumps({**data, key: left}))
 
 
-def _is_gone_at(graph: Graph[Any, Any], part: Segment) -> bool:
-    return _is_gone(graph, part.node, part.field, part.route)
+def _is_gone_at(graph: Graph[Any, Any], part: Place) -> bool:
+    return _is_gone(graph, part.node, part.field, part.parameter)
 
 
 def _is_gone(graph: Graph[Any, Any], node: str, field: str, route: str) -> bool:
@@ -87,9 +86,9 @@ def _is_gone(graph: Graph[Any, Any], node: str, field: str, route: str) -> bool:
     return field not in fields or (bool(route) and call_at(fields[field], route) is None)
 
 
-def _inside(graph: Graph[Any, Any], part: Segment) -> Graph[Any, Any] | None:
+def _inside(graph: Graph[Any, Any], part: Place) -> Graph[Any, Any] | None:
     for cls, plan in graph.plans.items():
         if cls.__name__ == part.node:
-            call = call_at(plan.fields[part.field], part.route)
+            call = call_at(plan.fields[part.field], part.parameter)
             return None if call is None else call.graph
     return None

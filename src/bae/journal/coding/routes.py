@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bae.journal.shape.shapes import parameters
+from bae.place import Place
 
 if TYPE_CHECKING:
     from bae.calls import CallPlan, Input
@@ -17,7 +17,7 @@ def asked_at(field: FieldPlan, route: str) -> FieldPlan | Input | None:
     """What asks for a value: the field, or the parameter that `route` leads to; None where there
     is no such parameter."""
     asked: FieldPlan | Input = field
-    for parameter in parameters(route):
+    for parameter in Place(parameter=route).parameters:
         below = None if asked.call is None else dict(asked.call.inputs).get(parameter)
         if below is None:
             return None

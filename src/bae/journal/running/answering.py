@@ -12,10 +12,10 @@ from bae.draft import validated
 from bae.exceptions import GateError, JournalError, faults
 from bae.journal.coding.decoding import graph_at
 from bae.journal.coding.off_loop import off_loop
+from bae.journal.compatibility import refuse_changes
 from bae.journal.node_codec import node_codec
 from bae.journal.running.open_gates import find_gate
 from bae.journal.running.resuming import Options, as_it_stands, check_journal, resume
-from bae.journal.shape.changes import refuse_changes
 from bae.journal.store import Journal
 from bae.node import Node
 from bae.result import GraphResult

@@ -92,7 +92,7 @@ class Keeper:
             return
         if self._claim is not None:
             return
-        from bae.journal.shape.shapes import shape_of
+        from bae.journal.shape import shape_of
 
         run.log.append(started)
         shape = shape_of(graph)

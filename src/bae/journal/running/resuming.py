@@ -15,13 +15,13 @@ from bae.graph import every_graph
 from bae.journal.coding.decoding import decoded
 from bae.journal.coding.encoding import Encoder
 from bae.journal.coding.off_loop import off_loop
+from bae.journal.compatibility import refuse_changes
 from bae.journal.keepable import unkeepable
 from bae.journal.node_codec import node_codec
 from bae.journal.running.keeper import Keeper, to_the_end
 from bae.journal.running.open_gates import standing
 from bae.journal.running.recording import Recording
-from bae.journal.shape.changes import refuse_changes
-from bae.journal.shape.shapes import shape_of
+from bae.journal.shape import shape_of
 from bae.journal.store import Claim, Journal, RunInfo, StoredRun
 from bae.lm.late import LateLM
 from bae.lm.policies.carrying import carry_over

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from bae.journal.shape.shapes import Json, ShapeView
+from bae.journal.shape import Json, ShapeView
 from bae.journal.store import Line, Listed, StoredRun
 from bae.journal.telling.pieces import BODY, CHOICE, FILL, Key, Piece, Pieces, address, worked
 from bae.journal.telling.spent import usage_of

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from bae.journal.shape.shapes import segments
 from bae.journal.store import Line
 from bae.journal.telling.timeline import Span, Work, WorkKind, WorkOutcome
+from bae.place import ANY_STEP, Place
 from bae.usage import Usage
 
 Spot = tuple[str, int]
@@ -109,11 +109,11 @@ class Pieces:
 
     def enter(self, path: str, at: float) -> None:
         """A graph begins: for an item of a map, that is work of its own."""
-        parts = segments(path)
-        if parts and parts[-1].item is not None and path not in self.items:
+        place = Place.parse(path)
+        if place is not None and place.item is not None and path not in self.items:
             around = self._around(path)
             if around is not None:
-                item = self.items[path] = Piece("item", path, f"[{parts[-1].item}]")
+                item = self.items[path] = Piece("item", path, f"[{place.item}]")
                 around.inside.append(item)
         if path in self.items:
             self.items[path].touch(self.life, at)
@@ -150,12 +150,11 @@ class Pieces:
 
     def _around(self, path: str) -> Piece | None:
         """The source that the graph at a path runs for; None for the run itself."""
-        parts = segments(path)
-        if not parts or parts[-1].step is None:
+        last = Place.parse(path)
+        if last is None or last.step == ANY_STEP:
             return None
-        last, step = parts[-1], parts[-1].step
         kind: WorkKind = "dep" if last.item is None else "map"
-        piece = self.piece(kind, path.rpartition("/")[0], step, f"{last.field}{last.route}")
+        piece = self.piece(kind, last.path, last.step, f"{last.field}{last.parameter}")
         piece.name = piece.name or last.field
         return piece
 

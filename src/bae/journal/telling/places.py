@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from bae.exceptions import JournalError
-from bae.journal.shape.shapes import Segment, segments
 from bae.journal.telling.story import NodeStory, Story, asker_said
+from bae.place import ANY_STEP, Place
 
 
 class Spotted(NamedTuple):
@@ -34,14 +34,14 @@ def address(spot: Spotted) -> str:
 
 def find(story: Story, place: str, step: int | None) -> Spotted:
     """The place that is meant; `step` is that of the node where the place does not say it."""
-    parts = segments(place)
-    if not parts or any(not part.field for part in parts[:-1]):
+    parts = _chain(place)
+    if len(parts) <= place.count("/") or any(not part.field for part in parts[:-1]):
         raise _unknown(
             story, f"{place!r} is no place", "write Node.field, as in " + _example(story)
         )
     *around, last = parts
     if step is not None:
-        if last.step not in (None, step):
+        if last.step not in (ANY_STEP, step):
             raise _unknown(story, f"{place!r} is at step {last.step}, and step={step} is another")
         last = last._replace(step=step)
     path = _path(story, around, last, place)
@@ -55,7 +55,7 @@ def find(story: Story, place: str, step: int | None) -> Spotted:
             f"{last.node} has no field {last.field}{hint}",
             f"it has {', '.join(fields) or 'none'}",
         )
-    return Spotted(path, node.step, last.node, last.field, last.route, last.item)
+    return Spotted(path, node.step, last.node, last.field, last.parameter, last.item)
 
 
 def not_yet(story: Story, spot: Spotted) -> JournalError:
@@ -99,12 +99,12 @@ def _answers(story: Story, spot: Spotted) -> list[tuple[int, str]]:
     ]
 
 
-def _path(story: Story, around: Sequence[Segment], last: Segment, place: str) -> str:
+def _path(story: Story, around: Sequence[Place], last: Place, place: str) -> str:
     """The newest path that fits what is said of the graphs around the place."""
     if not around:
         return _home(story, last)
     for path in reversed(story.paths()):
-        parts = segments(path) or []
+        parts = _chain(path)
         if len(parts) == len(around) and all(map(_fits, around, parts)):
             return path
     inner = [path for path in story.paths() if path]
@@ -116,7 +116,7 @@ def _path(story: Story, around: Sequence[Segment], last: Segment, place: str) ->
     )
 
 
-def _home(story: Story, last: Segment) -> str:
+def _home(story: Story, last: Place) -> str:
     """Where a class that is named alone was met: in the run itself, or in the one graph inside it
     that has it."""
     if any(node.name == last.node for node in story.trace("")):
@@ -131,10 +131,10 @@ def _home(story: Story, last: Segment) -> str:
     return inner[0] if inner else ""
 
 
-def _node(story: Story, path: str, last: Segment, place: str) -> NodeStory:
+def _node(story: Story, path: str, last: Place, place: str) -> NodeStory:
     trace = story.trace(path)
     met = [node for node in trace if node.name == last.node]
-    found = [node for node in met if last.step in (None, node.step)]
+    found = [node for node in met if last.step in (ANY_STEP, node.step)]
     if found:
         return found[-1]
     if met:
@@ -153,8 +153,20 @@ def _node(story: Story, path: str, last: Segment, place: str) -> NodeStory:
     )
 
 
-def _fits(said: Segment, found: Segment) -> bool:
-    return all(mine in (None, theirs) for mine, theirs in zip(said, found, strict=True))
+def _chain(text: str) -> list[Place]:
+    """A place and those of the fields around it, the outermost first."""
+    found: list[Place] = []
+    at = Place.parse(text)
+    while at is not None:
+        found.insert(0, at)
+        at = at.outer
+    return found
+
+
+def _fits(said: Place, found: Place) -> bool:
+    if said.step not in (ANY_STEP, found.step) or said.item not in (None, found.item):
+        return False
+    return said[2:5] == found[2:5]
 
 
 def _with_fields(story: Story, path: str, node: NodeStory) -> str:

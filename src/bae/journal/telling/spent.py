@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from bae.journal.shape.shapes import Json
+from bae.journal.shape import Json
 from bae.journal.telling.provenance import JudgedAnswer, Provenance
 from bae.journal.telling.story import Entry, Story
 from bae.usage import Usage

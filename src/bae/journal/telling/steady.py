@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from bae.journal.shape.shapes import Json
+from bae.journal.shape import Json
 from bae.journal.telling.story import Entry
 
 _SLACK: Final = 0.05

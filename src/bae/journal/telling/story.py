@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 from bae.exceptions import JournalError
-from bae.journal.shape.shapes import Json, ShapeView
+from bae.journal.shape import Json, ShapeView
 from bae.journal.store import Line, StoredRun
 from bae.journal.telling.provenance import Kept
 

@@ -10,16 +10,16 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Any, Literal, NamedTuple, Optional, Union
+from typing import Any, Literal, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ConfigDict, Field, TypeAdapter, create_model
+from pydantic import TypeAdapter, create_model
 
 from bae import Graph, Node
-from bae.journal.shape.changes import Change, changes
-from bae.journal.shape.shapes import ShapeView, segments, shape_of
+from bae.journal.changes import Change, changes
+from bae.journal.shape import ShapeView, shape_of
 
 pytestmark = pytest.mark.once
 
@@ -131,24 +131,17 @@ def test_a_shape_says_what_the_classes_look_like():
         "summaries": "map",
         "fine": "gate",
     }
+    schema = day["fields"]["mood"].pop("schema")
+    assert schema == run["classes"]["Outfit"]["fields"]["mood"]["schema"]
     assert day["fields"]["mood"] == {
         "kind": "plain",
         "type": "Mood",
         "required": True,
         "description": "how it feels",
-        "schema": {"$ref": "Mood"},
     }
     assert day["fields"]["fine"]["question"] == "Fine?"
     assert not day["fields"]["fine"]["required"]
     assert day["fields"]["loud"]["over"] == "words"
-    assert shape["types"]["Weather"] == {
-        "type": "object",
-        "properties": {
-            "degrees": {"type": "number"},
-            "words": {"type": "array", "items": {"type": "string"}},
-        },
-        "required": ["degrees"],
-    }
 
 
 def test_the_same_function_behind_two_fields_is_the_same_call():
@@ -210,7 +203,8 @@ def test_two_types_of_one_name_are_told_apart_without_their_modules():
     """
     here = shape_of(Graph(start=classes(text, "here")["Start"]))
 
-    assert list(json.loads(here.json)["types"]) == ["Mood", "Mood-2"]
+    fields = json.loads(here.json)["graphs"][0]["classes"]["Start"]["fields"]
+    assert fields["one"]["schema"] != fields["two"]["schema"]
     assert here == shape_of(Graph(start=classes(text, "there")["Start"]))
 
 
@@ -222,7 +216,7 @@ def test_a_graph_that_is_only_renamed_has_the_same_hash():
 
 
 def test_a_shape_is_the_same_in_every_process():
-    code = HEAD + DAY + "from bae.journal.shape.shapes import shape_of\n"
+    code = HEAD + DAY + "from bae.journal.shape import shape_of\n"
     code += 'Start.__annotations__; s = shape_of(Graph(start=Start)); print(s.hash, s.json, sep="")'
     texts = {
         subprocess.run(
@@ -249,8 +243,14 @@ def test_a_shape_is_the_same_on_every_python():
         async def __call__(self) -> None: ...
 
     # Written down, so that it is compared with what other Pythons make of it.
+    fields = {
+        "at": ("Point", True, "50aadf3381128be6"),
+        "size": ("Size | None", False, "6bd32e8b16934c2b"),
+        "on": ("date", True, "41dc1d87bb161650"),
+        "tags": ("set[Literal['b', 'a']]", False, "86d029c62250bb49"),
+    }
     assert json.loads(shape_of(Graph(start=Start)).json) == {
-        "format": 1,
+        "format": 2,
         "graphs": [
             {
                 "name": "Start",
@@ -258,34 +258,8 @@ def test_a_shape_is_the_same_on_every_python():
                 "classes": {
                     "Start": {
                         "fields": {
-                            "at": {
-                                "kind": "plain",
-                                "type": "Point",
-                                "required": True,
-                                "schema": {"$ref": "Point"},
-                            },
-                            "size": {
-                                "kind": "plain",
-                                "type": "Size | None",
-                                "required": False,
-                                "schema": {"anyOf": [{"$ref": "Size"}, {"type": "null"}]},
-                            },
-                            "on": {
-                                "kind": "plain",
-                                "type": "date",
-                                "required": True,
-                                "schema": {"type": "string", "format": "date"},
-                            },
-                            "tags": {
-                                "kind": "plain",
-                                "type": "set[Literal['b', 'a']]",
-                                "required": False,
-                                "schema": {
-                                    "type": "array",
-                                    "items": {"type": "string", "enum": ["b", "a"]},
-                                    "uniqueItems": True,
-                                },
-                            },
+                            name: {"kind": "plain", "type": t, "required": r, "schema": schema}
+                            for name, (t, r, schema) in fields.items()
                         },
                         "next": [],
                         "ends": True,
@@ -295,19 +269,6 @@ def test_a_shape_is_the_same_on_every_python():
             }
         ],
         "calls": [],
-        "types": {
-            "Point": {
-                "type": "array",
-                "prefixItems": [{"type": "integer"}, {"type": "integer"}],
-                "minItems": 1,
-                "maxItems": 2,
-            },
-            "Size": {
-                "type": "object",
-                "properties": {"wide": {"type": "number"}},
-                "required": ["wide"],
-            },
-        },
     }
 
 
@@ -338,11 +299,9 @@ def test_types_that_json_cannot_say_have_a_shape_too():
     shape = shape_of(graph(text))
     fields = json.loads(shape.json)["graphs"][0]["classes"]["Start"]["fields"]
 
-    assert fields["client"]["schema"] == {"python": "Client"}
-    assert fields["clients"]["schema"] == {"type": "array", "items": {"python": "Client"}}
+    assert fields["client"]["schema"] != fields["clients"]["schema"]
     assert "schema" not in fields["odd"]
-    assert json.loads(shape.json)["types"]["Extra"]["on"] == "<date>"
-    assert "0x" not in shape.json
+    assert "schema" in fields["extra"]
     assert shape == shape_of(graph(text))
 
 
@@ -386,18 +345,6 @@ class Start(Node):
 def test_a_stored_shape_that_cannot_be_read_is_passed_over(text: str):
     assert changes(text, shape_of(graph(DAY))) == []
     assert ShapeView(text).call_at("", "Day", "weather") is None
-
-
-def test_paths_are_taken_apart():
-    assert [
-        tuple(part) for part in segments("2:Report.x(by)(client)/1:Pair[int].b[3]/Out") or ()
-    ] == [
-        (2, "Report", "x", "(by)(client)", None),
-        (1, "Pair[int]", "b", "", 3),
-        (None, "Out", "", "", None),
-    ]
-    assert segments("") == []
-    assert segments("a//b") is None
 
 
 # What has changed.
@@ -451,7 +398,7 @@ def test_a_field_that_is_gone_breaks_nothing():
 def test_a_description_breaks_nothing():
     change = only(DAY, DAY.replace("how it feels", "how you feel"))
 
-    assert (change.place, change.kind, change.breaks) == ("Day.mood", "description", False)
+    assert (change.place, change.kind, change.breaks) == ("Day.mood", "other", False)
 
 
 def test_a_class_that_is_gone_may_break_a_run_and_a_new_one_does_not():
@@ -482,7 +429,7 @@ def test_the_end_is_a_route_too():
 def test_a_body_that_is_written_now_is_said():
     change = only(DAY, DAY.replace("-> Day: ...", "-> Day: return Day(mood=Mood.low, words=[])"))
 
-    assert (change.place, change.kind, change.breaks) == ("Start", "body", False)
+    assert (change.place, change.kind, change.breaks) == ("Start", "other", False)
 
 
 def test_a_source_that_became_another_kind_may_break_a_run():
@@ -495,9 +442,8 @@ def test_a_source_that_became_another_kind_may_break_a_run():
 def test_another_function_behind_a_field_breaks_nothing():
     change = only(DAY, DAY.replace("get_weather", "ask_weather"))
 
-    assert (change.place, change.kind, change.breaks) == ("Day.weather", "by", False)
-    assert "ask_weather" in change.what
-    assert "get_weather" in change.what
+    assert (change.place, change.kind, change.breaks) == ("Day.weather", "other", False)
+    assert change.what == "comes from ask_weather now, not get_weather"
 
 
 def test_another_function_further_down_is_said_at_every_field_that_it_is_behind():
@@ -518,11 +464,11 @@ def test_a_changed_class_of_a_graph_inside_is_found_and_named():
     assert "in the graph Summary" in str(change)
 
 
-def test_a_changed_type_inside_a_field_is_named_at_its_place():
-    found = changed(DAY, DAY.replace("    degrees: float\n", "    degrees: str\n"))
+def test_a_changed_type_inside_a_field_is_named_at_the_field():
+    change = only(DAY, DAY.replace("    degrees: float\n", "    degrees: str\n"))
 
-    assert [(c.place, c.kind, c.breaks) for c in found] == [("Day.weather.degrees", "type", True)]
-    assert found[0].what == "was number and is string now"
+    assert (change.place, change.kind, change.breaks) == ("Day.weather", "type", True)
+    assert change.what == "is Weather still, and that type has changed"
 
 
 def test_what_a_function_returns_is_compared_where_the_field_says_something_else():
@@ -530,99 +476,22 @@ def test_what_a_function_returns_is_compared_where_the_field_says_something_else
     change = only(old, old.replace("    degrees: float\n", "    degrees: str\n"))
 
     assert (change.place, change.kind, change.breaks) == ("Day.weather", "type", True)
-    assert change.what == "what get_weather returns.degrees was number and is string now"
+    assert change.what == "has a function that returns another type now"
 
 
-def test_another_start_is_said():
-    text = DAY.replace(
-        "async def __call__(self) -> Day: ...", "async def __call__(self) -> Day: ..."
-    )
-    found = changes(shape_of(graph(text)).json, shape_of(graph(text, "Day")))
-
-    assert [(c.place, c.kind, c.breaks) for c in found] == [("Day", "start", False)]
+def test_a_type_that_takes_other_values_may_break_a_run():
+    for old, new in [("int", "str"), ("int", "int | None"), ("list[int]", "list[str]")]:
+        change = only(PLAIN.replace("a: int", f"a: {old}"), PLAIN.replace("a: int", f"a: {new}"))
+        assert (change.place, change.kind, change.breaks) == ("Start.a", "type", True)
+        assert change.what == f"was {old} and is {new} now"
 
 
-WIDER = [
-    ("int", "float"),
-    ("int", "int | None"),
-    ("int", "int | str"),
-    ("int", "Any"),
-    ("list[int]", "list[int | str]"),
-    ("Literal['a']", "Literal['a', 'b']"),
-    ("Literal['a']", "str"),
-    ("Annotated[int, Field(ge=3)]", "int"),
-    ("Annotated[int, Field(ge=3)]", "Annotated[int, Field(ge=0)]"),
-    ("Annotated[str, Field(max_length=3)]", "Annotated[str, Field(max_length=30)]"),
-    ("dict[str, int]", "dict[str, float]"),
-    ("list[int]", "set[int]"),
-    ("int | None", "None | int"),
-]
+def test_a_type_that_was_only_renamed_takes_what_was_stored():
+    old = PLAIN.replace("a: int", "a: Size")
+    size = "class Size(BaseModel):\n    wide: int\n"
+    change = only(size + old, (size + old).replace("Size", "Extent"))
 
-
-@pytest.mark.parametrize(("old", "new"), WIDER, ids=lambda each: str(each))
-def test_a_wider_type_breaks_nothing(old: str, new: str):
-    found = changed(PLAIN.replace("a: int", f"a: {old}"), PLAIN.replace("a: int", f"a: {new}"))
-
-    assert found
-    assert not any(change.breaks for change in found), [str(each) for each in found]
-
-
-NARROWER = [
-    ("int", "str"),
-    ("float", "int"),
-    ("int | None", "int"),
-    ("Any", "int"),
-    ("list[int]", "list[str]"),
-    ("list[int]", "dict[str, int]"),
-    ("list", "list[int]"),
-    ("dict", "dict[str, int]"),
-    ("Literal['a', 'b']", "Literal['a']"),
-    ("str", "Literal['a']"),
-    ("int", "Annotated[int, Field(ge=3)]"),
-    ("str", "date"),
-    ("date", "datetime"),
-    ("str", "Annotated[str, Field(pattern='^a')]"),
-    ("tuple[int, int]", "tuple[int, int, int]"),
-    ("tuple[int, str]", "tuple[int, int]"),
-    ("dict[str, int]", "dict[str, str]"),
-    ("Annotated[int, Field(le=9)]", "Annotated[int, Field(le=3)]"),
-]
-
-
-@pytest.mark.parametrize(("old", "new"), NARROWER, ids=lambda each: str(each))
-def test_a_narrower_or_other_type_may_break_a_run(old: str, new: str):
-    found = changed(PLAIN.replace("a: int", f"a: {old}"), PLAIN.replace("a: int", f"a: {new}"))
-
-    assert any(change.breaks for change in found), [str(each) for each in found]
-    assert all(change.place.startswith("Start.a") for change in found)
-
-
-def test_changes_inside_a_model_are_found_and_judged():
-    old = """
-    class Size(BaseModel):
-        wide: int
-        tall: int = 0
-        inner: Size | None = None
-    class Start(Node):
-        a: list[Size]
-        async def __call__(self) -> None: ...
-    """
-    assert not only(
-        old, old.replace("tall: int = 0", "tall: int = 0\n        deep: int = 0")
-    ).breaks
-    assert only(old, old.replace("tall: int = 0", "tall: int = 0\n        deep: int")).breaks
-    assert not only(old, old.replace("        tall: int = 0\n", "")).breaks
-    assert only(old, old.replace("tall: int = 0", "tall: int")).breaks
-    renamed = only(old, old.replace("tall: int = 0", "tall: str = ''"))
-    assert renamed.place == "Start.a[].tall"
-    assert renamed.what == "was integer and is string now"
-    assert only(
-        old, old.replace("wide: int", "model_config = {'json_schema_extra': {'odd': 1}}; wide: int")
-    ).breaks
-    closed = changed(
-        old, old.replace("        tall: int = 0\n", "        model_config = {'extra': 'forbid'}\n")
-    )
-    assert any(change.breaks and change.place.endswith(".tall") for change in closed)
+    assert (change.what, change.breaks) == ("was Size and is Extent now", False)
 
 
 def test_types_that_lead_to_each_other_in_many_ways_are_compared_at_once():
@@ -640,127 +509,36 @@ def test_types_that_lead_to_each_other_in_many_ways_are_compared_at_once():
     assert changed(old.replace("| A", "| str"), old.replace("| A", "| str")) == []
 
 
-def test_a_type_that_was_only_renamed_takes_what_was_stored():
-    old = PLAIN.replace("a: int", "a: Size")
-    size = "class Size(BaseModel):\n    wide: int\n"
-    change = only(size + old, (size + old).replace("Size", "Extent"))
-
-    assert (change.what, change.breaks) == ("was Size and is Extent now", False)
-
-
 json_types = st.recursive(
     st.sampled_from([int, str, float, bool, None]),
     lambda inner: (
         inner.map(lambda t: list[t])
         | inner.map(lambda t: dict[str, t])
-        | st.tuples(inner, inner).map(lambda ts: ts[0] | ts[1] if _joins(*ts) else list[ts[0]])
-        | inner.map(
-            lambda t: create_model("Held", a=(t, ...), b=(t | None if _joins(t, None) else t, None))
-        )
+        | inner.map(lambda t: create_model("Held", a=(t, ...), b=(list[t], [])))
     ),
     max_leaves=5,
 )
 
 
-def _joins(one: Any, two: Any) -> bool:
-    try:
-        _ = one | two
-    except TypeError:
-        return False
-    return True
-
-
-def holding(tp: Any, **more: Any) -> Graph[Any, Any]:
+def holding(tp: Any) -> Graph[Any, Any]:
     async def call(self: Any) -> None: ...
 
-    body = {"__annotations__": {"a": tp}, "__call__": call, "__module__": __name__, **more}
+    body = {"__annotations__": {"a": tp}, "__call__": call, "__module__": __name__}
     return Graph(start=type("Start", (Node,), body))
 
 
-@given(json_types)
-def test_any_type_is_the_same_as_itself_and_narrower_than_any(tp: Any):
-    shape, anything = shape_of(holding(tp)), shape_of(holding(Any))
-
-    assert shape == shape_of(holding(tp))
-    assert changes(shape.json, shape_of(holding(tp))) == []
-    assert not any(c.breaks for c in changes(shape.json, anything))
-    assert all(c.breaks for c in changes(anything.json, shape) if c.kind == "type")
-
-
 @given(json_types, json_types)
-def test_a_union_takes_whatever_its_members_took(one: Any, two: Any):
-    if not _joins(one, two):
-        return
-    both = shape_of(holding(one | two))
+def test_a_type_has_the_shape_of_itself_and_no_other(one: Any, two: Any):
+    first, second = shape_of(holding(one)), shape_of(holding(two))
 
-    assert not any(c.breaks for c in changes(shape_of(holding(one)).json, both))
-    assert not any(c.breaks for c in changes(shape_of(holding(two)).json, both))
-
-
-Valued = tuple[Any, st.SearchStrategy[Any]]
-
-LEAVES: list[Valued] = [
-    (int, st.integers(-(2**50), 2**50)),
-    (str, st.text(max_size=3)),
-    (float, st.floats(allow_nan=False, allow_infinity=False)),
-    (bool, st.booleans()),
-    (None, st.none()),
-    (date, st.dates()),
-    (Annotated[int, Field(ge=0, le=9)], st.integers(0, 9)),
-    (Annotated[int, Field(ge=3)], st.integers(3, 99)),
-    (Annotated[str, Field(max_length=2)], st.text(max_size=2)),
-    (Literal["a", "b"], st.sampled_from(["a", "b"])),
-    (Literal["a", 1], st.sampled_from(["a", 1])),
-]
+    assert first == shape_of(holding(one))
+    assert changes(first.json, shape_of(holding(one))) == []
+    if TypeAdapter(one).json_schema() != TypeAdapter(two).json_schema():
+        assert any(c.breaks for c in changes(first.json, second))
 
 
-def _model(required: Valued, optional: Valued, closed: bool) -> Valued:
-    config = ConfigDict(extra="forbid" if closed else "ignore")
-    model = create_model(
-        "Held", __config__=config, a=(required[0], ...), b=(Optional[optional[0]], None)
-    )
-    return model, st.builds(model, a=required[1], b=st.none() | optional[1])
-
-
-def _either(one: Valued, two: Valued) -> Valued:
-    return Union[one[0], two[0]], one[1] | two[1]
-
-
-valued = st.recursive(
-    st.sampled_from(LEAVES),
-    lambda inner: (
-        inner.map(lambda v: (list[v[0]], st.lists(v[1], max_size=2)))
-        | inner.map(lambda v: (dict[str, v[0]], st.dictionaries(st.text("ab", max_size=1), v[1])))
-        | st.tuples(inner, inner).map(lambda vs: _either(*vs))
-        | st.tuples(inner, inner, st.booleans()).map(lambda vs: _model(*vs))
-        | st.tuples(inner, inner).map(
-            lambda vs: (tuple[vs[0][0], vs[1][0]], st.tuples(vs[0][1], vs[1][1]))
-        )
-    ),
-    max_leaves=4,
-)
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
-@given(valued, valued, st.data())
-def test_a_type_that_is_said_to_take_the_old_values_takes_them(
-    one: Valued, two: Valued, data: st.DataObject
-):
-    found = changes(shape_of(holding(one[0])).json, shape_of(holding(two[0])))
-    if any(change.breaks for change in found):
-        return
-    stored = TypeAdapter(one[0]).dump_json(data.draw(one[1]))
-
-    TypeAdapter(two[0]).validate_json(stored)
-
-
-def test_a_field_info_is_not_looked_into_for_its_default():
+def test_a_default_factory_is_not_called_for_a_shape():
     text = PLAIN.replace("a: int", "a: int = Field(default_factory=lambda: 1 / 0)")
 
     field = json.loads(shape_of(graph(text)).json)["graphs"][0]["classes"]["Start"]["fields"]["a"]
-    assert field == {
-        "kind": "plain",
-        "type": "int",
-        "required": False,
-        "schema": {"type": "integer"},
-    }
+    assert (field["type"], field["required"]) == ("int", False)

@@ -1,1 +1,0 @@
-"""What the classes of a graph look like, and what it means for runs when they change."""
