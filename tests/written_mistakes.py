@@ -571,7 +571,7 @@ DURABLE = [
         "bae-journal-live",
         "class Line:\n    pass\n\n\ndef dial() -> Line:\n    return Line()\n\n"
         + field("line: Annotated[Line, Dep(dial)]"),
-        ("it is made anew when a run is resumed",),
+        ("it is made again when a run is resumed",),
         "note",
         options=("--durable",),
     ),

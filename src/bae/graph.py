@@ -172,7 +172,7 @@ class Graph(Generic[S, T]):
         Print the list, or look at `.severity`, `.code`, `.place`, `.message` and `.fix` of each. A
         run refuses to start while there are errors. With `journal` it has also what a run with a
         journal makes of the graph: errors for fields that no journal can hold, and notes on values
-        that are made anew when a run is resumed, or are secrets.
+        that are made again when a run is resumed, or are secrets.
         """
         problems = self._problems
         if problems is None:

@@ -40,7 +40,9 @@ def secret_in(schema: Any) -> str:
     """What in a core schema is a secret; empty where nothing is."""
     for part in parts(schema):
         if is_masked(part):
-            return "it holds a Secret"
+            maker: Any = part.get("json_schema", part).get("function", {}).get("function")
+            name: str = getattr(maker, "__name__", "")
+            return f"it holds a {name if name.startswith('Secret') else 'Secret'}"
         if part["type"] in ("model", "dataclass"):
             hidden = _hidden_field(part["cls"])
             if hidden:

@@ -39,7 +39,7 @@ def check(
         typer.Option(
             "--durable",
             help="Say as well what a journal makes of the graph: fields that it cannot hold, and "
-            "values that are made anew when a run is resumed.",
+            "values that are made again when a run is resumed.",
         ),
     ] = False,
     against: Annotated[

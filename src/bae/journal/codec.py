@@ -4,7 +4,7 @@ validators do the work; nothing is imported by a name found in data."""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
@@ -176,26 +176,23 @@ def difference(one: Any, two: Any) -> str:
     count, a number may come back as the wider type that is declared, and NaN equals itself."""
     if one is two:
         return ""
-    kind = cast(Any, type(one))
+    kind = _type_of(one)
     if kind is not type(two):
         if kind in _NUMBERS and type(two) in _NUMBERS and one == two:
             return ""
         return f": a {kind.__name__} reads back as a {type(two).__name__}"
     if kind in _ATOMS:
         return "" if one == two or (one != one and two != two) else _OTHER
-    if issubclass(kind, datetime | time):
-        return _different_time(one, two)
-    if issubclass(kind, dict):
-        return _different_dict(one, two)
-    if issubclass(kind, list | tuple | deque):
-        same = len(one) == len(two) and getattr(one, "maxlen", 0) == getattr(two, "maxlen", 0)
-        found = _first((f"[{n}]", a, b) for n, (a, b) in enumerate(zip(one, two, strict=False)))
-        return found or ("" if same else _OTHER)
     if issubclass(kind, BaseModel):
         return _different_model(one, two)
+    if issubclass(kind, _LISTS):
+        return _different_list(one, two)
+    if issubclass(kind, dict):
+        return _different_dict(one, two)
+    if issubclass(kind, _TIMES):
+        return _different_time(one, two)
     if is_dataclass(kind):
-        names = [field.name for field in fields(kind)]
-        return _first((f".{n}", getattr(one, n, None), getattr(two, n, None)) for n in names)
+        return _different_dataclass(one, two)
     try:
         return "" if bool(one == two) else _OTHER
     except Exception:
@@ -207,30 +204,40 @@ def same(one: Any, two: Any) -> bool:
     return not difference(one, two)
 
 
+_type_of: Final[Callable[[Any], Any]] = type
+_LISTS: Final = (list, tuple, deque)
+_TIMES: Final = (datetime, time)
 _NUMBERS: Final = frozenset({bool, int, float})
 _ATOMS: Final = frozenset({str, int, float, bool, bytes, Decimal, UUID, date, timedelta})
 _OTHER: Final = ": it reads back as something else"
 
 
-def _first(pairs: Iterable[tuple[str, Any, Any]]) -> str:
-    for at, one, two in pairs:
-        found = difference(one, two)
+def _different_list(one: Any, two: Any) -> str:
+    for index, (first, second) in enumerate(zip(one, two, strict=False)):
+        found = difference(first, second)
         if found:
-            return f"{at}{found}"
-    return ""
+            return f"[{index}]{found}"
+    same = len(one) == len(two) and getattr(one, "maxlen", 0) == getattr(two, "maxlen", 0)
+    return "" if same else _OTHER
 
 
 def _different_dict(one: dict[Any, Any], two: dict[Any, Any]) -> str:
-    if len(one) != len(two):
+    made = getattr(one, "default_factory", None), getattr(two, "default_factory", None)
+    if len(one) != len(two) or made[0] is not made[1]:
         return _OTHER
-    if isinstance(one, defaultdict):
-        other = cast("defaultdict[Any, Any]", two)
-        if one.default_factory is not other.default_factory:
-            return _OTHER
-    keys = list(zip(one, two, strict=True))
-    return _first((f"[{a!r}]", a, b) for a, b in keys) or _first(
-        (f"[{a!r}]", one[a], two[b]) for a, b in keys
-    )
+    for (key, first), (other, second) in zip(one.items(), two.items(), strict=True):
+        found = difference(key, other) or difference(first, second)
+        if found:
+            return f"[{key!r}]{found}"
+    return ""
+
+
+def _different_dataclass(one: Any, two: Any) -> str:
+    for field in fields(one):
+        found = difference(getattr(one, field.name, None), getattr(two, field.name, None))
+        if found:
+            return f".{field.name}{found}"
+    return ""
 
 
 def _different_model(one: BaseModel, two: BaseModel) -> str:

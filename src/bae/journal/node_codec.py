@@ -291,6 +291,7 @@ class _Writer:
         self._tried = [n for n in wanted if n in self._stored and n not in sure]
         self._serializer = _some_fields(codec.cls, sure)
         self._head = f'{{"type":{quoted(codec.cls.__name__)},"fields":'
+        self._keys = {name: f"{quoted(name)}:" for name in wanted}
 
     def dump(self, node: Node, whole: bool = False) -> str:
         """The node as JSON. With `whole`, `Unkeepable` is raised where a source would be left
@@ -330,7 +331,7 @@ class _Writer:
             text, is_bare = codec.dump_field(name, value)
             if is_bare:
                 bare.append(name)
-            return f"{quoted(name)}:{text}"
+            return f"{self._keys[name]}{text}"
         except Unkeepable as error:
             if codec.plan.fields[name].kind in ("plain", "gate"):
                 raise codec.unfit(name, str(error)) from error
