@@ -431,6 +431,7 @@ EXTRAS = {
     "bae.evals.evaluators": {"pydantic_evals"},
     "bae.lm.anthropic_": {"anthropic", "httpx2"},
     "bae.lm.dspy_": {"dspy", "litellm"},
+    "bae.lm.extras": {"dspy"},
     "bae.lm.local": {"xllamacpp"},
     "bae.lm.optimized": {"dspy"},
     "bae.lm.prices": {"genai_prices"},

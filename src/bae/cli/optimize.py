@@ -214,7 +214,7 @@ def optimize(
     from bae.cli.journals import file_to_read
     from bae.cli.loading import load
     from bae.cli.running.advice import prove
-    from bae.lm.dspy_package import load_dspy
+    from bae.lm.extras import load_dspy
     from bae.lm.policies.budget import Budget
 
     load_dspy("bae optimize")

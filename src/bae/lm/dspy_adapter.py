@@ -1,38 +1,40 @@
-"""A DSPy adapter that asks as bae does: the instruction and what is known as JSON, the schema of
-the answer by the provider's channel for it, and an answer that is JSON. `dspy_backend.py` asks by
-it; set it with `dspy.configure(adapter=…)` to have optimisers ask the same way."""
+"""DSPy adapters that ask as bae does: the instruction and the known values as JSON, the schema of
+the answer by the provider's channel for it, and an answer that is JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from bae.exceptions import faults
-from bae.lm.dspy_messages import by_messages
-from bae.lm.dspy_package import load_dspy
-from bae.lm.dspy_schemas import channel
+from bae.lm.dspy_request import Request, options_of, text_of
+from bae.lm.extras import load_dspy
 from bae.lm.prompts import SYSTEM, text_of_answer
 from bae.lm.schemas import fill_schema
-from bae.lm.signatures import OWN, is_known, model_name
+from bae.lm.signatures import OWN, is_known, model_name, narrowed
 from bae.node import Node
+
+if TYPE_CHECKING:
+    from bae.lm.backend import Prompt
 
 _dspy = load_dspy("JSONSchemaAdapter")
 
 
 class JSONSchemaAdapter(_dspy.Adapter):
-    """Asks for the outputs of a signature as one JSON object, held to a schema.
+    """Asks for the outputs of a signature as one JSON object, held to a schema. Set it with
+    `dspy.configure(adapter=…)` to have optimizers ask as bae does.
 
-    What a question says is what any backend of bae says: the instruction, and the inputs as JSON.
-    The schema, with the descriptions of the outputs, goes by the channel for structured output,
-    which keeps weak and local models to it; where a model has no such channel, in words. Answers
-    are read strictly: what is no JSON, or does not fit the types, raises `AdapterParseError`.
+    A question is that of any backend of bae: the instruction, and the inputs as JSON. The schema,
+    with the descriptions of the outputs, goes by the channel for structured output, or in words
+    where a model has none. Answers are read strictly: what is no JSON, or does not fit the types,
+    raises `AdapterParseError`.
     """
 
     def __init__(self, callbacks: list[Any] | None = None) -> None:
@@ -51,9 +53,9 @@ class JSONSchemaAdapter(_dspy.Adapter):
         answers: list[dict[str, Any]] = []
         for each in self._requests(lm, lm_kwargs, signature, demos, inputs):
             try:
-                response = each.ask(lm)
+                response = each.send(lm)
             except _dspy.LMUnsupportedFeatureError:
-                response = each.in_words().ask(lm)
+                response = each.in_words().send(lm)
             answers.append(self._read(signature, response))
         return answers
 
@@ -70,20 +72,20 @@ class JSONSchemaAdapter(_dspy.Adapter):
         answers: list[dict[str, Any]] = []
         for each in self._requests(lm, lm_kwargs, signature, demos, inputs):
             try:
-                response = await each.aask(lm)
+                response = await each.asend(lm)
             except _dspy.LMUnsupportedFeatureError:
-                response = await each.in_words().aask(lm)
+                response = await each.in_words().asend(lm)
             answers.append(self._read(signature, response))
         return answers
 
     def format(
         self, signature: Any, demos: list[Any], inputs: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        """The messages: what all begin with, the examples, and the question."""
+        """The messages: the system prompt, the examples, and the question."""
         return _dspy.Adapter.format(self, signature, demos, inputs)
 
     def format_system_message(self, signature: Any) -> str:
-        """What all questions begin with."""
+        """The system prompt of all questions."""
         return SYSTEM
 
     def format_user_message_content(
@@ -121,11 +123,11 @@ class JSONSchemaAdapter(_dspy.Adapter):
         return {n: getattr(made, model_name(n, f)) for n, f in signature.output_fields.items()}
 
     def instruction_of(self, signature: Any) -> str:
-        """What the model is told to make."""
+        """The instruction for the model."""
         return signature.instructions
 
     def asked(self, signature: Any) -> Any:
-        """The signature to ask by, for those that do not ask for all of it."""
+        """The signature to ask by: for subclasses that do not ask for all of it."""
         return signature
 
     def known(
@@ -153,7 +155,7 @@ class JSONSchemaAdapter(_dspy.Adapter):
         return fill_schema(cls, tuple(cls.__pydantic_fields__))
 
     def heard(self, response: Any) -> None:
-        """Be told of a response before it is read, for those that keep it."""
+        """Take a response before it is read: for subclasses that keep it."""
 
     def _read(self, signature: Any, response: Any) -> dict[str, Any]:
         self.heard(response)
@@ -166,101 +168,113 @@ class JSONSchemaAdapter(_dspy.Adapter):
         signature: Any,
         demos: list[Any],
         inputs: dict[str, Any],
-    ) -> Iterator[_Asked]:
+    ) -> Iterator[Request]:
         messages = self.format(signature, demos, inputs)
         given = {**lm.kwargs, **lm_kwargs}
         control = {k: given[k] for k in ("cache", "rollout_id") if given.get(k) is not None}
         body = {**options_of(given), "model": lm.model, "messages": messages}
         own = {k: v for k, v in lm_kwargs.items() if k not in ("n", "num_generations")}
-        asked = _Asked(body, self.schema(signature), given.get("prompt_cache"), control, own)
+        asked = Request(body, self.schema(signature), given.get("prompt_cache"), control, own)
         for number in range(given.get("n") or given.get("num_generations") or 1):
             # A further answer to the same question is to be another one.
             yield asked if not number else replace(asked, control={**control, "cache": False})
 
 
-def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of an LM's settings that are part of a request."""
-    return {k: v for k, v in settings.items() if k not in _NOT_SENT and v is not None}
+class QuestionAdapter(JSONSchemaAdapter):
+    """Asks one question of bae's through any DSPy predictor: for the wanted fields and no others,
+    after the corrections of earlier answers. It keeps the responses. `optimized` is set for a
+    predictor that has an instruction of its own, and not just the class name."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        super().__init__()
+        self.responses: list[Any] = []
+        self.optimized = False
+        self._instruction, self.said = _parts(prompt)
+        self._prompt = prompt
+
+    def inputs(self, signature: Any) -> dict[str, Any]:
+        """The values for the inputs of a signature, by their names in it."""
+        found: dict[str, Any] = {}
+        source = {key: value for key, value in self.said.items() if key != "context"}
+        resolved = self._prompt.question.resolved
+        for name, field in signature.input_fields.items():
+            known = model_name(name, field)
+            if is_known(field):
+                if source:
+                    found[name] = source
+            elif known in resolved:
+                found[name] = resolved[known]
+        return found
+
+    def format(
+        self, signature: Any, demos: list[Any], inputs: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        """The messages, with the examples of the prompt before, and the wrong answers so far with
+        their corrections after."""
+        system, *asked = super().format(signature, demos, inputs)
+        said = self._prompt.messages()
+        question = 2 * len(self._prompt.examples)  # two messages for each
+        return [system, *said[:question], *asked, *said[question + 1 :]]
+
+    def format_system_message(self, signature: Any) -> str:
+        """The system prompt of the question."""
+        return self._prompt.system
+
+    def instruction_of(self, signature: Any) -> str:
+        """The instruction of the prompt, or that of a predictor which has its own."""
+        return signature.instructions if self.optimized else self._instruction
+
+    def asked(self, signature: Any) -> Any:
+        """The signature without the fields that there is a valid answer for."""
+        target, wanted = self._prompt.question.target, self._prompt.question.fields
+        if target is None:
+            return signature
+        outputs = {n: model_name(n, f) for n, f in signature.output_fields.items()}
+        done = {
+            name
+            for name, known in outputs.items()
+            if known in target.__pydantic_fields__ and known not in wanted
+        }
+        return narrowed(signature, frozenset(signature.fields.keys() - done))
+
+    def known(
+        self, signature: Any, inputs: Mapping[str, Any], main_request: bool
+    ) -> dict[str, Any]:
+        """What is known, word for word as bae's own prompt has it."""
+        if not main_request:
+            return super().known(signature, inputs, main_request)
+        resolved = self._prompt.question.resolved
+        own: set[str] = set()
+        others: dict[str, Any] = {}
+        for name, value in inputs.items():
+            field = signature.input_fields.get(name)
+            known = model_name(name, field) if field is not None else name
+            if known in resolved and resolved[known] is value:
+                own.add(known)
+            else:
+                others[name] = value
+        # The node the run comes from is shown even where a predictor has no input for it.
+        found = {key: value for key, value in self.said.items() if key != "context"}
+        found |= super().known(signature, others, main_request)
+        shown: Mapping[str, Any] = self.said.get("context", {})
+        context = {name: value for name, value in shown.items() if name in own}
+        context |= found.pop("context", {})
+        return {**found, "context": context} if context else found
+
+    def schema(self, signature: Any) -> Mapping[str, Any]:
+        """That of bae's own prompt, where it is for the same outputs."""
+        own = self._prompt.schema
+        outputs = {model_name(n, f) for n, f in signature.output_fields.items()}
+        if self._prompt.question.target is None or outputs == own.get("properties", {}).keys():
+            return own
+        return super().schema(signature)
+
+    def heard(self, response: Any) -> None:
+        """Keep the response."""
+        self.responses.append(response)
 
 
-def text_of(response: Any) -> str:
-    """What a response says, without thoughts and refusals."""
-    said: list[str] = []
-    for part in response.message.parts:
-        if part.type == "text":
-            said.append(part.text)
-        elif part.type == "data":  # JSON that was parsed on the way
-            said.append(_json(part.value))
-        elif part.type == "tool_call":
-            return _json(part.input)
-    return "".join(said)
-
-
-def refusal_of(response: Any) -> str:
-    """What a response says about why there is no answer, if it is a refusal."""
-    said = [part.text for part in response.message.parts if part.type == "refusal"]
-    if not said:
-        # LiteLLM puts it where dspy does not look.
-        match response.provider_data:
-            case {"choices": [{"message": {"provider_specific_fields": {"refusal": str(told)}}}]}:
-                said.append(told)
-            case _:
-                pass
-    return "\n".join(said)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A question to a model, by the channel for its schema or in words. `own` is what it is asked
-    with, where the settings of the LM itself are not enough."""
-
-    body: Mapping[str, Any]
-    schema: Mapping[str, Any]
-    prompt_cache: Any
-    control: Mapping[str, Any]
-    own: Mapping[str, Any]
-    by_channel: bool = True
-
-    def ask(self, lm: Any) -> Any:
-        request = self._request()
-        if request is not None:
-            return lm(request, **self.control)
-        with by_messages(lm, self.body["messages"]) as asked:
-            asked.lm(messages=asked.messages, **self._by_messages())
-        return asked.response
-
-    async def aask(self, lm: Any) -> Any:
-        request = self._request()
-        if request is not None:
-            return await lm.acall(request, **self.control)
-        with by_messages(lm, self.body["messages"]) as asked:
-            await asked.lm.acall(messages=asked.messages, **self._by_messages())
-        return asked.response
-
-    def in_words(self) -> _Asked:
-        system, *rest = self.body["messages"]
-        told = f"{system['content']}\n\nThe schema: {_json(self.schema)}"
-        body = {**self.body, "messages": [{**system, "content": told}, *rest]}
-        return replace(self, body=body, by_channel=False)
-
-    def _request(self) -> Any:
-        """None where something that the LM is set to has no place in a request."""
-        try:
-            request = _dspy.lm15.request_from_openai_chat({**self.body, **self._channel()})
-        except _dspy.lm15.UnsupportedFeatureError:
-            return None
-        if self.prompt_cache is None:
-            return request
-        return replace(request, config=replace(request.config, cache=self.prompt_cache))
-
-    def _by_messages(self) -> dict[str, Any]:
-        return {**self.own, **self.control, **self._channel()}
-
-    def _channel(self) -> dict[str, Any]:
-        return channel(self.body["model"], self.schema) if self.by_channel else {}
-
-
-# Signatures are made anew by whoever changes them, and old ones are not asked by again.
+# Optimizers make a new signature for every change, and do not use old ones again.
 @lru_cache(maxsize=1024)
 def answer_class(signature: Any) -> type[Node]:
     """The outputs of a signature as a class, by the names a model knows them by."""
@@ -283,19 +297,22 @@ def answer_class(signature: Any) -> type[Node]:
     return create_model(title, __base__=Node, __module__=__name__, **fields)
 
 
+def _parts(prompt: Prompt) -> tuple[str, dict[str, Any]]:
+    """The instruction in a prompt, and what it says is known."""
+    instruction = prompt.question.instruction or prompt.text.partition("\n\n")[0]
+    said = prompt.text[len(instruction) :].strip()
+    try:
+        known: Any = json.loads(said or "{}")
+    except ValueError:
+        known = None
+    if not isinstance(known, dict):  # a prompt that was made by hand
+        return prompt.text, {}
+    return instruction, cast(dict[str, Any], known)
+
+
 def _jsonable(value: Any) -> Any:
     return to_jsonable_python(value, by_alias=False)
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-_NOT_SENT = frozenset(
-    {
-        "api_base", "api_key", "api_version", "azure_ad_token_provider", "base_url", "cache",
-        "custom_llm_provider", "extra_headers", "extra_query", "headers", "n", "num_generations",
-        "organization", "project", "prompt_cache", "rollout_id", "timeout",
-    }
-)  # fmt: skip
-"""Settings of an LM that are for the connection, or for dspy, and no part of a request."""

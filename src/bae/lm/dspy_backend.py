@@ -1,35 +1,38 @@
-"""Any model DSPy knows, asked through a `dspy.Predict` of the node's signature. `dspy_question.py`
-is how a question goes through it, `dspy_errors.py` what a failure means, and `optimized.py` uses
-predictors that an optimiser made."""
+"""Any model DSPy supports, asked through a `dspy.Predict` of the node's signature."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import to_jsonable_python
 
 from bae.exceptions import BaeLMError
 from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
-from bae.lm.dspy_package import LITELLM, load_dspy
-from bae.lm.http import PerLoop, timeout_error, without_secrets
+from bae.lm.extras import load_dspy
+from bae.lm.http import (
+    PerLoop,
+    connection_error,
+    malformed_error,
+    status_error,
+    timeout_error,
+    without_secrets,
+)
+from bae.lm.prices import cost_of
 from bae.lm.prompts import names_of
 from bae.lm.schemas import once
-from bae.lm.signatures import (
-    choice_signature,
-    narrowed,
-    node_to_signature,
-    with_source,
-)
+from bae.lm.signatures import choice_signature, narrowed, node_to_signature, with_source
 from bae.usage import Usage
 
 if TYPE_CHECKING:
-    from bae.lm.dspy_question import OneQuestion
+    from bae.lm.dspy_adapter import QuestionAdapter
 
 
 class DSPyBackend(Backend):
@@ -108,7 +111,7 @@ class DSPyBackend(Backend):
     @property
     def settings(self) -> Mapping[str, Any]:
         """What the LM is set to, but for its keys and other secrets."""
-        from bae.lm.dspy_adapter import options_of
+        from bae.lm.dspy_request import options_of
 
         lm = self._found_lm()
         if lm is None:
@@ -119,8 +122,6 @@ class DSPyBackend(Backend):
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs at least, by the list of prices."""
-        from bae.lm.prices import cost_of
-
         lm = self._found_lm()
         return None if lm is None else cost_of(lm.model, usage)
 
@@ -135,16 +136,15 @@ class DSPyBackend(Backend):
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Send one request, through the predictor for what is asked."""
-        from bae.lm.dspy_errors import error_for
-        from bae.lm.dspy_question import OneQuestion
+        from bae.lm.dspy_adapter import QuestionAdapter
 
         dspy = load_dspy(type(self).__name__)
         lm = self._lm_for(prompt)
         who = f"{type(self).__name__}({lm.model!r})"
-        question = OneQuestion(prompt)
+        question = QuestionAdapter(prompt)
         used: dict[str, dict[str, Any]] = {}
         value: Any = UNPARSED
-        await LITELLM.get()
+        await _LITELLM.get()
         await self._loops.get()
         try:
             async with asyncio.timeout(self.timeout):
@@ -159,7 +159,7 @@ class DSPyBackend(Backend):
         except BaeLMError:
             raise
         except Exception as error:
-            raise error_for(who, error) from error
+            raise _error_for(who, error) from error
         text, stop = _said(question.responses[-1]) if question.responses else ("", "end")
         return Answer(text, _usage(question.responses, used), stop, value)
 
@@ -169,7 +169,7 @@ class DSPyBackend(Backend):
     def _lm_for(self, prompt: Prompt) -> Any:
         return self.lm
 
-    async def _predict(self, prompt: Prompt, question: OneQuestion) -> Any:
+    async def _predict(self, prompt: Prompt, question: QuestionAdapter) -> Any:
         """Ask through a predictor. What is answered is in the responses that `question` keeps, as
         the model said it; return the JSON value where that is not it."""
         dspy = load_dspy(type(self).__name__)
@@ -184,12 +184,14 @@ class DSPyBackend(Backend):
         await dspy.Predict(question.asked(narrowed(signature, given))).acall(**inputs)
         return UNPARSED
 
-    def _asking(self, dspy: Any, lm: Any, question: OneQuestion) -> AbstractContextManager[None]:
+    def _asking(
+        self, dspy: Any, lm: Any, question: QuestionAdapter
+    ) -> AbstractContextManager[None]:
         # Values that JSON cannot say are not shown, so that their type does not matter.
         settings = {"lm": lm, "adapter": question, "warn_on_type_mismatch": False}
         if not dspy.settings.caller_modules:
-            # Outside a program of dspy nobody reads its trace, which would keep the inputs of the
-            # last ten thousand calls; and nobody knows of an LM that was made here.
+            # Outside a program of dspy its trace is not read, but would keep the inputs of the last
+            # ten thousand calls; and an LM that was made here is not known elsewhere.
             settings["trace"] = None
             settings["disable_history"] = self._made or dspy.settings.disable_history
         return dspy.context(**settings)
@@ -209,7 +211,7 @@ async def _leave(lm: Any, _: None) -> None:
 
 
 def _said(response: Any) -> tuple[str, Literal["end", "cut-off", "refused"]]:
-    from bae.lm.dspy_adapter import refusal_of, text_of
+    from bae.lm.dspy_request import refusal_of, text_of
 
     refusal = refusal_of(response)
     if refusal or response.finish_reason == "content_filter":
@@ -218,8 +220,6 @@ def _said(response: Any) -> tuple[str, Literal["end", "cut-off", "refused"]]:
 
 
 def _usage(responses: list[Any], used: Mapping[str, Mapping[str, Any]]) -> Usage:
-    from bae.lm.prices import cost_of
-
     models = tuple(dict.fromkeys(response.model for response in responses))
     if not used:
         # dspy counts nothing for an answer from its cache; that is as it was, counts and all.
@@ -239,9 +239,7 @@ def _usage(responses: list[Any], used: Mapping[str, Mapping[str, Any]]) -> Usage
 
 
 def _look_up(lm: Any) -> None:
-    from bae.lm.dspy_adapter import options_of
-    from bae.lm.dspy_messages import can_be_carried
-    from bae.lm.prices import cost_of
+    from bae.lm.dspy_request import can_be_carried, options_of
 
     cost_of(lm.model, Usage())
     if not can_be_carried(options_of(lm.kwargs)):
@@ -253,3 +251,132 @@ def _look_up(lm: Any) -> None:
 
 def _sends_again(dspy: Any, lm: Any) -> bool:
     return isinstance(lm, dspy.LM) and lm.num_retries > 0
+
+
+async def _close_litellm(_: None) -> None:
+    """Close the connections that LiteLLM, where it was used, holds in the running loop.
+
+    It keeps its clients for the whole process, by the loop they belong to, and has no way of its
+    own to close those of one loop.
+    """
+    if "litellm.caching.llm_caching_handler" not in sys.modules:
+        return
+    cache: Any = getattr(sys.modules["litellm"], "in_memory_llm_clients_cache", None)
+    clients: dict[str, Any] = getattr(cache, "cache_dict", {})
+    mine = f"-{id(asyncio.get_running_loop())}"
+    for key in [key for key in clients if key.endswith(mine)]:
+        client = clients[key]
+        cache.delete_cache(key)
+        close = getattr(client, "close", None) or getattr(client, "aclose", None)
+        with suppress(Exception):  # it is no concern of a run that has ended
+            closing = close() if close is not None else None
+            if isawaitable(closing):
+                await closing
+
+
+_LITELLM = PerLoop[None](lambda: None, _close_litellm)
+"""What LiteLLM holds open in a loop. All of a loop's backends share it, so it is closed when the
+loop ends, and not when one of them does: `get` it before LiteLLM may be used."""
+
+
+def _error_for(who: str, error: Exception) -> BaeLMError:
+    """The error to raise in place of one that DSPy raised. DSPy has one family of errors, whichever
+    of its engines the request went through."""
+    dspy = load_dspy(who)
+    status: int | None = getattr(error, "status", None)
+    match error:
+        case dspy.LMNotConfiguredError():
+            return BaeLMError(
+                f"{who} has no key to ask with, or misses another setting",
+                code="bae-lm-unauthorised",
+                sent=False,
+                cause=error,
+                fix="set the environment variable for the key, or give dspy.LM(…, api_key=…)",
+            )
+        case dspy.LMBillingError():
+            refused = _answered(who, error, 402)
+            refused.retryable = False  # some report it with the status of a rate limit
+            return refused
+        case dspy.LMTimeoutError() if status is None:
+            return timeout_error(who, None, error)
+        case dspy.LMServerError() if _is_made_up(error):
+            if any(isinstance(cause, ValueError) for cause in _causes(error)):
+                return malformed_error(who, error)
+            return connection_error(who, error)
+        case dspy.LMUnsupportedFeatureError():
+            return BaeLMError(
+                f"{who} cannot be asked as it is set: {error.message.partition(_ADVICE)[0]}",
+                code="bae-lm-request-refused",
+                sent=False,
+                cause=error,
+                fix="leave out the setting that it names, or give the LM another engine",
+            )
+        case ImportError():
+            return BaeLMError(
+                f"{who} needs a package that is not installed: {error}",
+                code="bae-lm-extra-missing",
+                sent=False,
+                cause=error,
+                fix=f"pip install {error.name or 'litellm'}",
+            )
+        case _:
+            pass
+    for kind, usual in (
+        (dspy.LMRateLimitError, 429),
+        (dspy.LMTimeoutError, 504),
+        (dspy.LMServerError, 500),
+        (dspy.LMAuthError, 401),
+        (dspy.LMUnsupportedModelError, 404),
+        (dspy.LMInvalidRequestError, 400),
+    ):
+        if isinstance(error, kind):
+            return _answered(who, error, usual)
+    if isinstance(error, dspy.LMTransportError):
+        return connection_error(who, error)
+    if isinstance(error, dspy.LMProviderError):
+        if status is None or status < 400:
+            return malformed_error(who, error)
+        return _answered(who, error, status)
+    if isinstance(error.__cause__, TimeoutError):
+        return timeout_error(who, None, error)
+    if isinstance(error.__cause__, ConnectionError):
+        return connection_error(who, error)
+    return BaeLMError(
+        f"{who} could not ask the model",
+        cause=error,
+        fix="see the cause; it is raised by dspy, or by the LM that was given",
+    )
+
+
+def _answered(who: str, error: Any, status: int) -> BaeLMError:
+    headers = _headers(error)
+    if error.retry_after is not None:
+        headers["retry-after"] = str(error.retry_after)
+    said = error.message.partition(_ADVICE)[0]
+    return status_error(who, error.status or status, said, headers=headers, cause=error)
+
+
+def _is_made_up(error: Exception) -> bool:
+    """Whether the status is LiteLLM's, which has one where there was no answer too."""
+    asked = any(type(cause).__module__.startswith("litellm.") for cause in _causes(error))
+    return asked and not _headers(error)
+
+
+def _headers(error: Exception) -> dict[str, str]:
+    """Those of the answer, which an error of LiteLLM has, somewhere underneath."""
+    for cause in _causes(error):
+        found: Any = getattr(cause, "litellm_response_headers", None)
+        if found is not None:
+            return {str(name).lower(): str(value) for name, value in dict(found).items()}
+    return {}
+
+
+def _causes(error: Exception) -> Iterator[BaseException]:
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+_ADVICE = "\n\n"
+"""What follows in a message of DSPy's is advice, and not on bae."""

@@ -188,7 +188,7 @@ class Call:
     def _grammar(self, server: Any, known: set[str], until: float) -> tuple[str, _Listener | None]:
         """The first grammar that the engine takes. It drops one that it cannot take without an
         error, so a new one is tried: for one token, which has to open an object although the model
-        is told to avoid that."""
+        is biased against that."""
         trial: _Listener | None = None
         refused: Exception | None = None
         for schema in self.schemas:

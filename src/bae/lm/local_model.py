@@ -1,6 +1,6 @@
 """Models that are loaded once and shared by all runs of a process. A model has slots, each with a
-thread; calls queue for a slot, and a cancelled call gives its slot back before the cancellation
-goes on."""
+thread; calls queue for a slot, and a cancelled call gives its slot back before the cancellation is
+raised."""
 
 from __future__ import annotations
 

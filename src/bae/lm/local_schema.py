@@ -1,5 +1,5 @@
-"""Schemas for the local model in which everything is bounded, so that an answer always comes to an
-end, and how long an answer can get. What a grammar cannot enforce is left to validation."""
+"""Schemas for the local model in which everything is bounded, so that an answer always ends,
+and how long an answer can get. What a grammar cannot enforce is left to validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backend that fills nodes, and chooses among them, through predictors that an optimiser of DSPy
+"""A backend that fills nodes, and chooses among them, through predictors that an optimizer of DSPy
 made, and through fresh ones where there are none."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 
 from bae.lm.backend import UNPARSED, Answer, Prompt
 from bae.lm.dspy_backend import DSPyBackend
-from bae.lm.dspy_package import load_dspy
+from bae.lm.extras import load_dspy
 from bae.lm.prompts import choice_instruction, names_of
 from bae.lm.schemas import asked_fields
 from bae.lm.signatures import model_name, narrowed
@@ -20,13 +20,13 @@ from bae.node import Node
 from bae.plan import plan_of
 
 if TYPE_CHECKING:
-    from bae.lm.dspy_question import OneQuestion
+    from bae.lm.dspy_adapter import QuestionAdapter
 
 
 class OptimizedLM(DSPyBackend):
-    """A `DSPyBackend` with optimised predictors for some node classes.
+    """A `DSPyBackend` with optimized predictors for some node classes.
 
-    `optimized` maps a node class to its predictor, made by an optimiser from
+    `optimized` maps a node class to its predictor, made by an optimizer from
     `dspy.Predict(node_to_signature(cls))`, or to any `dspy.Module` around such predictors, or to a
     `NodePredictor`, which has one for the fill of the class and one for the choice of where to go
     on from it. They are used as they are, with their instructions and examples, and given the
@@ -64,13 +64,13 @@ class OptimizedLM(DSPyBackend):
         return {**settings, "choices": self._choice_states} if self._choices else settings
 
     def get_stats(self) -> dict[str, int]:
-        """How many nodes were filled so far, `optimized` through an optimised predictor and
-        `naive` through a fresh one; a choice through an optimised predictor counts, too. Each
+        """How many nodes were filled so far, `optimized` through an optimized predictor and
+        `naive` through a fresh one; a choice through an optimized predictor counts too. Each
         counts once, however often it was asked again."""
         return {"optimized": self._asked["optimized"], "naive": self._asked["naive"]}
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Send one request, through the optimised predictor where there is one."""
+        """Send one request, through the optimized predictor where there is one."""
         answer = await super().answer(prompt)
         if not prompt.turns:
             if self._found(prompt) is not None:
@@ -83,7 +83,7 @@ class OptimizedLM(DSPyBackend):
         question = prompt.question
         if question.target is not None:
             return self._optimized.get(question.target)
-        # A choice that a body offers in a context of its own is another than was learnt.
+        # A choice that a body offers in a context of its own is not the one that was learned.
         if question.source is None or question.context is not None:
             return None
         return self._choices.get(type(question.source))
@@ -93,11 +93,11 @@ class OptimizedLM(DSPyBackend):
         pinned = [each.lm for each in found.predictors() if each.lm] if found is not None else []
         return pinned[0] if pinned else super()._lm_for(prompt)
 
-    async def _predict(self, prompt: Prompt, question: OneQuestion) -> Any:
+    async def _predict(self, prompt: Prompt, question: QuestionAdapter) -> Any:
         found = self._found(prompt)
         if found is None:
             return await super()._predict(prompt, question)
-        question.optimised = True
+        question.optimized = True
         if prompt.question.target is None:
             offered = names_of(prompt.question.types)
             demos = [each for each in found.demos if each.get("choice") in offered]
@@ -146,7 +146,7 @@ class OptimizedLM(DSPyBackend):
             if missing:
                 raise ValueError(
                     f"the predictor for {cls.__name__} has no output {', '.join(missing)}: make "
-                    f"it from node_to_signature({cls.__name__}), and optimise it again where the "
+                    f"it from node_to_signature({cls.__name__}), and optimize it again where the "
                     "class has changed since"
                 )
         return self._copied(predictor)
@@ -167,7 +167,7 @@ def _is_of_two(predictor: Any) -> bool:
 
 
 def _is_fresh(predictor: Any, instruction: str) -> bool:
-    """Whether it asks as it would without an optimiser."""
+    """Whether it asks as it would without an optimizer."""
     untouched = predictor.signature.instructions == instruction
     return untouched and not (predictor.demos or predictor.config or predictor.lm)
 

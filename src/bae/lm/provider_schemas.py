@@ -55,8 +55,8 @@ def for_claude(schema: Mapping[str, Any]) -> Schema:
 
 
 def with_descriptions(schema: Mapping[str, Any]) -> Schema:
-    """The schema with references replaced by their definitions where a description stands beside
-    the reference: there Anthropic's SDK drops the description."""
+    """The schema with references replaced by their definitions where a description is beside the
+    reference: there Anthropic's SDK drops the description."""
     definitions: Mapping[str, Any] = schema.get("$defs", {})
 
     def change(given: Any) -> Any:
@@ -174,7 +174,7 @@ def _map(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> Schema:
 
 def _parts(schema: Any) -> Iterator[Schema]:
     """The schema and every schema in it, at any depth."""
-    part = cast(Schema, schema) if isinstance(schema, dict) else {}  # True stands for anything
+    part = cast(Schema, schema) if isinstance(schema, dict) else {}  # True allows anything
     yield part
     for _, each in _inner(part):
         yield from _parts(each)

@@ -170,7 +170,7 @@ class PydanticAIBackend(Backend):
 
 
 def _conversation(prompt: Prompt) -> tuple[list[ModelMessage], str]:
-    """What was said before, and what is said now."""
+    """The messages so far, and the text of the last one."""
     from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
 
     *before, last = prompt.messages()
@@ -200,7 +200,7 @@ _texts: dict[int, tuple[Mapping[str, Any], str]] = {}
 def _agent(
     schema: str, name: str, system: str, output: Output, *, claude: bool
 ) -> Agent[None, Any]:
-    """The agent for questions with this schema. Which model it asks, and how, is said each time."""
+    """The agent for questions with this schema. The model and its settings are given each time."""
     from pydantic_ai import Agent, NativeOutput, PromptedOutput, StructuredDict, ToolOutput
     from pydantic_ai.capabilities import Hooks
 
@@ -236,7 +236,7 @@ def _agent(
 
 
 def _takes_max_retries(model: Any) -> bool:
-    """Whether it can be told; one that cannot would warn. Models may stand around others."""
+    """Whether it has this setting; one that has not would warn. Models may wrap others."""
     inner = [*getattr(model, "models", ()), *filter(None, [getattr(model, "wrapped", None)])]
     unsupported: frozenset[str] = model.unsupported_settings
     return "max_retries" not in unsupported and all(map(_takes_max_retries, inner))

@@ -68,7 +68,7 @@ def error_for(who: str, error: Exception, timeout: float) -> Exception:
             if status is None:
                 return malformed_error(who, error)
             found = status_error(who, status, _said(error), headers=_headers(error), cause=error)
-            # No money left is told as too many requests, and waiting does not bring any.
+            # No money left is reported as too many requests, and waiting does not help.
             if isinstance(error, raised.ModelQuotaExceededError):
                 found.retryable = False
             return found

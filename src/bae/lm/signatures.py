@@ -1,6 +1,5 @@
-"""Node classes as DSPy signatures: what a node is given becomes inputs, what a model fills becomes
-outputs, and the class name is the instruction. `dspy_backend.py` asks by them, and optimisers take
-them."""
+"""Node classes as DSPy signatures: fields with a source become inputs, fields that a model fills
+become outputs, and the class name is the instruction."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from bae.lm.dspy_package import load_dspy
+from bae.lm.extras import load_dspy
 from bae.markers import SOURCES
 from bae.plan import plan_of
 

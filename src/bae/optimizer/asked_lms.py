@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.lm.dspy_package import load_dspy
+from bae.lm.extras import load_dspy
 
 if TYPE_CHECKING:
     from bae.language_model import LM

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bae.exceptions import BaeLMError, FillError
 from bae.lm.asking import fill
 from bae.lm.dspy_adapter import JSONSchemaAdapter, answer_class
-from bae.lm.dspy_package import load_dspy
+from bae.lm.extras import load_dspy
 from bae.lm.prompts import text_of_question
 from bae.lm.signatures import is_known, model_name
 from bae.optimizer.bridging import Bridge, OutOfBudget

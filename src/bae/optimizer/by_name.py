@@ -10,8 +10,7 @@ from importlib import import_module
 from random import Random
 from typing import Any, Final
 
-from bae.lm.dspy_package import load_dspy
-from bae.lm.extras import need
+from bae.lm.extras import load_dspy, need
 from bae.optimizer.same_questions import is_corrected, question_of
 from bae.optimizer.splitting import sides
 

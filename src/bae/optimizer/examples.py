@@ -13,7 +13,7 @@ from pydantic_core import SchemaSerializer, from_json
 
 from bae.draft import field_schema, model_config_of, validated
 from bae.journal.node_codec import node_codec
-from bae.lm.dspy_package import load_dspy
+from bae.lm.extras import load_dspy
 from bae.lm.ordering import ordered
 from bae.lm.prompts import fill_prompt, names_of, seen_of
 from bae.lm.schemas import asked_fields, once

@@ -236,7 +236,7 @@ _PLACES = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KE
 
 
 def _example(example: Any, more: Mapping[str, Any]) -> Any:
-    from bae.lm.dspy_package import load_dspy
+    from bae.lm.extras import load_dspy
 
     if hasattr(example, "copy") and hasattr(example, "with_inputs"):
         return example.copy(**more)
@@ -245,7 +245,7 @@ def _example(example: Any, more: Mapping[str, Any]) -> Any:
 
 
 def _prediction(values: Mapping[str, Any]) -> Any:
-    from bae.lm.dspy_package import load_dspy
+    from bae.lm.extras import load_dspy
 
     return load_dspy("a metric in DSPy's manner").Prediction(**values)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import PydanticUndefined
 
-from bae.lm.dspy_package import load_dspy
+from bae.lm.extras import load_dspy
 from bae.optimizer.asking_lm import AskingAdapter, asking_lm
 from bae.optimizer.bridging import Bridge, OutOfBudget
 from bae.optimizer.by_name import Training, optimized, validating

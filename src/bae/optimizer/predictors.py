@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from pydantic_core import to_jsonable_python
 
 from bae.exceptions import describe
-from bae.lm.dspy_package import load_dspy
+from bae.lm.extras import load_dspy
 from bae.lm.prompts import choice_instruction, names_of
 from bae.lm.schemas import asked_fields
 from bae.lm.signatures import choice_signature, is_known, model_name, node_to_signature, with_source

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from bae.lm.dspy_package import load_dspy
+from bae.lm.extras import load_dspy
 
 QUIET = "bae_quiet"
 """The setting of DSPy that marks its optimiser's threads: it hands its settings on to them."""
