@@ -109,8 +109,8 @@ class History:
         """Dependencies called once for the whole run whose value no journal holds."""
         self.gates: dict[str, Source] = {}
         """The gates that were opened, by address."""
-        self.parents: list[str] = []
-        """The runs that this one was forked from, the first one first."""
+        self.forks: list[RunForked] = []
+        """Where the run was forked from another, and that from another, the first one first."""
         self.changes: list[RunResumed] = []
         """Each time the run was resumed."""
         self.lives: list[Span] = []
@@ -257,7 +257,7 @@ class History:
 
     def _run_forked(self, record: RunForked) -> None:
         """What was before belongs to the other run; this one begins when it is resumed."""
-        self.parents.append(record.parent)
+        self.forks.append(record)
         self.stop()
         self._alive = False
         graph = self._graph(record)
@@ -265,6 +265,7 @@ class History:
             self._drop_step(graph, number)
         graph.outcome, graph.end_step = "", -1
         step = self._step(graph, record.step, record, type(record.node), begins=False)
+        step.replaced = step.replaced or step.node
         step.node, step.whole, step.forked = record.node, True, record
         step.choice, step.asked = None, []
         self.whole_steps = sum(each.whole for each in self.steps())

@@ -121,6 +121,13 @@ class Question(Work):
         """The step or the source that asks."""
         return self.asked_by
 
+    @property
+    def paid(self) -> Usage:
+        """What it used; where it was cut off, what its answers until then used."""
+        if self.usage != NOTHING_USED:
+            return self.usage
+        return Usage.total(answer.attempt.usage for answer in self.answers)
+
 
 @dataclass(slots=True, eq=False)
 class Item(Work):
@@ -210,6 +217,8 @@ class Step(Work):
     """The record of a node that a caller or a body made."""
     filled: FillEnded | None = None
     forked: RunForked | None = None
+    replaced: Node | None = None
+    """The node that a fork put another in the place of."""
     made: tuple[str, ...] = ()
     """The fields whose default a factory made."""
     sources: dict[tuple[str, str], Source] = dataclasses.field(

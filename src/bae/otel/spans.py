@@ -136,8 +136,8 @@ class RunSpans:
 
     def _about_run(self, run: GraphRun) -> Attributes:
         about: Attributes = {}
-        if self._history.parents:
-            about["bae.run.parent"] = self._history.parents[-1]
+        if self._history.forks:
+            about["bae.run.parent"] = self._history.forks[-1].parent
         resumed = self._history.changes[-1] if self._history.changes else None
         if resumed is not None and resumed.at == run.since:
             about["bae.run.resumed"] = True
