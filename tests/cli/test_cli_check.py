@@ -343,7 +343,7 @@ async def journal() -> str:
 def test_runs_that_can_go_on_are_no_trouble(journal: str, capsys: pytest.CaptureFixture[str]):
     write(FINE)
     assert main(["check", "app.py", "--against", journal]) == 0
-    assert capsys.readouterr().out.endswith("runs.db: every unfinished run of Ask can go on\n")
+    assert capsys.readouterr().out.endswith("runs.db: every unfinished run of Ask can be resumed\n")
 
 
 def test_unfinished_runs_that_the_code_would_break_are_named_with_what_changed(
@@ -358,9 +358,9 @@ def test_unfinished_runs_that_the_code_would_break_are_named_with_what_changed(
     assert main(["check", "app.py", "--against", journal]) == 1
     said = capsys.readouterr().out
     assert "stopped (Ask, failed since " in said
-    assert "cannot go on:" in said
+    assert "cannot be resumed:" in said
     assert "done (" not in said
-    assert said.endswith("runs.db: 1 run of Ask cannot go on\n")
+    assert said.endswith("runs.db: 1 run of Ask cannot be resumed\n")
 
     assert main(["check", "app.py", "--against", journal, "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
@@ -386,7 +386,7 @@ def test_a_journal_is_not_looked_at_for_a_graph_that_cannot_run(
     assert main(["check", "app.py", "--against", journal]) == 1
     said = capsys.readouterr()
     assert "runs.db was not looked at: mend the errors first" in said.err
-    assert "can go on" not in said.out
+    assert "can be resumed" not in said.out
     assert main(["check", "app.py", "--against", journal, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["broken_runs"] is None
 

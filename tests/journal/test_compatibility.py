@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from bae import Graph
 from bae.exceptions import JournalError
 from bae.journal import Change, Journal, MemoryJournal, RunInfo, SQLiteJournal, StoredRun, check
 from bae.journal.compatibility import breaking, changes_for, refuse_changes
+from bae.journal.run_file import RecordedRuns
 from bae.journal.shape import shape_of
 from bae.testing import ScriptedLM
 
@@ -520,6 +522,20 @@ async def test_runs_of_the_same_classes_are_not_read(
     # Nothing in this change can break a run: to know that, one of them is enough.
     assert await check(edited(("    top: str\n", "    top: str = ''\n")), journal) == []
     assert len(read) == 1
+
+
+@pytest.mark.parametrize("shape", ["", "{", '{"format": 99}'])
+async def test_a_run_whose_shape_cannot_be_read_is_judged_by_what_it_has_stored(
+    journal: Journal, shape: str
+):
+    await parked(journal)
+    stored = await journal.read("r1")
+    info = replace(stored.info, shape="of a newer bae")
+    recorded = RecordedRuns([StoredRun(info, shape, stored.lines, {})])
+
+    assert await check(graph(), recorded) == []
+    (broken,) = await check(edited(BREAKS), recorded)
+    assert [change.place for change in broken.changes] == ["Day.size"]
 
 
 async def test_a_check_changes_nothing(store: Journal):

@@ -207,9 +207,9 @@ def _print_broken(loaded: Loaded, file: str, broken: Sequence[BrokenRun] | None)
     for run in broken:
         print_hanging(out(), Text(in_lines(str(run))), 4)
     if broken:
-        last = Text(f"{file}: {_count(len(broken), 'run')} of {name} cannot go on", "bold red")
+        last = Text(f"{file}: {_count(len(broken), 'run')} of {name} cannot be resumed", "bold red")
     else:
-        last = Text(f"{file}: every unfinished run of {name} can go on", "green")
+        last = Text(f"{file}: every unfinished run of {name} can be resumed", "green")
     print_hanging(out(), last, 2)
 
 

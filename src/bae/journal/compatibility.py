@@ -44,7 +44,7 @@ class BrokenRun:
     def __str__(self) -> str:
         info = self.info
         since = datetime.fromtimestamp(info.updated, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-        lines = [f"{info.run_id} ({info.graph}, {info.status} since {since}) cannot go on:"]
+        lines = [f"{info.run_id} ({info.graph}, {info.status} since {since}) cannot be resumed:"]
         for change in self.changes:
             lines.append(f"  {change}")
             if change.fix:
@@ -78,7 +78,8 @@ async def check(
             continue
         try:
             stored = await journal.read(info.run_id)
-            if stored.shape and not any(c.breaks for c in changes(stored.shape, shape)):
+            is_known = bool(ShapeView(stored.shape).graphs)
+            if is_known and not any(c.breaks for c in changes(stored.shape, shape)):
                 harmless.add(info.shape)
                 continue
             found = breaking(stored, graph)
@@ -100,12 +101,12 @@ def refuse_changes(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
         return found
     listed = "\n".join(f"  {change}" for change in bad)
     fine = len(found) - len(bad)
-    rest = f"\n  (and {fine} that it could go on with)" if fine else ""
+    rest = f"\n  (and {fine} that do not prevent it)" if fine else ""
     fixes = dict.fromkeys(change.fix for change in bad if change.fix)
     ways = [*fixes, "finish the run with the code it began with", "fork it at a step before that"]
     raise JournalError(
         f"the classes of {stored.info.graph} have changed since the run {stored.info.run_id} "
-        f"began, and it cannot go on:\n{listed}{rest}",
+        f"began, and it cannot be resumed:\n{listed}{rest}",
         run_id=stored.info.run_id,
         code="bae-run-changed",
         fix="; or ".join(ways),

@@ -178,7 +178,8 @@ class _OpenRun:
             if line.kind == "Recalled":
                 path, step, field = data["origin"]
                 names = self._classes.get((path, step), set())
-                origin = {(n, f) for n in names for f in ([field] if field else self.fields[n])}
+                fields = {n: [field] if field else self.fields.get(n, ()) for n in names}
+                origin = {(name, each) for name in names for each in fields[name]}
                 if (data["node"], data["field"]) in wanted:
                     yield from origin
                 elif origin & wanted:

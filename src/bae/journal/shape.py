@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -121,7 +121,7 @@ def _drawn(graph: Graph[Any, Any]) -> Shape:
     data = drawing.finished()
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     nameless = {**data, "graphs": [{**g, "name": ""} for g in data["graphs"]]}
-    return Shape(text, _digest(nameless, 32))
+    return Shape(text, _hash(nameless, 32))
 
 
 @dataclass(slots=True)
@@ -140,9 +140,10 @@ class _Drawing:
     """What has a type, with the core schema of the type."""
 
     def finished(self) -> Json:
-        for drawn, schema in zip(self.types, _json_schemas(self.types, self.nodes), strict=True):
+        hashes = _schema_hashes([core for _, core in self.types], self.nodes)
+        for (drawn, _), schema in zip(self.types, hashes, strict=True):
             if schema is not None:
-                drawn[0]["schema"] = schema
+                drawn["schema"] = schema
         return {"format": FORMAT, "graphs": self.graphs, "calls": self.calls}
 
     def graph(self, graph: Graph[Any, Any]) -> int:
@@ -224,32 +225,27 @@ class _Drawing:
             return  # arbitrary classes have none, and code of a class may raise anything
 
 
-def _json_schemas(types: list[tuple[Json, Any]], nodes: set[type[Node]]) -> list[str | None]:
+def _schema_hashes(cores: list[Any], nodes: set[type[Node]]) -> list[str | None]:
     """A hash of the JSON schema of each type, with those of the classes it refers to; None where a
     type has none."""
-    cores = [core for _, core in types]
     try:
-        made, shared = _generate(enumerate(cores), nodes)
+        return [*_hashes(cores, nodes)]
     except Exception:  # a type may bring code of its own for this, which may raise anything
-        made, shared = dict[int, Json](), dict[str, Json]()
-        for number, core in enumerate(cores):
-            try:
-                one, classes = _generate([(number, core)], nodes)
-            except Exception:  # the same code
-                continue
-            made |= one
-            shared |= classes
-    return [_schema_digest(made[n], shared) if n in made else None for n in range(len(cores))]
+        if len(cores) == 1:
+            return [None]
+    return [found for core in cores for found in _schema_hashes([core], nodes)]
 
 
-def _generate(
-    cores: Iterable[tuple[int, Any]], nodes: set[type[Node]]
-) -> tuple[dict[int, Json], dict[str, Json]]:
-    inputs = [(number, "validation", core) for number, core in cores]
+def _hashes(cores: list[Any], nodes: set[type[Node]]) -> Iterator[str]:
+    inputs = [(number, "validation", core) for number, core in enumerate(cores)]
     made, shared = cast(Any, _Schemas(nodes)).generate_definitions(inputs)
-    schemas = {number: schema for (number, _), schema in cast(dict[Any, Json], made).items()}
-    json.dumps([list(schemas.values()), shared], default=str)  # what a class adds may be circular
-    return schemas, cast(dict[str, Json], shared)
+    known: dict[str, str] = {}  # many fields have the same type
+    for number in range(len(cores)):
+        schema = made[number, "validation"]
+        key = json.dumps(schema, sort_keys=True, default=str)
+        if key not in known:
+            known[key] = _schema_hash(schema, shared)
+        yield known[key]
 
 
 class _Schemas(GenerateJsonSchema):
@@ -285,7 +281,7 @@ _IGNORED: Final = frozenset(
 _BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
 
 
-def _schema_digest(schema: Json, shared: dict[str, Json]) -> str:
+def _schema_hash(schema: Json, shared: dict[str, Json]) -> str:
     """A hash of a schema and of those it refers to, which are numbered in the order they are met:
     their names may contain modules."""
     numbers: dict[str, int] = {}
@@ -316,10 +312,10 @@ def _schema_digest(schema: Json, shared: dict[str, Json]) -> str:
     parts = [plain(schema)]
     for ref in refs:  # which grows meanwhile
         parts.append(plain(shared[ref]))
-    return _digest(parts, 16)
+    return _hash(parts, 16)
 
 
-def _digest(value: Any, length: int) -> str:
+def _hash(value: Any, length: int) -> str:
     text = json.dumps(value, separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
