@@ -1,0 +1,157 @@
+"""What must not be shown, found once from the types of a graph: fields that hold a secret, share a
+dependency with one or may recall one, and the LM calls that may quote one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field, SecretBytes, SecretStr
+
+from bae import Dep, Graph, Map, Node, Recall
+from bae.records import Asker
+from bae.secrets import (
+    Secrets,
+    has_hidden_part,
+    may_show,
+    secret_behind,
+    secret_fields,
+    without_hidden_parts,
+)
+
+
+class Account(BaseModel):
+    name: str
+    token: str = Field(repr=False)
+
+
+@dataclasses.dataclass
+class Covered:
+    key: str = dataclasses.field(repr=False)
+
+
+async def get_key() -> SecretStr:
+    return SecretStr("k")
+
+
+async def get_page(key: Annotated[SecretStr, Dep(get_key)]) -> str:
+    return "page"
+
+
+async def get_word() -> str:
+    return "word"
+
+
+def shout(word: str) -> str:
+    return word.upper()
+
+
+class Login(Node):
+    user: str
+    token: SecretStr
+    keys: dict[str, list[SecretBytes | None]]
+    account: Account | None = None
+    covered: list[Covered]
+    note: str = Field("", repr=False)
+
+    async def __call__(self) -> Session | Open: ...
+
+
+class Session(Node):
+    page: Annotated[str, Dep(get_page)]
+    word: Annotated[str, Dep(get_word)] = Field(repr=False)
+    note: Annotated[str, Recall()] = ""
+
+    async def __call__(self) -> Open: ...
+
+
+class Open(Node):
+    word: Annotated[str, Dep(get_word)]
+    words: list[str]
+    shouted: Annotated[list[str], Map(shout, over="words")]
+
+    async def __call__(self) -> Plain: ...
+
+
+class Plain(Node):
+    text: str
+
+    async def __call__(self) -> Plain | None: ...
+
+
+graph = Graph(start=Login)
+
+
+def test_secret_fields_are_found_however_deep_they_are_and_say_why() -> None:
+    assert secret_fields(Login) == {
+        "token": "it holds a SecretStr",
+        "keys": "it holds a SecretBytes",
+        "account": "Account.token has repr=False",
+        "covered": "Covered.key has repr=False",
+        "note": "the field has repr=False",
+    }
+    assert secret_fields(Plain) == {}
+
+
+def test_fields_that_may_get_a_secret_from_elsewhere_are_hidden_too() -> None:
+    secrets = Secrets.of(graph)
+    assert secrets.fields(Session) == {"word", "note"}  # the note may be that of Login
+    assert secrets.fields(Open) == {"word"}  # made by the function behind a hidden field
+    assert secrets.fields(Plain) == frozenset()
+    assert Secrets([Open, Plain]).fields(Open) == frozenset()
+
+
+def test_values_of_dependencies_are_secret_by_their_type_or_by_a_field_that_holds_them() -> None:
+    secrets = Secrets.of(graph)
+    assert not secrets.source(Session, "page")
+    assert secrets.source(Session, "page", "(key)")
+    assert secrets.source(Session, "word")
+    assert secrets.source(Open, "word")
+    assert not secrets.source(Open, "shouted")
+    assert secret_behind(Session, "page")
+    assert not secret_behind(Open, "word")
+
+
+def test_what_an_lm_is_asked_may_be_shown_where_no_secret_can_be_in_it() -> None:
+    secrets = Secrets.of(graph)
+    assert secrets.any
+    assert secrets.asks(Asker("choice", Login))
+    assert secrets.asks(Asker("fill", Open))  # Login may lead there
+    assert not secrets.asks(Asker("fill", Plain))
+    assert not secrets.asks(Asker("choice", Plain))
+    assert secrets.asks(Asker("body", Plain))  # nobody knows what a body asks
+    assert not Secrets.of(Graph(start=Plain)).any
+
+
+def test_what_a_complaint_quotes_is_left_out() -> None:
+    secrets = Secrets.of(graph)
+    assert secrets.field_named("token: t0ken is wrong") == "token"
+    assert secrets.field_named("keys.s3cret: is no bytes") == "keys"
+    assert secrets.field_named("t0ken is wrong") == "withheld"
+
+
+@pytest.mark.parametrize(
+    ("classes", "following", "shown"),
+    [([Plain], False, True), ([Plain, Login], False, False), ([Plain], True, True)],
+)
+def test_classes_are_shown_where_none_holds_a_secret(
+    classes: list[type[Node]], following: bool, shown: bool
+) -> None:
+    assert may_show(classes, following=following) is shown
+
+
+def test_what_may_follow_a_class_counts_where_bodies_may_ask_for_it() -> None:
+    class Before(Node):
+        async def __call__(self) -> Login: ...
+
+    assert may_show([Before, type(None)])
+    assert not may_show([Before], following=True)
+
+
+def test_hidden_parts_of_a_value_are_taken_out() -> None:
+    value: Any = {"a": [Account(name="ann", token="t"), 1], "b": (Covered("k"),)}
+    assert has_hidden_part(value)
+    assert not has_hidden_part({"a": [1, "x"], "b": Plain(text="t")})
+    shown = without_hidden_parts(value, "-")
+    assert shown == {"a": [{"name": "ann", "token": "-"}, 1], "b": [{"key": "-"}]}
