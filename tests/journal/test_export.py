@@ -29,6 +29,7 @@ from bae.journal import (
     StoredRun,
 )
 from bae.journal.run_file import VERSION, RecordedRuns, read_runs, write_run
+from bae.journal.store import LINE_VERSION
 
 pytestmark = pytest.mark.once
 
@@ -308,7 +309,7 @@ def parsed(run: StoredRun) -> Any:
         shape = json.loads(run.shape)
     except ValueError:
         shape = run.shape
-    lines = [(*line[:-1], json.loads(line.data)) for line in run.lines]
+    lines = [line._replace(data=json.loads(line.data)) for line in run.lines]
     return run.info, shape, lines, {gate: json.loads(a) for gate, a in run.answers.items()}
 
 
@@ -379,6 +380,12 @@ DAMAGES = {
         lambda ls: [*ls[:5], other(ls[5], version=VERSION + 1), *ls[6:]],
         "bae-journal-version",
         f"version {VERSION + 1}",
+    ),
+    "a record of a newer version": (
+        8,
+        lambda ls: [*ls[:7], other(ls[7], version=LINE_VERSION + 1), *ls[8:]],
+        "bae-journal-version",
+        f"has version {LINE_VERSION + 1}",
     ),
     "a version that is none": (
         6,

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, event, given, note, settings
 from hypothesis import strategies as st
 
 import bae.invoke
-from bae import BaeError, GraphResult, Node, OpenGate
+from bae import BaeError, GraphResult, JournalError, Node, OpenGate
 from bae.journal import Journal, Line, LMAnswered, MemoryJournal, Record, StoredRun, TextArrived
 from bae.journal.coding.decoding import decode
 from bae.records import LIVE, RecordedError
@@ -120,8 +120,13 @@ async def whole(made: Made, journal: MemoryJournal, run_id: str, begin: bool = T
 
 def watch(made: Made, journal: MemoryJournal, run_id: str) -> None:
     def lines() -> Any:
-        run = journal._runs.get(run_id)  # pyright: ignore[reportPrivateUsage]
-        return () if run is None else run.lines
+        reading = journal.read(run_id)
+        try:
+            reading.send(None)  # it waits for nothing, and effects are no coroutines
+        except StopIteration as read:
+            return read.value.lines
+        except JournalError:
+            return ()
 
     made.outside.lines = lines
 

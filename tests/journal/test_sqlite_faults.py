@@ -325,6 +325,19 @@ async def test_a_journal_of_a_newer_format_is_refused_and_left_alone(path):
     await is_refused_and_left_alone(path, "bae-journal-version")
 
 
+async def test_a_line_that_a_newer_bae_has_written_is_refused(path):
+    await filled(path, 2, 3)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("select distinct version from lines").fetchall() == [(1,)]
+        connection.execute("update lines set version = 99 where id = (1 << 32) + 2")
+    connection.close()
+    async with SQLiteJournal(path) as journal:
+        with refused("bae-journal-version") as error:
+            await journal.read("r0")
+        assert "line 2 of run 'r0' has version 99" in str(error.value)
+        assert await numbers(journal, "r1") == [0, 1, 2]
+
+
 @pytest.mark.parametrize("left", [100, PAGE - 1, PAGE, 3 * PAGE + 77])
 async def test_a_file_that_was_cut_off_is_refused_and_left_alone(path, left):
     await filled(path)

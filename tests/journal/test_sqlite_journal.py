@@ -17,9 +17,9 @@ import pytest
 
 from bae import JournalError
 from bae.journal import SQLiteJournal
-from bae.journal.sqlite.processes import has_died, own_name
+from bae.journal.sqlite.lease import has_died, process_name
 from bae.journal.sqlite.queries import page_query
-from bae.journal.sqlite.statements import LINES_OF_A_RUN
+from bae.journal.sqlite.schema import LINES_OF_A_RUN
 from bae.journal.store import Rewrite
 from journal_parts import begun, ended, ids, line, lines, numbers, printed, program, refused
 
@@ -107,7 +107,7 @@ async def test_a_relative_path_stays_where_it_was_when_the_folder_changes(path, 
 async def test_a_commit_waits_for_the_disk_unless_told_otherwise(path, durability, synchronous):
     async with SQLiteJournal(path, durability=durability) as journal:
         await ended(journal)
-        connection = journal._writer._connection  # the setting is nowhere but there
+        connection = journal._writer.writer.connect()  # the setting is nowhere but there
         assert connection.execute("pragma synchronous").fetchone() == (synchronous,)
     with sqlite3.connect(path) as connection:
         assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
@@ -519,6 +519,55 @@ async def test_an_owner_that_stood_still_is_told_when_another_has_its_run(path, 
         assert owner.communicate(timeout=BOUND) == ("", "")
 
 
+STOPPED = """
+import asyncio, os, signal, sqlite3, sys
+from bae import JournalError
+from bae.journal import SQLiteJournal
+from journal_parts import begun, line
+
+async def main():
+    async with SQLiteJournal(sys.argv[1], lease=0.3) as journal:
+        claim = await begun(journal)
+        stored = journal.append(claim, [line(1)])
+        file = sqlite3.connect(sys.argv[1])
+        while file.execute("select count(*) from lines").fetchone() != (2,):
+            pass  # the event loop is held up: the line is stored, and nobody knows
+        file.close()
+        print("stored", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        try:
+            await stored
+            print("acknowledged")
+        except JournalError as error:
+            print(error.code)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("is_taken_over", "told"), [(True, "bae-run-taken\n"), (False, "acknowledged\n")]
+)
+async def test_a_stored_line_is_acknowledged_only_while_the_run_is_still_ours(
+    path, is_taken_over, told
+):
+    with program(STOPPED, path) as stopped:
+        assert stopped.stdout.readline() == "stored\n"
+        async with SQLiteJournal(path) as journal:
+            if is_taken_over:
+                claim = await taken_over(journal)
+                await journal.append(claim, [line(2)])
+            else:
+                await until(lambda: _is_interrupted(journal))
+            stopped.send_signal(signal.SIGCONT)
+            assert stopped.communicate(timeout=BOUND) == (told, "")
+            assert await numbers(journal) == ([0, 1, 2] if is_taken_over else [0, 1])
+
+
+async def _is_interrupted(journal):
+    return (await journal.runs())[0].is_interrupted(time())
+
+
 async def test_an_owner_that_stood_still_goes_on_where_nobody_took_over(path):
     with program(OWNER, path, 0.2) as owner:
         owner.stdout.readline()
@@ -747,24 +796,23 @@ async def test_a_run_whose_process_was_killed_is_listed_as_interrupted(path):
 
 @seen_to_die
 def test_a_process_is_known_to_be_gone_only_where_that_can_be_seen():
-    own = own_name()
-    host, pid, where, token = own.rsplit(":", 3)
-    world, _, born = where.partition(".")
+    own = process_name()
+    host, pid, started, token = own.split(":")
     assert not has_died(own)
-    assert has_died(f"{host}:{pid}:{world}.{int(born) + 1}:{token}"), "its number was used again"
-    assert not has_died(f"{host}:{pid}:elsewhere.{int(born) + 1}:{token}")
-    assert not has_died(f"{host}:{pid}:.:{token}")
+    assert has_died(f"{host}:{pid}:{int(started) + 1}:{token}"), "its number was used again"
+    assert not has_died(f"elsewhere:{pid}:{int(started) + 1}:{token}")
+    assert not has_died(f"{host}:{pid}::{token}")
     assert not has_died("somebody")
     with subprocess.Popen([sys.executable, "-c", ""]) as other:
         os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
-        assert has_died(f"{host}:{other.pid}:{world}.1:{token}"), "nobody has taken note of its end"
+        assert has_died(f"{host}:{other.pid}:1:{token}"), "nobody has taken note of its end"
 
 
 @seen_to_die
 def test_a_process_that_cannot_be_looked_at_has_not_died():
     text = """
 import os, resource, sys
-from bae.journal.sqlite.processes import has_died
+from bae.journal.sqlite.lease import has_died
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 print(has_died(sys.argv[1]))  # what it takes to look is remembered
 held = []
@@ -775,7 +823,7 @@ except OSError:
     pass
 print(has_died(sys.argv[1]))
 """
-    with program(text, own_name()) as other:
+    with program(text, process_name()) as other:
         assert other.communicate(timeout=BOUND)[0].split() == ["False", "False"]
 
 

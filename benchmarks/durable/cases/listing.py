@@ -31,8 +31,8 @@ _COPY_RUNS = """
     insert into runs (run, id, graph, status, started, shape, epoch)
     select n, 'run-' || n, graph, status, started + n, shape, n from numbers, runs where run = 1"""
 _COPY_LINES = """
-    insert into lines (id, kind, at, path, step, data)
-    select (runs.run << 32) + (lines.id & 4294967295), kind, at, path, step, data
+    insert into lines (id, kind, at, path, step, data, version)
+    select (runs.run << 32) + (lines.id & 4294967295), kind, at, path, step, data, version
     from runs, lines where runs.run > 1 and lines.id >> 32 = 1"""
 
 

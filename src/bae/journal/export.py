@@ -12,9 +12,8 @@ from time import time
 from typing import IO, Any, Literal, cast
 
 from bae.exceptions import JournalError, describe
-from bae.journal.refusals import not_replaced
 from bae.journal.run_file import read_runs, write_run
-from bae.journal.store import Journal, Listed, StoredRun
+from bae.journal.store import Journal, Listed, StoredRun, not_replaced
 from bae.threads import in_thread_to_the_end
 
 PathOrFile = str | os.PathLike[str] | IO[str] | IO[bytes]

@@ -24,6 +24,7 @@ from bae.journal.store import (
     Status,
     StoredRun,
     check_listed,
+    check_version,
     is_listed,
 )
 
@@ -290,6 +291,7 @@ class _Entry(BaseModel):
     path: str
     step: int = Field(ge=0)
     data: dict[str, Any]
+    version: int = Field(default=1, ge=1)
 
 
 def _header(file: _Lines, entry: dict[str, Any]) -> _Header:
@@ -316,7 +318,13 @@ def _line(file: _Lines, entry: dict[str, Any], n: int, run_id: str) -> Line:
     if read.n != n:
         what = f"the record has number {read.n}, and {n} is next in the run {run_id}"
         raise file.error(what, _GET_AGAIN, run_id)
-    return Line(n, read.kind, read.at, read.path, read.step, _json(entry["data"]).decode())
+    data = _json(entry["data"]).decode()
+    line = Line(n, read.kind, read.at, read.path, read.step, data, read.version)
+    try:
+        check_version(line, run_id)
+    except JournalError as error:
+        raise file.error(error.message, error.fix or "", run_id, code=error.code) from error
+    return line
 
 
 def _stored(header: _Header, lines: list[Line]) -> StoredRun:

@@ -28,9 +28,14 @@ _PAGE: Final = 200
 """How many runs `every_run` lists at a time."""
 
 
+LINE_VERSION: Final = 1
+"""The version of the JSON in a line that this bae writes, and the newest that it reads."""
+
+
 class Line(NamedTuple):
     """One record as it is stored: `n` counts the lines of a run from 0, `kind` is the name of the
-    record's class, `data` a JSON object with what only records of this kind have."""
+    record's class, `data` a JSON object with what only records of this kind have, `version` the
+    version of that JSON."""
 
     n: int
     kind: str
@@ -38,6 +43,7 @@ class Line(NamedTuple):
     path: str
     step: int
     data: str
+    version: int = LINE_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +145,9 @@ class Journal(ABC):
     """Whether the text of prompts and raw answers is stored, or only a hash of each prompt."""
 
     @abstractmethod
-    async def create(
+    def create(
         self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
-    ) -> Claim:
+    ) -> Awaitable[Claim]:
         """Store a new run with its first lines, and claim it. A `run_id` that is there already is
         refused with `bae-run-exists`."""
 
@@ -160,14 +166,14 @@ class Journal(ABC):
         goes wrong is told to the next `append`."""
 
     @abstractmethod
-    async def release(
+    def release(
         self,
         claim: Claim,
         status: Status,
         lines: Sequence[Line],
         waiting: Sequence[ParkedGate] = (),
         error: str = "",
-    ) -> None:
+    ) -> Awaitable[None]:
         """Store the last lines of a run and how it came out, and give up the claim. Where that
         fails the claim is given up as soon as the store can be written again."""
 
@@ -372,3 +378,28 @@ def check_status(status: str) -> None:
     """Refuse a status that no run has."""
     if status not in get_args(Status):
         raise ValueError(f"status={status!r}: give one of {', '.join(get_args(Status))}")
+
+
+def check_version(line: Line, run_id: str) -> None:
+    """Refuse a line that a newer bae has written."""
+    if line.version > LINE_VERSION:
+        raise JournalError(
+            f"line {line.n} of run {run_id!r} has version {line.version}, and this bae reads up to "
+            f"{LINE_VERSION}",
+            code="bae-journal-version",
+            run_id=run_id,
+            fix="update bae (the package bae-graphs)",
+        )
+
+
+def not_replaced(run_id: str, owner: str | None) -> JournalError:
+    """The error for a run that cannot be replaced: a living `owner` works on it, or it has forks
+    that share its lines."""
+    if owner is not None:
+        what, code = f"it is in progress, owned by {owner}", "bae-run-owned"
+        fix = "wait for its end, or load the file into another journal"
+    else:
+        what, code = "other runs share its lines", "bae-run-exists"
+        fix = "delete the runs that were forked from it first, or load into another journal"
+    what = f"run {run_id!r} was not replaced: {what}"
+    return JournalError(what, code=code, run_id=run_id, fix=fix)

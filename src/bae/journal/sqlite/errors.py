@@ -1,5 +1,4 @@
-"""What SQLite complains about, said so that somebody can act on it. The writer and the reader of a
-`SQLiteJournal`, and `file.py`, pass every error of theirs through here."""
+"""The errors of the SQL stores: what went wrong, and what to do about it."""
 
 from __future__ import annotations
 
@@ -7,70 +6,54 @@ import os
 import shutil
 import sqlite3
 
-from bae.exceptions import JournalError, describe
+from bae.exceptions import JournalError
 
 _NEARLY_NOTHING = 1 << 20
-"""Free bytes of a disk below which a write that failed is put down to its being full."""
+"""With fewer free bytes on the disk than this, a write that failed means that the disk is full."""
 
 
-def told(error: BaseException, path: str, run_id: str | None = None) -> JournalError:
-    """The error to raise for one of SQLite's about the file at `path`."""
+def as_journal_error(error: BaseException, path: str, run_id: str | None = None) -> JournalError:
+    """The error to raise for one of SQLite's."""
     if isinstance(error, JournalError):
         return error
     code = code_of(error)
     if is_busy(error):
-        return JournalError(
-            f"{path} is locked by somebody else, and stayed so",
-            code="bae-journal-locked",
-            cause=error,
-            run_id=run_id,
-            fix="end whatever holds the file (a backup, an open transaction in another program), "
-            "or wait longer with SQLiteJournal(…, busy_timeout=60)",
+        what, name = f"{path} is locked by another program, and stayed locked", "locked"
+        fix = (
+            "end whatever holds the file (a backup, an open transaction in another program), "
+            "or wait longer with SQLiteJournal(…, busy_timeout=60)"
         )
-    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path)):
-        return JournalError(
-            f"the disk of {path} is full",
-            code="bae-journal-full",
-            cause=error,
-            run_id=run_id,
-            fix="make room, then resume the run: what was acknowledged is there; "
-            "journal.prune(older_than=…) makes room inside the file",
+    elif code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path)):
+        what, name = f"the disk of {path} is full", "full"
+        fix = (
+            "make room, then resume the run: what was acknowledged is stored; "
+            "journal.prune(older_than=…) makes room inside the file"
         )
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH) or (
+    elif code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH) or (
         code == sqlite3.SQLITE_CANTOPEN and not is_writable(path)
     ):
-        return JournalError(
-            f"{path} cannot be written by this user",
-            code="bae-journal-readonly",
-            cause=error,
-            run_id=run_id,
-            fix="let the user of this process write the file and its folder, where SQLite keeps "
-            "two more files while it works",
-        )
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "decode to UTF-8" in str(error):
-        return damaged(path, "SQLite cannot make sense of it", run_id=run_id, cause=error)
-    return JournalError(
-        f"{path} could not be read or written",
-        code="bae-journal-failed",
-        cause=error,
-        run_id=run_id,
-        fix="see the cause; once it is mended, resume the run",
-    )
+        return readonly(path, run_id, error)
+    elif code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "decode to UTF-8" in str(error):
+        return damaged(path, "SQLite cannot read it", run_id=run_id, cause=error)
+    else:
+        what, name = f"{path} could not be read or written", "failed"
+        fix = "see the cause; once it is fixed, resume the run"
+    return JournalError(what, code=f"bae-journal-{name}", cause=error, run_id=run_id, fix=fix)
 
 
 def code_of(error: BaseException) -> int:
-    """The primary result code of an SQLite error; 0 for anything else."""
+    """The primary result code of an SQLite error; 0 for any other error."""
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether somebody else held the file for longer than we wait."""
+    """Whether another connection held the file for longer than we wait."""
     return code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
-def wants_new_connection(error: BaseException) -> bool:
-    """Whether a connection that had this error may go on having it when its cause is gone."""
+def needs_new_connection(error: BaseException) -> bool:
+    """Whether a connection may keep failing this way after the cause is gone."""
     return code_of(error) in (
         sqlite3.SQLITE_READONLY,
         sqlite3.SQLITE_IOERR,
@@ -81,82 +64,9 @@ def wants_new_connection(error: BaseException) -> bool:
 
 
 def is_writable(path: str) -> bool:
-    """Whether this user may write a file and beside it."""
+    """Whether this user may write a file and its folder."""
     beside = os.access(os.path.dirname(path), os.W_OK)
     return beside and (not os.path.exists(path) or os.access(path, os.W_OK))
-
-
-def damaged(
-    path: str, what: str, *, run_id: str | None = None, cause: BaseException | None = None
-) -> JournalError:
-    """The error about a file that is not, or is no longer, a journal."""
-    return JournalError(
-        f"{path} is damaged, or is no journal: {what}",
-        code="bae-journal-damaged",
-        cause=cause,
-        run_id=run_id,
-        fix="nothing of it was changed. Copy the file, and those beside it that end in -wal and "
-        "-shm, before you do anything; then try `sqlite3 FILE .recover`, or a backup",
-    )
-
-
-def foreign(path: str) -> JournalError:
-    """The error about a sound file that is not bae's."""
-    return JournalError(
-        f"{path} is no journal of bae: it is the SQLite file of another program",
-        code="bae-journal-foreign",
-        fix="name another file; nothing of this one was changed",
-    )
-
-
-def gone(path: str, run_id: str | None = None) -> JournalError:
-    """The error about a file that was taken away from under a journal."""
-    return JournalError(
-        f"{path} was deleted, moved or replaced while it was in use",
-        code="bae-journal-gone",
-        run_id=run_id,
-        fix="put the file back and resume its runs, or begin them anew; stop the processes that "
-        "use a journal before you move it",
-    )
-
-
-def closed(path: str, run_id: str | None = None, *, begun: bool = False) -> JournalError:
-    """The error about a journal that is closed; `begun` where a run was under way."""
-    fix = "close it when its last run has ended; this one can be resumed"
-    return JournalError(
-        f"the journal {path} is closed",
-        code="bae-journal-closed",
-        run_id=run_id,
-        fix=fix if begun else "open it again, SQLiteJournal(…), and close it when you are done",
-    )
-
-
-def unknown(path: str, run_id: str) -> JournalError:
-    """The error about a run that is not there."""
-    return JournalError(
-        f"{path} has no run {run_id!r}",
-        code="bae-run-unknown",
-        run_id=run_id,
-        fix="look at `await journal.runs()`: it may be in another journal, or was deleted",
-    )
-
-
-def taken(path: str, run_id: str, by: str | None) -> JournalError:
-    """The error for an owner that has lost its run."""
-    who = f"{by} has it" if by else "it was deleted, or given up"
-    return JournalError(
-        f"run {run_id!r} is no longer this process's: {who} now",
-        code="bae-run-taken",
-        run_id=run_id,
-        path=path,
-        fix="leave it to whoever has it. A process that stands still for longer than its lease "
-        "loses its runs: SQLiteJournal(…, lease=120) gives it longer",
-    )
-
-
-def oneline(error: BaseException) -> str:
-    """An error in one line, for a message."""
-    return describe(error)
 
 
 def _is_full(path: str) -> bool:
@@ -164,3 +74,130 @@ def _is_full(path: str) -> bool:
         return shutil.disk_usage(os.path.dirname(path)).free < _NEARLY_NOTHING
     except OSError:
         return False
+
+
+# About the file
+
+
+def damaged(
+    path: str, what: str, *, run_id: str | None = None, cause: BaseException | None = None
+) -> JournalError:
+    return JournalError(
+        f"the journal {path} is damaged, or is no journal: {what}",
+        code="bae-journal-damaged",
+        cause=cause,
+        run_id=run_id,
+        fix="nothing in it was changed. Copy the file, and those beside it that end in -wal and "
+        "-shm, before you do anything; then try `sqlite3 FILE .recover`, or a backup",
+    )
+
+
+def readonly(
+    path: str, run_id: str | None = None, cause: BaseException | None = None
+) -> JournalError:
+    return JournalError(
+        f"{path} cannot be written by this user",
+        code="bae-journal-readonly",
+        cause=cause,
+        run_id=run_id,
+        fix="allow this user to write the file and its folder: SQLite keeps two more files there",
+    )
+
+
+def gone(path: str, run_id: str | None = None) -> JournalError:
+    return JournalError(
+        f"{path} was deleted, moved or replaced while it was in use",
+        code="bae-journal-gone",
+        run_id=run_id,
+        fix="put the file back and resume its runs, or start them again; stop the processes that "
+        "use a journal before you move it",
+    )
+
+
+def closed(name: str, run_id: str | None = None, *, in_progress: bool = False) -> JournalError:
+    fix = "close it when its last run has ended; this run can be resumed"
+    return JournalError(
+        f"the journal {name} is closed",
+        code="bae-journal-closed",
+        run_id=run_id,
+        fix=fix if in_progress else "open a new one, and close it when you are done",
+    )
+
+
+def forked(path: str, run_id: str | None = None) -> JournalError:
+    return JournalError(
+        f"{path} was opened before this process was forked, and the parent still has it open",
+        code="bae-journal-forked",
+        run_id=run_id,
+        fix="open the journal after the fork, start processes with "
+        "multiprocessing.get_context('spawn'), or give each process a file of its own",
+    )
+
+
+# About a run
+
+
+def unknown(name: str, run_id: str) -> JournalError:
+    return JournalError(
+        f"the journal {name} has no run {run_id!r}",
+        code="bae-run-unknown",
+        run_id=run_id,
+        fix="look at `await journal.runs()`: it may be in another journal, or was deleted",
+    )
+
+
+def exists(run_id: str) -> JournalError:
+    return JournalError(
+        f"there is a run {run_id!r} already",
+        code="bae-run-exists",
+        run_id=run_id,
+        fix="give the new run another id, or continue that one: graph.resume(run_id, …)",
+    )
+
+
+def owned(run_id: str, owner: str, seconds: float) -> JournalError:
+    return JournalError(
+        f"run {run_id!r} is owned by {owner}, whose lease lasts {max(seconds, 0):.1f} s more",
+        code="bae-run-owned",
+        run_id=run_id,
+        fix="leave the run to its owner. If the owner has died on another machine, try again "
+        "when its lease is over",
+    )
+
+
+def ended(run_id: str) -> JournalError:
+    return JournalError(
+        f"run {run_id!r} has ended and cannot be continued",
+        code="bae-run-ended",
+        run_id=run_id,
+        fix="graph.resume(run_id, …) returns its result; to do some of it again, fork it",
+    )
+
+
+def taken(run_id: str, owner: str | None) -> JournalError:
+    who = f"{owner} owns it" if owner else "it was deleted, or given up"
+    return JournalError(
+        f"this process has lost run {run_id!r}: {who} now",
+        code="bae-run-taken",
+        run_id=run_id,
+        fix="leave it to its new owner. A process that is stopped for longer than its lease "
+        "loses its runs: SQLiteJournal(…, lease=120) gives it longer",
+    )
+
+
+def released(run_id: str) -> JournalError:
+    return JournalError(
+        f"run {run_id!r} was released: nothing more is written under that claim",
+        code="bae-run-taken",
+        run_id=run_id,
+        fix="claim it again to continue it: graph.resume(run_id, …)",
+    )
+
+
+def other_claim(name: str, run_id: str) -> JournalError:
+    return JournalError(
+        f"run {run_id!r} was not claimed through the journal {name}",
+        code="bae-journal-failed",
+        run_id=run_id,
+        fix="use the journal that made the claim",
+    )

@@ -1,6 +1,5 @@
-"""`SQLiteJournal`: runs that are kept in a file, by many runs and several processes at once. Its
-writer and its reader are threads of their own, so that nothing here waits for a disk; this is the
-face they have for the rest of bae."""
+"""`SQLiteJournal`: runs in a file, written by many runs and several processes at once; and what it
+shares with `MemoryJournal`."""
 
 from __future__ import annotations
 
@@ -9,19 +8,18 @@ import os
 import sqlite3
 import threading
 import weakref
+from abc import abstractmethod
 from asyncio import Future, get_running_loop
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from bae.exceptions import JournalError
 from bae.journal.sqlite import queries, statements
-from bae.journal.sqlite.claims import Item, SQLiteClaim, Task
-from bae.journal.sqlite.errors import closed, unknown
-from bae.journal.sqlite.owner import Owner
-from bae.journal.sqlite.reader import Reader
-from bae.journal.sqlite.tasks import claimed, created, releasing, rewriting
-from bae.journal.sqlite.writer import Writer
+from bae.journal.sqlite.errors import closed, forked, other_claim, unknown
+from bae.journal.sqlite.lease import Lease, SQLiteClaim, claim_run
+from bae.journal.sqlite.worker import ReaderThread, WriterThread
+from bae.journal.sqlite.writer import Call, Release, Replace, Take, Work, Writer
 from bae.journal.store import (
     Claim,
     Journal,
@@ -44,19 +42,173 @@ LINES_AT_ONCE = 1_000
 """How many of their lines."""
 
 
-class SQLiteJournal(Journal):
+class SQLJournal(Journal):
+    """A journal in the tables of SQLite: what is asked becomes work for a writer, or a question
+    that a connection answers."""
+
+    name: str
+    """What errors call the journal."""
+    _owner: str = ""
+
+    @abstractmethod
+    def _ask(self, work: Work, run_id: str | None = None) -> Future[Any]:
+        """Have work done; it is taken in at the call."""
+
+    @abstractmethod
+    def _note(self, work: Work) -> None:
+        """Have work done soon that no caller waits for."""
+
+    @abstractmethod
+    async def _read(self, question: Callable[[sqlite3.Connection | None], T]) -> T:
+        """Ask a connection that sees all that was taken in before, or None where nothing was."""
+
+    # Writing
+
+    def create(
+        self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
+    ) -> Awaitable[Claim]:
+        """Store a new run with its first lines, and claim it."""
+        given = tuple(lines)
+        if wrong := _wrong_number(given):
+            return _failed(wrong)
+        make = partial(statements.create, run_id=run_id, graph=graph, shape=shape)
+        return self._ask(Take(run_id, partial(make, shape_hash=shape_hash, lines=given)), run_id)
+
+    async def claim(self, run_id: str) -> Claim:
+        """Claim a run that has no owner, or whose owner is gone."""
+        return await self._ask(
+            Take(run_id, partial(claim_run, name=self.name, run_id=run_id)), run_id
+        )
+
+    def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
+        """Store lines; they are durable when what is returned has been awaited."""
+        if not isinstance(claim, SQLiteClaim) or claim.owner != self._owner:
+            return _failed(self._not_ours(claim))
+        return self._ask(Work(claim, tuple(lines)), claim.run_id)
+
+    def note(self, claim: Claim, line: Line) -> None:
+        """Store a line soon: with the next one that is awaited, or shortly after."""
+        if isinstance(claim, SQLiteClaim) and claim.owner == self._owner:
+            self._note(Work(claim, (line,)))
+
+    def release(
+        self,
+        claim: Claim,
+        status: Status,
+        lines: Sequence[Line],
+        waiting: Sequence[ParkedGate] = (),
+        error: str = "",
+    ) -> Awaitable[None]:
+        """Store the last lines of a run and how it ended, and give up the claim."""
+        if not isinstance(claim, SQLiteClaim) or claim.owner != self._owner:
+            return _failed(self._not_ours(claim))
+        work = Release(claim, tuple(lines), status, tuple(waiting), error)
+        return self._ask(work, claim.run_id)
+
+    async def answer(self, run_id: str, gate: str, value: str) -> bool:
+        """Store the answer to a gate, as JSON; False where there is one already."""
+        do = partial(statements.answer, name=self.name, run_id=run_id, gate=gate, value=value)
+        return await self._ask(Call(do), run_id)
+
+    async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
+        """A new run that shares the lines of `run_id` below `upto`."""
+        fork = partial(statements.fork, name=self.name, run_id=run_id, new_id=new_id)
+        await self._ask(Call(partial(fork, upto=upto, lines=tuple(lines))), run_id)
+
+    async def rewrite(self, changes: Sequence[Rewrite]) -> None:
+        """Replace lines by others with the same numbers, and leave nothing of the old ones in the
+        file or its log. If anything changed the file is vacuumed for that, which takes as long as
+        copying it and as much room; nothing else can be written meanwhile."""
+        given = [Rewrite(run_id, tuple(lines), tuple(gates)) for run_id, lines, gates in changes]
+        await self._ask(Replace(given))
+
+    async def put(self, run: StoredRun, *, replace: bool = False) -> None:
+        """Store a run that was read elsewhere, in one transaction, which also deletes the run that
+        it replaces."""
+        if wrong := _wrong_number(run.lines):
+            raise wrong
+        do = partial(statements.put, run=run, replace=replace)
+        await self._ask(Call(do), run.info.run_id)
+        if replace:
+            await self._sweep()
+
+    async def delete(self, run_ids: Sequence[str]) -> int:
+        """Delete runs and return how many. A run that has forks stays, and so does one that a
+        process works on. The file keeps its size, and its room is used again."""
+        given = tuple(run_ids)
+        found = await self._read(lambda db: db and queries.newest_first(db, given))
+        if found is None:
+            return 0
+        count = 0
+        for first in range(0, len(found), RUNS_AT_ONCE):
+            some = found[first : first + RUNS_AT_ONCE]
+            count += await self._ask(Call(partial(statements.delete, runs=some)))
+        await self._sweep()
+        return count
+
+    async def _sweep(self) -> None:
+        while await self._ask(Call(partial(statements.sweep, at_once=LINES_AT_ONCE))):
+            pass
+
+    # Reading
+
+    async def read(self, run_id: str) -> StoredRun:
+        """All there is of a run."""
+        name = self.name
+
+        def read(db: sqlite3.Connection | None) -> StoredRun:
+            if db is None:
+                raise unknown(name, run_id)
+            return queries.read(db, name, run_id)
+
+        return await self._read(read)
+
+    async def runs(
+        self,
+        *,
+        status: Listed | None = None,
+        graph: str | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[RunInfo]:
+        """The newest runs, the newest first; `before` continues after the run of that id."""
+        if limit < 0:
+            raise ValueError(f"runs(limit={limit}): give 0 or more")
+        check_listed(status)
+        name = self.name
+
+        def read(db: sqlite3.Connection | None) -> list[RunInfo]:
+            if db is not None:
+                return queries.runs(db, name, status, graph, limit, before)
+            if before is not None:
+                raise unknown(name, before)
+            return []
+
+        return await self._read(read)
+
+    async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
+        """The ids of the runs that were last written before the time `than`, by status."""
+        found = await self._read(lambda db: db and queries.older(db, than, statuses))
+        return found or []
+
+    def _not_ours(self, claim: Claim) -> JournalError:
+        return other_claim(self.name, claim.run_id)
+
+
+class SQLiteJournal(SQLJournal):
     """Runs in an SQLite file: `journal = SQLiteJournal("runs.db")`, then
     `await graph.arun(start, journal=journal)`.
 
     A step that was acknowledged survives a power cut. With `durability="normal"` it survives a
     crash of the process, but perhaps not one of the machine, and takes a fraction of the time.
-    Whatever runs at once shares a commit. Several journals, of this process and others on the same
+    Runs at the same time share commits. Several journals, of this process and others on the same
     machine, may use one file; keep it on a local disk.
 
-    While this process is at work on a run nobody else gets it. Its word for that is good for
-    `lease` seconds and renewed three times in them; when it has died the run can be taken over as
-    soon as that time is over. `busy_timeout` is how long to wait for others that hold the file.
-    `secrets=True` stores secrets in clear; `prompts=False` leaves prompts and raw answers out.
+    A run is leased to one process for `lease` seconds; the lease is renewed three times per period.
+    When the process has died, another can take the run over as soon as the lease is over, or at
+    once where it can be seen that the process is gone. `busy_timeout` is how long to wait for other
+    programs that lock the file. `secrets=True` stores secrets in clear; `prompts=False` leaves out
+    prompts and raw answers.
 
     The file is opened, and two threads are started, when it is first used. Close it with
     `await journal.close()`, or write `async with SQLiteJournal(…) as journal:`.
@@ -72,7 +224,7 @@ class SQLiteJournal(Journal):
         lease: float = 30.0,
         busy_timeout: float = 10.0,
     ) -> None:
-        self.path = _checked(path)
+        self.path = self.name = _checked(path)
         if durability not in ("full", "normal"):
             raise ValueError(f'SQLiteJournal(durability={durability!r}): give "full" or "normal"')
         if not lease > 0 or not busy_timeout >= 0:
@@ -86,170 +238,16 @@ class SQLiteJournal(Journal):
         self.lease = lease
         self.busy_timeout = busy_timeout
         self._starting = threading.Lock()
-        self._writer: Writer | None = None
-        self._reader: Reader | None = None
+        self._writer: WriterThread | None = None
+        self._reader: ReaderThread | None = None
         self._closed = False
 
     def __repr__(self) -> str:
         return f"SQLiteJournal({self.path!r})"
 
-    # Writing
-
-    async def create(
-        self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
-    ) -> Claim:
-        """Store a new run with its first lines, and claim it."""
-        given = tuple(lines)
-        _check_numbers(given)
-        return await created(self._writing(run_id), run_id, graph, shape, shape_hash, given)
-
-    def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
-        """Store lines; they are durable when what is returned has been awaited."""
-        loop = get_running_loop()
-        future: Future[None] = loop.create_future()
-        writer = self._writer
-        if writer is None or not isinstance(claim, SQLiteClaim) or not writer.made(claim):
-            future.set_exception(self._not_ours(claim))
-            future.exception()
-        else:
-            writer.put(Item(claim, tuple(lines), None, future, loop))
-        return future
-
-    def note(self, claim: Claim, line: Line) -> None:
-        """Store a line soon: with the next one that is awaited, or shortly after."""
-        writer = self._writer
-        if writer is None or not isinstance(claim, SQLiteClaim) or not writer.made(claim):
-            return
-        writer.queue.append(Item(claim, (line,), None, None, None))
-        if writer.dozing:
-            writer.awaken()
-        if writer.over:
-            writer.refuse_rest()
-
-    async def release(
-        self,
-        claim: Claim,
-        status: Status,
-        lines: Sequence[Line],
-        waiting: Sequence[ParkedGate] = (),
-        error: str = "",
-    ) -> None:
-        """Store the last lines of a run and how it came out, and give up the claim."""
-        writer = self._writer
-        if writer is None or not isinstance(claim, SQLiteClaim) or not writer.made(claim):
-            raise self._not_ours(claim)
-        task = releasing(writer, claim, status, tuple(waiting), error)
-        await writer.ask(task, claim, tuple(lines))
-
-    async def claim(self, run_id: str) -> Claim:
-        """Claim a run that nobody has, or whose owner is gone."""
-        return await claimed(self._writing(run_id), run_id)
-
-    async def answer(self, run_id: str, gate: str, value: str) -> bool:
-        """Store the answer to a gate, as JSON; False where there is one already."""
-        do = partial(statements.answer, path=self.path, run_id=run_id, gate=gate, value=value)
-        return await self._writing(run_id).ask(Task(do))
-
-    async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
-        """A new run that shares the lines of `run_id` below `upto`."""
-        given = tuple(lines)
-        do = partial(
-            statements.fork,
-            path=self.path,
-            run_id=run_id,
-            new_id=new_id,
-            upto=upto,
-            lines=given,
-        )
-        await self._writing(run_id).ask(Task(do))
-
-    async def rewrite(self, changes: Sequence[Rewrite]) -> None:
-        """Put other lines in the place of those with the same numbers, and leave nothing of these
-        in the file or its log. The file is written anew for that, once and if anything changed,
-        which takes as long as copying it and as much room; nobody else can write meanwhile."""
-        writer = self._writing()
-        given = [Rewrite(run_id, tuple(lines), tuple(gates)) for run_id, lines, gates in changes]
-        await writer.ask(rewriting(writer, given))
-
-    async def put(self, run: StoredRun, *, replace: bool = False) -> None:
-        """Store a run that was read elsewhere, in one transaction, that which it replaces taken out
-        in the same."""
-        _check_numbers(run.lines)
-        writer = self._writing(run.info.run_id)
-        await writer.ask(Task(partial(statements.put, run=run, replace=replace)))
-        if replace:
-            await self._sweep(writer)
-
-    async def delete(self, run_ids: Sequence[str]) -> int:
-        """Delete runs and answer how many. One whose lines another run shares stays, and so does
-        one that somebody is at work on. The file keeps its size, and its room is used again."""
-        writer = self._writing()
-
-        def find(connection: sqlite3.Connection | None) -> list[tuple[int, str]] | None:
-            return None if connection is None else queries.newest_first(connection, given)
-
-        given = tuple(run_ids)
-        found = await self._read(find)
-        if found is None:
-            return 0
-        count = 0
-        for first in range(0, len(found), RUNS_AT_ONCE):
-            some = found[first : first + RUNS_AT_ONCE]
-            count += await writer.ask(Task(partial(statements.delete, runs=some)))
-        await self._sweep(writer)
-        return count
-
-    async def _sweep(self, writer: Writer) -> None:
-        while await writer.ask(Task(partial(statements.sweep, at_once=LINES_AT_ONCE))):
-            pass
-
-    # Reading
-
-    async def read(self, run_id: str) -> StoredRun:
-        """All there is of a run."""
-
-        def read(connection: sqlite3.Connection | None) -> StoredRun:
-            if connection is None:
-                raise unknown(self.path, run_id)
-            return queries.read(connection, self.path, run_id)
-
-        return await self._read(read)
-
-    async def runs(
-        self,
-        *,
-        status: Listed | None = None,
-        graph: str | None = None,
-        limit: int = 50,
-        before: str | None = None,
-    ) -> list[RunInfo]:
-        """The newest runs, the newest first; `before` goes on after the run of that id."""
-        if limit < 0:
-            raise ValueError(f"runs(limit={limit}): give 0 or more")
-        check_listed(status)
-
-        def read(connection: sqlite3.Connection | None) -> list[RunInfo]:
-            if connection is None:
-                if before is not None:
-                    raise unknown(self.path, before)
-                return []
-            return queries.runs(connection, self.path, status, graph, limit, before)
-
-        return await self._read(read)
-
-    async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
-        """The ids of the runs that were last written before the time `than`, by status."""
-
-        def read(connection: sqlite3.Connection | None) -> list[str]:
-            return [] if connection is None else queries.older(connection, than, statuses)
-
-        return await self._read(read)
-
-    # Opening and closing
-
     async def close(self) -> None:
-        """Store what is still to be stored, give up the runs that are under way, so that they can
-        be resumed elsewhere at once, and let go of the file."""
+        """Store what is still to be stored, give up the runs in progress, so that they can be
+        resumed elsewhere at once, and close the file."""
         with self._starting:
             self._closed = True
             workers = [one for one in (self._reader, self._writer) if one is not None]
@@ -257,62 +255,80 @@ class SQLiteJournal(Journal):
             worker.stop()
         await in_thread_to_the_end(_join, workers)
 
-    def _writing(self, run_id: str | None = None) -> Writer:
-        if self._writer is None or self._writer.forked:
-            with self._starting:
-                if self._closed:
-                    raise closed(self.path, run_id)
-                if self._writer is None or self._writer.forked:
-                    self._writer = Writer(
-                        self.path, Owner(self.lease), self.durability, self.busy_timeout
-                    )
-                    weakref.finalize(self, Writer.stop, self._writer).atexit = False
-        return self._writer
+    def _ask(self, work: Work, run_id: str | None = None) -> Future[Any]:
+        work.future = get_running_loop().create_future()
+        try:
+            writer = self._writer
+            if writer is None or writer.forked:
+                writer = self._start_writer(run_id)
+            writer.put(work)
+        except JournalError as error:
+            return _failed(error)
+        return work.future
 
-    def _reading(self) -> Reader:
-        if self._reader is None or self._reader.forked:
-            with self._starting:
-                if self._closed:
-                    raise closed(self.path)
-                if self._reader is None or self._reader.forked:
-                    self._reader = Reader(self.path, self.busy_timeout)
-                    weakref.finalize(self, Reader.stop, self._reader).atexit = False
-        return self._reader
+    def _note(self, work: Work) -> None:
+        if self._writer is not None:
+            self._writer.note(work)
 
     async def _read(self, question: Callable[[sqlite3.Connection | None], T]) -> T:
         writer = self._writer
         if writer is not None and writer.is_behind() and not writer.over:
             with contextlib.suppress(JournalError):  # then it can be read all the same
-                await writer.ask(Task(_nothing))  # what was noted here before is there afterwards
-        return await self._reading().ask(question)
+                await self._ask(Work())  # what was noted before is stored afterwards
+        reader = self._reader
+        if reader is None or reader.forked:
+            reader = self._start_reader()
+        future: Future[T] = get_running_loop().create_future()
+        reader.put((question, future))
+        return await future
+
+    def _start_writer(self, run_id: str | None) -> WriterThread:
+        with self._starting:
+            if self._closed:
+                raise closed(self.path, run_id)
+            if self._writer is None or self._writer.forked:
+                lease = Lease(self.lease)
+                self._writer = WriterThread(
+                    Writer(self.path, lease, self.durability, self.busy_timeout)
+                )
+                self._owner = lease.owner
+                weakref.finalize(self, WriterThread.stop, self._writer).atexit = False
+        return self._writer
+
+    def _start_reader(self) -> ReaderThread:
+        with self._starting:
+            if self._closed:
+                raise closed(self.path)
+            if self._reader is None or self._reader.forked:
+                self._reader = ReaderThread(self.path, self.busy_timeout)
+                weakref.finalize(self, ReaderThread.stop, self._reader).atexit = False
+        return self._reader
 
     def _not_ours(self, claim: Claim) -> JournalError:
         if self._closed:
-            return closed(self.path, claim.run_id, begun=True)
+            return closed(self.path, claim.run_id, in_progress=True)
         if self._writer is not None and self._writer.forked:
-            error = self._writer.refusal()
-            error.run_id = claim.run_id
-            return error
-        return JournalError(
-            f"run {claim.run_id!r} was claimed through another journal than {self.path}",
-            code="bae-journal-failed",
-            run_id=claim.run_id,
-            fix="use the journal that handed the claim out",
-        )
+            return forked(self.path, claim.run_id)
+        return super()._not_ours(claim)
 
 
-def _nothing(_: sqlite3.Connection) -> None: ...
+def _failed(error: BaseException) -> Future[Any]:
+    future: Future[Any] = get_running_loop().create_future()
+    future.set_exception(error)
+    future.exception()  # a caller that does not wait is told at the next line
+    return future
 
 
-def _join(workers: Sequence[Reader | Writer]) -> None:
+def _join(workers: Sequence[ReaderThread | WriterThread]) -> None:
     for worker in workers:
         worker.thread.join()
 
 
-def _check_numbers(lines: Sequence[Line]) -> None:
+def _wrong_number(lines: Sequence[Line]) -> ValueError | None:
     for n, line in enumerate(lines):
         if line.n != n:
-            raise ValueError(f"the lines of a new run are numbered from 0, here is {line.n}")
+            return ValueError(f"the lines of a new run are numbered from 0, here is {line.n}")
+    return None
 
 
 def _checked(path: str | os.PathLike[str]) -> str:

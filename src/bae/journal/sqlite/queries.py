@@ -1,22 +1,32 @@
-"""What is read from the file of a `SQLiteJournal`: one run with all its lines, checked, or a page
-of the list of runs. The reader calls these; `statements.py` is about what is written."""
+"""What is read from the tables of a journal: one run with all its lines, checked, or a page of the
+list of runs."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any, get_args
 
-from bae.exceptions import JournalError
-from bae.journal.sqlite.errors import damaged, oneline, unknown
-from bae.journal.sqlite.processes import has_died
-from bae.journal.sqlite.statements import LINES_OF_A_RUN, ancestry
-from bae.journal.store import Line, Listed, ParkedGate, RunInfo, Status, StoredRun
+from bae.exceptions import describe
+from bae.journal.sqlite.errors import damaged, unknown
+from bae.journal.sqlite.lease import has_died
+from bae.journal.sqlite.schema import LINES_OF_A_RUN
+from bae.journal.sqlite.statements import ancestry
+from bae.journal.store import (
+    Line,
+    Listed,
+    ParkedGate,
+    RunInfo,
+    Status,
+    StoredRun,
+    check_version,
+)
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 AT_ONCE = 200
-"""How many runs are looked at together for interrupted ones: no index knows these."""
+"""How many runs are read at once to find interrupted ones, which no index has."""
 
 _INFO = """select runs.run, runs.id, runs.graph, runs.status, runs.started, hash, runs.owner, until,
     runs.waiting, runs.error, coalesce(parents.id, runs.came_from), runs.shared,
@@ -27,59 +37,59 @@ from runs join shapes using (shape)
     left join runs parents on parents.run = runs.parent"""
 
 
-def read(connection: sqlite3.Connection, path: str, run_id: str) -> StoredRun:
-    """A run as it stands at one instant, whoever writes it meanwhile."""
-    connection.execute("begin")
+def read(db: sqlite3.Connection, name: str, run_id: str) -> StoredRun:
+    """A run as it is at one instant, while others may write it."""
+    db.execute("begin")
     try:
-        row = connection.execute(f"{_INFO} where runs.id = ?", (run_id,)).fetchone()
+        row = db.execute(f"{_INFO} where runs.id = ?", (run_id,)).fetchone()
         if row is None:
-            raise unknown(path, run_id)
+            raise unknown(name, run_id)
         run: int = row[0]
-        shape: str = connection.execute(
+        shape: str = db.execute(
             "select text from runs join shapes using (shape) where run = ?", (run,)
         ).fetchone()[0]
         answers = dict(
-            connection.execute("select gate, value from answers where run = ?", (run,)).fetchall()
+            db.execute("select gate, value from answers where run = ?", (run,)).fetchall()
         )
         lines: list[Line] = []
-        for home in reversed(ancestry(connection, run, row[11])):
-            _read_lines(connection, path, run_id, home, lines)
-        return StoredRun(_info(connection, row), shape, tuple(lines), answers)
+        for home in reversed(ancestry(db, run, row[11])):
+            _read_lines(db, name, run_id, home, lines)
+        return StoredRun(_info(db, row), shape, tuple(lines), answers)
     finally:
-        if connection.in_transaction:
-            connection.execute("rollback")
+        if db.in_transaction:
+            db.execute("rollback")
 
 
 def runs(
-    connection: sqlite3.Connection,
-    path: str,
+    db: sqlite3.Connection,
+    name: str,
     status: Listed | None,
     graph: str | None,
     limit: int,
     before: str | None,
 ) -> list[RunInfo]:
-    """A page of the list of runs, the newest first, found through an index whatever is asked."""
+    """A page of the list of runs, the newest first, always found through an index."""
     below = LINES_OF_A_RUN
     if before is not None:
-        found = connection.execute("select run from runs where id = ?", (before,)).fetchone()
+        found = db.execute("select run from runs where id = ?", (before,)).fetchone()
         if found is None:
-            raise unknown(path, before)
+            raise unknown(name, before)
         below = found[0]
     if status == "interrupted":
-        return _interrupted(connection, graph, limit, below)
+        return _interrupted(db, graph, limit, below)
     text, values = page_query(status, graph, limit, below)
-    return [_info(connection, row) for row in connection.execute(text, values).fetchall()]
+    return [_info(db, row) for row in db.execute(text, values).fetchall()]
 
 
 def _interrupted(
-    connection: sqlite3.Connection, graph: str | None, limit: int, below: int
+    db: sqlite3.Connection, graph: str | None, limit: int, below: int
 ) -> list[RunInfo]:
-    """A page of the runs that are under way and whose owners are gone."""
+    """A page of the runs that are running and whose owners are gone."""
     found: list[RunInfo] = []
     while len(found) < limit:
         text, values = page_query("running", graph, AT_ONCE, below)
-        rows = connection.execute(text, values).fetchall()
-        found += [info for row in rows if (info := _info(connection, row)).is_interrupted()]
+        rows = db.execute(text, values).fetchall()
+        found += [info for row in rows if (info := _info(db, row)).is_interrupted()]
         if len(rows) < AT_ONCE:
             break
         below = rows[-1][0]
@@ -106,13 +116,13 @@ def page_query(
     )
 
 
-def older(connection: sqlite3.Connection, than: float, statuses: Sequence[Status]) -> list[str]:
+def older(db: sqlite3.Connection, than: float, statuses: Sequence[Status]) -> list[str]:
     """The ids of runs of these statuses whose last line was written before a time."""
     found: list[str] = []
     for status in dict.fromkeys(statuses):
         found += [
             run_id
-            for (run_id,) in connection.execute(
+            for (run_id,) in db.execute(
                 "select id from runs where status = ? and coalesce((select at from lines"
                 " where lines.id between run << 32 and (run << 32) + 4294967295"
                 " order by lines.id desc limit 1), started) < ? order by run",
@@ -122,21 +132,21 @@ def older(connection: sqlite3.Connection, than: float, statuses: Sequence[Status
     return found
 
 
-def newest_first(connection: sqlite3.Connection, run_ids: Sequence[str]) -> list[tuple[int, str]]:
+def newest_first(db: sqlite3.Connection, run_ids: Sequence[str]) -> list[tuple[int, str]]:
     """Runs with their keys: a fork is newer than what it was forked from."""
     found: list[tuple[int, str]] = []
     for run_id in set(run_ids):
-        found += connection.execute("select run, id from runs where id = ?", (run_id,))
+        found += db.execute("select run, id from runs where id = ?", (run_id,))
     return sorted(found, reverse=True)
 
 
-def _info(connection: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
+def _info(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
     died = row[6] is not None and has_died(row[6])
     waiting: list[list[Any]] = json.loads(row[8])
     answered: set[str] = set()
     if waiting:
-        told = connection.execute("select gate from answers where run = ?", (row[0],))
-        answered = {gate for (gate,) in told}
+        found = db.execute("select gate from answers where run = ?", (row[0],))
+        answered = {gate for (gate,) in found}
     return RunInfo(
         run_id=row[1],
         graph=row[2],
@@ -153,36 +163,35 @@ def _info(connection: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
 
 
 def _read_lines(
-    connection: sqlite3.Connection,
-    path: str,
+    db: sqlite3.Connection,
+    name: str,
     run_id: str,
     home: tuple[int, int, int],
     lines: list[Line],
 ) -> None:
     run, first, end = home
     base = run * LINES_OF_A_RUN
-    rows: Iterator[tuple[Any, ...]] = connection.execute(
-        "select id - ?, kind, at, path, step, data from lines where id >= ? and id < ? order by id",
-        (base, base + first, base + end),
+    query = (
+        "select id - ?, kind, at, path, step, data, version from lines"
+        " where id >= ? and id < ? order by id"
     )
     try:
-        for row in rows:
-            line = Line(*row)
-            if line.n != len(lines):
-                raise damaged(
-                    path, f"line {len(lines)} of run {run_id!r} is missing", run_id=run_id
-                )
-            if not isinstance(json.loads(line.data), dict):
-                raise ValueError("no JSON object")
-            lines.append(line)
+        # Closed even after an error: an open cursor would keep the log from being cleared.
+        with closing(db.execute(query, (base, base + first, base + end))) as rows:
+            for row in rows:
+                line = Line(*row)
+                if line.n != len(lines):
+                    break
+                check_version(line, run_id)
+                if not isinstance(json.loads(line.data), dict):
+                    raise ValueError("no JSON object")
+                lines.append(line)
+            else:
+                if end == LINES_OF_A_RUN or len(lines) == end:
+                    return
     except (ValueError, TypeError, sqlite3.OperationalError) as error:
         if getattr(error, "sqlite_errorcode", None) is not None:
             raise
-        what = f"line {len(lines)} of run {run_id!r} cannot be read ({oneline(error)})"
-        raise damaged(path, what, run_id=run_id, cause=error) from error
-    if end != LINES_OF_A_RUN and len(lines) < end:
-        raise _missing(path, run_id, len(lines))
-
-
-def _missing(path: str, run_id: str, n: int) -> JournalError:
-    return damaged(path, f"line {n} of run {run_id!r} is missing", run_id=run_id)
+        what = f"line {len(lines)} of run {run_id!r} cannot be read ({describe(error)})"
+        raise damaged(name, what, run_id=run_id, cause=error) from error
+    raise damaged(name, f"line {len(lines)} of run {run_id!r} is missing", run_id=run_id)
