@@ -679,13 +679,13 @@ def test_a_shell_is_offered_the_ids_of_runs_and_never_an_error(journal, monkeypa
 
 
 async def test_a_journal_is_opened_by_its_file_without_a_command_line(tmp_path):
-    from bae.journal.opening import open_to_read, open_to_write, runs_meant
+    from bae.journal.lookup import find_runs, open_to_read, open_to_write
 
     await MemoryJournal().export(tmp_path / "none.jsonl")
     async with open_to_read(tmp_path / "none.jsonl") as recorded:
-        assert await runs_meant(recorded, "last") == []
+        assert await find_runs(recorded, "last") == []
     async with open_to_write(tmp_path / "new.db") as made:
-        assert await runs_meant(made, "x") == []
+        assert await find_runs(made, "x") == []
 
 
 def test_a_long_line_of_a_node_goes_on_indented_at_a_terminal(journal, capsys, monkeypatch):

@@ -130,7 +130,7 @@ def _broken(loaded: Loaded, file: str, was: Sequence[str]) -> list[BrokenRun]:
 
     from bae.cli.journals import file_to_read
     from bae.journal.compatibility import check
-    from bae.journal.opening import open_to_read
+    from bae.journal.lookup import open_to_read
 
     async def looked_at() -> list[BrokenRun]:
         async with open_to_read(file_to_read(file)) as journal:

@@ -1,6 +1,5 @@
-"""`Journal`, what a store of runs is to the rest of bae: lines in, lines out, one owner for a run
-at a time, one answer for a gate. `sqlite.py` and `memory.py` are such stores; `encoding.py` makes
-lines of records, and `keeper.py` hands them over while a run lasts."""
+"""`Journal`, the interface of a store of runs: it keeps the lines of each run in order, gives a run
+to one owner at a time, and takes one answer for a gate."""
 
 from __future__ import annotations
 
@@ -20,22 +19,21 @@ if TYPE_CHECKING:
     from bae.journal.telling.provenance import Provenance
 
 Status = Literal["running", "waiting", "ended", "failed", "cancelled"]
-"""How a run stands. One that is "running" and whose owner is gone was interrupted."""
+"""The status of a run. One that is "running" and has no living owner was interrupted."""
 Listed = Literal["running", "waiting", "ended", "failed", "cancelled", "interrupted"]
-"""What runs can be listed by: how they stand, or that they were interrupted."""
+"""What runs can be listed by: their status, or that they were interrupted."""
+
+LINE_VERSION: Final = 1
+"""The version of the stored format: the one that is written, and the newest that can be read."""
 
 _PAGE: Final = 200
 """How many runs `every_run` lists at a time."""
 
 
-LINE_VERSION: Final = 1
-"""The version of the JSON in a line that this bae writes, and the newest that it reads."""
-
-
 class Line(NamedTuple):
     """One record as it is stored: `n` counts the lines of a run from 0, `kind` is the name of the
-    record's class, `data` a JSON object with what only records of this kind have, `version` the
-    version of that JSON."""
+    record's class, `data` a JSON object with the fields of that class, `version` the version of
+    this format (docs/journal-format.md)."""
 
     n: int
     kind: str
@@ -49,8 +47,8 @@ class Line(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ParkedGate:
     """A question that a run waits for: `address` names it, as `2:Refund.approved`, `place` is the
-    field as `Refund.approved`, `deadline` the time at which the field's default stands. With
-    `answered` the answer is stored, and the run takes it when it is resumed."""
+    field as `Refund.approved`, `deadline` the time after which the field's default is used. With
+    `answered` the answer is stored, and the run uses it when it is resumed."""
 
     address: str
     place: str
@@ -63,9 +61,9 @@ class ParkedGate:
 class RunInfo:
     """One run of a journal, as `Journal.runs` lists it.
 
-    `owner` says which process has it and until when its word is good (`lease_until`); None when
-    nobody does. `waiting` are the gates a parked run waits for, `error` one line about why a failed
-    one failed, `parent` the run it was forked from.
+    `owner` is the process that works on it and `lease_until` the end of its lease; None where there
+    is none. `waiting` are the gates that a parked run waits for, `error` is one line about why it
+    failed, `parent` the run it was forked from.
     """
 
     run_id: str
@@ -81,18 +79,18 @@ class RunInfo:
     parent: str | None = None
 
     def is_interrupted(self, now: float | None = None) -> bool:
-        """Whether the run was under way and whoever ran it is gone, at the time `now`."""
+        """Whether the run is in progress and its owner is gone, at the time `now`."""
         if self.status != "running":
             return False
         return self.lease_until is None or self.lease_until < (time() if now is None else now)
 
     def standing(self, now: float | None = None) -> Listed:
-        """The status, or "interrupted" where the run was, at the time `now`."""
+        """The status, or "interrupted", at the time `now`."""
         return "interrupted" if self.is_interrupted(now) else self.status
 
     def lasted(self, now: float | None = None) -> float:
-        """For how many seconds the run has lasted, times in which nobody was at it among them: one
-        that is under way or waits until `now`, another until it was last written."""
+        """Seconds from the start of the run, interruptions included: until `now` while it is in
+        progress or waits, until it was last written otherwise."""
         at = time() if now is None else now
         end = at if self.standing(at) in ("running", "waiting") else self.updated
         return max(0.0, end - self.started)
@@ -100,9 +98,9 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run as it is read back: what is known about it, the shape its classes had as JSON (see
-    `shapes.py`), all its lines, those shared with the run it was forked from first, and the answers
-    given to its gates as JSON, by address."""
+    """A run as it is read back: its entry in the list, the shape of its node classes as JSON, all
+    its lines, including those shared with the run it was forked from, and the answers to its gates
+    as JSON, by address."""
 
     info: RunInfo
     shape: str
@@ -111,8 +109,8 @@ class StoredRun:
 
 
 class Rewrite(NamedTuple):
-    """Lines to put in the place of those of a run that have the same numbers, and the gates whose
-    answers are to be forgotten."""
+    """Lines of a run that replace those with the same numbers, and the gates whose answers are to
+    be deleted."""
 
     run_id: str
     lines: Sequence[Line]
@@ -120,8 +118,8 @@ class Rewrite(NamedTuple):
 
 
 class Claim:
-    """The right to write a run, held by one owner at a time. Stores make it, keep what they like
-    in a subclass, and refuse lines under one that was lost."""
+    """The right to write a run, held by one owner at a time. A store may subclass it, and refuses
+    lines under a claim that was lost."""
 
     __slots__ = ("owner", "run_id")
 
@@ -131,12 +129,12 @@ class Claim:
 
 
 class Journal(ABC):
-    """A store of runs: give one to `graph.arun(…, journal=…)` and the run survives.
+    """A store of runs: pass one to `graph.arun(…, journal=…)` and the run survives.
 
-    Two are there: `SQLiteJournal` for a file and `MemoryJournal` for tests. Another one is a
-    subclass with the methods below. Everything it raises on purpose is a `JournalError`. What was
+    bae has two: `SQLiteJournal` for a file and `MemoryJournal` for tests. For your own, subclass
+    this and write the abstract methods. What they raise on purpose is a `JournalError`. What was
     acknowledged, by an awaited call that returned, must survive whatever the store promises to
-    survive; lines of a run are stored in their order, without gaps, or not at all.
+    survive; the lines of a run are stored in order, without gaps, or not at all.
     """
 
     secrets: bool = False
@@ -148,22 +146,22 @@ class Journal(ABC):
     def create(
         self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
     ) -> Awaitable[Claim]:
-        """Store a new run with its first lines, and claim it. A `run_id` that is there already is
+        """Store a new run with its first lines, and claim it. A `run_id` that exists already is
         refused with `bae-run-exists`."""
 
     @abstractmethod
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
         """Store lines; they are durable when what is returned has been awaited.
 
-        The lines are taken in at the call, in order, whether or not anybody awaits. Not a
-        coroutine function: whoever calls it may go on before it awaits. Fails with `bae-run-taken`
-        where somebody else has claimed the run meanwhile.
+        The lines are taken in at the call, in order, whether or not the caller awaits: this is not
+        a coroutine function. Fails with `bae-run-taken` if another owner has claimed the run; so
+        does a caller whose lease was over when its lines were stored.
         """
 
     @abstractmethod
     def note(self, claim: Claim, line: Line) -> None:
-        """Store a line soon: with the next one that is awaited, or shortly after. Never fails: what
-        goes wrong is told to the next `append`."""
+        """Store a line soon: with the next one that is awaited, or shortly after. Never fails: the
+        next `append` raises what went wrong."""
 
     @abstractmethod
     def release(
@@ -174,19 +172,19 @@ class Journal(ABC):
         waiting: Sequence[ParkedGate] = (),
         error: str = "",
     ) -> Awaitable[None]:
-        """Store the last lines of a run and how it came out, and give up the claim. Where that
-        fails the claim is given up as soon as the store can be written again."""
+        """Store the last lines of a run and how it ended, and give up the claim. If that fails, the
+        claim is given up as soon as the store can be written again."""
 
     @abstractmethod
     async def claim(self, run_id: str) -> Claim:
-        """Claim a run that nobody has, or whose owner is gone, with a heartbeat from here on; its
-        status is "running" then. Refused with `bae-run-unknown`, with `bae-run-owned`, which says
-        who has it and for how long, or with `bae-run-ended`: a run that has ended is written no
-        more, and it may have ended, under another process, since it was read."""
+        """Claim a run that has no owner, or whose owner is gone, and renew the lease from here on;
+        its status becomes "running". Refused with `bae-run-unknown`, with `bae-run-owned`, which
+        names the owner and the rest of its lease, or with `bae-run-ended`: another process may have
+        ended the run since it was read."""
 
     @abstractmethod
     async def read(self, run_id: str) -> StoredRun:
-        """All there is of a run, written by whomever; `bae-run-unknown` where there is none."""
+        """All there is of a run, by whichever process; `bae-run-unknown` if there is none."""
 
     @abstractmethod
     async def runs(
@@ -197,33 +195,33 @@ class Journal(ABC):
         limit: int = 50,
         before: str | None = None,
     ) -> list[RunInfo]:
-        """The newest runs, the newest first; `before` goes on after the run of that id.
+        """The newest runs, the newest first; `before` continues after the run of that id.
 
-        Those that are "running" include those that were interrupted, which can be asked for alone.
-        A `status` that there is not is a ValueError (`check_listed`).
+        The "running" ones include those that were interrupted, which can also be listed alone. An
+        unknown `status` is a ValueError (`check_listed`).
         """
 
     @abstractmethod
     async def answer(self, run_id: str, gate: str, value: str) -> bool:
-        """Store the answer to a gate, as JSON; False where there is one already."""
+        """Store the answer to a gate, as JSON; False if there is one already."""
 
     @abstractmethod
     async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
         """A new run that shares the lines of `run_id` whose number is below `upto`, with `lines`
-        (numbered from `upto`) after them. It is "running" and nobody's, so that it can be claimed;
-        it has the shape and the graph of the other, and none of the answers that the other has
-        not taken yet: people are asked anew."""
+        (numbered from `upto`) after them. It is "running" and has no owner, so that it can be
+        claimed; it has the shape and the graph of the other, and none of its answers that were not
+        used yet: people are asked again."""
 
     @abstractmethod
     async def rewrite(self, changes: Sequence[Rewrite]) -> None:
-        """Put other lines in the place of those with the same numbers, those included that a run
-        shares with the one it was forked from, and forget answers, all of it or nothing: what
-        redacting does. Nothing of what was there may be left in the store's file."""
+        """Replace lines by those with the same numbers, including lines that are shared with the
+        run it was forked from, and delete answers, all of it or nothing. Redaction uses this:
+        nothing of the old lines may be left in the store's file."""
 
     @abstractmethod
     async def delete(self, run_ids: Sequence[str]) -> int:
-        """Delete runs and answer how many. One whose lines another run shares stays, unless that
-        is deleted too, and so does one that somebody is at work on."""
+        """Delete runs and return how many. A run whose lines a fork shares stays, unless the fork
+        is deleted too, and so does one that a process works on."""
 
     @abstractmethod
     async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
@@ -231,8 +229,8 @@ class Journal(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Store what is still to be stored and let go of everything. Runs of this journal that are
-        under way fail with `bae-journal-closed` at their next record."""
+        """Store what is still to be stored and close everything. Runs of this journal that are in
+        progress fail with `bae-journal-closed` at their next record."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -241,7 +239,7 @@ class Journal(ABC):
         await self.close()
 
     async def replace(self, run_id: str, lines: Sequence[Line], forget: Sequence[str] = ()) -> None:
-        """Put other lines in the place of those of one run, as `rewrite` does for several."""
+        """Replace lines of one run, as `rewrite` does for several."""
         await self.rewrite([Rewrite(run_id, lines, forget)])
 
     async def every_run(
@@ -249,8 +247,8 @@ class Journal(ABC):
     ) -> AsyncIterator[RunInfo]:
         """All runs, the newest first, a page at a time: `async for info in journal.every_run():`.
 
-        Those that begin meanwhile are not among them. One that is deleted meanwhile may still be,
-        and one that changes how it stands may be met or not.
+        Runs that start meanwhile are left out; one that is deleted, or whose status changes,
+        meanwhile may be listed or not.
         """
         page: list[RunInfo] = []
         while True:
@@ -263,7 +261,7 @@ class Journal(ABC):
     async def why(self, run_id: str, place: str, *, step: int | None = None) -> Provenance:
         """Where the value of a field came from: `await journal.why(run_id, "Outfit.mood")`.
 
-        With several nodes of the class in the run it is the newest one's, or the one at `step`.
+        With several nodes of the class in the run this is about the newest, or the one at `step`.
         """
         from bae.journal.coding.off_loop import off_loop
         from bae.journal.telling.why import why
@@ -278,17 +276,17 @@ class Journal(ABC):
         statuses: Sequence[Status] = ("ended", "failed", "cancelled"),
     ) -> int:
         """Delete the runs that were last written longer ago than `older_than`, in seconds or as a
-        timedelta, and answer how many. Runs that wait or are under way stay unless `statuses` names
-        them."""
+        timedelta, and return how many. Runs that wait or are in progress stay unless `statuses`
+        names them."""
         age = older_than if isinstance(older_than, int | float) else older_than.total_seconds()
         for status in statuses:
             check_status(status)
         return await self.delete(await self.older(time() - age, statuses))
 
     async def put(self, run: StoredRun, *, replace: bool = False) -> None:
-        """Store a run that was read elsewhere, with how it came out: all of it, or nothing. A run
-        of its id that is there already is refused with `bae-run-exists`, unless it is to be
-        replaced: then that is still there where this fails."""
+        """Store a run that was read elsewhere, with how it ended: all of it, or nothing. If there
+        is a run of its id, this is refused with `bae-run-exists`, unless it is to be replaced: then
+        the old run is kept if this fails."""
         from bae.journal.export import put
 
         await put(self, run, replace)
@@ -301,9 +299,9 @@ class Journal(ABC):
         status: Listed | None = None,
         graph: str | None = None,
     ) -> int:
-        """Write runs as JSON lines to a path or an open file, and answer how many.
+        """Write runs as JSON lines to a path or an open file, and return how many.
 
-        Without `run_ids` it is all of them, or those of a `status` or a `graph`. A run that was
+        Without `run_ids` these are all of them, or those of a `status` or a `graph`. A run that was
         forked is written whole, with the lines that it shares. A file at the path is replaced when
         everything is written, and not before.
         """
@@ -318,16 +316,16 @@ class Journal(ABC):
         existing: Existing = "refuse",
         unfinished: Unfinished = "cancel",
     ) -> list[str]:
-        """Read runs that `export` has written, from a path or an open file, and answer their ids.
+        """Read runs that `export` wrote, from a path or an open file, and return their ids.
 
-        Each run is checked before anything of it is stored, and what is wrong is said with the
-        file and the line. A run that is there already stops it, unless `existing` is "keep", to
-        pass over it, or "replace".
+        Each run is checked before anything of it is stored, and errors name the file and the line.
+        A run that exists already is an error, unless `existing` is "keep", to skip it, or
+        "replace".
 
-        A run that is under way or waits where the file comes from is "cancelled" here, so that
-        nobody goes on with it by accident, and does again what was done there: `graph.recover`
-        leaves it alone, `graph.resume` goes on with it. With `unfinished="keep"` it stays what it
-        is, for a journal that takes the place of the other.
+        A run that was in progress or waiting where it was exported is "cancelled" here, so that it
+        is not continued by accident in two places: `graph.recover` leaves it alone, `graph.resume`
+        continues it. With `unfinished="keep"` its status stays, for a journal that replaces the
+        other.
         """
         from bae.journal.export import load
 
@@ -350,7 +348,7 @@ class Journal(ABC):
     async def _page_after(
         self, page: list[RunInfo], status: Listed | None, graph: str | None
     ) -> list[RunInfo]:
-        """The page that follows on another, though runs of that may be deleted by now."""
+        """The page after another one, whose runs may be deleted by now."""
         before = [info.run_id for info in page] or [None]
         while True:
             last = before.pop()
@@ -362,7 +360,7 @@ class Journal(ABC):
 
 
 def check_listed(status: str | None) -> None:
-    """Refuse a status that runs cannot be listed by, for the `runs` of a store."""
+    """Raise a ValueError for a status that runs cannot be listed by."""
     if status is not None and status not in get_args(Listed):
         raise ValueError(f"status={status!r}: give one of {', '.join(get_args(Listed))}")
 
@@ -375,13 +373,13 @@ def is_listed(info: RunInfo, status: Listed | None) -> bool:
 
 
 def check_status(status: str) -> None:
-    """Refuse a status that no run has."""
+    """Raise a ValueError for a status that no run has."""
     if status not in get_args(Status):
         raise ValueError(f"status={status!r}: give one of {', '.join(get_args(Status))}")
 
 
 def check_version(line: Line, run_id: str) -> None:
-    """Refuse a line that a newer bae has written."""
+    """Raise `bae-journal-version` for a line that a newer bae has written."""
     if line.version > LINE_VERSION:
         raise JournalError(
             f"line {line.n} of run {run_id!r} has version {line.version}, and this bae reads up to "

@@ -51,7 +51,7 @@ def evaluated(asked: Asked, *, quiet: bool) -> Ended[Evaluation]:
 
 async def _evaluated(asked: Asked, status: Status) -> Evaluation:
     from bae.evals import evaluate
-    from bae.journal.opening import open_to_write
+    from bae.journal.lookup import open_to_write
 
     progress = _Progress(status, len(asked.cases) * len(asked.lms))
     stop = asyncio.Event()

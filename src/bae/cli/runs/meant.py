@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 def to_read(file: str | None) -> Journal:
     """The journal that is meant, or the exported file; it must be there. Use it in `async with`."""
-    from bae.journal.opening import open_to_read
+    from bae.journal.lookup import open_to_read
 
     return open_to_read(file_to_read(file))
 
 
 def to_write(file: str | None) -> Journal:
     """The journal that is meant, to be changed; it must be there."""
-    from bae.journal.opening import open_to_write
+    from bae.journal.lookup import open_to_write
 
     return open_to_write(file_to_read(file))
 
@@ -29,10 +29,10 @@ def to_write(file: str | None) -> Journal:
 async def run_meant(journal: Journal, said: str | None) -> str:
     """The id of the run that is meant: by its id, by how that begins, or "last" or nothing for the
     newest one."""
-    from bae.journal.opening import NEWEST, runs_meant
+    from bae.journal.lookup import NEWEST, find_runs
 
     word = said or NEWEST
-    found = [info.run_id for info in await runs_meant(journal, word)]
+    found = [info.run_id for info in await find_runs(journal, word)]
     if len(found) == 1:
         return found[0]
     if found:

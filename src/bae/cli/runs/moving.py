@@ -98,7 +98,7 @@ def load(
     from bae.cli.refusals import refused
     from bae.cli.runs.wording import runs as counted
     from bae.cli.texts import in_one_line
-    from bae.journal.opening import open_to_write
+    from bae.journal.lookup import open_to_write
 
     if source != "-" and not Path(source).is_file():
         raise refused(f"there is no file {source}", fix="give what `bae runs export` has written")

@@ -16,29 +16,31 @@ def as_journal_error(error: BaseException, path: str, run_id: str | None = None)
     """The error to raise for one of SQLite's."""
     if isinstance(error, JournalError):
         return error
-    code = code_of(error)
+    result = code_of(error)
     if is_busy(error):
-        what, name = f"{path} is locked by another program, and stayed locked", "locked"
+        what, code = f"{path} is locked by another program, and stayed locked", "bae-journal-locked"
         fix = (
             "end whatever holds the file (a backup, an open transaction in another program), "
             "or wait longer with SQLiteJournal(…, busy_timeout=60)"
         )
-    elif code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path)):
-        what, name = f"the disk of {path} is full", "full"
+    elif result == sqlite3.SQLITE_FULL or (result == sqlite3.SQLITE_IOERR and _is_full(path)):
+        what, code = f"the disk of {path} is full", "bae-journal-full"
         fix = (
             "make room, then resume the run: what was acknowledged is stored; "
             "journal.prune(older_than=…) makes room inside the file"
         )
-    elif code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH) or (
-        code == sqlite3.SQLITE_CANTOPEN and not is_writable(path)
+    elif result in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH) or (
+        result == sqlite3.SQLITE_CANTOPEN and not is_writable(path)
     ):
         return readonly(path, run_id, error)
-    elif code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "decode to UTF-8" in str(error):
+    elif result in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "decode to UTF-8" in str(
+        error
+    ):
         return damaged(path, "SQLite cannot read it", run_id=run_id, cause=error)
     else:
-        what, name = f"{path} could not be read or written", "failed"
+        what, code = f"{path} could not be read or written", "bae-journal-failed"
         fix = "see the cause; once it is fixed, resume the run"
-    return JournalError(what, code=f"bae-journal-{name}", cause=error, run_id=run_id, fix=fix)
+    return JournalError(what, code=code, cause=error, run_id=run_id, fix=fix)
 
 
 def code_of(error: BaseException) -> int:

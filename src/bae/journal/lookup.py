@@ -1,5 +1,4 @@
-"""A journal from the name of its file, and the runs of it that somebody may mean by a word: what
-every tool around a journal begins with. Commands and tests use it."""
+"""Finding a journal by the name of its file, and a run by its id or the first letters of it."""
 
 from __future__ import annotations
 
@@ -11,20 +10,20 @@ from bae.journal.run_file import RecordedRuns, is_sqlite
 from bae.journal.store import Journal, RunInfo
 
 NEWEST: Final = "last"
-"""The word for the newest run."""
+"""The word that means the newest run."""
 
 
 def open_to_read(file: str | os.PathLike[str]) -> Journal:
-    """The journal in a file that is there: that of a `SQLiteJournal`, or one that
-    `Journal.export` has written, which can be read and replayed but not written."""
+    """The journal in a file that exists: that of a `SQLiteJournal`, or one that `Journal.export`
+    wrote, which can be read and replayed but not written."""
     if not is_sqlite(file):
         return RecordedRuns.of(file)
     return _sqlite(file)
 
 
 def open_to_write(file: str | os.PathLike[str]) -> Journal:
-    """The `SQLiteJournal` in a file, which is made where there is none; any other file is refused
-    with `bae-journal-readonly`, and left as it is."""
+    """The `SQLiteJournal` in a file, which is created if there is none. Any other file is refused
+    with `bae-journal-readonly` and not changed."""
     if os.path.isdir(file) or (
         os.path.exists(file) and os.path.getsize(file) and not is_sqlite(file)
     ):
@@ -37,20 +36,20 @@ def open_to_write(file: str | os.PathLike[str]) -> Journal:
     return _sqlite(file)
 
 
-async def runs_meant(journal: Journal, said: str, *, most: int = 5) -> list[RunInfo]:
-    """The runs that a word may mean, the newest first: the one of that id, or else those whose
-    ids begin so, and no more than `most`; "last" is the newest run of all."""
+async def find_runs(journal: Journal, word: str, *, most: int = 5) -> list[RunInfo]:
+    """The runs that a word may mean, the newest first: the one of that id, or at most `most` runs
+    whose ids begin with it; "last" is the newest run of all."""
     try:
-        return [(await journal.read(said)).info]
+        return [(await journal.read(word)).info]
     except JournalError as error:
         if error.code != "bae-run-unknown":
             raise
-    if said == NEWEST:
+    if word == NEWEST:
         return await journal.runs(limit=1)
     found: list[RunInfo] = []
-    if said:
+    if word:
         async for info in journal.every_run():
-            if info.run_id.startswith(said):
+            if info.run_id.startswith(word):
                 found.append(info)
             if len(found) == most:
                 break
