@@ -681,7 +681,6 @@ async def test_many_runs_are_deleted_in_pieces_with_all_their_lines(path):
         assert await numbers(journal, "stays") == [0, 1, 2]
     with sqlite3.connect(path) as connection:
         assert connection.execute("select count(*) from lines").fetchone() == (5,)
-        assert connection.execute("select count(*) from deleted").fetchone() == (0,)
     connection.close()
 
 

@@ -36,10 +36,8 @@ from bae.threads import in_thread_to_the_end
 
 T = TypeVar("T")
 
-RUNS_AT_ONCE = 200
+RUNS_AT_ONCE = 50
 """How many runs are deleted in one transaction: others need not wait long for theirs."""
-LINES_AT_ONCE = 1_000
-"""How many of their lines."""
 
 
 class SQLJournal(Journal):
@@ -68,11 +66,9 @@ class SQLJournal(Journal):
         self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
     ) -> Awaitable[Claim]:
         """Store a new run with its first lines, and claim it."""
-        given = tuple(lines)
-        if wrong := _wrong_number(given):
-            return _failed(wrong)
         make = partial(statements.create, run_id=run_id, graph=graph, shape=shape)
-        return self._ask(Take(run_id, partial(make, shape_hash=shape_hash, lines=given)), run_id)
+        make = partial(make, shape_hash=shape_hash, lines=tuple(lines))
+        return self._ask(Take(run_id, make), run_id)
 
     async def claim(self, run_id: str) -> Claim:
         """Claim a run that has no owner, or whose owner is gone."""
@@ -125,12 +121,8 @@ class SQLJournal(Journal):
     async def put(self, run: StoredRun, *, replace: bool = False) -> None:
         """Store a run that was read elsewhere, in one transaction, which also deletes the run that
         it replaces."""
-        if wrong := _wrong_number(run.lines):
-            raise wrong
         do = partial(statements.put, run=run, replace=replace)
         await self._ask(Call(do), run.info.run_id)
-        if replace:
-            await self._sweep()
 
     async def delete(self, run_ids: Sequence[str]) -> int:
         """Delete runs and return how many. A run that has forks stays, and so does one that a
@@ -143,12 +135,7 @@ class SQLJournal(Journal):
         for first in range(0, len(found), RUNS_AT_ONCE):
             some = found[first : first + RUNS_AT_ONCE]
             count += await self._ask(Call(partial(statements.delete, runs=some)))
-        await self._sweep()
         return count
-
-    async def _sweep(self) -> None:
-        while await self._ask(Call(partial(statements.sweep, at_once=LINES_AT_ONCE))):
-            pass
 
     # Reading
 
@@ -322,13 +309,6 @@ def _failed(error: BaseException) -> Future[Any]:
 def _join(workers: Sequence[ReaderThread | WriterThread]) -> None:
     for worker in workers:
         worker.thread.join()
-
-
-def _wrong_number(lines: Sequence[Line]) -> ValueError | None:
-    for n, line in enumerate(lines):
-        if line.n != n:
-            return ValueError(f"the lines of a new run are numbered from 0, here is {line.n}")
-    return None
 
 
 def _checked(path: str | os.PathLike[str]) -> str:

@@ -210,11 +210,15 @@ def process_name() -> str:
 def has_died(name: str) -> bool:
     """Whether the process of that name is known to be gone: it ran on this host, and there is no
     such process any more. False where that cannot be seen."""
-    host, _, rest = name.partition(":")
-    pid, _, rest = rest.partition(":")
-    started = rest.partition(":")[0]
+    host, pid, started, *_ = [*name.split(":"), "", ""]
     if host != _host() or not (pid.isdecimal() and started):
         return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # there is one, of another user
     return _started(int(pid)) not in (started, None)
 
 
@@ -228,23 +232,10 @@ def _host() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started; empty where it is gone, None where that cannot be seen."""
+    """When a process was started; empty if it is dead, None where that cannot be seen."""
     try:
         # The second field is a name in brackets, which may hold anything.
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None if os.path.exists("/proc/self/stat") and _is_there(pid) else ""
     except OSError:
         return None
     return "" if state in "ZX" else fields[18]
-
-
-def _is_there(pid: int) -> bool:
-    """Whether there is a process of that id, even if it is hidden from this user."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True

@@ -7,7 +7,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Any, get_args
+from typing import Any
 
 from bae.exceptions import describe
 from bae.journal.sqlite.errors import damaged, unknown
@@ -24,7 +24,6 @@ from bae.journal.store import (
     check_version,
 )
 
-STATUSES: tuple[Status, ...] = get_args(Status)
 AT_ONCE = 200
 """How many runs are read at once to find interrupted ones, which no index has."""
 
@@ -100,20 +99,13 @@ def page_query(
     status: Status | None, graph: str | None, limit: int, below: int
 ) -> tuple[str, list[Any]]:
     """The statement behind `runs`, and its parameters."""
-    order = "order by runs.run desc limit ?"
-    if graph is None:
-        if status is None:
-            return f"{_INFO} where runs.run < ? {order}", [below, limit]
-        return f"{_INFO} where runs.status = ? and runs.run < ? {order}", [status, below, limit]
-    # The index is by graph, status and age: a page of each status has the page of all of them.
-    each = "select * from (select run from runs where graph = ? and status = ? and run < ?"
-    each += " order by run desc limit ?)"
-    wanted = STATUSES if status is None else (status,)
-    values: list[Any] = [value for one in wanted for value in (graph, one, below, limit)]
-    return (
-        f"{_INFO} where runs.run in ({' union all '.join([each] * len(wanted))}) {order}",
-        [*values, limit],
-    )
+    where = "runs.run < ?"
+    values: list[Any] = [below]
+    for column, value in (("graph", graph), ("status", status)):
+        if value is not None:
+            where += f" and runs.{column} = ?"
+            values.append(value)
+    return f"{_INFO} where {where} order by runs.run desc limit ?", [*values, limit]
 
 
 def older(db: sqlite3.Connection, than: float, statuses: Sequence[Status]) -> list[str]:

@@ -36,7 +36,7 @@ create table runs (
     parent integer, shared integer not null default 0, came_from text
 );
 create index runs_by_status on runs (status);
-create index runs_by_graph on runs (graph, status);
+create index runs_by_graph on runs (graph);
 create index runs_by_parent on runs (parent) where parent is not null;
 create table lines (
     id integer primary key, kind text not null, at real not null, path text not null,
@@ -47,7 +47,6 @@ create table answers (
     run integer not null, gate text not null, value text not null, primary key (run, gate)
 ) without rowid;
 create table owners (name text primary key, until real not null) without rowid;
-create table deleted (run integer primary key);
 create table unclean (since real not null);
 create view readable as
     select runs.id as run, lines.id & 4294967295 as n, kind, datetime(at, 'unixepoch') as at, path,

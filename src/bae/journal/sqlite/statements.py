@@ -11,15 +11,13 @@ from time import time
 from typing import Any
 
 from bae.journal.sqlite.errors import exists, unknown
-from bae.journal.sqlite.lease import Fence, Lease, count_lines, forget_dead_owners, is_alive
+from bae.journal.sqlite.lease import Fence, Lease, count_lines, forget_dead_owners
 from bae.journal.sqlite.schema import LINES_OF_A_RUN
 from bae.journal.store import Line, ParkedGate, Rewrite, Status, StoredRun, not_replaced
 
 # Adds nothing where another process has claimed the run since: its epoch is a new one then.
 _ADD_LINE = """insert into lines (id, kind, at, path, step, data, version)
     select ? + (run << 32), ?, ?, ?, ?, ?, ? from runs where run = ? and epoch = ?"""
-_NEXT_RUN = """max(coalesce((select max(run) from runs), 0),
-    coalesce((select max(run) from deleted), 0)) + 1"""
 
 
 def add_lines(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> bool:
@@ -38,19 +36,15 @@ def create(
 ) -> tuple[Fence, int]:
     """Add a run with its first lines; returns its fence and the number of the next line."""
     db.execute("insert or ignore into shapes (hash, text) values (?, ?)", (shape_hash, shape))
-    started = lines[0].at if lines else time()
-    epoch = randbits(48)
-    added = db.execute(
-        "insert into runs (run, id, graph, status, started, shape, owner, epoch)"
-        f" select {_NEXT_RUN}, ?, ?, 'running', ?, shape, ?, ? from shapes where hash = ?"
-        " on conflict (id) do nothing",
-        (run_id, graph, started, lease and lease.owner, epoch, shape_hash),
+    fence = _add_run(
+        db,
+        "insert into runs (id, started, epoch, graph, status, owner, shape)"
+        " select ?, ?, ?, ?, 'running', ?, shape from shapes where hash = ?",
+        run_id,
+        lines,
+        0,
+        (graph, lease and lease.owner, shape_hash),
     )
-    if not added.rowcount:
-        raise exists(run_id)
-    assert added.lastrowid is not None
-    fence = added.lastrowid, epoch
-    add_lines(db, [line + fence for line in lines])
     return fence, len(lines)
 
 
@@ -58,7 +52,13 @@ def put(db: sqlite3.Connection, run: StoredRun, replace: bool = False) -> None:
     """Add a run that was read elsewhere, as it was there, without an owner."""
     info = run.info
     if replace:
-        _delete_replaced(db, info.run_id)
+        old = db.execute(
+            "select run, owner, (select 1 from runs forks where forks.parent = runs.run)"
+            " from runs where id = ?",
+            (info.run_id,),
+        ).fetchone()
+        if old is not None and not delete(db, [(old[0], info.run_id)]):
+            raise not_replaced(info.run_id, None if old[2] else old[1])
     shape = run.shape, info.shape
     fence, _ = create(db, None, info.run_id, info.graph, *shape, run.lines)
     db.execute(
@@ -104,21 +104,15 @@ def fork(
     there = count_lines(db, parent, shared)
     if not 0 <= upto <= there:
         raise ValueError(f"run {run_id!r} has {there} lines, it cannot be forked at {upto}")
-    if [line.n for line in lines] != list(range(upto, upto + len(lines))):
-        raise ValueError(f"the lines of a run forked at {upto} must be numbered from there")
-    started = lines[0].at if lines else time()
-    epoch = randbits(48)
-    added = db.execute(
-        "insert into runs (run, id, graph, status, started, shape, epoch, parent, shared)"
-        f" select {_NEXT_RUN}, ?, graph, 'running', ?, shape, ?, run, ? from runs where run = ?"
-        " on conflict (id) do nothing",
-        (new_id, started, epoch, upto, parent),
+    _add_run(
+        db,
+        "insert into runs (id, started, epoch, graph, status, shape, parent, shared)"
+        " select ?, ?, ?, graph, 'running', shape, run, ? from runs where run = ?",
+        new_id,
+        lines,
+        upto,
+        (upto, parent),
     )
-    if not added.rowcount:
-        raise exists(new_id)
-    assert added.lastrowid is not None
-    fence = added.lastrowid, epoch
-    add_lines(db, [line + fence for line in lines])
 
 
 def rewrite(db: sqlite3.Connection, name: str, changes: Iterable[Rewrite]) -> bool:
@@ -176,7 +170,7 @@ def ancestry(db: sqlite3.Connection, run: int, shared: int) -> list[tuple[int, i
 
 def delete(db: sqlite3.Connection, runs: Sequence[tuple[int, str]]) -> int:
     """Delete runs, given by key and id and the newest first, except those that have forks or a
-    living owner. Their lines are left to `sweep`."""
+    living owner; returns how many."""
     forget_dead_owners(db)
     now = time()
     deleted = 0
@@ -189,50 +183,35 @@ def delete(db: sqlite3.Connection, runs: Sequence[tuple[int, str]]) -> int:
         )
         if found.rowcount:
             deleted += 1
-            _leave_to_sweep(db, run)
+            first = run * LINES_OF_A_RUN
+            end = first + LINES_OF_A_RUN
+            db.execute("delete from lines where id >= ? and id < ?", (first, end))
+            db.execute("delete from answers where run = ?", (run,))
     return deleted
 
 
-def sweep(db: sqlite3.Connection, at_once: int) -> bool:
-    """Delete some lines of deleted runs; False when none are left."""
-    left = at_once
-    while left > 0:
-        run = db.execute("select run from deleted limit 1").fetchone()
-        if run is None:
-            return False
-        first = run[0] * LINES_OF_A_RUN
-        done = db.execute(
-            "delete from lines where id in"
-            " (select id from lines where id between ? and ? order by id limit ?)",
-            (first, first + LINES_OF_A_RUN - 1, left),
-        ).rowcount
-        if done < left:
-            db.execute("delete from deleted where run = ?", run)
-        left -= max(done, 1)
-    return True
-
-
-def _delete_replaced(db: sqlite3.Connection, run_id: str) -> None:
-    """Delete a run, if there is one, that another one replaces."""
-    found = db.execute(
-        "select run, runs.owner, until from runs left join owners on name = runs.owner"
-        " where id = ?",
-        (run_id,),
-    ).fetchone()
-    if found is None:
-        return
-    run, owner, until = found
-    if is_alive(owner, until):
-        raise not_replaced(run_id, owner)
-    if db.execute("select 1 from runs where parent = ?", (run,)).fetchone():
-        raise not_replaced(run_id, None)
-    db.execute("delete from runs where run = ?", (run,))
-    _leave_to_sweep(db, run)
-
-
-def _leave_to_sweep(db: sqlite3.Connection, run: int) -> None:
-    db.execute("delete from answers where run = ?", (run,))
-    db.execute("insert into deleted (run) values (?)", (run,))
+def _add_run(
+    db: sqlite3.Connection,
+    statement: str,
+    run_id: str,
+    lines: Sequence[Line],
+    first: int,
+    more: tuple[Any, ...],
+) -> Fence:
+    """Add a run with lines that are numbered from `first`. The parameters of the statement are its
+    id, when it started, its epoch, and `more`."""
+    for n, line in enumerate(lines, first):
+        if line.n != n:
+            raise ValueError(f"run {run_id!r}: got line {line.n} where {n} is due")
+    started = lines[0].at if lines else time()
+    epoch = randbits(48)
+    added = db.execute(f"{statement} on conflict (id) do nothing", (run_id, started, epoch, *more))
+    if not added.rowcount:
+        raise exists(run_id)
+    assert added.lastrowid is not None
+    fence = added.lastrowid, epoch
+    add_lines(db, [line + fence for line in lines])
+    return fence
 
 
 def _find(db: sqlite3.Connection, name: str, run_id: str) -> tuple[int, int]:
