@@ -182,6 +182,22 @@ async def test_a_file_that_others_lock_for_too_long_is_said_to_be_locked(path):
         assert await numbers(journal) == [0, 1, 2, 3]
 
 
+async def test_a_run_that_could_not_be_released_is_given_up_with_the_next_line_of_another(path):
+    async with (
+        SQLiteJournal(path, lease=1000, busy_timeout=0.05) as journal,
+        SQLiteJournal(path) as other,
+    ):
+        claim, busy = await begun(journal), await begun(journal, "busy")
+        holding = sqlite3.connect(path, isolation_level=None)
+        holding.execute("begin immediate")
+        with refused("bae-journal-locked"):
+            await journal.release(claim, "failed", [])
+        holding.close()
+        await journal.append(busy, [line(1)])
+        owners = {run.run_id: run.owner for run in await other.runs()}
+        assert owners == {"run": None, "busy": busy.owner}
+
+
 async def test_a_file_that_is_locked_for_a_while_is_waited_for(path):
     async with SQLiteJournal(path) as journal:
         claim = await begun(journal)
