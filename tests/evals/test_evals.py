@@ -26,7 +26,7 @@ from bae import (
 )
 from bae.evals import Case, CaseResult, evaluate
 from bae.journal import MemoryJournal, SQLiteJournal
-from bae.lm import LM, Budget, Taught
+from bae.lm import LM, Budget, WithPrompts
 from bae.optimizer import Judge, fields_metric
 from bae.testing import ScriptedLM
 from bae.usage import report
@@ -710,7 +710,7 @@ async def test_what_a_function_makes_in_place_of_an_lm_is_of_each_run_its_own(
     made: list[LM] = []
 
     def taught() -> LM:
-        made.append(Taught(f"scripted:{script}", {}))
+        made.append(WithPrompts(f"scripted:{script}", {}))
         return made[-1]
 
     found = await evaluate(words, lengths("a", "b", "c"), {"taught": taught})

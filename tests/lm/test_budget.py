@@ -350,7 +350,7 @@ def test_one_budget_holds_across_threads():
 
 async def test_a_model_without_a_price_is_not_asked_where_cost_is_limited():
     toy = ToyBackend(REPLY)
-    with pytest.raises(BudgetError, match="nobody knows what toy costs") as caught:
+    with pytest.raises(BudgetError, match="the price of toy is unknown") as caught:
         await Budgeted(toy, Budget(cost=1)).answer(prompt())
     assert caught.value.code == "bae-budget-cost-unknown"
     assert toy.calls == 0

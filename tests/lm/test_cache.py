@@ -282,7 +282,7 @@ async def test_an_answer_that_cannot_be_kept_is_not_lost_and_that_is_said(caplog
     lm = Cached(ToyBackend(REPLY), Broken())
     assert (await lm.answer(prompt())).text == REPLY
     assert lm.statistics().unstored == 1
-    assert "could not be kept" in caplog.text
+    assert "could not store an answer" in caplog.text
     assert "no space left on device" in caplog.text
 
 

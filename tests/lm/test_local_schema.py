@@ -35,7 +35,7 @@ from pydantic import (
 from bae import BaeLMError
 from bae.lm.local_patterns import FORMS
 from bae.lm.local_schema import LONGEST_LIST, LONGEST_TEXT, bounded, fit
-from bae.lm.outline import outline
+from bae.lm.json_schemas import outline
 
 
 class Size(Enum):

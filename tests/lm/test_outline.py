@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, create_model
 
-from bae.lm.outline import outline
+from bae.lm.json_schemas import outline
 
 
 class Size(Enum):

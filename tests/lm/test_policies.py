@@ -31,7 +31,7 @@ from bae.lm import (
     metered,
     report,
 )
-from bae.lm.foreign import Foreign
+from bae.lm.adapter import LMAdapter
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from naming import shown
@@ -393,7 +393,7 @@ async def test_a_node_of_another_type_that_was_made_is_refused():
         async def decide(self, node: Node) -> Any:
             return "Draft"
 
-    for lm in (Retry(Wrong()), Foreign(Wrong())):
+    for lm in (Retry(Wrong()), LMAdapter(Wrong())):
         with pytest.raises(BaeLMError) as caught:
             await lm.make(Start(), Draft)
         assert caught.value.code == "bae-fill-other-type"
@@ -520,8 +520,8 @@ async def test_a_backend_in_a_policy_is_asked_for_a_choice_alone_where_it_cannot
 def test_an_lm_is_named_by_its_model_or_its_class():
     named = ScriptedLM()
     named.model = "scripted-1"  # type: ignore[attr-defined]
-    assert Foreign(named).model == "scripted-1"
-    assert Foreign(ScriptedLM()).model.endswith("ScriptedLM")
+    assert LMAdapter(named).model == "scripted-1"
+    assert LMAdapter(ScriptedLM()).model.endswith("ScriptedLM")
 
 
 def test_what_is_no_budget_or_no_store_is_refused_where_the_policy_is_made():

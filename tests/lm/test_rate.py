@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from bae import BaeLMError, Usage
 from bae.lm import Answer, Backend, Cached, Prompt, RateLimit, Retry, metered
-from bae.lm.policies.estimate import estimated_tokens
-from bae.lm.policies.window import Window
+from bae.lm.policies.limits import Window
+from bae.lm.policies.reservations import estimated_tokens
 from policy_parts import REPLY, Ask, Clock, Reply, at_once, busy, graph, prompt, run, settled
 from toy_backend import ToyBackend
 

@@ -32,7 +32,7 @@ from pydantic import (
 
 import bae
 from bae import ArtefactError, Dep, Gate, Graph, Map, Node, Recall
-from bae.lm import Lesson, LessonExample, Lessons, Taught
+from bae.lm import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.optimizer import (
     Artefact,
@@ -1018,7 +1018,7 @@ def test_artefacts_of_graphs_inside_are_loaded_with_the_graph(tmp_path: Path):
     assert list(load_artefacts(Graph(start=Tailor), tmp_path)) == [Fitted]
 
 
-# Lessons
+# NodePrompts
 
 
 class Recorder(Backend):
@@ -1034,19 +1034,19 @@ class Recorder(Backend):
 
 
 def test_an_artefact_is_made_of_lessons():
-    assert outfit().lessons() == Lessons(
-        fill=Lesson("Dress for the day", (LessonExample(KNOWN, WORN),))
+    assert outfit().prompts() == NodePrompts(
+        fill=LearnedPrompt("Dress for the day", (PromptExample(KNOWN, WORN),))
     )
-    assert waking().lessons().fill is None
+    assert waking().prompts().fill is None
 
 
 async def test_a_loaded_artefact_teaches_a_backend_in_the_words_of_a_real_question(
     tmp_path: Path,
 ):
     save_artefacts({Outfit: outfit(), Waking: waking("None", "AskBack")}, tmp_path)
-    lessons = {cls: each.lessons() for cls, each in load_artefacts(GRAPH, tmp_path).items()}
+    prompts = {cls: each.prompts() for cls, each in load_artefacts(GRAPH, tmp_path).items()}
     model = Recorder()
-    result = await GRAPH.arun(Waking(message="früh auf — ☀"), Taught(model, lessons))
+    result = await GRAPH.arun(Waking(message="früh auf — ☀"), WithPrompts(model, prompts))
 
     assert isinstance(result.result, Outfit)
     choice, fill = model.prompts

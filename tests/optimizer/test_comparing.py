@@ -19,7 +19,7 @@ pytest.importorskip("h11")
 from pydantic import BaseModel, Field
 
 from bae import BaeLMError, BudgetError, Dep, Graph, Node, NodeConfig, Recall, Usage
-from bae.lm import Answer, Backend, Budget, Prompt, Taught
+from bae.lm import Answer, Backend, Budget, Prompt, WithPrompts
 from bae.optimizer import (
     CallLog,
     Judge,
@@ -185,9 +185,9 @@ async def test_looked_up_context_and_typed_fields_are_shown_as_a_run_shows_them(
     learnt = fresh_predictor(Weighed)
     learnt.fill.demos = [{"source": {"Arrived": {"load": []}}, "grams": 1}]
     learnt.choice.demos = [{"known": {"Weighed": {"grams": 1}}, "choice": "None"}]
-    lessons = {Weighed: artefact_of(learnt).lessons()}
+    prompts = {Weighed: artefact_of(learnt).prompts()}
     before = provider.received
-    await Graph(start=Arrived).arun(start, lm=Taught(student, lessons))
+    await Graph(start=Arrived).arun(start, lm=WithPrompts(student, prompts))
     run = [dict(each.body) for each in provider.requests[before:]]
     before = provider.received
 
@@ -372,11 +372,11 @@ def shown_how(part: str) -> Any:
 async def test_before_is_what_an_untaught_run_asks_and_after_what_a_taught_one_does(part):
     lm = Model(pays)
     after = shown_how(part)
-    lessons = {after.node: artefact_of(after).lessons()}
+    prompts = {after.node: artefact_of(after).prompts()}
     runs: dict[bool, list[Prompt]] = {}
     for taught in (False, True):
         for number in range(6):
-            asked = Taught(lm, lessons) if taught else lm
+            asked = WithPrompts(lm, prompts) if taught else lm
             result = await mails.arun(Mail(text=f"pay {number}"), lm=asked)
             if not taught or part == "fill":
                 assert result.trace[-1] == Bill(amount=number)
@@ -469,7 +469,7 @@ async def test_a_fill_that_only_one_side_chooses_to_come_to_counts_as_zero_for_t
     )
     assert all("on 6 of 6 examples" in note for note in notes)
     if at_once == "Bill":  # then that is what a run comes to
-        taught = Taught(lm, {Bill: artefact_of(after).lessons()})
+        taught = WithPrompts(lm, {Bill: artefact_of(after).prompts()})
         result = await mails.arun(Mail(text="pay 3"), lm=taught)
         assert (result.trace[-1] == Bill(amount=3)) == bool(found.after.mean)
 

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
 
 from bae import ArtefactError, BaeError, BaeLMError, Dep, Graph, Map, Node, ProofError
-from bae.lm import Lesson, LessonExample, Lessons, OptimizedLM, Taught
+from bae.lm import LearnedPrompt, NodePrompts, OptimizedLM, PromptExample, WithPrompts
 from bae.lm.backend import Answer, Backend, Prompt
-from bae.lm.named import shared
 from bae.lm.prompts import fill_prompt, text_of_question
+from bae.lm.registry import cached_lm
 from bae.lm.signatures import node_to_signature
 from bae.optimizer import (
     Artefact,
@@ -270,7 +270,7 @@ def test_nothing_is_lost_from_an_artefact_to_a_predictor_to_a_file_and_back(
 def test_an_example_is_shown_word_for_word_as_the_question_it_was():
     resolved = {"config": Weather(sky="snow")}
     asked = fill_prompt(Outfit, ("top",), resolved, "Outfit", Waking(message="früh auf"))
-    (example,) = artefact_of(predictor_of(Outfit, dressed())).lessons().fill.examples  # pyright: ignore
+    (example,) = artefact_of(predictor_of(Outfit, dressed())).prompts().fill.examples  # pyright: ignore
 
     assert text_of_question("Outfit", example.known) == asked.text
 
@@ -568,7 +568,7 @@ async def test_an_optimized_lm_asks_any_backend_with_what_was_saved(learnt: Path
     lm = create_optimized_lm(GRAPH, learnt, model)
     result = await GRAPH.arun(UP, lm)
 
-    assert isinstance(lm, Taught)
+    assert isinstance(lm, WithPrompts)
     assert isinstance(result.result, Outfit)
     assert model.prompts[1].text.startswith("Dress for the day\n\n")
     assert lm.get_stats() == {"optimized": 1, "naive": 1}
@@ -589,7 +589,7 @@ def test_an_optimized_lm_without_one_is_that_of_runs(learnt: Path, monkeypatch: 
 
     monkeypatch.setenv("BAE_LM", "claude-cli:sonnet")
     lm: Any = create_optimized_lm(GRAPH, learnt)
-    assert lm.inner is shared("claude-cli:sonnet")
+    assert lm.inner is cached_lm("claude-cli:sonnet")
     assert create_optimized_lm(GRAPH, learnt, "claude-cli:sonnet").inner is lm.inner  # pyright: ignore
 
 
@@ -815,13 +815,28 @@ async def test_nodes_to_optimise_that_are_none_are_refused(wrong: Any):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Lessons(fill=cast("Any", "x")), "Lessons(fill=…) is 'x': give a Lesson, or None"),
-        (lambda: Lessons(choice=cast("Any", 1)), "Lessons(choice=…) is 1: give a Lesson"),
-        (lambda: Lesson(cast("Any", None)), "Lesson(instruction=…) is None: give a text"),
-        (lambda: Lesson("x", cast("Any", [1])), "Lesson(examples=…) is [1]: give a tuple"),
-        (lambda: Lesson("x", cast("Any", (1,))), "Lesson(examples=…) is 1: give a tuple"),
-        (lambda: LessonExample({}, cast("Any", "y")), "LessonExample(answer=…) is 'y'"),
-        (lambda: LessonExample(cast("Any", 5), {}), "LessonExample(known=…) is 5"),
+        (
+            lambda: NodePrompts(fill=cast("Any", "x")),
+            "NodePrompts(fill=…) is 'x': give a LearnedPrompt, or None",
+        ),
+        (
+            lambda: NodePrompts(choice=cast("Any", 1)),
+            "NodePrompts(choice=…) is 1: give a LearnedPrompt",
+        ),
+        (
+            lambda: LearnedPrompt(cast("Any", None)),
+            "LearnedPrompt(instruction=…) is None: give a text",
+        ),
+        (
+            lambda: LearnedPrompt("x", cast("Any", [1])),
+            "LearnedPrompt(examples=…) is [1]: give a tuple",
+        ),
+        (
+            lambda: LearnedPrompt("x", cast("Any", (1,))),
+            "LearnedPrompt(examples=…) is 1: give a tuple",
+        ),
+        (lambda: PromptExample({}, cast("Any", "y")), "PromptExample(answer=…) is 'y'"),
+        (lambda: PromptExample(cast("Any", 5), {}), "PromptExample(known=…) is 5"),
     ],
 )
 def test_what_is_no_lesson_is_refused_when_it_is_made(make: Callable[[], object], said: str):

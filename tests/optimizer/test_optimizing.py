@@ -121,7 +121,7 @@ async def test_without_a_teacher_the_examples_of_runs_teach_a_model_by_themselve
 
 async def test_what_is_asked_while_optimising_is_word_for_word_what_a_run_asks(provider, student):
     from bae import Graph
-    from bae.lm import Taught
+    from bae.lm import WithPrompts
 
     found = await aoptimize_node(Coded, right_examples(), lm=student, minimum=4)
     held_out = right_examples(4, seed=1)
@@ -129,7 +129,7 @@ async def test_what_is_asked_while_optimising_is_word_for_word_what_a_run_asks(p
     asked = [dict(each.body) for each in provider.requests]
     before = provider.received
 
-    lm = Taught(student, {Coded: artefact_of(found).lessons()})
+    lm = WithPrompts(student, {Coded: artefact_of(found).prompts()})
     parcel = Parcel(**{n: held_out[0][n] for n in ("colour", "weight")})
     result = await Graph(start=Parcel).arun(parcel, lm=lm)
 

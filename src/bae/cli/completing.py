@@ -34,9 +34,9 @@ def modules(incomplete: str) -> list[str]:
 
 def lm_names(incomplete: str) -> list[str]:
     """Names of LMs that begin as what is typed; those that need a model's name end in a colon."""
-    from bae.lm.named import KINDS
+    from bae.lm.registry import KINDS
 
-    names = [f"{kind}:" if needs_rest else kind for kind, (_, needs_rest, _) in KINDS.items()]
+    names = [f"{name}:" if kind.needs_rest else name for name, kind in KINDS.items()]
     return [name for name in names if name.startswith(incomplete)]
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from bae.cli.trial import Trial
-    from bae.lm.readiness import Chosen, Kind
+    from bae.lm.registry import DefaultName, Kind
 
 group = typer.Typer(
     no_args_is_help=True,
@@ -33,9 +33,9 @@ def list_(as_json: AsJSON = False) -> None:
     Nothing is called, so a key that is set may still be a wrong one: `bae lm try` finds out.
     """
     from bae.cli.printing import out, print_hanging, print_json
-    from bae.lm.readiness import chosen, kinds
+    from bae.lm.registry import default_name, kinds
 
-    default = chosen()
+    default = default_name()
     found = kinds()
     if as_json:
         from dataclasses import asdict
@@ -94,15 +94,14 @@ def try_(
     from bae.cli.running.advice import lm_named
     from bae.cli.trial import ask
     from bae.exceptions import BaeLMError
-    from bae.lm.named import default, shared
-    from bae.lm.readiness import chosen
+    from bae.lm.registry import cached_lm, default_lm, default_name
 
-    name = spec or chosen().name
+    name = spec or default_name().name
     if name:
-        lm = shared(name)
+        lm = cached_lm(name)
     else:
         try:
-            lm = default("this call needs one")
+            lm = default_lm("this call needs one")
         except BaeLMError as error:
             error.fix = lm_named(error, "as in `bae lm try local`")
             raise
@@ -133,7 +132,7 @@ _STATE: Final = 11
 _INDENT: Final = _STATE + 13
 
 
-def _about(kind: Kind, default: Chosen) -> Text:
+def _about(kind: Kind, default: DefaultName) -> Text:
     from rich.text import Text
 
     below = f"\n{' ' * _INDENT}"
@@ -153,7 +152,7 @@ def _about(kind: Kind, default: Chosen) -> Text:
     return said
 
 
-def _of_default(default: Chosen) -> Text:
+def _of_default(default: DefaultName) -> Text:
     from rich.text import Text
 
     said = Text("\n")

@@ -255,13 +255,13 @@ def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
 
     check_lm(graph, named, begins=True)
     if named is None and not graph.needs_lm:
-        from bae.lm.late import LateLM
+        from bae.lm.registry import LazyLM
         from bae.optimizer import every_node
         from bae.plan import plan_of
 
         if any(plan_of(cls).lm is not None for cls in every_node(graph)):
             # All that is asked for has an LM pinned to it, which learns in the place of this one.
-            return LateLM(f"the LM of {graph.name} was asked")
+            return LazyLM(f"the LM of {graph.name} was asked")
         raise refused(
             f"the graph {graph.name} asks no language model, so there is nothing to learn",
             fix="name a graph in which a model fills nodes or chooses between them",

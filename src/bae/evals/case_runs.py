@@ -22,7 +22,7 @@ from bae.evals.scoring import NOT_REACHED
 from bae.evals.shown import node_as_json
 from bae.exceptions import BaeError, BudgetError, JournalError, describe
 from bae.language_model import is_lm
-from bae.lm.policies.charging import in_force
+from bae.lm.policies.reservations import budgets_in_force
 from bae.observers import ObservedRun, observing
 from bae.optimizer.scores import Score
 from bae.records import Record, TextArrived
@@ -213,7 +213,7 @@ class CaseRuns:
 def _spent_by(error: BaseException | None) -> BudgetError | None:
     """The error of a budget around the evaluation, where that is the error or the cause of it."""
     while error is not None:
-        if isinstance(error, BudgetError) and error.budget in in_force():
+        if isinstance(error, BudgetError) and error.budget in budgets_in_force():
             return error
         error = error.__cause__
     return None

@@ -254,9 +254,9 @@ def _ready(lm: Contending) -> Contending:
     said once; a script stays a name, since each run begins it anew."""
     if not isinstance(lm, str):
         return lm
-    from bae.lm.named import shared
+    from bae.lm.registry import cached_lm
 
-    made = shared(lm)
+    made = cached_lm(lm)
     return lm if lm.strip().startswith("scripted:") else made
 
 

@@ -1,5 +1,5 @@
-"""Language models behind one protocol: the backends, the policies around them, and the names they
-go by. A name is imported when it is first used, and a backend's package when it is made."""
+"""Language models behind one protocol: backends, the policies around them, and their names. Each is
+imported on first use, and the package of a backend when one is made."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,23 +7,23 @@ from bae.language_model import LM
 from bae.usage import Attempt, Restart, Usage, metered, report, tell
 
 if TYPE_CHECKING:
+    from bae.lm.answers import Answer
     from bae.lm.anthropic_backend import AnthropicBackend
-    from bae.lm.backend import Answer, Backend, Prompt, Question, Shown, Turn
+    from bae.lm.backend import Backend
     from bae.lm.claude_cli import ClaudeCLIBackend
     from bae.lm.dspy_backend import DSPyBackend
     from bae.lm.local import LocalBackend
-    from bae.lm.named import resolve
     from bae.lm.optimized import OptimizedLM
     from bae.lm.policies.budget import Budget, Budgeted
     from bae.lm.policies.cache import Cached
     from bae.lm.policies.cache_stores import MemoryCache, SQLiteCache
-    from bae.lm.policies.concurrency import Concurrency
+    from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
+    from bae.lm.policies.limits import Concurrency, RateLimit
     from bae.lm.policies.policy import Policy
-    from bae.lm.policies.rate import RateLimit
-    from bae.lm.policies.retry import Retry
-    from bae.lm.policies.taught import Lesson, LessonExample, Lessons, Taught
-    from bae.lm.policies.timeout import Timeout
+    from bae.lm.policies.retry import Retry, Timeout
+    from bae.lm.prompts import FewShot, Prompt, Question, Turn
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
+    from bae.lm.registry import resolve
     from bae.lm.signatures import node_to_signature
 
 __all__ = [
@@ -38,25 +38,25 @@ __all__ = [
     "ClaudeCLIBackend",
     "Concurrency",
     "DSPyBackend",
-    "Lesson",
-    "LessonExample",
-    "Lessons",
+    "FewShot",
+    "LearnedPrompt",
     "LocalBackend",
     "MemoryCache",
+    "NodePrompts",
     "OptimizedLM",
     "Policy",
     "Prompt",
+    "PromptExample",
     "PydanticAIBackend",
     "Question",
     "RateLimit",
     "Restart",
     "Retry",
     "SQLiteCache",
-    "Shown",
-    "Taught",
     "Timeout",
     "Turn",
     "Usage",
+    "WithPrompts",
     "metered",
     "node_to_signature",
     "report",
@@ -65,34 +65,34 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Answer": "backend",
+    "Answer": "answers",
     "AnthropicBackend": "anthropic_backend",
     "Backend": "backend",
     "Budget": "policies.budget",
     "Budgeted": "policies.budget",
     "Cached": "policies.cache",
     "ClaudeCLIBackend": "claude_cli",
-    "Concurrency": "policies.concurrency",
+    "Concurrency": "policies.limits",
     "DSPyBackend": "dspy_backend",
-    "Lesson": "policies.taught",
-    "LessonExample": "policies.taught",
-    "Lessons": "policies.taught",
+    "FewShot": "prompts",
+    "LearnedPrompt": "policies.learned",
     "LocalBackend": "local",
     "MemoryCache": "policies.cache_stores",
+    "NodePrompts": "policies.learned",
     "OptimizedLM": "optimized",
     "Policy": "policies.policy",
-    "Prompt": "backend",
+    "Prompt": "prompts",
+    "PromptExample": "policies.learned",
     "PydanticAIBackend": "pydantic_ai_backend",
-    "Question": "backend",
-    "RateLimit": "policies.rate",
+    "Question": "prompts",
+    "RateLimit": "policies.limits",
     "Retry": "policies.retry",
     "SQLiteCache": "policies.cache_stores",
-    "Shown": "backend",
-    "Taught": "policies.taught",
-    "Timeout": "policies.timeout",
-    "Turn": "backend",
+    "Timeout": "policies.retry",
+    "Turn": "prompts",
+    "WithPrompts": "policies.learned",
     "node_to_signature": "signatures",
-    "resolve": "named",
+    "resolve": "registry",
 }
 
 

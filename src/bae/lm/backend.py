@@ -1,147 +1,35 @@
 """What a backend is: one method, from a prompt with a JSON schema to an answer with its usage.
-Choosing, filling, asking again and routing in one call stand on top of it, in `asking.py`;
-policies wrap it."""
+Choosing, filling, asking again and routing in one call are written once on top of it, and policies
+wrap it."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import NoneType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from bae.language_model import RoutingLM
-from bae.lm import asking
-from bae.usage import Usage
+from bae.lm import exchange
+from bae.lm.answers import UNPARSED, Answer
+from bae.lm.prompts import FewShot, Prompt, Question, Turn
+from bae.lm.requests import send
+from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.language_model import LM
     from bae.node import Node
+    from bae.usage import Usage
+
+__all__ = ["UNPARSED", "Answer", "Backend", "FewShot", "Prompt", "Question", "Turn"]
 
 N = TypeVar("N", bound="Node")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Question:
-    """What is asked, in types: for backends that make a prompt of their own.
-
-    With `types`, one of them is to be chosen, and filled at once where it is among `fillable`.
-    Without, the `fields` of `target` are to be filled; after a wrong answer these are only the
-    ones that were wrong. `method` is set where an LM that builds nodes by itself is to do so by
-    this method of its own.
-    """
-
-    types: tuple[type[Node] | type[None], ...] = ()
-    fillable: tuple[type[Node], ...] = ()
-    target: type[Node] | None = None
-    fields: tuple[str, ...] = ()
-    resolved: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    context: Mapping[str, Any] | None = None
-    instruction: str = ""
-    source: Node | None = None
-    method: Literal["", "make", "decide"] = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A wrong answer, and what the model is told about it."""
-
-    answer: str
-    correction: str
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """An example that the model is shown before the question: what was asked, and the answer."""
-
-    asked: str
-    answer: str
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One question to a model. Equal input gives an equal prompt.
-
-    `system` is the same for every question. `text` is the instruction and, as JSON, what is
-    known. `schema` is the JSON schema of the answer, always an object; send it by the provider's
-    channel for structured output. `name` is a name for the schema that every provider takes.
-    `turns` are the wrong answers so far. `examples` are other questions with their answers, for
-    the model to learn from; `messages` and `flat` have them.
-    """
-
-    system: str
-    text: str
-    schema: Mapping[str, Any]
-    name: str
-    question: Question = field(compare=False)
-    turns: tuple[Turn, ...] = ()
-    examples: tuple[Shown, ...] = ()
-
-    def messages(self) -> list[dict[str, str]]:
-        """The conversation without the system part: user and assistant for each example, user for
-        the question, and assistant and user by turns."""
-        said: list[dict[str, str]] = []
-        for example in self.examples:
-            said.append({"role": "user", "content": example.asked})
-            said.append({"role": "assistant", "content": example.answer})
-        said.append({"role": "user", "content": self.text})
-        for turn in self.turns:
-            # Providers refuse an empty message.
-            said.append({"role": "assistant", "content": turn.answer or "(no answer)"})
-            said.append({"role": "user", "content": turn.correction})
-        return said
-
-    def flat(self) -> str:
-        """The conversation as one text, for models that take no turns."""
-        parts = [
-            f"For example, when asked:\n{each.asked}\n\nthe answer is:\n{each.answer}"
-            for each in self.examples
-        ]
-        parts.append(f"Now you are asked:\n{self.text}" if parts else self.text)
-        for turn in self.turns:
-            parts.append(f"Your answer was:\n{turn.answer or '(no answer)'}")
-            parts.append(turn.correction)
-        return "\n\n".join(parts)
-
-
-class _Unparsed:
-    def __repr__(self) -> str:
-        return "<unparsed>"
-
-
-UNPARSED: Final = _Unparsed()
-
-
-_ONE_CALL: Final = Usage(calls=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a model answered: its `text`, or the JSON `value` where it is parsed already.
-
-    `stop` says why it ended: by itself, cut off by a limit on its length, or in a refusal (then
-    `text` is what it said about that).
-    """
-
-    text: str = ""
-    usage: Usage = _ONE_CALL
-    stop: Literal["end", "cut-off", "refused"] = "end"
-    value: Any = UNPARSED
-
-    def __post_init__(self) -> None:
-        if not isinstance(cast(object, self.text), str):
-            raise TypeError(
-                f"Answer({type(self.text).__name__}): give the text of the model, or what it said "
-                "as JSON with Answer(value=…)"
-            )
-        if self.stop not in ("end", "cut-off", "refused"):
-            raise ValueError(f'Answer(stop={self.stop!r}): give "end", "cut-off" or "refused"')
-
-
 class Backend(RoutingLM):
     """A language model. Subclass it and write `answer`, and that alone: the four methods of
-    `bae.LM` are here, on top of it. One that overrides these is asked through them by policies,
-    as any LM that is no backend is.
+    `bae.LM` are written on top of it. Policies ask a backend that overrides these through them, as
+    they ask an LM that is no backend.
     """
 
     model: str = ""
@@ -151,14 +39,14 @@ class Backend(RoutingLM):
     """Whether the model can be held to a schema with alternatives, for one-call routing."""
 
     attempts: int = 2
-    """How many more times a wrong answer is asked for again, with what was wrong."""
+    """How many more times a wrong answer is asked for again, with its errors."""
 
     retries: int = 2
-    """How many more times a request that failed is sent, where that can help. Wrap the backend in
-    `bae.lm.Retry` to say more about it."""
+    """How many more times a failed request is sent, where that can help. `bae.lm.Retry` around the
+    backend has more options."""
 
     first_wait: float = 0.5
-    """Seconds until a request that failed is first sent again; later waits are longer."""
+    """Seconds until a failed request is first sent again; later waits are longer."""
 
     one_call: bool = True
     """Whether a choice and the filling of what is chosen may be one request."""
@@ -179,9 +67,14 @@ class Backend(RoutingLM):
         """Ask the model once.
 
         Raise `BaeLMError`, with `retryable` and `retry_after` where they are known, when there is
-        no answer: with `sent=False` where none was asked for, and `usage` where it is known what
-        that cost. An answer that is wrong is no error here: return it as it is.
+        no answer: with `sent=False` where nothing was sent, and `usage` where it is known. A wrong
+        answer is no error here: return it as it is.
         """
+
+    async def request(self, prompt: Prompt) -> Answer:
+        """Have `answer` send one request, charged to the budgets in force. Policies and the methods
+        below ask through this."""
+        return await send(self, prompt)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -190,27 +83,27 @@ class Backend(RoutingLM):
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs at least, in dollars; None where its cost will not
-        be known. A budget that limits cost asks before the request is sent: a backend that tells
-        the cost of its answers by itself, or costs nothing, says so here."""
+        be known. A budget that limits cost asks before the request is sent. Override it in a
+        backend that reports the cost of its answers, or costs nothing."""
         from bae.lm.prices import cost_of
 
         return cost_of(self.model, usage) if self.model and not self.free else 0.0
 
     def at_once(self, source: Node | None, fillable: Sequence[type[Node]]) -> Sequence[type[Node]]:
-        """Those of `fillable` that may be filled by the very answer that chooses where to go on
-        from `source`: all of them here, and fewer where some are asked for in another way."""
+        """Those of `fillable` that may be filled by the answer that chooses the successor of
+        `source`: all of them here, and fewer where some are asked for in another way."""
         return fillable
 
     def pinned(self, lm: LM) -> LM:
-        """The LM that is pinned to a node, as it is asked in a run of this one: `lm` itself here,
-        and `lm` with what was learnt where this asks with that. The same object each time."""
+        """The LM that is pinned to a node, as it is asked in a run with this LM: `lm` itself here,
+        and `lm` with the same learned prompts where this has some. The same object each time."""
         return lm
 
     async def reject(self, prompt: Prompt) -> None:
-        """Learn that the answer to this prompt was not valid: a cache forgets it."""
+        """Called when the answer to this prompt was not valid: a cache forgets it."""
 
     async def aclose(self) -> None:
-        """Close connections. The backend may be used again; it opens new ones then."""
+        """Close connections. When the backend is used again, it opens new ones."""
 
     def __repr__(self) -> str:
         return (
@@ -236,13 +129,13 @@ class Backend(RoutingLM):
         source: Node | None = None,
     ) -> N:
         """Have the model fill the plain fields of `target`; wrong ones are asked for again."""
-        return await asking.fill(self, target, resolved, instruction, source)
+        return await exchange.fill(self, target, resolved, instruction, source)
 
     async def choose_type(
         self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
     ) -> type[Node] | type[None]:
-        """Have the model choose one of `types` by name; one alone needs no call."""
-        chosen, _ = await asking.choose(self, types, context=context)
+        """Have the model choose one of `types` by name; a single type needs no call."""
+        chosen, _ = await exchange.choose(self, types, context=context)
         return chosen
 
     async def make(self, node: Node, target: type[N]) -> N:
@@ -251,8 +144,6 @@ class Backend(RoutingLM):
 
     async def decide(self, node: Node) -> Node | None:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
-        from bae.plan import plan_of
-
         plan = plan_of(type(node), strict=True)
         chosen, filled = await self.route(node, plan.offered, plan.successors)
         if chosen is NoneType or filled is not None:
@@ -265,12 +156,12 @@ class Backend(RoutingLM):
         types: Sequence[type[Node] | type[None]],
         fillable: Sequence[type[Node]] = (),
     ) -> tuple[type[Node] | type[None], Node | None]:
-        """Choose one of `types` to go on to from `node`, and fill it in the same call where it is
-        among `fillable` and the model can. The run uses this; the second is None where the chosen
-        one is still to be filled."""
+        """Choose one of `types` as the successor of `node`, and fill it in the same call where it
+        is among `fillable` and the model can. The second value is None where the chosen one is
+        still to be filled."""
         cls = type(self)
-        if cls.choose_type is not Backend.choose_type:  # it chooses in a way of its own
+        if cls.choose_type is not Backend.choose_type:  # it has its own way to choose
             return await self.choose_type(types, dict(node)), None
         if cls.fill is not Backend.fill:
             fillable = ()
-        return await asking.choose(self, types, node, fillable=fillable)
+        return await exchange.choose(self, types, node, fillable=fillable)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from bae.exceptions import BaeLMError
 from bae.lm.local_patterns import FORMS, can_be_enforced, is_finite, shortest_match
-from bae.lm.schema_parts import (
+from bae.lm.json_schemas import (
     Schema,
     as_schema,
     constrains,

@@ -1,21 +1,24 @@
-"""Prompts, the same for all backends: the class name as the instruction, what is known as JSON, and
-the schema of the answer beside it. Equal input gives an equal prompt, to the letter."""
+"""Prompts: what a model is asked and shown, the same for all backends. The class name is the
+instruction, what is known follows as JSON, and the schema of the answer goes beside it. Equal input
+gives an equal prompt, to the letter."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, fields, is_dataclass
+from math import isfinite
 from types import NoneType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from pydantic import BaseModel, PlainSerializer, RootModel, WrapSerializer
 from pydantic_core import to_jsonable_python
 
 from bae.exceptions import BaeLMError
-from bae.lm.backend import Prompt, Question, Turn
-from bae.lm.ordering import ordered
-from bae.lm.schemas import fill_schema, route_schema, shown_fields
+from bae.lm.schemas import fill_schema, once, route_schema, shown_fields
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -28,6 +31,91 @@ SYSTEM = (
 CHOOSE = "Choose what comes next."
 CHOOSE_AND_MAKE = "Choose what comes next, and make it."
 OR_STOP = '"None" is to stop here.'
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """What is asked, in types: for backends that write their own prompts.
+
+    With `types`, one of them is to be chosen, and filled in the same answer where it is among
+    `fillable`. Without, the `fields` of `target` are to be filled; after a wrong answer these are
+    only the wrong ones. `method` is set where an LM that builds nodes itself is to do so by its
+    own method of that name.
+    """
+
+    types: tuple[type[Node] | type[None], ...] = ()
+    fillable: tuple[type[Node], ...] = ()
+    target: type[Node] | None = None
+    fields: tuple[str, ...] = ()
+    resolved: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    context: Mapping[str, Any] | None = None
+    instruction: str = ""
+    source: Node | None = None
+    method: Literal["", "make", "decide"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A wrong answer, and the correction that the model is sent."""
+
+    answer: str
+    correction: str
+
+
+@dataclass(frozen=True, slots=True)
+class FewShot:
+    """An example that the model is shown before the question: another question, and its answer."""
+
+    asked: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question to a model. Equal input gives an equal prompt.
+
+    `system` is the same for every question. `text` is the instruction and, as JSON, what is
+    known. `schema` is the JSON schema of the answer, always an object; send it by the provider's
+    channel for structured output. `name` is a name for the schema that every provider accepts.
+    `turns` are the wrong answers so far. `examples` are few-shot examples; `messages` and `flat`
+    include them.
+    """
+
+    system: str
+    text: str
+    schema: Mapping[str, Any]
+    name: str
+    question: Question = field(compare=False)
+    turns: tuple[Turn, ...] = ()
+    examples: tuple[FewShot, ...] = ()
+
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation without the system part: user and assistant for each example, user for
+        the question, then assistant and user for each turn."""
+        messages: list[dict[str, str]] = []
+        for example in self.examples:
+            messages.append({"role": "user", "content": example.asked})
+            messages.append({"role": "assistant", "content": example.answer})
+        messages.append({"role": "user", "content": self.text})
+        for turn in self.turns:
+            # Providers refuse an empty message.
+            messages.append({"role": "assistant", "content": turn.answer or "(no answer)"})
+            messages.append({"role": "user", "content": turn.correction})
+        return messages
+
+    def flat(self) -> str:
+        """The conversation as one text, for models that take no turns."""
+        if not self.turns and not self.examples:
+            return self.text
+        parts = [
+            f"For example, when asked:\n{each.asked}\n\nthe answer is:\n{each.answer}"
+            for each in self.examples
+        ]
+        parts.append(f"Now you are asked:\n{self.text}" if parts else self.text)
+        for turn in self.turns:
+            parts.append(f"Your answer was:\n{turn.answer or '(no answer)'}")
+            parts.append(turn.correction)
+        return "\n\n".join(parts)
 
 
 def fill_prompt(
@@ -43,18 +131,12 @@ def fill_prompt(
     if resolved:
         known["context"] = context_of(target, resolved)
     return Prompt(
-        system=SYSTEM,
-        text=text_of_question(instruction, known),
-        schema=fill_schema(target, fields),
-        name=re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
-        question=Question(
-            target=target,
-            fields=fields,
-            resolved=resolved,
-            instruction=instruction,
-            source=source,
-        ),
-        turns=turns,
+        SYSTEM,
+        text_of_question(instruction, known),
+        fill_schema(target, fields),
+        re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
+        Question((), (), target, fields, resolved, None, instruction, source),
+        turns,
     )
 
 
@@ -65,56 +147,54 @@ def choice_prompt(
     context: Mapping[str, Any] | None,
     turns: tuple[Turn, ...] = (),
 ) -> Prompt:
-    """Ask for one of the names, and for the fields of those that can be filled at once."""
-    known: dict[str, Any] = {}
-    if source is not None:
-        known[type(source).__name__] = seen_of(source)
+    """Ask for one of the names, and for the fields of those that can be filled in the same
+    answer."""
+    known = {} if source is None else {type(source).__name__: seen_of(source)}
     if context is not None:
         known["context"] = _jsonable(context, "the context of a choice")
-    instruction = choice_instruction(tuple(names.values()), make=bool(fillable))
-    options = {
-        name: cast("type[Node]", cls) if cls in fillable else None for name, cls in names.items()
-    }
+    choice = choice_of(tuple(names.values()), tuple(fillable))
     return Prompt(
-        system=SYSTEM,
-        text=text_of_question(instruction, known),
-        schema=route_schema(options),
-        name="Choice",
-        question=Question(
-            types=tuple(names.values()),
-            fillable=tuple(fillable),
-            context=context,
-            source=source,
-        ),
-        turns=turns,
+        SYSTEM,
+        text_of_question(choice.instruction, known),
+        choice.schema,
+        "Choice",
+        Question(choice.types, choice.fillable, None, (), _NOTHING, context, "", source),
+        turns,
     )
 
 
+class Choice:
+    """What is the same each time one of `types` is chosen: their names, the instruction and the
+    schema. Worked out once."""
+
+    __slots__ = ("fillable", "instruction", "names", "schema", "types")
+
+    def __init__(
+        self, types: tuple[type[Node] | type[None], ...], fillable: tuple[type[Node], ...]
+    ) -> None:
+        self.types = types
+        self.fillable = fillable
+        self.names = names_of(types)
+        self.instruction = choice_instruction(types, make=bool(fillable))
+        self.schema = route_schema(
+            {name: cls if cls in fillable else None for name, cls in self.names.items()}
+        )
+
+
+def choice_of(
+    types: tuple[type[Node] | type[None], ...], fillable: tuple[type[Node], ...]
+) -> Choice:
+    """The choice among `types`, of which those in `fillable` come filled."""
+    for cls in types:
+        if cls is not NoneType:
+            return once(cls, (types, fillable), lambda: Choice(types, fillable))
+    return Choice(types, fillable)
+
+
 def choice_instruction(types: Sequence[type[Node] | type[None]], *, make: bool = False) -> str:
-    """What a model is told that is to choose among `types`, and to `make` the chosen one too."""
-    told = CHOOSE_AND_MAKE if make else CHOOSE
-    return f"{told} {OR_STOP}" if NoneType in types else told
-
-
-def text_of_question(instruction: str, known: Mapping[str, Any]) -> str:
-    """The text of a question: the instruction, and what is known, as JSON values, after it."""
-    return f"{instruction}\n\n{text_of_json(known)}" if known else instruction
-
-
-def text_of_answer(value: Any) -> str:
-    """A JSON value as models write one, with spaces: a small model that is shown another form does
-    worse at what stands in it."""
-    return _sendable(json.dumps(value, ensure_ascii=False))
-
-
-def text_of_json(value: Any) -> str:
-    """A JSON value as it stands in a prompt."""
-    return _sendable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
-
-
-def _sendable(said: str) -> str:
-    # Half a character is no text that can be sent, but in JSON its escape is.
-    return said.encode("utf-8", "backslashreplace").decode()
+    """The instruction to choose among `types`, and to `make` the chosen one too."""
+    text = CHOOSE_AND_MAKE if make else CHOOSE
+    return f"{text} {OR_STOP}" if NoneType in types else text
 
 
 def names_of(types: Sequence[type[Node] | type[None]]) -> dict[str, type[Node] | type[None]]:
@@ -129,15 +209,43 @@ def names_of(types: Sequence[type[Node] | type[None]]) -> dict[str, type[Node] |
     return names
 
 
+def text_of_question(instruction: str, known: Mapping[str, Any]) -> str:
+    """The text of a question: the instruction, then what is known, as JSON."""
+    return f"{instruction}\n\n{text_of_json(known)}" if known else instruction
+
+
+def text_of_answer(value: Any) -> str:
+    """A JSON value as models write one, with spaces: small models do worse when they are shown
+    another form."""
+    return _sendable(json.dumps(value, ensure_ascii=False))
+
+
+def text_of_json(value: Any) -> str:
+    """A JSON value as it is written in a prompt."""
+    return _sendable(_ENCODER.encode(value))
+
+
+_NOTHING: Mapping[str, Any] = {}
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def _sendable(text: str) -> str:
+    if text.isascii():
+        return text
+    # Half a surrogate pair cannot be sent as text, but its escape in JSON can.
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def seen_of(node: Node) -> Any:
     """What a model sees of a node, as JSON."""
-    return _seen(type(node), node, shown_fields(type(node)))
+    cls = type(node)
+    return _seen(cls, node, shown_fields(cls))
 
 
 def context_of(cls: type[Node], resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model sees, as JSON, of the values that were looked up for a node to be filled."""
+    """What a model sees, as JSON, of the values that were resolved for a node to be filled."""
     names = shown_fields(cls) & resolved.keys()
-    if cls.__pydantic_decorators__.model_serializers:  # says the whole node, which is not there yet
+    if cls.__pydantic_decorators__.model_serializers:  # these need the whole node
         values = {n: resolved[n] for n in resolved if n in names}
         return _jsonable(values, f"the context of {cls.__name__}")
     # Not by `model_construct`, which makes defaults for all that is not there.
@@ -154,38 +262,35 @@ def context_of(cls: type[Node], resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _seen(cls: type[Node], node: Node, names: frozenset[str]) -> Any:
     try:
-        said = cls.__pydantic_serializer__.to_python(
+        dumped = cls.__pydantic_serializer__.to_python(
             node,
             mode="json",
             include=set(names),
             by_alias=False,
             warnings=False,
-            fallback=_older,
+            fallback=_fallback,
         )
-        return ordered(said, node)
+        return in_order(dumped, node)
     except Exception as error:  # serializers and computed fields are code of the node's own
-        place = ".".join([cls.__name__, *_unsayable(cls, node, names)])
-        fix = "annotate what is no data with its own type, or leave it out with Field(exclude=True)"
+        place = ".".join([cls.__name__, *_failing_field(cls, node, names)])
+        fix = (
+            "annotate the field with a type that JSON can express, or leave it out with "
+            "Field(exclude=True)"
+        )
         if isinstance(error, UnicodeDecodeError) or "utf-8" in str(error):
             fix = (
-                'say bytes that are no text with model_config = ConfigDict(ser_json_bytes="base64",'
-                ' val_json_bytes="base64"), or leave them out with Field(exclude=True)'
+                'encode bytes that are no text with model_config = ConfigDict(ser_json_bytes="'
+                'base64", val_json_bytes="base64"), or leave them out with Field(exclude=True)'
             )
-        raise BaeLMError(
-            f"{place} cannot be shown to the LM as JSON",
-            code="bae-lm-prompt",
-            sent=False,
-            cause=error,
-            fix=fix,
-        ) from error
+        raise _not_json(place, error, fix) from error
 
 
-def _unsayable(cls: type[Node], node: Node, names: frozenset[str]) -> list[str]:
-    """The first field that cannot be said, where it is one alone."""
+def _failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[str]:
+    """The first field that fails by itself, if any."""
     for name in (n for n in cls.__pydantic_fields__ if n in names):
         try:
             cls.__pydantic_serializer__.to_python(
-                node, mode="json", include={name}, warnings=False, fallback=_older
+                node, mode="json", include={name}, warnings=False, fallback=_fallback
             )
         except Exception:
             return [name]
@@ -195,19 +300,93 @@ def _unsayable(cls: type[Node], node: Node, names: frozenset[str]) -> list[str]:
 def _jsonable(values: Mapping[str, Any], what: str) -> dict[str, Any]:
     values = dict(values)
     try:
-        return ordered(to_jsonable_python(values, by_alias=False, fallback=_older), values)
+        return in_order(to_jsonable_python(values, by_alias=False, fallback=_fallback), values)
     except Exception as error:
-        raise BaeLMError(
-            f"{what} cannot be shown to the LM as JSON",
-            code="bae-lm-prompt",
-            sent=False,
-            cause=error,
-            fix="give it values that JSON can say",
-        ) from error
+        raise _not_json(what, error, "give it values that JSON can express") from error
 
 
-def _older(value: Any) -> Any:
-    """What older versions of pydantic do not know how to say, where nothing declares its type."""
+def _not_json(what: str, error: Exception, fix: str) -> BaeLMError:
+    return BaeLMError(
+        f"{what} cannot be shown to the LM as JSON",
+        code="bae-lm-prompt",
+        sent=False,
+        cause=error,
+        fix=fix,
+    )
+
+
+def _fallback(value: Any) -> Any:
+    """For what older versions of pydantic cannot serialize without a declared type."""
     if isinstance(value, deque):
         return list(cast("deque[Any]", value))
     raise TypeError(f"{type(value).__name__} has no JSON")
+
+
+# One order for what has none of its own, so that equal values make equal prompts: sets, the keys of
+# dicts, and fields that were set in another order than declared.
+
+
+def in_order(dumped: Any, value: Any) -> Any:
+    """`dumped`, which is `value` as JSON, in one order wherever the value has none."""
+    if isinstance(dumped, float):
+        return dumped if isfinite(dumped) else str(dumped)
+    if not isinstance(dumped, list | dict):
+        return dumped
+    if isinstance(value, RootModel):
+        value = cast(Any, value).root
+    if isinstance(dumped, list):
+        return _list_in_order(cast(list[Any], dumped), value)
+    items = cast(dict[str, Any], dumped)
+    if isinstance(value, BaseModel):
+        return _fields_in_order(items, value, *_field_order(type(value)))
+    if is_dataclass(value):
+        return _fields_in_order(items, value, [f.name for f in fields(value)], frozenset())
+    if not isinstance(value, Mapping):
+        return {key: in_order(each, None) for key, each in items.items()}
+    held = cast(Mapping[Any, Any], value)
+    values: Iterable[Any] = held.values() if len(held) == len(items) else [None] * len(items)
+    entries = [
+        (key, in_order(each, of)) for (key, each), of in zip(items.items(), values, strict=True)
+    ]
+    return dict(entries if isinstance(held, OrderedDict) else sorted(entries, key=lambda e: e[0]))
+
+
+def _list_in_order(dumped: list[Any], value: Any) -> list[Any]:
+    held: Iterable[Any] = [None] * len(dumped)
+    if isinstance(value, Collection) and len(cast(Collection[Any], value)) == len(dumped):
+        held = cast(Collection[Any], value)
+    items = [in_order(each, of) for each, of in zip(dumped, held, strict=True)]
+    return sorted(items, key=json.dumps) if isinstance(value, AbstractSet) else items
+
+
+def _fields_in_order(
+    dumped: dict[str, Any], holder: Any, declared: Sequence[str], own: frozenset[str]
+) -> dict[str, Any]:
+    names = [name for name in declared if name in dumped]
+    if len(names) < len(dumped):
+        names += sorted(dumped.keys() - set(names))  # extra ones
+    found: dict[str, Any] = {}
+    for name in names:
+        value = dumped[name]
+        # Only what holds something is looked up: a computed field would be computed again by that.
+        held = isinstance(value, list | dict) and name not in own
+        plain = not held and not isinstance(value, float | list | dict)
+        found[name] = (
+            value if plain else in_order(value, getattr(holder, name, None) if held else None)
+        )
+    return found
+
+
+def _field_order(cls: type[BaseModel]) -> tuple[Sequence[str], frozenset[str]]:
+    """The fields as declared, and those with a serializer of their own, which chooses the order."""
+
+    def find() -> tuple[Sequence[str], frozenset[str]]:
+        declared = (*cls.__pydantic_fields__, *cls.__pydantic_computed_fields__)
+        named = (s.info.fields for s in cls.__pydantic_decorators__.field_serializers.values())
+        own = {name for names in named for name in names}
+        for name, info in cls.__pydantic_fields__.items():
+            if any(isinstance(each, PlainSerializer | WrapSerializer) for each in info.metadata):
+                own.add(name)
+        return declared, frozenset(cls.__pydantic_fields__ if "*" in own else own)
+
+    return once(cls, "field order", find)

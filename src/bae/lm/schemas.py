@@ -1,5 +1,5 @@
-"""JSON schemas of what a model is asked for, and what of a node it may see. Worked out once per
-class; `prompts.py` puts them into prompts."""
+"""JSON schemas of the answers that a model is asked for, and which fields of a node it may see.
+Worked out once per class."""
 
 from __future__ import annotations
 
@@ -15,26 +15,30 @@ from bae.draft import computed_schemas, field_schema, fields_schema
 from bae.plan import plan_of
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from bae.node import Node
 
 T = TypeVar("T")
 Schema = dict[str, Any]
 
 
-def once(cls: type[Node], key: object, make: Callable[[], T]) -> T:
-    """What `make` makes of a class, made when it is first asked for."""
-    found = cast(dict[object, Any] | None, cls.__dict__.get(_SCHEMAS))
+def once(cls: type[BaseModel], key: object, make: Callable[[], T]) -> T:
+    """What `make` returns for a class, worked out on first use and stored on the class."""
+    found = cast(dict[object, Any] | None, cls.__dict__.get(_KNOWN))
     if found is None:
         found = {}
-        type.__setattr__(cls, _SCHEMAS, found)
-    if key not in found:
-        found[key] = make()
-    return found[key]
+        type.__setattr__(cls, _KNOWN, found)
+    try:
+        return found[key]
+    except KeyError:
+        value = found[key] = make()
+        return value
 
 
 def asked_fields(cls: type[Node]) -> tuple[str, ...]:
-    """The fields a model is asked for: the plain ones, less those with a default that JSON cannot
-    say."""
+    """The fields a model is asked for: the plain ones, without those that have a default and a
+    type that JSON cannot express."""
 
     def find() -> tuple[str, ...]:
         plain = plan_of(cls, strict=True).plain
@@ -48,8 +52,8 @@ def asked_fields(cls: type[Node]) -> tuple[str, ...]:
 
 
 def shown_fields(cls: type[Node]) -> frozenset[str]:
-    """The fields a model may see: those that JSON can say. A client or a connection is not for it.
-    Computed fields are seen too."""
+    """The fields a model may see: those that JSON can express, which a client or a connection is
+    not. Computed fields are among them."""
 
     def find() -> frozenset[str]:
         plan_of(cls, strict=True)
@@ -82,8 +86,8 @@ def choice_schema(names: Sequence[str]) -> Schema:
 
 
 def route_schema(options: Mapping[str, type[Node] | None]) -> Schema:
-    """The schema of a choice among names, with the fields of the chosen one where a name has a
-    class to be filled at once."""
+    """The schema of a choice among names. A name with a class is answered together with the fields
+    of that class."""
     filled = {name: cls for name, cls in options.items() if cls is not None}
     if not filled:
         return choice_schema(list(options))
@@ -118,9 +122,10 @@ def _object(properties: Schema) -> Schema:
 
 
 class _Asked(GenerateJsonSchema):
-    """Docstrings are for people, and titles that pydantic makes up of field names say nothing."""
+    """Without docstrings, which are for people, and without the titles that pydantic derives from
+    field names."""
 
-    # A default that JSON cannot say is worth no warning: the field has a schema all the same.
+    # A default that JSON cannot express needs no warning: the field has a schema all the same.
     ignored_warning_kinds = {*GenerateJsonSchema.ignored_warning_kinds, "non-serializable-default"}  # noqa: RUF012
 
     def field_title_should_be_set(self, schema: Any) -> bool:
@@ -146,7 +151,7 @@ class _Asked(GenerateJsonSchema):
         return self._noted(super().enum_schema(schema), schema["cls"])
 
     def handle_ref_overrides(self, json_schema: Schema) -> Schema:
-        # Pydantic leaves out a description that says the same as the docstring, which is not sent.
+        # Pydantic leaves out a description that equals the docstring, which is not sent.
         return json_schema
 
     def generator_schema(self, schema: Any) -> Schema:
@@ -188,4 +193,4 @@ def _has_schema(schema: Any, mode: JsonSchemaMode) -> bool:
     return True
 
 
-_SCHEMAS = "__bae_schemas__"
+_KNOWN = "__bae_schemas__"

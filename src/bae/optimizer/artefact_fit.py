@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from bae.draft import validated
 from bae.exceptions import ArtefactError, BaeError, describe, faults
+from bae.lm.answers import build
 from bae.lm.prompts import names_of
-from bae.lm.reading import build
 from bae.lm.schemas import asked_fields
 from bae.optimizer.artefact_files import (
     BESIDE,

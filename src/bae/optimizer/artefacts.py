@@ -1,7 +1,7 @@
-"""Artefacts: what was learnt for a node class, as plain JSON that reads well in review, a file for
-each class. They teach any backend, through `bae.lm.Taught`, and need no dspy; `predictors.py` makes
-them from what DSPy's optimisers made. `artefact_files.py` reads and writes the files, and
-`artefact_fit.py` says whether one fits its class."""
+"""Artefacts: the learned prompts of a node class, as plain JSON that reads well in review, a file
+for each class. Any backend is asked with them, through `bae.lm.WithPrompts`, without dspy;
+`predictors.py` makes them from the results of DSPy's optimizers. `artefact_files.py` reads and
+writes the files, and `artefact_fit.py` says whether one fits its class."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bae.optimizer.nodes import nodes_among
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.lm.policies.taught import Lesson, Lessons
+    from bae.lm.policies.learned import LearnedPrompt, NodePrompts
     from bae.node import Node
 
 _log = logging.getLogger("bae.optimizer")
@@ -107,11 +107,11 @@ class Artefact(BaseModel):
     choice: Learned | None = None
     made: Made | None = None
 
-    def lessons(self) -> Lessons:
-        """The same for `bae.lm.Taught`, which asks any backend with it."""
-        from bae.lm.policies.taught import Lessons
+    def prompts(self) -> NodePrompts:
+        """The same for `bae.lm.WithPrompts`, which asks any backend with it."""
+        from bae.lm.policies.learned import NodePrompts
 
-        return Lessons(fill=_lesson(self.fill), choice=_lesson(self.choice))
+        return NodePrompts(fill=_learned_prompt(self.fill), choice=_learned_prompt(self.choice))
 
 
 def save_artefacts(
@@ -251,13 +251,13 @@ def _is_graph(nodes: object) -> bool:
     return isinstance(nodes, Graph)
 
 
-def _lesson(learned: Learned | None) -> Lesson | None:
-    from bae.lm.policies.taught import Lesson, LessonExample
+def _learned_prompt(learned: Learned | None) -> LearnedPrompt | None:
+    from bae.lm.policies.learned import LearnedPrompt, PromptExample
 
     if learned is None:
         return None
-    examples = (LessonExample(each.known, each.answer) for each in learned.examples)
-    return Lesson(learned.instruction, tuple(examples))
+    examples = (PromptExample(each.known, each.answer) for each in learned.examples)
+    return LearnedPrompt(learned.instruction, tuple(examples))
 
 
 def _data(artefact: Artefact) -> dict[str, Any]:

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 def backend_of(lm: LM | str | Any, why: str) -> Backend:
     """The backend of whatever stands for an LM: one of bae, its name, a `dspy.LM`, or None."""
-    from bae.lm.named import default, shared
     from bae.lm.policies.policy import as_backend
+    from bae.lm.registry import cached_lm, default_lm
 
     if lm is None:
-        lm = default(why)
+        lm = default_lm(why)
     elif isinstance(lm, str):
-        lm = shared(lm)
+        lm = cached_lm(lm)
     elif isinstance(lm, load_dspy("optimize_node").BaseLM):
         from bae.lm.dspy_backend import DSPyBackend
 

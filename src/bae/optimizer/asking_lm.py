@@ -13,8 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from bae.exceptions import BaeLMError, FillError
-from bae.lm.asking import fill
 from bae.lm.dspy_adapter import JSONSchemaAdapter, answer_class
+from bae.lm.exchange import fill
 from bae.lm.extras import load_dspy
 from bae.lm.prompts import text_of_question
 from bae.lm.signatures import is_known, model_name
@@ -83,8 +83,10 @@ class AskingAdapter(JSONSchemaAdapter):
 
     def candidate_of(self, instruction: str, demos: Sequence[Any]) -> str:
         """An instruction and demonstrations as one text."""
-        lesson = self._questions.lesson(instruction, map(dict, demos))
-        shown = [] if lesson is None else [[e.known, e.answer] for e in lesson.examples]
+        learned_prompt = self._questions.learned_prompt(instruction, map(dict, demos))
+        shown = (
+            [] if learned_prompt is None else [[e.known, e.answer] for e in learned_prompt.examples]
+        )
         return json.dumps([instruction, shown])
 
     def __call__(
@@ -123,7 +125,7 @@ class AskingAdapter(JSONSchemaAdapter):
         self, backend: Backend, role: Role, signature: Any, demos: list[Any], inputs: dict[str, Any]
     ) -> dict[str, Any]:
         questions = self._questions
-        lesson = questions.lesson(signature.instructions, map(dict, demos))
+        learned_prompt = questions.learned_prompt(signature.instructions, map(dict, demos))
         known = questions.known(inputs)
         self._here.candidate = self.candidate_of(signature.instructions, demos)
         self._here.question = json.dumps([self.candidate, known])
@@ -135,7 +137,7 @@ class AskingAdapter(JSONSchemaAdapter):
         async def asked() -> dict[str, Any] | None:
             self._telling.phase = phase
             try:
-                answer = await questions.answered(backend, known, lesson)
+                answer = await questions.answered(backend, known, learned_prompt)
             except BaeLMError as error:
                 if not self._refusals.is_about_the_question(error):
                     raise

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_core import to_json
 
+from bae.lm.adapter import is_lossless
 from bae.lm.backend import UNPARSED, Answer
-from bae.lm.foreign import keeps
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def record_of(
     prompt: Prompt, answer: Answer, life: str, began: float, ended: float
 ) -> CallRecord | None:
     """What is kept of an answer, or None where JSON cannot say it."""
-    if not keeps(prompt, answer):
+    if not is_lossless(prompt, answer):
         return None
     text = answer.text
     if not text and answer.value is not UNPARSED:

@@ -18,12 +18,12 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from bae.exceptions import BaeError, BaeLMError
+from bae.lm.adapter import LMAdapter
 from bae.lm.backend import Answer, Prompt
-from bae.lm.foreign import Foreign
+from bae.lm.policies.cache import SharedRequests
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
-from bae.lm.policies.charging import in_force
-from bae.lm.policies.flights import Flights
 from bae.lm.policies.policy import innermost
+from bae.lm.policies.reservations import budgets_in_force
 from bae.optimizer.call_records import CallRecord, Spans, record_in, record_of
 from bae.optimizer.logged_lm import LoggedLM
 from bae.usage import Usage, report
@@ -71,7 +71,7 @@ class CallLog:
         self.path = None if path is None else Path(path)
         self._store: CacheStore = _Memory() if self.path is None else _File(self.path)
         self._name = "" if self.path is None else f"calls {self.path.resolve()}"
-        self._flights = Flights()
+        self._shared = SharedRequests()
         self._calls = self._from_log = 0
         self.used: dict[str, Usage] = {}
         self._life = uuid4().hex
@@ -98,7 +98,7 @@ class CallLog:
 
     def statistics(self) -> CallStatistics:
         """What was asked so far."""
-        return CallStatistics(self._calls, self._from_log, self._flights.joined, self._read_back)
+        return CallStatistics(self._calls, self._from_log, self._shared.joined, self._read_back)
 
     async def open(self) -> Usage:
         """Read the file, and answer what its calls have used until then. Raises where it cannot be
@@ -158,7 +158,7 @@ class CallLog:
 
     async def answered(self, key: str, asks: LoggedLM, prompt: Prompt) -> Answer:
         """The answer that is there, or the one that comes, or else that of the LM."""
-        return await self._flights.answer(key, lambda: self._look_and_ask(key, asks, prompt))
+        return await self._shared.answer(key, lambda: self._look_and_ask(key, asks, prompt))
 
     async def give_up(self, keys: list[str]) -> None:
         """Note that no answer to these was valid, which together are all askings of one
@@ -215,7 +215,7 @@ class CallLog:
         if found is not None and found.life != self._life:
             used, seconds = found.usage, self._spans.add(found.life, found.began, found.ended)
             self._read_back += used
-        for budget in in_force():
+        for budget in budgets_in_force():
             if budget in self._budgets:
                 budget.carry(f"{self._name} {key}", used, seconds)
 
@@ -235,7 +235,7 @@ class CallLog:
         inner = innermost(asks)
         if self.path is None or self._warned:
             return
-        if isinstance(inner, Foreign) and not inner.has_settings:
+        if isinstance(inner, LMAdapter) and not inner.has_settings:
             self._warned = True
             _log.warning(
                 "%s says nothing of its settings, so %s knows its answers for this process alone",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bae.language_model import LM
     from bae.lm.backend import Backend
     from bae.lm.policies.budget import Budget
-    from bae.lm.policies.taught import Lesson
+    from bae.lm.policies.learned import LearnedPrompt
     from bae.optimizer.judging import Judge
     from bae.optimizer.metrics import Metric
     from bae.optimizer.part_metrics import PartMetric
@@ -99,9 +99,9 @@ async def compare(
     the prompt does not fit into the model, the score is 0. Without what was learnt, a choice is
     asked for together with the fill of what is chosen, where the LM does both in one call; with
     it, in two calls, which are counted. Give the `graph` to have fills of such successors asked
-    for so too, and not by themselves. There a lesson for the fill changes how the choice is asked,
-    and so what is chosen. A fill is scored where both sides choose its node, and, by itself, where
-    neither does; where one side alone does, the other scores 0, and a note counts these.
+    for so too, and not by themselves. There a learned prompt for the fill changes how the choice is
+    asked, and so what is chosen. A fill is scored where both sides choose its node, and, by itself,
+    where neither does; where one side alone does, the other scores 0, and a note counts these.
 
     A question that the LM refuses scores 0 too, with a note, unless it refuses five in a row that
     are not too long: that ends it, with the LM's error.
@@ -118,7 +118,7 @@ async def compare(
 
     _check(cls, after, concurrency, graph)
     examples = list(held_out)
-    lessons = artefact_of(after).lessons()
+    prompts = artefact_of(after).prompts()
     fresh = fresh_predictor(cls)
     log = calls if isinstance(calls, CallLog) else CallLog(calls)
     found: list[Comparison] = []
@@ -129,9 +129,9 @@ async def compare(
         student = backend_of(student_for(cls, lm), f"{cls.__name__} is to be compared")
         with budget or nullcontext():
             for part in PARTS:
-                lesson: Lesson | None = getattr(lessons, part)
+                learned_prompt: LearnedPrompt | None = getattr(prompts, part)
                 chosen = (fill_examples if part == "fill" else choice_examples)(cls, examples)
-                if lesson is None or not chosen:
+                if learned_prompt is None or not chosen:
                     continue
                 questions = PartQuestions(cls, part, getattr(fresh, part))
                 telling = Telling(cls.__name__, part, log, progress, phase="comparing")
@@ -140,7 +140,7 @@ async def compare(
                     Settling(questions, lm, graph),
                     metrics_for(cls, part, logged(metric, log, telling.note)),
                     student,
-                    lesson,
+                    learned_prompt,
                     log,
                     telling,
                 )
@@ -153,13 +153,13 @@ async def compare(
 
 @dataclass(slots=True)
 class _Sides:
-    """One part of a node, asked with a lesson and without."""
+    """One part of a node, asked with a learned prompt and without."""
 
     asked: PartQuestions
     settling: Settling
     metric: PartMetric
     student: Backend
-    lesson: Lesson
+    learned_prompt: LearnedPrompt
     log: CallLog
     telling: Telling
     scores: dict[tuple[int, bool], float] = field(default_factory=dict[tuple[int, bool], float])
@@ -171,7 +171,7 @@ class _Sides:
     used: dict[bool, Usage] = field(default_factory=lambda: {False: Usage(), True: Usage()})
 
     async def compared(self, examples: list[Any], concurrency: int) -> Comparison:
-        """Ask about every example once with the lesson and once without."""
+        """Ask about every example once with the learned prompt and once without."""
         count = len(examples)
         # By example, not one side after the other, so that both are asked of a model as it is then.
         left = iter([(place, taught) for place in range(count) for taught in (False, True)])
@@ -219,7 +219,9 @@ class _Sides:
     async def _one(self, place: int, example: Any, taught: bool) -> None:
         backend = self.log.around(self.student)
         known = self.asked.known(dict(example))
-        settled = await self.settling.settled(backend, known, self.lesson if taught else None)
+        settled = await self.settling.settled(
+            backend, known, self.learned_prompt if taught else None
+        )
         self.used[taught] += backend.used
         if settled.not_taken:
             side = "with what was learnt" if taught else "without it"

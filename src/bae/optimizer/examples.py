@@ -14,8 +14,7 @@ from pydantic_core import SchemaSerializer, from_json
 from bae.draft import field_schema, model_config_of, validated
 from bae.journal.node_codec import node_codec
 from bae.lm.extras import load_dspy
-from bae.lm.ordering import ordered
-from bae.lm.prompts import fill_prompt, names_of, seen_of
+from bae.lm.prompts import fill_prompt, in_order, names_of, seen_of
 from bae.lm.schemas import asked_fields, once
 from bae.lm.signatures import is_known, model_name, node_to_signature, with_source
 from bae.optimizer.transitions import Transition, lm_chooses, transitions_of
@@ -256,7 +255,7 @@ def _words(cls: type[Node], name: str, value: Any) -> Iterator[Any]:
     try:
         said = _serializer(cls, name).to_python(value, mode="json", by_alias=False, warnings=False)
         again = _read(cls, name, said)
-        yield ordered(said, value)
+        yield in_order(said, value)
         if again == value:
             return
     except Exception:  # serializers and validators are code of the node's own
@@ -264,7 +263,7 @@ def _words(cls: type[Node], name: str, value: Any) -> Iterator[Any]:
     try:
         said = from_json(node_codec(cls).dump_field(name, value)[0])
         if _read(cls, name, said) == value:
-            yield ordered(said, value)
+            yield in_order(said, value)
     except Exception:  # the same, and a value that no journal keeps
         return
 

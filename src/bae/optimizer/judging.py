@@ -163,9 +163,9 @@ class Judge:
     def _asked(self) -> LM:
         lm = _checked(self.lm)
         if isinstance(lm, str):
-            from bae.lm.named import shared
+            from bae.lm.registry import cached_lm
 
-            return shared(lm)
+            return cached_lm(lm)
         return lm
 
     def _shown(self, node: Node) -> dict[str, Any] | str:
@@ -178,10 +178,10 @@ class Judge:
 def _checked(lm: Any) -> LM | str:
     """What a judge can ask; refused where it is nothing of that kind."""
     from bae.language_model import is_lm
-    from bae.lm.named import misnamed
+    from bae.lm.registry import name_error
 
     if isinstance(lm, str):
-        unknown = misnamed(lm)
+        unknown = name_error(lm)
         if unknown is not None:
             raise unknown
         return lm

@@ -160,7 +160,7 @@ class FillMetric(PartMetric):
 
     def _made(self, values: Mapping[str, Any], context: Mapping[str, Any]) -> Node | str:
         """The node of these values, or why there is none."""
-        from bae.lm.reading import build
+        from bae.lm.answers import build
 
         values = {n: v for n, v in values.items() if n in self._asked}
         try:

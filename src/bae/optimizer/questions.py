@@ -1,6 +1,6 @@
 """The questions of one part of a node, asked from examples instead of from a run, word for word as
-a run asks them with a lesson: by these the optimisers ask. `bae.lm.Taught` applies lessons, as in
-a run; `settling.py` asks all that a run asks until there is an answer."""
+a run asks them with a learned prompt: by these the optimizers ask. `bae.lm.WithPrompts` applies
+prompts, as in a run; `settling.py` asks all that a run asks until there is an answer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pydantic_core import from_json, to_jsonable_python
 
 from bae.draft import validated
 from bae.exceptions import BaeError, FillError
-from bae.lm.asking import ask
+from bae.lm.answers import read
 from bae.lm.backend import Answer, Prompt
+from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
 from bae.lm.policies.policy import Policy
-from bae.lm.policies.taught import Lesson, LessonExample, Lessons, Taught
 from bae.lm.prompts import (
     choice_instruction,
     choice_prompt,
@@ -26,7 +26,7 @@ from bae.lm.prompts import (
     names_of,
     text_of_question,
 )
-from bae.lm.reading import read
+from bae.lm.requests import ask
 from bae.lm.schemas import asked_fields
 from bae.lm.signatures import is_known, model_name
 from bae.node import Node
@@ -81,33 +81,37 @@ class PartQuestions:
         fields = self.signature.output_fields.items()
         return {n: answer[model_name(n, f)] for n, f in fields if model_name(n, f) in answer}
 
-    def lesson(self, instruction: str, demos: Iterable[Mapping[str, Any]]) -> Lesson | None:
-        """The lesson that an instruction and demonstrations are; None where they teach nothing."""
-        examples = tuple(LessonExample(self.known(each), self.answer(each) or {}) for each in demos)
+    def learned_prompt(
+        self, instruction: str, demos: Iterable[Mapping[str, Any]]
+    ) -> LearnedPrompt | None:
+        """The learned prompt of an instruction and demonstrations; None where they are empty."""
+        examples = tuple(PromptExample(self.known(each), self.answer(each) or {}) for each in demos)
         own = "" if instruction == self.instruction else instruction
-        return Lesson(own, examples) if own or examples else None
+        return LearnedPrompt(own, examples) if own or examples else None
 
     async def answered(
-        self, backend: Backend, known: Mapping[str, Any], lesson: Lesson | None
+        self, backend: Backend, known: Mapping[str, Any], learned_prompt: LearnedPrompt | None
     ) -> dict[str, Any] | None:
         """What the model answers, asked once; None where that is nothing one can read."""
         question = PartQuestion(self, known)
         try:
-            answer = await ask(self.taught(backend, question, lesson), question.prompt)
+            answer = await ask(self.taught(backend, question, learned_prompt), question.prompt)
         except FillError:  # of an LM that judges its answers itself
             return None
         if isinstance(answer.value, Node):
             return self.said(answer.value)
         return read(answer).value
 
-    def taught(self, backend: Backend, question: PartQuestion, lesson: Lesson | None) -> Backend:
-        if lesson is None:
+    def taught(
+        self, backend: Backend, question: PartQuestion, learned_prompt: LearnedPrompt | None
+    ) -> Backend:
+        if learned_prompt is None:
             return backend
         if self.part == "fill":
-            return Taught(backend, {self.cls: Lessons(fill=lesson)})
+            return WithPrompts(backend, {self.cls: NodePrompts(fill=learned_prompt)})
         # The source is made up of what an example says, and so is its class.
         assert question.source is not None
-        return Taught(backend, {type(question.source): Lessons(choice=lesson)})
+        return WithPrompts(backend, {type(question.source): NodePrompts(choice=learned_prompt)})
 
     def said(self, node: Node) -> dict[str, Any]:
         """What an LM has filled in of a node, as JSON."""

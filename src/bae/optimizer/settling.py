@@ -1,6 +1,6 @@
 """What comes of a question in a run: everything is asked that the run asks until it has the answer,
-in the order and in as many calls as the run needs. `comparing.py` asks so, with a lesson and
-without; `questions.py` has the questions themselves."""
+in the order and in as many calls as the run needs. `comparing.py` asks so, with a learned prompt
+and without; `questions.py` has the questions themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.exceptions import BaeLMError, FillError, RouteError
-from bae.lm.asking import filled_at_once
+from bae.lm.exchange import filled_at_once
 from bae.lm.prompts import names_of
 from bae.node import Node
 from bae.optimizer.asked_lms import student_for
@@ -23,7 +23,7 @@ from bae.usage import Attempt, Event, metered
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.lm.backend import Backend
-    from bae.lm.policies.taught import Lesson
+    from bae.lm.policies.learned import LearnedPrompt
     from bae.optimizer.questions import PartQuestions
 
 
@@ -61,11 +61,11 @@ class Settling:
                 self._choosers.setdefault(cls.__name__, []).append(plan)
 
     async def settled(
-        self, backend: Backend, known: Mapping[str, Any], lesson: Lesson | None
+        self, backend: Backend, known: Mapping[str, Any], learned_prompt: LearnedPrompt | None
     ) -> Settled:
-        """Ask until there is an answer, with a lesson for this part or without any."""
+        """Ask until there is an answer, with a learned prompt for this part or without any."""
         question = PartQuestion(self._of, known)
-        asked = Told(self._of.taught(backend, question, lesson), known)
+        asked = Told(self._of.taught(backend, question, learned_prompt), known)
         verdicts: list[str] = []
 
         def watch(event: Event) -> None:
@@ -103,7 +103,8 @@ class Settling:
         self, backend: Backend, asked: Backend, question: PartQuestion
     ) -> dict[str, Any]:
         """What is chosen. Where a run would have it filled by the very answer that chooses, and the
-        lesson does not let it, it is filled here too: the run asks for that, and pays for it."""
+        learned prompt does not let it, it is filled here too: the run asks for that, and pays for
+        it."""
         types, source = self._of.types, cast(Node, question.source)
         fillable = self._fillable(self._of.cls)
         try:
@@ -123,8 +124,8 @@ class Settling:
         self, backend: Backend, asked: Backend, question: PartQuestion, at_once: _AtOnce
     ) -> Node | None:
         """The node, where a run has it filled by the very answer that chooses it, and the model
-        does choose it. With a lesson for the fill it does not, but still asks for the choice, and
-        in other words than without: what it chooses is noted `at_once`."""
+        does choose it. With a learned prompt for the fill it does not, but still asks for the
+        choice, and in other words than without: what it chooses is noted `at_once`."""
         cls, source = self._of.cls, question.source
         choosers = [] if source is None else self._choosers.get(type(source).__name__, [])
         if source is None or len(choosers) != 1:

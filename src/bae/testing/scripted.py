@@ -286,6 +286,19 @@ def _reported(ask: Callable[[], T]) -> T:
     return answer
 
 
+def named_script(path: str) -> ScriptedLM:
+    """The LM named `scripted:FILE.json`."""
+    try:
+        return ScriptedLM.from_file(path)
+    except OSError as error:
+        raise ScriptError(
+            f"the script {path} cannot be read",
+            code="bae-script-invalid",
+            cause=error,
+            fix="name a file of JSON by its path, from the directory that the program runs in",
+        ) from error
+
+
 def _name(target: object) -> str:
     if target is None or target is NoneType:
         return "None"

@@ -51,17 +51,17 @@ def _taught(graph: Graph[Any, Any], named: str | None, artefacts: Artefacts) -> 
 
 
 def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool) -> LM:
-    from bae.lm.late import LateLM
+    from bae.lm.registry import LazyLM
 
     if named is None and not graph.needs_lm:
-        return LateLM("a case asks for one")
+        return LazyLM("a case asks for one")
     return made_lm(graph, named, quiet=quiet)
 
 
 def _name_of_default(graph: Graph[Any, Any]) -> str:
-    from bae.lm.readiness import chosen
+    from bae.lm.registry import default_name
 
-    return chosen().name if graph.needs_lm else "no LM"
+    return default_name().name if graph.needs_lm else "no LM"
 
 
 def _once(option: str, given: Sequence[str], meant: Callable[[str], str]) -> None:

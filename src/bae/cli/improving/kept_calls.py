@@ -133,14 +133,14 @@ class KeptCalls:
 
 def _known(asked: Iterable[LM | str]) -> tuple[bool, str]:
     """Whether a log can know one of these again in another process, and those that it cannot."""
-    from bae.lm.foreign import Foreign
+    from bae.lm.adapter import LMAdapter
     from bae.lm.policies.policy import innermost
     from bae.optimizer.asked_lms import backend_of
 
     known, forgotten = False, dict[str, None]()
     for lm in asked:
         inner = innermost(backend_of(lm, "it is asked"))
-        if isinstance(inner, Foreign) and not inner.has_settings:
+        if isinstance(inner, LMAdapter) and not inner.has_settings:
             forgotten[type(inner.lm).__name__] = None
         else:
             known = True

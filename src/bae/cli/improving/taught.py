@@ -39,9 +39,9 @@ def artefacts_in(graph: Graph[Any, Any], directory: str) -> Artefacts:
 
 def taught(lm: LM, artefacts: Artefacts) -> LM:
     """An LM that asks with what was learnt."""
-    from bae.lm import Taught
+    from bae.lm import WithPrompts
 
-    return Taught(lm, {cls: artefact.lessons() for cls, artefact in artefacts.items()})
+    return WithPrompts(lm, {cls: artefact.prompts() for cls, artefact in artefacts.items()})
 
 
 def lm_taught_by(
@@ -58,9 +58,9 @@ def lm_taught_by(
         note(f"taught by {shown(directory)}: {parts(artefacts)}")
     if lm is None and not graph.needs_lm:
         # All that is asked for has an LM pinned to it, which is taught through the run's.
-        from bae.lm.late import LateLM
+        from bae.lm.registry import LazyLM
 
-        lm = LateLM(f"the LM of {graph.name} was asked")
+        lm = LazyLM(f"the LM of {graph.name} was asked")
     elif lm is None or isinstance(lm, str):
         lm = made_lm(graph, lm, quiet=quiet)
     return taught(lm, artefacts)

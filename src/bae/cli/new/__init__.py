@@ -44,10 +44,10 @@ def new(
     from bae.cli.new.project import named
     from bae.cli.new.writing import refuse_what_is_there, write
     from bae.cli.refusals import Misuse
-    from bae.lm.named import misnamed
+    from bae.lm.registry import name_error
 
     if lm is not None:
-        error = misnamed(lm)
+        error = name_error(lm)
         if error is not None:
             raise error
     if not name.strip():
@@ -78,13 +78,13 @@ def _print_next(folder: Path, project: Project, files: list[str]) -> None:
     from bae.cli.new.project import SCRIPT
     from bae.cli.printing import out, print_hanging
     from bae.lm.extras import is_there
-    from bae.lm.readiness import chosen
+    from bae.lm.registry import default_name
 
     said = Text(f"{folder} has a project of {len(files)} files:\n")
     for path in files:
         said.append(f"  {path}\n", style="cyan")
     said.append("\nNext:\n", style="bold")
-    none = not project.lm and not chosen().name
+    none = not project.lm and not default_name().name
     commands = replace(project, lm=SCRIPT).commands if none else project.commands
     here = str(folder) == "."
     if not is_there("pytest"):

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bae.cli.refusals import Misuse
 from bae.cli.running.advice import lm_named
 from bae.exceptions import BaeLMError
-from bae.lm.late import LateLM
-from bae.lm.named import VARIABLE, default, misnamed, shared
-from bae.lm.readiness import chosen
+from bae.lm.registry import VARIABLE, LazyLM, cached_lm, default_lm, default_name, name_error
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -28,13 +26,13 @@ def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False)
     """Refuse an LM that cannot be had. A run that `begins` needs one where its graph does; one that
     goes on may be past that."""
     if named is not None:
-        wrong = misnamed(named)
+        wrong = name_error(named)
         if wrong is not None:
             raise Misuse(wrong.message, code="bae-lm-unknown-name", fix=wrong.fix)
-        shared(named)
-    elif begins and graph.needs_lm and not chosen().name:
+        cached_lm(named)
+    elif begins and graph.needs_lm and not default_name().name:
         try:
-            default(graph.needs_lm)
+            default_lm(graph.needs_lm)
         except BaeLMError as error:
             if error.code == "bae-lm-missing":
                 error.fix = lm_named(error, "with --lm, as --lm local")
@@ -45,15 +43,15 @@ def made_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = False) -
     """The LM of a name that `check_lm` has passed; without one, that of runs which are given none,
     and where nobody has named that either a note says which it is."""
     if named is not None:
-        return shared(named)
-    found = chosen().name
+        return cached_lm(named)
+    found = default_name().name
     if not found:
-        return default(graph.needs_lm or "it is to be asked")
+        return default_lm(graph.needs_lm or "it is to be asked")
     if not quiet and not os.environ.get(VARIABLE, "").strip():
         from bae.cli.printing import note
 
         note(f"using {found}: --lm names another")
-    return shared(found)
+    return cached_lm(found)
 
 
 def lm_for(graph: Graph[Any, Any], stored: StoredRun, named: str | None) -> LM | str | None:
@@ -66,7 +64,7 @@ def lm_for(graph: Graph[Any, Any], stored: StoredRun, named: str | None) -> LM |
     return _FoundAgain(graph.needs_lm, tell(stored).usage)
 
 
-class _FoundAgain(LateLM):
+class _FoundAgain(LazyLM):
     """The LM that this machine offers, for a run that has used `before` until now."""
 
     def __init__(self, why: str, before: Usage) -> None:
@@ -76,9 +74,9 @@ class _FoundAgain(LateLM):
     @property
     def lm(self) -> LM:
         """The LM itself. Raises where this machine has none."""
-        name = chosen().name if self._found is None and self._before.calls else ""
+        name = default_name().name if self._found is None and self._before.calls else ""
         if name:
-            found = shared(name)
+            found = cached_lm(name)
             model = str(getattr(found, "model", ""))
             if not has_answered(model, self._before.models):
                 _log.warning(

@@ -23,8 +23,8 @@ from bae.journal.running.open_gates import standing
 from bae.journal.running.recording import Recording
 from bae.journal.shape import shape_of
 from bae.journal.store import Claim, Journal, RunInfo, StoredRun
-from bae.lm.late import LateLM
-from bae.lm.policies.carrying import carry_over
+from bae.lm.policies.budget import restore_budgets
+from bae.lm.registry import LazyLM
 from bae.node import Node
 from bae.records import (
     Record,
@@ -38,6 +38,7 @@ from bae.result import GraphResult
 from bae.run import Run
 from bae.run_log import Log, RunJournal
 from bae.runner import run_graph
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -68,7 +69,11 @@ async def begin(graph: Graph[Any, T], start: Node, run: Run, journal: Journal) -
     graph.prove()
     if graph not in _KEEPABLE:
         _prove_keepable(graph)
-    run.keeper = Keeper(journal, encoder_for(graph, journal), begun=lambda: carry_over(run))
+    run.keeper = Keeper(
+        journal,
+        encoder_for(graph, journal),
+        begun=lambda: restore_budgets(run.lm, run.run_id, Usage(), 0.0),
+    )
     result = await run_graph(graph, start, run)
     return await _answered_meanwhile(graph, run, result, journal, None)
 
@@ -173,8 +178,8 @@ def _taken_up(
         run.log = log
     run.keeper = Keeper(journal, encoder_for(graph, journal), past, claim, len(stored.lines))
     if run.lm is None and graph.needs_lm:
-        run.lm = LateLM(graph.needs_lm)  # what is left to do may ask for none
-    carry_over(run, past)
+        run.lm = LazyLM(graph.needs_lm)  # what is left to do may ask for none
+    restore_budgets(run.lm, run.run_id, past.usage, past.seconds)
     return run, past.started[""]
 
 

@@ -1,6 +1,6 @@
-"""Budgets: limits on calls, tokens, cost and time, as scopes that nest. `with budget:` counts
-everything asked inside the block; the policy `Budgeted` counts what one LM is asked. A request is
-checked before it is sent; `charging.py` does that."""
+"""Budgets: limits on calls, tokens, cost and time, as scopes that nest. `with budget:` counts every
+request made inside the block; the policy `Budgeted` counts those to one LM. A request is checked
+before it is sent."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from bae.exceptions import BudgetError
 from bae.lm.backend import Answer, Prompt
-from bae.lm.policies.charging import in_time
-from bae.lm.policies.holds import Hold, Scope, Shared, current
 from bae.lm.policies.policy import Policy
+from bae.lm.policies.reservations import (
+    Reservation,
+    Scope,
+    SharedScope,
+    budgets_in_force,
+    scope_in_force,
+)
+from bae.lm.requests import in_time
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -26,7 +32,7 @@ Limit = Literal["calls", "tokens", "cost", "seconds"]
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What is left of a budget; None where there is no limit, or nobody knows."""
+    """What is left of a budget; None where there is no limit, or it is unknown."""
 
     calls: int | None = None
     tokens: int | None = None
@@ -36,22 +42,22 @@ class Remaining:
 
 class Budget:
     """Limits on what may be spent, and what has been. Enter it, `with Budget(calls=50) as budget:`,
-    and everything asked in the block is counted, in subgraphs, maps and threads too.
+    and every request in the block is counted, in subgraphs, maps and threads too.
 
-    - `calls`: requests sent, failed ones too. Those under way are counted, so that no number of
-      concurrent ones goes past the limit. A request that was given up or cut off is charged what
-      its prompt came to, where nobody knows more.
+    - `calls`: requests sent, failed ones too. Those in progress are counted, so concurrent ones
+      cannot exceed the limit. A request that was cancelled or cut off is charged the estimate of
+      its prompt, where its usage is unknown.
     - `tokens`: in and out. A request is refused when the estimate of its prompt does not fit.
     - `cost`: in US dollars. The price of the model has to be known.
-    - `seconds`: on the clock, from the moment the budget is first entered or asked. What is under
-      way then is cut off.
+    - `seconds`: on the clock, from the moment the budget is first entered or used. Requests in
+      progress are cut off then.
 
-    The last request may go past the limits on tokens and cost by what the model says; the next is
-    refused. What is refused raises `BudgetError`, and nothing is sent. Budgets nest: a request is
-    charged to all whose blocks it is in, and to those that these are `within`. `quiet=True` ends
-    the block without an error when this budget, and no other, is what ran out; `.error` has it.
+    The last request may exceed the limits on tokens and cost by what the model answers; the next is
+    refused. A refused request raises `BudgetError`, and nothing is sent. Budgets nest: a request is
+    charged to all whose blocks it is in, and to those that these are `within`. With `quiet=True`
+    the block ends without an error when this budget, and no other, ran out; it is in `.error`.
 
-    To go on with a budget later, keep `dump()` and read it back with `Budget.restored`.
+    To continue with a budget later, store `dump()` and read it back with `Budget.restored`.
     """
 
     def __init__(
@@ -91,18 +97,18 @@ class Budget:
 
     @property
     def usage(self) -> Usage:
-        """What has been spent, without what is under way."""
+        """What has been spent, without requests in progress."""
         return self._used
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the budget was first entered or asked; 0 before."""
+        """Seconds since the budget was first entered or used; 0 before."""
         running = 0.0 if self._since is None else self._clock() - self._since
         return self._before + running
 
     @property
     def remaining(self) -> Remaining:
-        """What is left, less what is under way; never below zero."""
+        """What is left, less what is in progress; never below zero."""
         used = self._used
         calls, tokens = used.calls + self._held_calls, used.tokens + self._held_tokens
         cost = None
@@ -131,8 +137,8 @@ class Budget:
 
     @classmethod
     def restored(cls, dumped: Mapping[str, Any], within: Budget | None = None) -> Budget:
-        """The budget that `dump` told of, with as much spent. Requests that were under way when it
-        was dumped are not among that."""
+        """The budget that was dumped, with as much spent. Requests that were in progress then are
+        not included."""
         spent = cast(dict[str, Any], dict(dumped["spent"]))
         spent["models"] = tuple(spent["models"])
         return cls(
@@ -144,8 +150,8 @@ class Budget:
         )
 
     def __enter__(self) -> Self:
-        """Count what is asked from here on, in this task and those it starts."""
-        current.set(self.scope_in(current.get()))
+        """Count requests from here on, in this task and those it starts."""
+        scope_in_force.set(self.scope_in(scope_in_force.get()))
         return self
 
     def __exit__(
@@ -154,10 +160,10 @@ class Budget:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        """End the block. Blocks may end in any order, and each where it began."""
+        """End the block. Blocks may end in any order, each in the context it began in."""
         self.error = self._own(error)
         inside: list[Budget] = []
-        scope = current.get()
+        scope = scope_in_force.get()
         while isinstance(scope, Scope) and scope.budget is not self:
             inside.append(scope.budget)
             scope = scope.outer
@@ -165,12 +171,12 @@ class Budget:
             left = scope.outer
             for budget in reversed(inside):
                 left = Scope(budget, left)
-            current.set(left)
+            scope_in_force.set(left)
         else:
             self._left_elsewhere(error)
         return self.quiet and self.error is not None
 
-    def scope_in(self, outer: Scope | Shared | None) -> Scope:
+    def scope_in(self, outer: Scope | SharedScope | None) -> Scope:
         """The scope of this budget inside another. Its clock starts, where it has not yet."""
         for budget in self.line():
             budget.begin()
@@ -186,47 +192,47 @@ class Budget:
             self._since = self._clock()
 
     def carry(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge what a run of a journal has spent before it came under this budget, once."""
+        """Charge what a stored run had spent before it came under this budget, once."""
         if run_id not in self._runs:
             self._runs.add(run_id)
             self._used += used
             self._before += seconds
 
-    # For `holds.py`, which calls the next three with its lock held.
+    # `Reservation` calls the next three with its lock held.
 
-    def check(self, hold: Hold) -> None:
-        """Raise where a request does not fit, beside what is spent and what is under way."""
+    def check(self, reservation: Reservation) -> None:
+        """Raise where a request does not fit, beside what is spent and in progress."""
         used = self._used
         if self.calls is not None and used.calls + self._held_calls >= self.calls:
             raise self.spent("calls")
         if self.tokens is not None:
             taken = used.tokens + self._held_tokens
-            if taken >= self.tokens or taken + hold.tokens > self.tokens:
-                raise self.spent("tokens", hold.tokens)
+            if taken >= self.tokens or taken + reservation.tokens > self.tokens:
+                raise self.spent("tokens", reservation.tokens)
         if self.cost is not None:
             if used.cost is None:
                 raise self.cost_unknown(", ".join(used.models))
-            if hold.cost is None:
-                raise self.cost_unknown(hold.backend.model)
+            if reservation.cost is None:
+                raise self.cost_unknown(reservation.backend.model)
             taken = used.cost + self._held_cost
             # A limit of nothing is for models that are free.
-            if taken + hold.cost > self.cost or (taken >= self.cost > 0):
-                raise self.spent("cost", hold.cost)
+            if taken + reservation.cost > self.cost or (taken >= self.cost > 0):
+                raise self.spent("cost", reservation.cost)
         if self.seconds is not None and self.elapsed >= self.seconds:
             raise self.spent("seconds")
 
-    def take(self, hold: Hold) -> None:
-        """Hold what a request needs while it is under way."""
+    def take(self, reservation: Reservation) -> None:
+        """Reserve what a request needs while it is in progress."""
         self._held_calls += 1
-        self._held_tokens += hold.tokens
-        self._held_cost += hold.cost or 0.0
+        self._held_tokens += reservation.tokens
+        self._held_cost += reservation.cost or 0.0
 
-    def put_back(self, hold: Hold, used: Usage | None) -> None:
-        """Let go of what was held, and add what was used in its place."""
+    def put_back(self, reservation: Reservation, used: Usage | None) -> None:
+        """Release what was reserved, and add what was used in its place."""
         self._held_calls -= 1
-        self._held_tokens -= hold.tokens
-        # Sums of floats do not come back to nothing by themselves.
-        self._held_cost = self._held_cost - (hold.cost or 0.0) if self._held_calls else 0.0
+        self._held_tokens -= reservation.tokens
+        # Sums of floats do not return to zero by themselves.
+        self._held_cost = self._held_cost - (reservation.cost or 0.0) if self._held_calls else 0.0
         if used is not None:
             self._used += used
 
@@ -239,16 +245,16 @@ class Budget:
             case "calls":
                 bound, amount, held = self.calls or 0, used.calls, self._held_calls
                 said = f"{amount} of {_many(bound, 'call')} spent"
-                said += f" and {held} more under way" if held else ""
+                said += f" and {held} more in progress" if held else ""
             case "tokens":
                 bound, amount, held = self.tokens or 0, used.tokens, self._held_tokens
                 said = f"{amount} of {_many(bound, 'token')} spent"
-                said += f" and about {held} more under way" if held else ""
+                said += f" and about {held} more in progress" if held else ""
                 said += f", and this request is about {needed:g}"
             case "cost":
                 bound, amount, held = self.cost or 0.0, used.cost or 0.0, self._held_cost
                 said = f"${amount:.4f} of ${bound:.4f} spent"
-                said += f" and ${held:.4f} or more under way" if held else ""
+                said += f" and ${held:.4f} or more in progress" if held else ""
                 said += f", and this request costs ${needed:.4f} or more" if needed else ""
             case "seconds":
                 bound, amount = self.seconds or 0.0, self.elapsed
@@ -262,20 +268,20 @@ class Budget:
             usage=used,
             budget=self,
             cause=cause,
-            fix=f"raise the limit with Budget({limit}=…), or ask for less; what was done until "
-            "then is in .trace",
+            fix=f"raise the limit with Budget({limit}=…), or ask for less; the nodes that were "
+            "done are in .trace",
         )
 
     def cost_unknown(self, model: str) -> BudgetError:
-        """The error for a limit on cost where nobody knows what a request costs."""
+        """The error for a limit on cost where the cost of a request is unknown."""
         from bae.lm.extras import is_there
 
         fix = "limit calls or tokens instead"
         if not is_there("genai_prices"):
             fix = f"install the price list with pip install 'bae-graphs[prices]', or {fix}"
         return BudgetError(
-            f"{self.scope}: the cost is limited to ${self.cost or 0.0:.4f}, and nobody knows what"
-            f" {model or 'the model'} costs",
+            f"{self.scope}: the cost is limited to ${self.cost or 0.0:.4f}, and the price of"
+            f" {model or 'the model'} is unknown",
             code="bae-budget-cost-unknown",
             limit="cost",
             bound=self.cost or 0.0,
@@ -283,7 +289,7 @@ class Budget:
             scope=self.scope,
             usage=self._used,
             budget=self,
-            fix=f"{fix}; a backend of your own says it in least_cost and in Usage(cost=…)",
+            fix=f"{fix}; a backend of your own reports it in least_cost and in Usage(cost=…)",
         )
 
     def _own(self, error: BaseException | None) -> BudgetError | None:
@@ -297,8 +303,8 @@ class Budget:
     def _left_elsewhere(self, error: BaseException | None) -> None:
         message = (
             f"the block of {self!r} ends in another context than it began in, where it is still in"
-            " force: enter and leave it in one function, not in a fixture or a callback that is"
-            " run by another task"
+            " force: enter and leave it in one function, not in a fixture or a callback that"
+            " another task runs"
         )
         if error is None:
             raise RuntimeError(message)
@@ -314,10 +320,10 @@ class Budget:
 
 
 class Budgeted(Policy):
-    """Charges what an LM is asked to a budget: `Budgeted(lm, Budget(calls=100))`.
+    """Charges the requests to an LM to a budget: `Budgeted(lm, Budget(calls=100))`.
 
-    One budget may serve several LMs, and a request is charged to it once, wherever it is around
-    it. Answers from a cache inside are free, and every retry inside is charged.
+    One budget may serve several LMs, and charges each request once, however often it is around it.
+    Answers from a cache inside are free, and every retry inside is charged.
     """
 
     def __init__(self, lm: LM | str, budget: Budget) -> None:
@@ -327,13 +333,26 @@ class Budgeted(Policy):
         self.budget = budget
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask what is inside, where the budget has something left."""
-        outer = current.get()
-        current.set(self.budget.scope_in(outer))
+        """Ask the LM inside, where the budget has something left."""
+        outer = scope_in_force.get()
+        scope_in_force.set(self.budget.scope_in(outer))
         try:
             return await in_time(lambda: self.ask(prompt))
         finally:
-            current.set(outer)
+            scope_in_force.set(outer)
+
+
+def restore_budgets(lm: object, run_id: str, usage: Usage, seconds: float) -> None:
+    """Charge what a run had used, and how long it took, to the budgets that it is under from here
+    on: those in force, and those around its LM. Each is charged for a run once: a budget that was
+    around the run when it spent that, in this process, has it already."""
+    budgets = list(budgets_in_force())
+    while isinstance(lm, Policy):
+        if isinstance(lm, Budgeted):
+            budgets += lm.budget.line()
+        lm = lm.inner
+    for budget in budgets:
+        budget.carry(run_id, usage, seconds)
 
 
 def _many(number: float, unit: str) -> str:

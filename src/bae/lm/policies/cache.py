@@ -1,31 +1,40 @@
-"""Answers kept for the next time the same is asked. Equal prompts that come while the first is
-still being answered wait for it and share its answer, see `flights.py`. The stores are in
-`cache_stores.py`."""
+"""A cache of answers. A question that was answered before costs nothing, and equal questions asked
+at the same time share one request."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from copy import copy
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import to_json
 
-from bae.exceptions import BaeLMError, describe
+from bae.exceptions import BaeLMError, BudgetError, describe
+from bae.lm.adapter import LMAdapter, is_lossless
 from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
-from bae.lm.foreign import Foreign, keeps
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
-from bae.lm.policies.flights import Flights
 from bae.lm.policies.policy import Policy, innermost
-from bae.usage import Usage, report
+from bae.lm.policies.reservations import (
+    Payer,
+    SharedScope,
+    asked_under,
+    budgets_in_force,
+    scope_in_force,
+)
+from bae.tasks import gone
+from bae.usage import Event, Restart, Usage, meter_in_force, report, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM
 
 VERSION = 1
-"""Of the keys and of what is kept under them: answers of another version are not found."""
+"""Of the keys and of the stored answers: those of another version are not found."""
 
 _log = logging.getLogger("bae.lm")
 
@@ -33,8 +42,8 @@ _log = logging.getLogger("bae.lm")
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
     """How many questions were answered from the store (`hits`), by the LM (`misses`), and by the
-    answer to an equal one that was under way (`joined`); and how many answers could not be kept
-    (`unstored`)."""
+    answer to an equal one that was in progress (`joined`); and how many answers could not be
+    stored (`unstored`)."""
 
     hits: int
     misses: int
@@ -44,14 +53,14 @@ class CacheStatistics:
 
 class Cached(Policy):
     """Asks an LM only what it was not asked before: `Cached(lm)` for this process, or
-    `Cached(lm, "answers.sqlite")` for all to come.
+    `Cached(lm, "answers.sqlite")` for later ones too.
 
     Two questions are the same when the prompt with its schema, the model and its settings are.
-    An answer from the cache has used no call and no token. Only answers that ended by themselves
-    are kept, and one that turns out invalid is forgotten. Equal questions that are asked at once
-    make one request, which goes on as long as anybody waits for it.
+    An answer from the cache uses no call and no token. Only answers that ended by themselves are
+    stored, and one that turns out invalid is dropped. Equal questions asked at the same time make
+    one request, which continues as long as one caller waits for it.
 
-    Put it outside of everything that counts or waits: what is in the cache then costs nothing.
+    Put it outside all policies that count or wait: answers from the cache then cost nothing.
     """
 
     def __init__(self, lm: LM | str, store: CacheStore | str | Path | None = None) -> None:
@@ -65,32 +74,32 @@ class Cached(Policy):
         self.store: CacheStore = store
         if not isinstance(store, MemoryCache):
             _check_settings(innermost(self))
-        self._flights = Flights()
+        self._shared = SharedRequests()
         self._hits = self._misses = self._unstored = 0
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """The answer that is there, or the one that comes, or else ask what is inside."""
+        """The stored answer, or that of an equal question in progress, or else ask the LM."""
         key = cache_key(self.inner, prompt)
-        return await self._flights.answer(key, lambda: self._look_and_ask(key, prompt))
+        return await self._shared.answer(key, lambda: self._look_and_ask(key, prompt))
 
     def statistics(self) -> CacheStatistics:
-        """What the cache has been good for."""
-        return CacheStatistics(self._hits, self._misses, self._flights.joined, self._unstored)
+        """How often the cache was used."""
+        return CacheStatistics(self._hits, self._misses, self._shared.joined, self._unstored)
 
     async def reject(self, prompt: Prompt) -> None:
-        """Forget the answer to a prompt, and let what is inside do so."""
+        """Drop the answer to a prompt, and have the LM inside do so."""
         await self.store.drop(cache_key(self.inner, prompt))
         await super().reject(prompt)
 
     async def aclose(self) -> None:
-        """Close the store, and what is inside."""
+        """Close the store, and the LM inside."""
         await self.store.aclose()
         await super().aclose()
 
     async def _look_and_ask(self, key: str, prompt: Prompt) -> Answer:
-        kept = await self.store.get(key)
-        if kept is not None:
-            found = _read(kept)
+        stored = await self.store.get(key)
+        if stored is not None:
+            found = _read(stored)
             if found is not None:
                 self._hits += 1
                 return found
@@ -104,24 +113,24 @@ class Cached(Policy):
                 else:
                     await self.store.put(key, text)
             except Exception as error:
-                # It is paid for: better an answer that is not kept than none.
+                # It is paid for: better an answer that is not stored than none.
                 self._unstored += 1
-                _log.warning("an answer could not be kept by %r: %s", self.store, describe(error))
+                _log.warning("%r could not store an answer: %s", self.store, describe(error))
             except BaseException:
-                report(answer.usage)  # nobody waits for it any more
+                report(answer.usage)  # no caller waits for it any more
                 raise
         return answer
 
 
 def cache_key(backend: Backend, prompt: Prompt) -> str:
-    """What a prompt to a backend is known by: the same for equal prompts, models and settings."""
+    """The key of a prompt to a backend: the same for equal prompts, models and settings."""
     asked = innermost(backend)
     try:
         parts: dict[str, Any] = {
             "version": VERSION,
             "by": type(asked).__qualname__,
             "model": asked.model,
-            "settings": backend.settings,  # as policies around it say them
+            "settings": backend.settings,  # with those of the policies around it
             "system": prompt.system,
             "text": prompt.text,
             "turns": [[turn.answer, turn.correction] for turn in prompt.turns],
@@ -145,8 +154,8 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
 
 
 def _check_settings(backend: Backend) -> None:
-    """Raise where answers that are kept for long could not be told from those of another LM."""
-    if isinstance(backend, Foreign) and not backend.has_settings:
+    """Raise where stored answers could not be told from those of another LM."""
+    if isinstance(backend, LMAdapter) and not backend.has_settings:
         name = type(backend.lm).__name__
         raise BaeLMError(
             f"{name} has no `settings`, so its answers in a store could be taken for those of"
@@ -154,13 +163,13 @@ def _check_settings(backend: Backend) -> None:
             code="bae-lm-cache-key",
             sent=False,
             fix=f"give {name} an attribute `settings`, a mapping of what changes its answers, {{}}"
-            " where nothing does; or keep them in memory, with Cached(lm)",
+            " where nothing does; or cache in memory, with Cached(lm)",
         )
 
 
 def _written(prompt: Prompt, answer: Answer) -> str | None:
-    """What is kept of an answer, or None where JSON cannot say it."""
-    if not keeps(prompt, answer):
+    """An answer as it is stored, or None where JSON cannot express it."""
+    if not is_lossless(prompt, answer):
         return None
     text = answer.text
     if not text and answer.value is not UNPARSED:
@@ -171,13 +180,181 @@ def _written(prompt: Prompt, answer: Answer) -> str | None:
     return json.dumps({"version": VERSION, "text": text, "models": answer.usage.models})
 
 
-def _read(kept: str) -> Answer | None:
-    """The answer again; None for what is not readable, which is asked for again."""
+def _read(stored: str) -> Answer | None:
+    """The stored answer; None where it is not readable, and has to be asked for again."""
     try:
-        found = json.loads(kept)
+        found = json.loads(stored)
         if found["version"] == VERSION and isinstance(found["text"], str):
             models = cast("list[str]", found["models"])
             return Answer(found["text"], Usage(models=tuple(models)))
     except (ValueError, TypeError, KeyError):
         pass
     return None
+
+
+class SharedRequests:
+    """Requests in progress, by a key that is the same for equal questions. Callers who ask the same
+    meanwhile share the answer; `joined` counts them."""
+
+    def __init__(self) -> None:
+        self.joined = 0
+        self._requests: dict[tuple[asyncio.AbstractEventLoop, str], _SharedRequest] = {}
+
+    async def answer(self, key: str, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        """The answer to an equal question that is in progress, or else the one that `ask` gives."""
+        place = asyncio.get_running_loop(), key
+
+        def remove(request: _SharedRequest) -> None:
+            if self._requests.get(place) is request:
+                del self._requests[place]
+
+        while True:
+            request = self._requests.get(place)
+            joined = request is not None
+            if request is None:
+                request = self._requests[place] = _SharedRequest(ask, remove)
+            self.joined += joined
+            try:
+                return await request.result()
+            except BudgetError as error:
+                # The budget of the first caller does not concern those who joined.
+                if not joined or any(error.budget is budget for budget in budgets_in_force()):
+                    raise
+                tell(Restart(error, 0.0))
+
+
+class _SharedRequest:
+    """A request that several callers wait for. The first one pays for it and has its usage; when
+    that one leaves, the next pays. `remove` is called when it can no longer be joined."""
+
+    def __init__(
+        self,
+        ask: Callable[[], Coroutine[Any, Any, Answer]],
+        remove: Callable[[_SharedRequest], None],
+    ) -> None:
+        first = _Waiter()
+        self._waiting = [first]
+        self._scope = SharedScope(first)
+        self._told: list[Event] = []
+        self._remove = remove
+        self._first: _Waiter | None = first
+        self._task = asyncio.get_running_loop().create_task(self._run(ask))
+        self._task.add_done_callback(self._finish)
+
+    async def result(self) -> Answer:
+        """Wait for the answer. Callers who join later are told the events they missed. The last one
+        to leave cancels the request and waits until it has ended."""
+        waiter, self._first = self._first, None
+        if waiter is None:
+            waiter = _Waiter()
+            self._waiting.append(waiter)
+            for event in self._told:
+                waiter.tell(event)
+        try:
+            if not self._task.done():
+                await waiter.turn
+        except BaseException:
+            await self._leave(waiter)
+            raise
+        if waiter.refused is not None:
+            raise waiter.refused
+        return self._result_for(waiter)
+
+    async def _run(self, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        # In a context of its own, which outlives that of the first caller.
+        scope_in_force.set(self._scope)
+        asked_under.set(self._scope)
+        meter_in_force.set((self._report, self._tell))
+        return await ask()
+
+    def _report(self, usage: Usage) -> None:
+        self._payer.report(usage)
+
+    def _tell(self, event: Event) -> None:
+        self._told.append(event)
+        for waiter in self._waiting:
+            waiter.tell(event)
+
+    @property
+    def _payer(self) -> _Waiter:
+        payer = self._scope.payer
+        assert isinstance(payer, _Waiter)
+        return payer
+
+    def _finish(self, task: asyncio.Task[Answer]) -> None:
+        self._remove(self)
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            waiter.wake()
+
+    async def _leave(self, waiter: _Waiter) -> None:
+        task = self._task
+        try:
+            if not task.done() and waiter.refused is None:
+                self._waiting.remove(waiter)
+                if waiter is self._payer:
+                    self._hand_over()
+                if not self._waiting:
+                    self._remove(self)
+                    task.cancel()
+                    await gone([task])
+        finally:
+            answered = task.done() and not task.cancelled() and task.exception() is None
+            if answered and waiter is self._payer:
+                report(task.result().usage)  # it was paid for, and no other caller has used it
+
+    def _hand_over(self) -> None:
+        """Have the next waiter pay. Those whose budgets do not allow it are refused."""
+        for waiter in list(self._waiting):
+            try:
+                self._scope.pass_to(waiter)
+                return
+            except BudgetError as error:
+                self._waiting.remove(waiter)
+                waiter.refused = error
+                waiter.wake()
+
+    def _result_for(self, waiter: _Waiter) -> Answer:
+        """The answer, or the error. Only the payer has its usage. Each waiter gets an error of its
+        own, as errors are written to where they are raised."""
+        if waiter is self._payer or self._task.cancelled():
+            return self._task.result()
+        error = self._task.exception()
+        if error is not None:
+            raise _copy(error) from error.__cause__
+        answer = self._task.result()
+        return replace(answer, usage=Usage(models=answer.usage.models))
+
+
+class _Waiter(Payer):
+    """A caller who waits for the answer, and where its usage is reported."""
+
+    __slots__ = ("meter", "refused", "turn")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meter = meter_in_force.get()
+        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.refused: BudgetError | None = None
+
+    def report(self, usage: Usage) -> None:
+        if self.meter is not None:
+            self.meter[0](usage)
+
+    def tell(self, event: Event) -> None:
+        if self.meter is not None and self.meter[1] is not None:
+            self.meter[1](event)
+
+    def wake(self) -> None:
+        if not self.turn.done():
+            self.turn.set_result(None)
+
+
+def _copy(error: BaseException) -> BaseException:
+    try:
+        copied = copy(error)
+    except Exception:  # not every exception can be made from its arguments
+        return error
+    if hasattr(error, "__notes__"):
+        copied.__notes__ = list(error.__notes__)
+    return copied

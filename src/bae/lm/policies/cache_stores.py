@@ -1,5 +1,5 @@
-"""Where a cache keeps answers: in memory, or in an SQLite file that several processes may use at
-once. A store maps one text to another; what the texts are is known to `cache.py`."""
+"""Where a cache stores answers: in memory, or in an SQLite file that several processes may use at
+once. A store maps one text to another."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from time import sleep, time
 from typing import Protocol, TypeVar
 
 from bae.exceptions import BaeLMError
-from bae.lm.policies.slots import Slots
+from bae.lm.policies.limits import Slots
 from bae.threads import in_thread
 
 T = TypeVar("T")
 
 
 class CacheStore(Protocol):
-    """What `Cached` needs of a store; write these four to keep answers elsewhere. One store may be
-    used from several event loops."""
+    """The four methods that `Cached` needs of a store; write them to store answers elsewhere. One
+    store may be used from several event loops."""
 
     async def get(self, key: str) -> str | None:
         """The text that was put there, or None."""
         ...
 
     async def put(self, key: str, text: str) -> None:
-        """Keep a text."""
+        """Store a text."""
         ...
 
     async def drop(self, key: str) -> None:
-        """Forget a text, where it is there."""
+        """Delete a text, where there is one."""
         ...
 
     async def aclose(self) -> None:
-        """Close what is open. The store may be used again, and opens it again then."""
+        """Close the store. It opens again when it is used again."""
         ...
 
 
 class MemoryCache:
-    """Keeps answers in this process: the `size` that were used last."""
+    """Stores answers in this process: the `size` that were used last."""
 
     def __init__(self, size: int = 1000) -> None:
         if type(size) is not int or size < 1:
@@ -55,7 +55,7 @@ class MemoryCache:
         return len(self._texts)
 
     async def get(self, key: str) -> str | None:
-        """The text that was put there, which is the last used now."""
+        """The text of a key, which counts as used now."""
         with self._lock:
             text = self._texts.get(key)
             if text is not None:
@@ -63,7 +63,7 @@ class MemoryCache:
             return text
 
     async def put(self, key: str, text: str) -> None:
-        """Keep a text, and let go of the one that was not used for the longest time."""
+        """Store a text, and drop the least recently used one beyond `size`."""
         with self._lock:
             self._texts[key] = text
             self._texts.move_to_end(key)
@@ -71,21 +71,21 @@ class MemoryCache:
                 self._texts.popitem(last=False)
 
     async def drop(self, key: str) -> None:
-        """Forget a text."""
+        """Delete a text."""
         with self._lock:
             self._texts.pop(key, None)
 
     async def aclose(self) -> None:
-        """Nothing is open. The answers stay."""
+        """Does nothing: the answers stay."""
 
 
 class SQLiteCache:
-    """Keeps answers in a file, for runs to come: `SQLiteCache("answers.sqlite")`.
+    """Stores answers in a file, for later runs: `SQLiteCache("answers.sqlite")`.
 
-    Several processes may use one file at once, and one that is killed leaves it whole. It is
-    opened when it is first used, and all work on it is done in worker threads. Answers older than
-    `age` seconds are not given out, and of more than `size` the oldest are deleted; None is no
-    bound. `timeout` is how long to wait while another process writes.
+    Several processes may use one file at once, and one that is killed leaves it intact. It is
+    opened on first use, and all work on it is done in worker threads. Answers older than `age`
+    seconds are not used, and of more than `size` the oldest are deleted; None is no bound.
+    `timeout` is how long to wait while another process writes.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class SQLiteCache:
         self._puts = 0
 
     async def get(self, key: str) -> str | None:
-        """The text that was put there and is not too old."""
+        """The text of a key, unless it is too old."""
 
         def read(database: sqlite3.Connection) -> str | None:
             since = float("-inf") if self.age is None else self._clock() - self.age
@@ -124,7 +124,7 @@ class SQLiteCache:
         return await self._do(read)
 
     async def put(self, key: str, text: str) -> None:
-        """Keep a text; now and then, delete what is too old or too many."""
+        """Store a text; now and then, delete what is too old or beyond `size`."""
 
         def write(database: sqlite3.Connection) -> None:
             database.execute(
@@ -138,7 +138,7 @@ class SQLiteCache:
         await self._do(write)
 
     async def drop(self, key: str) -> None:
-        """Forget a text."""
+        """Delete a text."""
 
         def delete(database: sqlite3.Connection) -> None:
             database.execute("DELETE FROM answers WHERE key = ?", (key,))
@@ -146,7 +146,7 @@ class SQLiteCache:
         await self._do(delete)
 
     async def prune(self) -> int:
-        """Delete what is too old or too many, now, and tell how many these were."""
+        """Delete what is too old or beyond `size`, and return how many these were."""
         return await self._do(self._prune)
 
     async def aclose(self) -> None:
@@ -168,7 +168,7 @@ class SQLiteCache:
 
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         # One at a time, so that a file which another process holds keeps one thread waiting and
-        # not all of them. The lock is for work that went on after its caller was cancelled.
+        # not all of them. The lock is for work that continues after its caller was cancelled.
         async with self._turn:
             return await in_thread(lambda: self._with(work))
 
@@ -196,13 +196,13 @@ class SQLiteCache:
             cause=error,
             fix="another process has been writing to it for too long: raise timeout=…"
             if busy
-            else "check the path and its permissions, or move the file away: it only holds answers "
-            "that can be asked for again",
+            else "check the path and its permissions, or move the file away: the answers in it can "
+            "be asked for again",
         )
 
 
 class _Connection:
-    """An open file, which closes when nobody holds this any more."""
+    """An open file, which is closed when this is garbage."""
 
     def __init__(self, cache: SQLiteCache) -> None:
         cache.path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ def _close_in(process: int, database: sqlite3.Connection) -> None:
 
 
 def _prepare(database: sqlite3.Connection, timeout: float) -> None:
-    database.execute("BEGIN")  # to see all three of one moment: another process may be at this
+    database.execute("BEGIN")  # one snapshot for all three: another process may be creating it
     found = database.execute("PRAGMA application_id").fetchone()[0]
     tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     version = database.execute("PRAGMA user_version").fetchone()[0]
@@ -236,7 +236,7 @@ def _prepare(database: sqlite3.Connection, timeout: float) -> None:
     if found == APPLICATION and version != VERSION:
         raise sqlite3.DatabaseError(f"it is of version {version}, and this is {VERSION}")
     _switch_to_wal(database, timeout)
-    # What is lost when the power fails is asked for again; a process that dies loses nothing.
+    # Answers lost in a power failure are asked for again; a process that dies loses nothing.
     database.execute("PRAGMA synchronous = NORMAL")
     if found == APPLICATION:
         return
@@ -252,7 +252,7 @@ def _prepare(database: sqlite3.Connection, timeout: float) -> None:
 
 
 def _switch_to_wal(database: sqlite3.Connection, timeout: float) -> None:
-    """SQLite does not wait for others here, as it does elsewhere."""
+    """Retry, as SQLite does not wait for a lock here."""
     until = time() + timeout
     while True:
         try:
@@ -265,7 +265,7 @@ def _switch_to_wal(database: sqlite3.Connection, timeout: float) -> None:
 
 
 PRUNE_EVERY = 100
-"""Answers put between two looks at the bounds."""
+"""Answers stored between two checks of the bounds."""
 
 APPLICATION = 0x62616543
 """Marks the file as this cache, "baeC" in ASCII."""

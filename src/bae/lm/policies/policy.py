@@ -1,15 +1,14 @@
-"""What every policy is: a backend around a backend. The asking layer stands on the outermost, so a
-wrapped LM has all the methods of an LM, and policies nest in any order. An LM that is no backend
-is asked through `foreign.py`."""
+"""What every policy is: a backend around a backend. Filling and choosing are written on top of the
+outermost, so a wrapped LM has all the methods of an LM, and policies nest in any order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bae.lm.adapter import LMAdapter, decide_with, make_with
 from bae.lm.backend import Answer, Backend, Prompt
-from bae.lm.foreign import Foreign, decided, made
-from bae.lm.policies.charging import charged
+from bae.lm.requests import checked
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -19,74 +18,53 @@ if TYPE_CHECKING:
 N = TypeVar("N", bound="Node")
 
 
+def _of_inner(name: str) -> Any:
+    """An attribute of `Backend` that is read from the LM inside, each time."""
+    return property(lambda policy: getattr(policy.inner, name))
+
+
 class Policy(Backend):
     """Wraps any LM, or the one that a name such as "local" stands for, and answers as it does.
-    Subclass it and write `answer`, which asks what is inside with `await self.ask(prompt)`.
+    Subclass it and write `answer`, which asks the LM inside with `await self.ask(prompt)`.
 
-    What the LM says of itself (`model`, `settings`, `attempts` and so on) is what it says now:
-    change it there.
+    `model`, `settings`, `attempts` and the like are those of the LM inside: change them there.
     """
 
+    model: str = _of_inner("model")
+    answers_unions: bool = _of_inner("answers_unions")
+    attempts: int = _of_inner("attempts")
+    retries: int = _of_inner("retries")
+    first_wait: float = _of_inner("first_wait")
+    free: bool = _of_inner("free")
+    one_call: bool = _of_inner("one_call")
+
     def __init__(self, lm: LM | str) -> None:
-        # Not Backend.__init__: what it would keep is read from what is inside.
+        # Not Backend.__init__: its attributes are read from the LM inside.
         self.inner = as_backend(lm)
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask what is inside."""
+        """Ask the LM inside."""
         return await self.ask(prompt)
 
     async def ask(self, prompt: Prompt) -> Answer:
-        """Ask what is inside, once. A request to a model is charged to the budgets around it."""
-        return await charged(self.inner, prompt)
+        """Ask the LM inside, once. A request to a model is charged to the budgets around it."""
+        return await self.inner.request(prompt)
+
+    async def request(self, prompt: Prompt) -> Answer:
+        """Answer once. Nothing is charged here, but where the LM inside sends a request."""
+        return checked(self, await self.answer(prompt))
 
     async def make(self, node: Node, target: type[N]) -> N:
         """Build a `target` from what `node` holds."""
-        if isinstance(innermost(self), Foreign):
-            return await made(self, node, target)
+        if isinstance(innermost(self), LMAdapter):
+            return await make_with(self, node, target)
         return await super().make(node, target)
 
     async def decide(self, node: Node) -> Node | None:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
-        if isinstance(innermost(self), Foreign):
-            return await decided(self, node)
+        if isinstance(innermost(self), LMAdapter):
+            return await decide_with(self, node)
         return await super().decide(node)
-
-    # Plain attributes in `Backend`, and here read from what is inside, whenever they are asked for.
-
-    @property
-    def model(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """The model that answers."""
-        return self.inner.model
-
-    @property
-    def answers_unions(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """Whether the model can be held to a schema with alternatives."""
-        return self.inner.answers_unions
-
-    @property
-    def attempts(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """How many more times a wrong answer is asked for again."""
-        return self.inner.attempts
-
-    @property
-    def retries(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """How many more times the asking layer sends a request that failed."""
-        return self.inner.retries
-
-    @property
-    def first_wait(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """Seconds until the asking layer first sends a request that failed again."""
-        return self.inner.first_wait
-
-    @property
-    def free(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """Whether requests cost nothing."""
-        return self.inner.free
-
-    @property
-    def one_call(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """Whether a choice and the filling of what is chosen may be one request."""
-        return self.inner.one_call
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -98,12 +76,12 @@ class Policy(Backend):
         return self.inner.least_cost(usage)
 
     def at_once(self, source: Node | None, fillable: Sequence[type[Node]]) -> Sequence[type[Node]]:
-        """Those of `fillable` that may be filled by the very answer that chooses."""
+        """Those of `fillable` that may be filled by the answer that chooses."""
         return self.inner.at_once(source, fillable)
 
     def pinned(self, lm: LM) -> LM:
-        """The LM that is pinned to a node, as what is inside would have it asked. A policy is for
-        the LM that it is around alone."""
+        """The LM that is pinned to a node, as the LM inside would have it asked. A policy is only
+        for the LM that it wraps."""
         return self.inner.pinned(lm)
 
     async def reject(self, prompt: Prompt) -> None:
@@ -111,7 +89,7 @@ class Policy(Backend):
         await self.inner.reject(prompt)
 
     async def aclose(self) -> None:
-        """Close what is inside."""
+        """Close the LM inside."""
         await self.inner.aclose()
 
     def __repr__(self) -> str:
@@ -119,24 +97,24 @@ class Policy(Backend):
 
 
 def as_backend(lm: LM | str) -> Backend:
-    """The LM itself where it is a backend, the one a name stands for, and any other through its
-    four methods. So is a backend that overrides these: it would be asked past them otherwise."""
+    """The LM itself where it is a backend, the one a name stands for, and any other through an
+    adapter. So is a backend that overrides the four methods: policies would bypass these."""
     if isinstance(lm, str):
-        from bae.lm.named import resolve
+        from bae.lm.registry import resolve
 
         lm = resolve(lm)
-    return lm if isinstance(lm, Backend) and _asks_as_others_do(type(lm)) else Foreign(lm)
+    return lm if isinstance(lm, Backend) and _has_usual_methods(type(lm)) else LMAdapter(lm)
 
 
 def innermost(backend: Backend) -> Backend:
-    """What is asked in the end, inside all policies."""
+    """The backend inside all policies."""
     while isinstance(backend, Policy):
         backend = backend.inner
     return backend
 
 
-def _asks_as_others_do(cls: type[Backend]) -> bool:
+def _has_usual_methods(cls: type[Backend]) -> bool:
     return all(
-        getattr(cls, name) in [getattr(known, name) for known in (Backend, Policy, Foreign)]
+        getattr(cls, name) in [getattr(known, name) for known in (Backend, Policy, LMAdapter)]
         for name in ("make", "decide", "choose_type", "fill")
     )

@@ -1,5 +1,5 @@
-"""Lessons in prompts: what `Taught` has a model see, on the wire of every backend too, and what it
-leaves as it was."""
+"""Learned prompts: what `WithPrompts` has a model see, on the wire of every backend too, and what
+it leaves as it was."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from bae.lm import (
     Budget,
     Budgeted,
     Cached,
-    Lesson,
-    LessonExample,
-    Lessons,
+    FewShot,
+    LearnedPrompt,
     MemoryCache,
+    NodePrompts,
     Prompt,
+    PromptExample,
     Question,
     Retry,
-    Shown,
-    Taught,
     Turn,
+    WithPrompts,
     metered,
 )
 from bae.lm.policies.cache import cache_key
-from bae.lm.policies.estimate import estimated_tokens
+from bae.lm.policies.reservations import estimated_tokens
 from bae.lm.prompts import fill_prompt
 from bae.testing import Provider, Received, ScriptedLM
 from bounded import BOUND
@@ -46,19 +46,19 @@ from local_parts import need_the_model
 GREY = Weather(sky="grey", degrees=12)
 COLD = {"Weather": {"sky": "clear", "degrees": -4.0}}
 WET = {"Weather": {"sky": "raining", "degrees": 9.0}}
-DRESS = Lesson(
+DRESS = LearnedPrompt(
     "Dress for the weather.\n\nSay it in English.",
     (
-        LessonExample(COLD, {"top": "a parka", "layers": 4}),
-        LessonExample(WET, {"top": "an oilskin", "layers": 2}),
+        PromptExample(COLD, {"top": "a parka", "layers": 4}),
+        PromptExample(WET, {"top": "an oilskin", "layers": 2}),
     ),
 )
-DECIDE = Lesson(
+DECIDE = LearnedPrompt(
     "Say whether it is clear what to wear.",
-    (LessonExample(COLD, {"choice": "Outfit"}), LessonExample(WET, {"choice": "AskBack"})),
+    (PromptExample(COLD, {"choice": "Outfit"}), PromptExample(WET, {"choice": "AskBack"})),
 )
-FILL = {Outfit: Lessons(fill=DRESS)}
-BOTH = {Outfit: Lessons(fill=DRESS), Weather: Lessons(choice=DECIDE)}
+FILL = {Outfit: NodePrompts(fill=DRESS)}
+BOTH = {Outfit: NodePrompts(fill=DRESS), Weather: NodePrompts(choice=DECIDE)}
 ASKED = '{"Weather":{"sky":"grey","degrees":12.0}}'
 FILL_SAID = [
     f"{DRESS.instruction}\n\n" + '{"Weather":{"sky":"clear","degrees":-4.0}}',
@@ -113,7 +113,7 @@ def plain_fill() -> Prompt:
 
 def test_a_prompt_has_its_examples_before_the_question_and_the_turns_after_it():
     prompt = Prompt(
-        "s", "q", {}, "n", Question(), (Turn("", "no"),), (Shown("a", "1"), Shown("b", "2"))
+        "s", "q", {}, "n", Question(), (Turn("", "no"),), (FewShot("a", "1"), FewShot("b", "2"))
     )
     assert [(each["role"], each["content"]) for each in prompt.messages()] == [
         ("user", "a"),
@@ -134,8 +134,8 @@ def test_a_prompt_has_its_examples_before_the_question_and_the_turns_after_it():
 def test_examples_make_another_prompt_and_another_key_and_none_the_same():
     model = Model()
     one = Prompt("s", "q", {}, "n", Question())
-    other = Prompt("s", "q", {}, "n", Question(), examples=(Shown("a", "1"),))
-    third = Prompt("s", "q", {}, "n", Question(), examples=(Shown("a", "2"),))
+    other = Prompt("s", "q", {}, "n", Question(), examples=(FewShot("a", "1"),))
+    third = Prompt("s", "q", {}, "n", Question(), examples=(FewShot("a", "2"),))
     assert one != other != third
     assert len({cache_key(model, each) for each in (one, other, third)}) == 3
     # As it was before there were examples: what is kept in files is found still.
@@ -152,7 +152,7 @@ def test_the_tokens_of_examples_are_estimated_too():
         bare.schema,
         bare.name,
         bare.question,
-        examples=(Shown("a" * 400, "b" * 40),),
+        examples=(FewShot("a" * 400, "b" * 40),),
     )
     assert estimated_tokens(shown) == estimated_tokens(bare) + 110
 
@@ -162,7 +162,7 @@ def test_the_tokens_of_examples_are_estimated_too():
 
 async def test_a_fill_is_asked_with_the_instruction_and_the_examples_of_its_lesson():
     model = Model(SHIRT)
-    lm = Taught(model, FILL)
+    lm = WithPrompts(model, FILL)
     assert await lm.fill(Outfit, {}, "Outfit", GREY) == Outfit(top="a blue shirt", layers=2)
     assert model.said == [FILL_SAID]
     assert model.prompts[0].schema == plain_fill().schema
@@ -170,11 +170,11 @@ async def test_a_fill_is_asked_with_the_instruction_and_the_examples_of_its_less
 
 async def test_a_lesson_without_an_instruction_keeps_that_of_the_prompt():
     model = Model({"choice": "AskBack"}, {"question": "where to?"}, SHIRT)
-    lessons = {
-        Outfit: Lessons(fill=Lesson("  ", DRESS.examples)),
-        Weather: Lessons(choice=Lesson(examples=DECIDE.examples)),
+    prompts = {
+        Outfit: NodePrompts(fill=LearnedPrompt("  ", DRESS.examples)),
+        Weather: NodePrompts(choice=LearnedPrompt(examples=DECIDE.examples)),
     }
-    lm = Taught(model, lessons)
+    lm = WithPrompts(model, prompts)
     await lm.decide(GREY)
     await lm.fill(Outfit, {}, "Outfit", GREY)
     choice, _, fill = model.said
@@ -191,12 +191,12 @@ def test_an_example_reads_to_the_letter_as_the_question_it_is_made_of(
     node = Weather.model_construct(sky=sky, degrees=degrees)
     known = {"Weather": {"sky": sky, "degrees": degrees}}
     model = Model(SHIRT, {"choice": "AskBack"}, {"question": "?"})
-    lm = Taught(
+    lm = WithPrompts(
         model,
         {
-            Outfit: Lessons(fill=Lesson(examples=(LessonExample(known, SHIRT),))),
-            Weather: Lessons(
-                choice=Lesson(examples=(LessonExample(known, {"choice": "AskBack"}),))
+            Outfit: NodePrompts(fill=LearnedPrompt(examples=(PromptExample(known, SHIRT),))),
+            Weather: NodePrompts(
+                choice=LearnedPrompt(examples=(PromptExample(known, {"choice": "AskBack"}),))
             ),
         },
     )
@@ -213,7 +213,7 @@ def test_an_example_reads_to_the_letter_as_the_question_it_is_made_of(
 
 async def test_a_wrong_answer_is_asked_for_again_with_the_examples_still_there():
     model = Model({"top": "a coat", "layers": 9}, {"layers": 3})
-    lm = Taught(model, FILL)
+    lm = WithPrompts(model, FILL)
     assert (await lm.fill(Outfit, {}, "Outfit", GREY)).layers == 3
     again = model.said[1]
     assert again[:5] == FILL_SAID
@@ -223,7 +223,7 @@ async def test_a_wrong_answer_is_asked_for_again_with_the_examples_still_there()
 
 async def test_a_taught_choice_is_asked_by_itself_and_so_is_the_fill_after_it():
     model = Model({"choice": "Outfit"}, SHIRT)
-    lm = Taught(model, {Weather: Lessons(choice=DECIDE)})
+    lm = WithPrompts(model, {Weather: NodePrompts(choice=DECIDE)})
     result = await graph.arun(GREY, lm)
     assert result.result == Outfit(top="a blue shirt", layers=2)
     assert model.said == [CHOICE_SAID, [f"Outfit\n\n{ASKED}"]]
@@ -232,31 +232,31 @@ async def test_a_taught_choice_is_asked_by_itself_and_so_is_the_fill_after_it():
 
 async def test_what_has_no_lesson_is_still_chosen_and_filled_in_one_call():
     model = Model({"answer": {"choice": "AskBack", "fields": {"question": "where to?"}}})
-    result = await graph.arun(GREY, Taught(model, FILL))
+    result = await graph.arun(GREY, WithPrompts(model, FILL))
     assert result.result == AskBack(question="where to?")
     assert [prompt.question.fillable for prompt in model.prompts] == [(AskBack,)]
     model = Model({"answer": {"choice": "Outfit"}}, SHIRT)
-    await graph.arun(GREY, Taught(model, FILL))
+    await graph.arun(GREY, WithPrompts(model, FILL))
     assert model.said[1] == FILL_SAID
 
 
 @pytest.mark.parametrize("around", [Retry, Cached, lambda lm: Budgeted(lm, Budget(calls=9))])
 async def test_a_policy_around_it_does_not_bring_one_call_back(around: Any):
     model = Model({"choice": "Outfit"}, SHIRT)
-    await graph.arun(GREY, around(Taught(model, BOTH)))
+    await graph.arun(GREY, around(WithPrompts(model, BOTH)))
     assert model.said == [CHOICE_SAID, FILL_SAID]
 
 
 async def test_examples_that_choose_what_is_not_offered_are_not_shown():
     model = Model({"choice": "Outfit"})
-    lm = Taught(model, {Weather: Lessons(choice=DECIDE)})
+    lm = WithPrompts(model, {Weather: NodePrompts(choice=DECIDE)})
     await lm.route(GREY, (Outfit, type(None)))
     assert [len(said) for said in model.said] == [3]
 
 
 async def test_what_a_body_asks_in_its_own_words_is_asked_in_them():
     model = Model(SHIRT, {"choice": "Outfit"})
-    lm = Taught(model, BOTH)
+    lm = WithPrompts(model, BOTH)
     await lm.fill(Outfit, {}, "Something for a wedding", GREY)
     await lm.choose_type((Outfit, AskBack), {"sky": "grey"})
     assert [len(said) for said in model.said] == [1, 1]
@@ -271,29 +271,35 @@ async def test_a_lesson_for_a_class_that_is_not_in_the_graph_and_an_empty_one_ch
 
     answer = {"answer": {"choice": "Outfit", "fields": SHIRT}}
     model, plain = Model(answer), Model(answer)
-    lessons = {Elsewhere: Lessons(fill=DRESS), Outfit: Lessons(fill=Lesson()), AskBack: Lessons()}
-    await graph.arun(GREY, Taught(model, lessons))
+    prompts = {
+        Elsewhere: NodePrompts(fill=DRESS),
+        Outfit: NodePrompts(fill=LearnedPrompt()),
+        AskBack: NodePrompts(),
+    }
+    await graph.arun(GREY, WithPrompts(model, prompts))
     await graph.arun(GREY, plain)
     assert model.prompts == plain.prompts
 
 
 async def test_the_outer_of_two_lessons_is_the_one_that_is_taught():
     model = Model(SHIRT, {"question": "where to?"}, SHIRT)
-    inner = Taught(model, {Outfit: Lessons(fill=DECIDE), AskBack: Lessons(fill=Lesson("Ask."))})
-    outer = Taught(inner, FILL)
+    inner = WithPrompts(
+        model, {Outfit: NodePrompts(fill=DECIDE), AskBack: NodePrompts(fill=LearnedPrompt("Ask."))}
+    )
+    outer = WithPrompts(inner, FILL)
     await outer.fill(Outfit, {}, "Outfit", GREY)
     await outer.fill(AskBack, {}, "AskBack", GREY)
     assert model.said == [FILL_SAID, [f"Ask.\n\n{ASKED}"]]
-    shown = Taught(inner, {Outfit: Lessons(fill=Lesson(examples=DRESS.examples))})
+    shown = WithPrompts(inner, {Outfit: NodePrompts(fill=LearnedPrompt(examples=DRESS.examples))})
     await shown.fill(Outfit, {}, "Outfit", GREY)
     assert model.said[2][1::2] == FILL_SAID[1::2]
-    assert cache_key(outer, plain_fill()) != cache_key(Taught(model, FILL), plain_fill())
+    assert cache_key(outer, plain_fill()) != cache_key(WithPrompts(model, FILL), plain_fill())
 
 
 async def test_an_lm_that_makes_its_own_prompts_is_asked_as_if_there_were_no_lessons():
     shirt = Outfit(top="a blue shirt", layers=2)
     scripted = ScriptedLM([Outfit, shirt])
-    lm = Taught(scripted, BOTH)
+    lm = WithPrompts(scripted, BOTH)
     result = await graph.arun(GREY, lm)
     assert result.result == shirt
     assert lm.get_stats() == {"optimized": 0, "naive": 2}
@@ -309,7 +315,7 @@ async def test_a_question_counts_once_however_often_it_is_sent_and_asked_again()
         *({"choice": "nowhere"}, {"choice": "Outfit"}, busy, {"top": "a coat"}, {"layers": 1}),
         {"question": "?"},
     )
-    lm = Taught(model, BOTH)
+    lm = WithPrompts(model, BOTH)
     assert lm.get_stats() == {"optimized": 0, "naive": 0}
     await lm.decide(GREY)
     await lm.fill(AskBack, {}, "AskBack", GREY)
@@ -318,7 +324,7 @@ async def test_a_question_counts_once_however_often_it_is_sent_and_asked_again()
 
 
 async def test_many_questions_at_once_are_each_taught_and_counted():
-    lm = Taught(model := Model(always=SHIRT), FILL)
+    lm = WithPrompts(model := Model(always=SHIRT), FILL)
     async with asyncio.timeout(BOUND):
         await asyncio.gather(*(lm.fill(Outfit, {}, "Outfit", GREY) for _ in range(200)))
     assert lm.get_stats() == {"optimized": 200, "naive": 0}
@@ -327,12 +333,14 @@ async def test_many_questions_at_once_are_each_taught_and_counted():
 
 def test_the_lessons_are_part_of_the_settings_and_of_cache_keys():
     model, prompt = Model(), plain_fill()
-    other = {Outfit: Lessons(fill=Lesson(DRESS.instruction, DRESS.examples[:1]))}
-    keys = {cache_key(lm, prompt) for lm in (model, Taught(model, FILL), Taught(model, other))}
+    other = {Outfit: NodePrompts(fill=LearnedPrompt(DRESS.instruction, DRESS.examples[:1]))}
+    keys = {
+        cache_key(lm, prompt) for lm in (model, WithPrompts(model, FILL), WithPrompts(model, other))
+    }
     assert len(keys) == 3
-    assert cache_key(Retry(Taught(model, FILL)), prompt) in keys
+    assert cache_key(Retry(WithPrompts(model, FILL)), prompt) in keys
     assert cache_key(Retry(model), prompt) == cache_key(model, prompt)
-    assert "Dress for the weather." in json.dumps(Taught(model, FILL).settings)
+    assert "Dress for the weather." in json.dumps(WithPrompts(model, FILL).settings)
 
 
 async def test_a_cache_outside_or_inside_takes_no_answer_of_other_lessons():
@@ -341,20 +349,20 @@ async def test_a_cache_outside_or_inside_takes_no_answer_of_other_lessons():
     tops: list[str] = []
     for lm in (
         Cached(model, store),
-        Cached(Taught(model, FILL), store),
+        Cached(WithPrompts(model, FILL), store),
         Cached(model, store),
-        Cached(Taught(model, FILL), store),
+        Cached(WithPrompts(model, FILL), store),
     ):
         tops.append((await lm.fill(Outfit, {}, "Outfit", GREY)).top)
     assert tops == ["plain", "taught", "plain", "taught"]
-    inside = Taught(Cached(model, store), FILL)
+    inside = WithPrompts(Cached(model, store), FILL)
     assert [(await inside.fill(Outfit, {}, "Outfit", GREY)).top for _ in "12"] == [SHIRT["top"]] * 2
     assert len(model.prompts) == 3
 
 
 async def test_a_cache_inside_forgets_the_taught_question_whose_answer_was_wrong():
     model = Model({"top": "a coat", "layers": 9}, SHIRT, attempts=0)
-    lm = Taught(Cached(model), FILL)
+    lm = WithPrompts(Cached(model), FILL)
     with pytest.raises(FillError):
         await lm.fill(Outfit, {}, "Outfit", GREY)
     assert (await lm.fill(Outfit, {}, "Outfit", GREY)).top == "a blue shirt"
@@ -363,11 +371,11 @@ async def test_a_cache_inside_forgets_the_taught_question_whose_answer_was_wrong
 async def test_a_budget_counts_the_examples_before_they_are_sent():
     model = Model(always=SHIRT)
     room = estimated_tokens(plain_fill()) + 20
-    long = Lesson("Dress.", (LessonExample({"Weather": {"sky": "s" * 4000}}, SHIRT),))
+    long = LearnedPrompt("Dress.", (PromptExample({"Weather": {"sky": "s" * 4000}}, SHIRT),))
     with Budget(tokens=room):
         await model.fill(Outfit, {}, "Outfit", GREY)
     with Budget(tokens=room), pytest.raises(BudgetError):
-        await Taught(model, {Outfit: Lessons(fill=long)}).fill(Outfit, {}, "Outfit", GREY)
+        await WithPrompts(model, {Outfit: NodePrompts(fill=long)}).fill(Outfit, {}, "Outfit", GREY)
     assert len(model.prompts) == 1
 
 
@@ -377,7 +385,7 @@ async def test_a_budget_counts_the_examples_before_they_are_sent():
 async def test_a_run_with_lessons_replays_and_its_journal_has_the_questions_of_the_graph():
     journal = MemoryJournal()
     model = Model({"choice": "Outfit"}, {"top": "a coat", "layers": 9}, {"layers": 3})
-    lm = Taught(model, BOTH)
+    lm = WithPrompts(model, BOTH)
     told = await graph.arun(GREY, lm, journal=journal, run_id="one")
     asked = [each.attempt.asked for each in told.journal if isinstance(each, AnswerJudged)]
     assert asked[:2] == [f"Choose what comes next.\n\n{ASKED}", f"Outfit\n\n{ASKED}"]
@@ -386,29 +394,29 @@ async def test_a_run_with_lessons_replays_and_its_journal_has_the_questions_of_t
     assert len(model.prompts) == 3
 
 
-# --- lessons that are none --------------------------------------------------------------------
+# --- prompts that are none --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("lessons", "error", "said"),
+    ("prompts", "error", "said"),
     [
-        ({"Outfit": Lessons()}, TypeError, "give the lessons by their node class"),
-        ({Outfit: DRESS}, TypeError, r"give Lessons\(fill=…, choice=…\)"),
+        ({"Outfit": NodePrompts()}, TypeError, "give the prompts by their node class"),
+        ({Outfit: DRESS}, TypeError, r"give NodePrompts\(fill=…, choice=…\)"),
         (
-            {Outfit: Lessons(fill=Lesson(examples=(LessonExample({}, {"top": {1}}),)))},
+            {Outfit: NodePrompts(fill=LearnedPrompt(examples=(PromptExample({}, {"top": {1}}),)))},
             ValueError,
             "Outfit, example 1 of its fill: its answer is no JSON",
         ),
         (
-            {Weather: Lessons(choice=Lesson(examples=(LessonExample(COLD, SHIRT),)))},
+            {Weather: NodePrompts(choice=LearnedPrompt(examples=(PromptExample(COLD, SHIRT),)))},
             ValueError,
             "Weather, example 1 of its choice: its answer is to be",
         ),
     ],
 )
-def test_what_is_no_lesson_is_refused_by_name(lessons: Any, error: type[Exception], said: str):
+def test_what_is_no_lesson_is_refused_by_name(prompts: Any, error: type[Exception], said: str):
     with pytest.raises(error, match=said):
-        Taught(Model(), lessons)
+        WithPrompts(Model(), prompts)
 
 
 # --- on the wire ------------------------------------------------------------------------------
@@ -455,7 +463,7 @@ async def test_every_backend_sends_the_examples_in_order_and_then_the_question(
 ):
     provider.script({"choice": "Outfit"}, {"top": "a coat", "layers": 9}, {"layers": 3})
     async with make(provider) as backend, asyncio.timeout(BOUND):
-        lm = Taught(backend, BOTH)
+        lm = WithPrompts(backend, BOTH)
         result = await graph.arun(GREY, lm)
     assert result.result == Outfit(top="a coat", layers=3)
     choice, fill, again = provider.requests
@@ -473,9 +481,9 @@ async def test_claude_has_the_examples_cached_for_the_next_question(provider: Pr
     from bae.lm import AnthropicBackend
 
     provider.always(SHIRT)
-    long = Lesson("Dress.", (LessonExample({"Weather": {"sky": "s" * 8000}}, SHIRT),))
+    long = LearnedPrompt("Dress.", (PromptExample({"Weather": {"sky": "s" * 8000}}, SHIRT),))
     async with AnthropicBackend(base_url=provider.url, api_key="a key") as backend:
-        lm = Taught(backend, {Outfit: Lessons(fill=long)})
+        lm = WithPrompts(backend, {Outfit: NodePrompts(fill=long)})
         used: list[int] = []
         for sky in ("grey", "blue"):
             prompt = fill_prompt(
@@ -498,8 +506,8 @@ async def test_predictors_of_the_same_lessons_ask_the_same(provider: Provider):
     from bae.optimizer import fresh_predictor
 
     filling, deciding = fresh_predictor(Outfit), fresh_predictor(Weather)
-    for predictor, lesson in ((filling.fill, DRESS), (deciding.choice, DECIDE)):
-        predictor.signature = predictor.signature.with_instructions(lesson.instruction)
+    for predictor, learned_prompt in ((filling.fill, DRESS), (deciding.choice, DECIDE)):
+        predictor.signature = predictor.signature.with_instructions(learned_prompt.instruction)
     filling.fill.demos = [{"source": e.known, **e.answer} for e in DRESS.examples]
     deciding.choice.demos = [{"known": e.known, **e.answer} for e in DECIDE.examples]
     learnt = {Outfit: filling, Weather: deciding, AskBack: fresh_predictor(AskBack)}
@@ -549,7 +557,7 @@ async def test_the_claude_program_is_told_the_examples_before_the_question(
     monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
     backend = ClaudeCLIBackend(executable=real_claude(), timeout=BOUND, retries=0)
     provider.script(SHIRT)
-    await Taught(backend, FILL).fill(Outfit, {}, "Outfit", GREY)
+    await WithPrompts(backend, FILL).fill(Outfit, {}, "Outfit", GREY)
     text = provider.requests[0].text
     places = [text.index(said) for said in FILL_SAID[:4]] + [text.rindex(FILL_SAID[4])]
     assert places == sorted(places)
@@ -563,10 +571,10 @@ async def test_the_local_model_fills_a_node_after_three_examples():
     need_the_model()
     from bae.lm import LocalBackend
 
-    three = Lesson("Dress for the weather.", (*DRESS.examples, DRESS.examples[0]))
+    three = LearnedPrompt("Dress for the weather.", (*DRESS.examples, DRESS.examples[0]))
     told: list[Any] = []
     async with LocalBackend(context=2048, longest_text=20) as backend:
-        lm = Taught(backend, {Outfit: Lessons(fill=three)})
+        lm = WithPrompts(backend, {Outfit: NodePrompts(fill=three)})
         with metered(told.append):
             node = await lm.fill(Outfit, {}, "Outfit", GREY)
         other = Weather(sky="blue", degrees=30)
@@ -583,9 +591,9 @@ async def test_examples_that_do_not_fit_into_the_local_model_are_told_with_their
     need_the_model()
     from bae.lm import LocalBackend
 
-    long = LessonExample({"Weather": {"sky": "a wind from the north " * 200}}, SHIRT)
+    long = PromptExample({"Weather": {"sky": "a wind from the north " * 200}}, SHIRT)
     async with LocalBackend(context=1024) as backend:
-        lm = Taught(backend, {Outfit: Lessons(fill=Lesson("Dress.", (long, long)))})
+        lm = WithPrompts(backend, {Outfit: NodePrompts(fill=LearnedPrompt("Dress.", (long, long)))})
         with pytest.raises(BaeLMError, match="the prompt with its 2 examples has") as caught:
             await lm.fill(Outfit, {}, "Outfit", GREY)
     assert caught.value.code == "bae-lm-context-exceeded"

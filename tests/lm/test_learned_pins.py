@@ -1,4 +1,4 @@
-"""Lessons and nodes that have an LM of their own: what was learnt for them reaches that LM."""
+"""NodePrompts and nodes that have an LM of their own: what was learnt for them reaches that LM."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bae.lm import (
     Backend,
     Budget,
     Cached,
-    Lesson,
-    LessonExample,
-    Lessons,
+    LearnedPrompt,
     MemoryCache,
+    NodePrompts,
     Prompt,
+    PromptExample,
     Retry,
-    Taught,
+    WithPrompts,
 )
 from bae.testing import ScriptedLM
 
@@ -83,15 +83,17 @@ class Wardrobe(Node):
 
 
 LESSONS = {
-    Hat: Lessons(fill=Lesson("A hat.", (LessonExample({"Start": {}}, {"colour": "grey"}),))),
-    Note: Lessons(fill=Lesson("A note.")),
+    Hat: NodePrompts(
+        fill=LearnedPrompt("A hat.", (PromptExample({"Start": {}}, {"colour": "grey"}),))
+    ),
+    Note: NodePrompts(fill=LearnedPrompt("A note.")),
 }
 HAT_SAID = ['A hat.\n\n{"Start":{}}', '{"colour": "grey"}', 'A hat.\n\n{"Start":{}}']
 
 
 async def test_an_lm_that_is_pinned_is_asked_with_the_lessons_and_counted():
     pinned.prompts.clear()
-    taught = Taught(Model(), LESSONS)
+    taught = WithPrompts(Model(), LESSONS)
 
     await Graph(start=Start).arun(Start(), taught)
 
@@ -102,7 +104,7 @@ async def test_an_lm_that_is_pinned_is_asked_with_the_lessons_and_counted():
 async def test_it_is_so_in_graphs_inside_and_under_other_policies_and_budgets():
     pinned.prompts.clear()
     model = Model(Wardrobe={"size": 3})
-    taught = Taught(model, LESSONS)
+    taught = WithPrompts(model, LESSONS)
     lm = Cached(Retry(taught), MemoryCache())
 
     with Budget(calls=10) as budget:
@@ -117,13 +119,13 @@ async def test_it_is_so_in_graphs_inside_and_under_other_policies_and_budgets():
 
 def test_a_pinned_lm_is_the_same_each_time_and_itself_where_nothing_is_learnt_for_it():
     model, other = Model(), Model()
-    taught = Taught(model, LESSONS)
+    taught = WithPrompts(model, LESSONS)
 
     assert taught.pinned(other) is taught.pinned(other)
     assert taught.pinned(model) is taught
     assert taught.pinned(script) is script
     assert Retry(model).pinned(other) is other
-    assert Taught(taught, {}).pinned(model).settings == Taught(taught, {}).settings
+    assert WithPrompts(taught, {}).pinned(model).settings == WithPrompts(taught, {}).settings
 
 
 @pytest.mark.once
@@ -143,7 +145,7 @@ async def test_a_graph_that_asks_pinned_lms_alone_is_taught_without_any_other(
     await compiled.graph.arun(Start(), lm)
 
     assert [len(each) for each in pinned.said] == [3, 3]
-    assert isinstance(lm, Taught)
+    assert isinstance(lm, WithPrompts)
     assert lm.get_stats() == {"optimized": 1, "naive": 0}
 
 
@@ -178,7 +180,7 @@ async def test_nodes_that_share_a_pinned_lm_are_still_chosen_and_filled_in_one_c
     plain = await Graph(start=Crossing).arun(Crossing())
     (before,) = both.prompts
 
-    result = await Graph(start=Crossing).arun(Crossing(), Taught(Model(), LESSONS))
+    result = await Graph(start=Crossing).arun(Crossing(), WithPrompts(Model(), LESSONS))
 
     assert both.prompts == [before] * 2
     assert result.trace == plain.trace
@@ -190,7 +192,7 @@ async def test_a_run_of_the_very_lm_that_is_pinned_asks_for_both_in_one_call_sti
     class Fork(Node):
         async def __call__(self) -> Left | Right: ...
 
-    taught = Taught(both, LESSONS)
+    taught = WithPrompts(both, LESSONS)
     await Graph(start=Fork).arun(Fork(), taught)
 
     assert len(both.prompts) == 1

@@ -17,7 +17,7 @@ import pytest
 
 import bae
 from bae import BaeLMError, Graph, Node, NodeConfig, ProofError
-from bae.lm import named, resolve
+from bae.lm import registry, resolve
 from bae.testing import ScriptedLM, ScriptError
 from bounded import run
 from naming import shown
@@ -45,9 +45,9 @@ BACKENDS = {
 
 @pytest.fixture(autouse=True)
 def _nothing_made() -> Iterator[None]:
-    named._made.cache_clear()
+    registry._made.cache_clear()
     yield
-    named._made.cache_clear()
+    registry._made.cache_clear()
 
 
 @pytest.fixture
@@ -95,16 +95,16 @@ def claude_on(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "made_with"),
     [
-        ("local", "LocalBackend", ((None,), {})),
+        ("local", "LocalBackend", ((), {})),
         ("local:models/small.gguf", "LocalBackend", (("models/small.gguf",), {})),
         ("claude-cli", "ClaudeCLIBackend", ((), {})),
-        ("claude-cli:sonnet", "ClaudeCLIBackend", ((), {"model": "sonnet"})),
+        ("claude-cli:sonnet", "ClaudeCLIBackend", (("sonnet",), {})),
         ("anthropic", "AnthropicBackend", ((), {})),
-        ("anthropic:claude-x", "AnthropicBackend", ((), {"model": "claude-x"})),
-        ("openai:gpt-x", "PydanticAIBackend", ((), {"model": "openai:gpt-x"})),
-        ("pydantic-ai:groq:llama", "PydanticAIBackend", ((), {"model": "groq:llama"})),
-        ("dspy:openai/gpt-x", "DSPyBackend", ((), {"lm": "openai/gpt-x"})),
-        ("  local  ", "LocalBackend", ((None,), {})),
+        ("anthropic:claude-x", "AnthropicBackend", (("claude-x",), {})),
+        ("openai:gpt-x", "PydanticAIBackend", (("openai:gpt-x",), {})),
+        ("pydantic-ai:groq:llama", "PydanticAIBackend", (("groq:llama",), {})),
+        ("dspy:openai/gpt-x", "DSPyBackend", (("openai/gpt-x",), {})),
+        ("  local  ", "LocalBackend", ((), {})),
     ],
 )
 def test_a_name_makes_its_backend_with_its_model(name: str, kind: str, made_with: Any):
@@ -215,8 +215,8 @@ async def test_a_name_is_as_good_as_an_lm_and_made_once():
     second = await run(Ask(), "local")
 
     assert first.trace[-1].text == second.trace[-1].text == "LocalBackend"
-    assert named.shared("local").calls == 2  # type: ignore[attr-defined]
-    assert named.shared(" local") is named.shared("local")
+    assert registry.cached_lm("local").calls == 2  # type: ignore[attr-defined]
+    assert registry.cached_lm(" local") is registry.cached_lm("local")
 
 
 @pytest.mark.usefixtures("stand_ins")
@@ -369,7 +369,7 @@ async def test_the_variable_names_the_lm_of_runs_that_are_given_none(bare: pytes
     bare.setenv("BAE_LM", " claude-cli:sonnet ")
 
     assert (await run(Ask())).trace[-1].text == "ClaudeCLIBackend"
-    assert named.shared("claude-cli:sonnet").made_with == ((), {"model": "sonnet"})  # type: ignore[attr-defined]
+    assert registry.cached_lm("claude-cli:sonnet").made_with == (("sonnet",), {})  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("stand_ins")
@@ -403,7 +403,7 @@ async def test_what_the_machine_offers_is_used_in_a_fixed_order(
     bare: pytest.MonkeyPatch, tmp_path: Path
 ):
     async def used() -> str:
-        named._made.cache_clear()
+        registry._made.cache_clear()
         return (await run(Ask())).trace[-1].text
 
     with pytest.raises(BaeLMError):
@@ -476,9 +476,9 @@ async def test_none_forbids_what_the_machine_offers(bare: pytest.MonkeyPatch, tm
 def test_looking_for_what_the_machine_offers_imports_no_package():
     program = """
 import sys
-from bae.lm.named import ways
+from bae.lm.registry import candidates
 before = set(sys.modules)
-assert len(ways()) == 4
+assert len(candidates()) == 4
 print(sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
     env = {**os.environ, "PYTHONPATH": str(Path(bae.__file__).parent.parent)}

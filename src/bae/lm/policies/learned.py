@@ -1,0 +1,260 @@
+"""Learned prompts: for each node class an instruction, and few-shot examples that are shown to the
+model before the question. `bae.optimizer` learns them and stores them in files; they work with any
+backend, since they are part of the prompt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from bae.lm.adapter import LMAdapter
+from bae.lm.backend import Answer, FewShot, Prompt
+from bae.lm.policies.policy import Policy, as_backend, innermost
+from bae.lm.prompts import (
+    choice_instruction,
+    names_of,
+    text_of_answer,
+    text_of_json,
+    text_of_question,
+)
+from bae.node import Node
+
+if TYPE_CHECKING:
+    from bae.language_model import LM
+
+Part = Literal["fill", "choice"]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptExample:
+    """A question and its answer, as JSON values.
+
+    `known` is the JSON of the prompt: for a fill `{"A": {…}, "context": {…}}`, with the fields of
+    the previous node `A` and the resolved values; for a choice `{"A": {…}}`. `answer` is what the
+    model is to answer: the fields, or `{"choice": "B"}`, which is `"None"` to stop.
+    """
+
+    known: Mapping[str, Any]
+    answer: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        for name, value in (("known", self.known), ("answer", self.answer)):
+            _check(value, Mapping, f"PromptExample({name}=…)", "give a mapping of JSON values")
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedPrompt:
+    """What was learned about one question: an `instruction` in place of the usual one, unless
+    empty, and `examples` that are shown before the question."""
+
+    instruction: str = ""
+    examples: tuple[PromptExample, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check(self.instruction, str, "LearnedPrompt(instruction=…)", "give a text")
+        fix = "give a tuple of LearnedExamples"
+        _check(self.examples, tuple, "LearnedPrompt(examples=…)", fix)
+        for each in self.examples:
+            _check(each, PromptExample, "LearnedPrompt(examples=…)", fix)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePrompts:
+    """The learned prompts of a node class: for the `fill` of its fields, and for the `choice` of
+    its successor."""
+
+    fill: LearnedPrompt | None = None
+    choice: LearnedPrompt | None = None
+
+    def __post_init__(self) -> None:
+        for name, prompt in self.parts():
+            fix = "give a LearnedPrompt, or None"
+            _check(prompt, LearnedPrompt | None, f"NodePrompts({name}=…)", fix)
+
+    def parts(self) -> tuple[tuple[Part, LearnedPrompt | None], ...]:
+        """Both prompts, by what they are for."""
+        return ("fill", self.fill), ("choice", self.choice)
+
+
+class WithPrompts(Policy):
+    """Asks with learned prompts: `WithPrompts(lm, {Reply: NodePrompts(fill=LearnedPrompt("…"))})`.
+
+    A learned prompt is for the question that a run asks by itself: to fill a node of that class, or
+    to choose the successor of one. A body that asks with an instruction or a context of its own is
+    not affected. The prompt stays when a wrong answer is asked for again. A choice with a learned
+    prompt, and a fill with one, are each asked by themselves, never in one call.
+
+    An LM that is pinned to a node is asked with the same prompts.
+
+    An LM that makes its own prompts, such as a `ScriptedLM`, is asked as if nothing was learned.
+    The journal has the question as the graph asks it, without the learned prompt, so that a
+    recorded run replays whatever is learned later.
+    """
+
+    def __init__(self, lm: LM | str, prompts: Mapping[type[Node], NodePrompts]) -> None:
+        super().__init__(lm)
+        self.prompts: Mapping[type[Node], NodePrompts] = dict(prompts)
+        self._prompts = {
+            (cls, part): _Rendered(prompt)
+            for cls, given in self.prompts.items()
+            for part, prompt in _checked(cls, given)
+        }
+        self._settings = {
+            f"{cls.__module__}.{cls.__qualname__}": _as_json(each)
+            for cls, each in self.prompts.items()
+        }
+        self._asked: Counter[str] = Counter()
+        self._pinned: dict[int, WithPrompts] = {}
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the LM inside, and the learned prompts."""
+        settings = self.inner.settings
+        if not self._applies:
+            return settings
+        return {**settings, "prompts": [*settings.get("prompts", ()), self._settings]}
+
+    def get_stats(self) -> dict[str, int]:
+        """How many questions were answered so far, `optimized` with a learned prompt and `naive`
+        without, by LMs that are pinned to nodes too. A question counts once, however often it was
+        asked again."""
+        return {"optimized": self._asked["optimized"], "naive": self._asked["naive"]}
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Ask the LM inside, with the learned prompt for the question where there is one."""
+        learned = self._with_learned(prompt)
+        answer = await self.ask(learned)
+        if not prompt.turns:
+            self._asked["naive" if learned is prompt else "optimized"] += 1
+        return answer
+
+    def at_once(self, source: Node | None, fillable: Sequence[type[Node]]) -> Sequence[type[Node]]:
+        """Those of `fillable` without a learned prompt; none where the choice itself has one."""
+        if self._applies:
+            if source is not None and (type(source), "choice") in self._prompts:
+                return ()
+            fillable = [cls for cls in fillable if (cls, "fill") not in self._prompts]
+        return super().at_once(source, fillable)
+
+    def pinned(self, lm: LM) -> LM:
+        """The LM that is pinned to a node, with the same prompts; its questions count here."""
+        inner = self.inner.pinned(lm)
+        if inner is self.inner:
+            return self
+        asked = as_backend(inner)
+        if isinstance(innermost(asked), LMAdapter):  # which makes its own prompts
+            return inner
+        found = self._pinned.get(id(inner))
+        if found is None:
+            # The counts, the prompts and those that are pinned are shared with the copy.
+            found = self._pinned[id(inner)] = copy(self)
+            found.inner = asked  # which is `inner` itself: so its id stays taken
+        return found
+
+    async def reject(self, prompt: Prompt) -> None:
+        """Pass on that the answer was not valid, to the prompt as it was asked."""
+        await super().reject(self._with_learned(prompt))
+
+    @property
+    def _applies(self) -> bool:
+        return not isinstance(innermost(self), LMAdapter)
+
+    def _with_learned(self, prompt: Prompt) -> Prompt:
+        """The prompt with what was learned for it; the same object where nothing was."""
+        question = prompt.question
+        names = None
+        if question.target is not None:
+            learned = self._prompts.get((question.target, "fill"))
+            own = question.target.__name__
+        elif question.source is not None:
+            learned = self._prompts.get((type(question.source), "choice"))
+            own = choice_instruction(question.types)
+            names = frozenset(names_of(question.types))
+        else:
+            return prompt
+        # One that begins otherwise asks something else than was learned; and one with examples has
+        # its learned prompt already.
+        begins = prompt.text == own or prompt.text.startswith(f"{own}\n\n")
+        if learned is None or prompt.examples or not begins or not self._applies:
+            return prompt
+        instruction = learned.prompt.instruction.strip() or own
+        return replace(
+            prompt,
+            text=f"{instruction}{prompt.text[len(own) :]}",
+            question=replace(question, instruction=instruction),
+            examples=learned.examples(instruction, names),
+        )
+
+
+class _Rendered:
+    """A learned prompt, and its examples as texts, rendered on first use."""
+
+    def __init__(self, prompt: LearnedPrompt) -> None:
+        self.prompt = prompt
+        self.texts: dict[str, tuple[tuple[FewShot, Any], ...]] = {}
+
+    def examples(self, instruction: str, names: frozenset[str] | None) -> tuple[FewShot, ...]:
+        """The examples; of a choice those that choose one of the `names` on offer."""
+        texts = self.texts.get(instruction)
+        if texts is None:
+            texts = self.texts[instruction] = tuple(
+                (
+                    FewShot(text_of_question(instruction, each.known), text_of_answer(each.answer)),
+                    each.answer.get("choice"),
+                )
+                for each in self.prompt.examples
+            )
+        return tuple(shown for shown, chosen in texts if names is None or chosen in names)
+
+
+def _check(value: object, wanted: Any, where: str, fix: str) -> None:
+    if not isinstance(value, wanted):
+        raise TypeError(f"{where} is {value!r}: {fix}")
+
+
+def _checked(cls: Any, given: Any) -> list[tuple[Part, LearnedPrompt]]:
+    """The prompts of a class that are not empty, by what they are for."""
+    if not (isinstance(cls, type) and issubclass(cls, Node)):
+        raise TypeError(f"WithPrompts(lm, {{{cls!r}: …}}): give the prompts by their node class")
+    if not isinstance(given, NodePrompts):
+        raise TypeError(
+            f"WithPrompts(lm, {{{cls.__name__}: {given!r}}}): give NodePrompts(fill=…, choice=…)"
+        )
+    found: list[tuple[Part, LearnedPrompt]] = []
+    for part, prompt in given.parts():
+        if prompt is None:
+            continue
+        for number, example in enumerate(prompt.examples, 1):
+            fault = _fault(part, example)
+            if fault is not None:
+                raise ValueError(f"{cls.__name__}, example {number} of its {part}: {fault}")
+        if prompt.instruction.strip() or prompt.examples:
+            found.append((part, prompt))
+    return found
+
+
+def _fault(part: Part, example: PromptExample) -> str | None:
+    for name, value in (("known", example.known), ("answer", example.answer)):
+        try:
+            text_of_json(value)
+        except (TypeError, ValueError) as error:
+            return f"its {name} is no JSON: {error}"
+    if part == "choice" and not isinstance(example.answer.get("choice"), str):
+        return 'its answer is to be {"choice": "the name of the class"}, or "None" to stop'
+    return None
+
+
+def _as_json(prompts: NodePrompts) -> dict[str, Any]:
+    return {
+        part: {
+            "instruction": prompt.instruction,
+            "examples": [
+                {"known": dict(each.known), "answer": dict(each.answer)} for each in prompt.examples
+            ],
+        }
+        for part, prompt in prompts.parts()
+        if prompt is not None
+    }

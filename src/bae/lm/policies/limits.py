@@ -1,0 +1,362 @@
+"""Limits on requests to a model: how many at once (`Concurrency`), and how many, with how many
+tokens, in a span of time (`RateLimit`). Requests beyond a limit queue, first come, first served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from math import isfinite
+from operator import attrgetter
+from threading import Lock
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from bae.exceptions import BaeLMError
+from bae.lm.backend import Answer, Prompt
+from bae.lm.policies.policy import Policy
+from bae.lm.policies.reservations import estimated_tokens
+from bae.usage import Usage, metered
+
+if TYPE_CHECKING:
+    from bae.language_model import LM
+
+SHORTEST_WAIT = 0.001
+"""Seconds. Clocks are not exact: a shorter wait could be none, again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyStatistics:
+    """How many requests are `running` and `waiting`, the `most` that ever ran at once, and how
+    many were `asked` in total."""
+
+    limit: int
+    running: int
+    waiting: int
+    most: int
+    asked: int
+
+
+class Concurrency(Policy):
+    """Allows at most `limit` concurrent requests; the rest queue.
+
+    The limit belongs to the object, across runs, event loops and threads: share one to share the
+    limit. Put it inside `Retry`: a request that waits to be sent again holds no slot then.
+    """
+
+    def __init__(self, lm: LM | str, limit: int) -> None:
+        super().__init__(lm)
+        if type(limit) is not int or limit < 1:
+            raise ValueError(f"Concurrency(limit={limit!r}): give 1 or more")
+        self.limit = limit
+        self._slots = Slots(limit)
+        self._most = 0
+        self._asked = 0
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Wait for a slot, then ask the LM inside."""
+        self._asked += 1
+        async with self._slots:
+            self._most = max(self._most, self._slots.taken)
+            return await self.ask(prompt)
+
+    def statistics(self) -> ConcurrencyStatistics:
+        """How many requests run and wait."""
+        return ConcurrencyStatistics(
+            self.limit, self._slots.taken, self._slots.waiting, self._most, self._asked
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RateStatistics:
+    """The `requests` and `tokens` of the last span of time, how many are `waiting` now, how many
+    were `sent` in total, and the sum of the seconds they `waited` before that."""
+
+    requests: int
+    tokens: int
+    waiting: int
+    sent: int
+    waited: float
+
+
+class RateLimit(Policy):
+    """Sends at most `requests` requests, with `tokens` tokens in and out, in any `per` seconds.
+
+    The tokens of a request are estimated from its prompt before it is sent, and corrected by the
+    usage of the answer, so the first answers may exceed a limit on tokens by what the model writes.
+    Requests beyond the limit queue. One that cannot be sent within `longest_wait` seconds fails as
+    soon as that is certain, with the code `bae-lm-rate-wait`.
+
+    The limit belongs to the object, across runs, event loops and threads: share one to share the
+    limit. `clock` and `sleep` are for tests.
+    """
+
+    def __init__(
+        self,
+        lm: LM | str,
+        requests: int | None = None,
+        tokens: int | None = None,
+        per: float = 60.0,
+        *,
+        longest_wait: float | None = None,
+        clock: Callable[[], float] = monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        super().__init__(lm)
+        if requests is None and tokens is None:
+            raise ValueError("RateLimit(lm): give requests=, tokens= or both")
+        for name, value in (("requests", requests), ("tokens", tokens)):
+            if value is not None and (type(value) is not int or value < 1):
+                raise ValueError(f"RateLimit({name}={value!r}): give 1 or more")
+        if not isfinite(per) or per <= 0:
+            raise ValueError(f"RateLimit(per={per!r}): give more than 0 seconds")
+        if longest_wait is not None and not longest_wait >= 0:
+            raise ValueError(f"RateLimit(longest_wait={longest_wait!r}): give 0 or more seconds")
+        self.requests = requests
+        self.tokens = tokens
+        self.per = per
+        self.longest_wait = longest_wait
+        self._clock = clock
+        self._sleep = sleep
+        self._window = Window(requests, tokens, per)
+        self._lock = Lock()
+        self._first = Slots(1)  # only the first in the queue looks at the window
+        self._waiting = 0
+        self._waiting_tokens = 0
+        self._sent = 0
+        self._waited = 0.0
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Wait until the request fits, then ask the LM inside."""
+        size = estimated_tokens(prompt) if self.tokens is not None else 0
+        sent = await self._admitted(size)
+        used = Usage()
+        reported: list[Usage] = []
+        try:
+            with metered() as reported:  # requests that failed
+                answer = await self.ask(prompt)
+            used = answer.usage
+        finally:
+            used = Usage.total([*reported, used])
+            with self._lock:
+                # An answer from a cache sends nothing. Some LMs do not report tokens.
+                tokens = used.tokens or sent.tokens if used.calls else 0
+                self._window.correct(sent, used.calls, tokens)
+        return answer
+
+    def statistics(self) -> RateStatistics:
+        """What was sent in the last span of time, and what waits."""
+        with self._lock:
+            window = self._window
+            window.forget(self._clock())
+            return RateStatistics(
+                window.requests, window.tokens, self._waiting, self._sent, self._waited
+            )
+
+    async def _admitted(self, size: int) -> Sent:
+        came = self._clock()
+        # One that is larger than the limit takes a whole span.
+        tokens = size if self.tokens is None else min(size, self.tokens)
+        with self._lock:
+            if self.longest_wait is not None:
+                waiting, theirs = self._waiting, self._waiting_tokens
+                self._refuse(self._window.least_wait(came, waiting + 1, theirs + tokens))
+            self._waiting += 1
+            self._waiting_tokens += tokens
+        try:
+            async with self._first:
+                while True:
+                    with self._lock:
+                        now = self._clock()
+                        wait = self._window.wait(now, size)
+                        if self.longest_wait is not None:
+                            self._refuse(now - came + wait)
+                        if wait <= 0:
+                            self._sent += 1
+                            self._waited += now - came
+                            return self._window.add(now, size)
+                    await self._sleep(max(wait, SHORTEST_WAIT))
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                self._waiting_tokens -= tokens
+
+    def _refuse(self, wait: float) -> None:
+        if self.longest_wait is None or wait <= self.longest_wait:
+            return
+        limits = ((self.requests, "requests"), (self.tokens, "tokens"))
+        allowed = " and ".join(f"{n} {what}" for n, what in limits if n is not None)
+        raise BaeLMError(
+            f"{self.model or 'the LM'}: {allowed} are allowed in {self.per:g} s, and this request"
+            f" would wait {wait:.1f} s, which is longer than {self.longest_wait:g} s",
+            code="bae-lm-rate-wait",
+            sent=False,
+            fix="ask for less at once, raise longest_wait=…, or raise the limits if the provider "
+            "allows more",
+        )
+
+
+class Slots:
+    """At most `limit` holders at once, across event loops and threads. Enter it to take a slot;
+    waiters get theirs in order, and no slot is lost when one is cancelled while it waits, or at
+    the moment a slot is handed to it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+        self._waiting: deque[_Waiter] = deque()
+        self._lock = Lock()
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for a slot."""
+        return len(self._waiting)
+
+    async def __aenter__(self) -> None:
+        with self._lock:
+            if self.taken < self.limit:
+                self.taken += 1
+                return
+            waiter = _Waiter(asyncio.get_running_loop())
+            self._waiting.append(waiter)
+        try:
+            await waiter.turn
+        except BaseException:
+            with self._lock:
+                if waiter.served:
+                    self._hand_on()
+                else:
+                    self._waiting.remove(waiter)
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Give a slot to the next waiter, with the lock held."""
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            waiter.served = True
+            try:
+                waiter.loop.call_soon_threadsafe(waiter.wake)
+            except RuntimeError:
+                continue  # its loop was closed under it
+            return
+        self.taken -= 1
+
+
+class _Waiter:
+    __slots__ = ("loop", "served", "turn")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.turn: asyncio.Future[None] = loop.create_future()
+        self.served = False
+
+    def wake(self) -> None:
+        if not self.turn.done():
+            self.turn.set_result(None)
+
+
+class Sent:
+    """A request that was sent: when, and with how many tokens as far as is known."""
+
+    __slots__ = ("at", "counted", "requests", "tokens")
+
+    def __init__(self, at: float, tokens: int, requests: int = 1) -> None:
+        self.at = at
+        self.tokens = tokens
+        self.requests = requests
+        self.counted = True
+
+
+class Window:
+    """A sliding window: what was sent in the last `per` seconds, with limits on it.
+
+    No span of that length ever holds more than the limits. That is stricter than a token bucket,
+    which is refilled while it is emptied, and also right for providers that count by the minute.
+    """
+
+    def __init__(self, requests: int | None, tokens: int | None, per: float) -> None:
+        self.limits = requests, tokens
+        self.per = per
+        self.requests = 0
+        self.tokens = 0
+        self._sent: deque[Sent] = deque()
+
+    def wait(self, now: float, tokens: int) -> float:
+        """Seconds until a request with so many tokens fits. One larger than the limit fits when
+        there is nothing else: its size is an estimate."""
+        self.forget(now)
+        most_requests, most_tokens = self.limits
+        requests, there = self.requests, self.tokens
+        at = now
+        for old in self._sent:
+            fits = most_requests is None or requests < most_requests
+            if fits and (most_tokens is None or there + tokens <= most_tokens or not there):
+                break
+            requests -= old.requests
+            there -= old.tokens
+            at = old.at + self.per
+        return at - now
+
+    def add(self, now: float, tokens: int) -> Sent:
+        """Count a request that is sent now."""
+        sent = Sent(now, tokens)
+        self._sent.append(sent)
+        self.requests += 1
+        self.tokens += tokens
+        return sent
+
+    def correct(self, sent: Sent, requests: int, tokens: int) -> None:
+        """Correct the size of a request, now that it is known."""
+        if sent.counted:
+            self.requests += requests - sent.requests
+            self.tokens += tokens - sent.tokens
+        sent.requests, sent.tokens = requests, tokens
+
+    def least_wait(self, now: float, requests: int, tokens: int) -> float:
+        """Seconds until all of so many requests, with so many tokens in total, can have been sent.
+        With limits on tokens it may take longer: what does not fit into the rest of a span waits
+        for the next."""
+        self.forget(now)
+        most_requests, most_tokens = self.limits
+        wait = 0.0
+        if most_requests is not None:
+            wait = self._until(now, most_requests, self.requests, requests, _requests)
+        if most_tokens is not None:
+            wait = max(wait, self._until(now, most_tokens, self.tokens, tokens, _tokens))
+        return wait
+
+    def _until(
+        self, now: float, most: int, there: int, added: int, size: Callable[[Sent], int]
+    ) -> float:
+        # So much goes through in every span, and the rest when enough of the old has expired.
+        spans = max(0, added - 1) // most
+        at = now
+        for old in self._sent:
+            if there + added - spans * most <= most:
+                break
+            there -= size(old)
+            at = old.at + self.per
+        return at - now + spans * self.per
+
+    def forget(self, now: float) -> None:
+        """Drop what is too old to count."""
+        while self._sent and self._sent[0].at + self.per <= now:
+            old = self._sent.popleft()
+            self.requests -= old.requests
+            self.tokens -= old.tokens
+            old.counted = False
+
+
+_requests: Callable[[Sent], int] = attrgetter("requests")
+_tokens: Callable[[Sent], int] = attrgetter("tokens")

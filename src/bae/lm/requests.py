@@ -1,0 +1,226 @@
+"""One request to a model: charged to the budgets in force, sent again where that can help, cut off
+when the time of a budget is over, and its usage reported."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, TypeVar
+
+from bae.exceptions import BaeLMError, BudgetError, describe
+from bae.lm.answers import Answer
+from bae.lm.policies.reservations import (
+    Reservation,
+    asked_under,
+    budgets_in_force,
+    scope_in_force,
+)
+from bae.usage import Restart, Usage, collected, report, tell
+
+if TYPE_CHECKING:
+    from bae.lm.backend import Backend
+    from bae.lm.policies.budget import Budget
+    from bae.lm.prompts import Prompt
+
+T = TypeVar("T")
+
+
+async def ask(backend: Backend, prompt: Prompt) -> Answer:
+    """Ask once; send a failed request again where that may help. The usage of the answer is
+    reported here, that of a failed request where it was sent."""
+    if scope_in_force.get() is None:
+        answer = await retrying(
+            lambda: backend.request(prompt), backend.retries, backend.first_wait
+        )
+    else:
+        answer = await in_time(
+            lambda: retrying(lambda: backend.request(prompt), backend.retries, backend.first_wait)
+        )
+    if not answer.usage.attempts:
+        # An LM that asks again by itself has counted the answers that it judged.
+        answer = Answer(answer.text, _with_attempt(answer.usage), answer.stop, answer.value)
+    report(answer.usage)
+    return answer
+
+
+async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -> Answer:
+    """Have a backend answer once, with the request charged to the budgets in force: each is checked
+    before anything is sent. With `asks_others` the backend may ask further backends, which are
+    charged themselves, and its own usage is what is reported meanwhile."""
+    scope, reservation = scope_in_force.get(), None
+    if scope is not None:
+        around = asked_under.get()
+        if around is not None:
+            around.give_back()
+        reservation = Reservation(scope, backend, prompt)
+    token = asked_under.set(reservation if asks_others else None)
+    reported: list[Usage] = []
+    since = perf_counter()
+    try:
+        if asks_others:
+            with collected() as reported:
+                answer = checked(backend, await backend.answer(prompt))
+        else:
+            answer = checked(backend, await backend.answer(prompt))
+    except BaseException as error:
+        used = Usage.total(reported) if reported else _used_by_failure(backend, error)
+        if used is not None:
+            used = _signed(used, backend, since)
+            report(used)
+        if reservation is not None:
+            if used is None:
+                reservation.give_back()
+            else:
+                reservation.settle(reservation.at_least(used))
+        raise
+    finally:
+        asked_under.reset(token)
+    used = _signed(Usage.total(reported) if reported else answer.usage, backend, since)
+    if reservation is not None and reservation.settle(used) and used.cost is None:
+        for budget in reservation.budgets:
+            if budget.cost is not None:
+                report(used)
+                raise budget.cost_unknown(backend.model)
+    return Answer(answer.text, used, answer.stop, answer.value)
+
+
+def checked(backend: Backend, answer: object) -> Answer:
+    """The answer of a backend. Raises where it is of another type."""
+    if isinstance(answer, Answer):
+        return answer
+    name = type(backend).__name__
+    raise BaeLMError(
+        f"{name}.answer returned {repr(answer)[:200]}, which is no Answer",
+        code="bae-lm-answer-type",
+        fix=f"have {name}.answer return an Answer: return Answer(text, Usage(calls=1, …))",
+    )
+
+
+async def in_time(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask, and stop when the time of a budget in force is over, whatever is being waited for."""
+    short: Budget | None = None
+    left = 0.0
+    for budget in budgets_in_force():
+        remaining = budget.remaining.seconds
+        if remaining is not None and (short is None or remaining < left):
+            short, left = budget, remaining
+    if short is None:
+        return await ask()
+    if left <= 0:
+        raise short.spent("seconds")
+    bound = asyncio.timeout(left)
+    try:
+        async with bound:
+            return await ask()
+    except TimeoutError as error:
+        if not bound.expired():
+            raise
+        raise short.spent("seconds", cause=error) from error
+
+
+async def retrying(
+    ask: Callable[[], Awaitable[T]],
+    retries: int,
+    first: float = 0.5,
+    *,
+    longest: float = 60.0,
+    factor: float = 2.0,
+    jitter: float = 0.5,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> T:
+    """Call `ask` until it succeeds, at most `retries` times more than once.
+
+    The waits are `first`, then `factor` times longer each, up to `longest`, and each is shortened
+    at random by up to the share `jitter`, so that many callers that failed together do not return
+    together. A provider that asks for a longer wait gets it, and up to as much more; one that asks
+    for more than `longest` is not asked again. Every retry is told to those who watch the run. The
+    last error is raised as it is, with a note on what was tried.
+    """
+    waited = 0.0
+    delay = min(first, longest)
+    before: BaseException | None = None
+    for tries in range(1, retries + 2):
+        try:
+            return await ask()
+        except Exception as error:
+            again = worth_retrying(error)
+            wanted = getattr(error, "retry_after", None) or 0.0
+            if again and tries <= retries and wanted <= longest:
+                spread = delay * jitter * random.random()
+                pause = max(delay - spread, wanted + spread if wanted else 0.0)
+                before = error
+                tell(Restart(error, pause))
+            else:
+                if before is not None:
+                    error.add_note(
+                        f"tried {tries} times, with {waited:.1f} s of waiting between; the failure"
+                        f" before this was {describe(before)}"
+                    )
+                if again and tries <= retries:
+                    error.add_note(
+                        f"not tried again: the provider asks to wait {wanted:g} s, and the longest"
+                        f" allowed is {longest:g} s"
+                    )
+                raise
+        delay = min(delay * factor, longest)
+        waited += pause
+        await sleep(pause)
+    raise AssertionError  # the last failure is raised
+
+
+def worth_retrying(error: BaseException) -> bool:
+    """Whether sending the same request again may help."""
+    if isinstance(error, BaeLMError):
+        return error.retryable
+    return isinstance(error, ConnectionError | TimeoutError)
+
+
+def _used_by_failure(backend: Backend, error: BaseException) -> Usage | None:
+    """What a failed request used, as far as that is known; None where nothing was sent."""
+    if isinstance(error, BudgetError):
+        return None
+    free = backend.free
+    if isinstance(error, BaeLMError):
+        if not error.sent:
+            return None
+        if error.usage is not None:
+            return error.usage
+        free = free or error.status in _NOTHING_DONE
+    return Usage(calls=1, cost=0.0 if free else None)
+
+
+# In full in both, as `replace` takes three times as long, and this is done for every request.
+
+
+def _signed(used: Usage, backend: Backend, since: float) -> Usage:
+    """The usage with the time that it took and the model that answered."""
+    return Usage(
+        used.calls,
+        used.input_tokens,
+        used.output_tokens,
+        used.cached_tokens,
+        used.cost,
+        used.attempts,
+        perf_counter() - since,
+        used.models or ((backend.model,) if backend.model else ()),
+    )
+
+
+def _with_attempt(used: Usage) -> Usage:
+    return Usage(
+        used.calls,
+        used.input_tokens,
+        used.output_tokens,
+        used.cached_tokens,
+        used.cost,
+        1,
+        used.seconds,
+        used.models,
+    )
+
+
+_NOTHING_DONE = frozenset({*range(400, 500), 500, 503, 529} - {408})
+"""HTTP statuses that providers send without having asked a model, or without charging for it. The
+other ones of 500 and above may come from a proxy: the model may have answered."""
