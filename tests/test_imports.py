@@ -364,8 +364,6 @@ KNOWN = {
     "bae.journal.running.keeper -> lm",
     "bae.journal.running.replay -> lm",
     "bae.journal.running.resuming -> lm",
-    "bae.lm.registry -> testing",
-    "bae.lm.policies.carrying -> journal",
     "bae.node -> lm",
     "bae.node_proof -> lm",
     "bae.plan -> lm",

@@ -20,7 +20,7 @@ N = TypeVar("N", bound="Node")
 
 def _of_inner(name: str) -> Any:
     """An attribute of `Backend` that is read from the LM inside, each time."""
-    return property(lambda policy: getattr(policy.inner, name))
+    return property(lambda policy: getattr(policy.inner, name), doc=f"`{name}` of the LM inside.")
 
 
 class Policy(Backend):
