@@ -33,9 +33,9 @@ from pydantic import (
 )
 
 from bae import BaeLMError
+from bae.lm.json_schemas import outline
 from bae.lm.local_patterns import FORMS
 from bae.lm.local_schema import LONGEST_LIST, LONGEST_TEXT, bounded, fit
-from bae.lm.json_schemas import outline
 
 
 class Size(Enum):

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from bae.exceptions import BaeLMError
-from bae.lm.local_patterns import FORMS, can_be_enforced, is_finite, shortest_match
 from bae.lm.json_schemas import (
     Schema,
     as_schema,
@@ -21,6 +20,7 @@ from bae.lm.json_schemas import (
     reachable,
     tighter,
 )
+from bae.lm.local_patterns import FORMS, can_be_enforced, is_finite, shortest_match
 
 LONGEST_TEXT: Final = 200
 """Characters of a text, unless the schema has a tighter bound, or asks for more."""
