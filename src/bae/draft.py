@@ -361,9 +361,15 @@ def _read(field: dict[str, Any]) -> dict[str, Any]:
     inner = field["schema"]
     if inner["type"] == "default":
         return {**field, "schema": {**inner, "schema": _read(inner)["schema"]}}
+    if inner["type"] in _SAME_IN_JSON:
+        return field
     text = {"type": "no-info", "function": to_json}
     read = {"type": "json", "schema": inner}
     return {**field, "schema": {"type": "function-before", "function": text, "schema": read}}
+
+
+_SAME_IN_JSON = ("bool", "int", "str")
+"""Types that take a value that was JSON as they take the JSON itself."""
 
 
 def _looks_around(field: dict[str, Any]) -> bool:

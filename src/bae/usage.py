@@ -52,7 +52,8 @@ class Usage:
     @classmethod
     def total(cls, parts: Iterable[Usage]) -> Usage:
         """The sum of several, and nothing used where there are none."""
-        return sum(parts, start=cls())
+        listed = list(parts)
+        return listed[0] if len(listed) == 1 else sum(listed, start=cls())
 
 
 Verdict = Literal["valid", "invalid", "unparsable", "empty", "cut-off", "refused"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
 from pydantic_core import ValidationError, from_json
 
@@ -58,8 +58,7 @@ class Answer:
             raise ValueError(f'Answer(stop={self.stop!r}): give "end", "cut-off" or "refused"')
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """The JSON object of an answer, or why there is none."""
 
     value: dict[str, Any] | None
@@ -67,8 +66,7 @@ class Read:
     errors: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Built(Generic[N]):
+class Built(NamedTuple, Generic[N]):
     """The node made of an answer, or the fields that were wrong."""
 
     node: N | None

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bae.draft import from_resolved, with_resolved
 from bae.lm.answers import Answer, build, choice_failed, correction, fill_failed, read, text_of
-from bae.lm.prompts import Prompt, Turn, choice_of, choice_prompt, fill_prompt
+from bae.lm.prompts import Choice, Prompt, Turn, choice_of, fill_prompt
 from bae.lm.requests import ask
-from bae.lm.schemas import asked_fields, once
-from bae.plan import plan_of
+from bae.lm.schemas import asked_fields
 from bae.usage import Attempt, Verdict, tell
 
 if TYPE_CHECKING:
@@ -94,12 +93,12 @@ async def choose(
         raise ValueError("there is nothing to choose from: give choose_type one type or more")
     if len(types) == 1:
         return types[0], None
-    filled = filled_at_once(backend, types, fillable, source)
-    names = choice_of(tuple(types), filled).names
+    choice = choice_with(backend, types, fillable, source)
+    names, filled = choice.names, choice.fillable
     tried: list[Attempt] = []
     turns: tuple[Turn, ...] = ()
     for number in count(1):
-        prompt = choice_prompt(names, filled, source, context, turns)
+        prompt = choice.prompt(source, context, turns)
         answer = await ask(backend, prompt)
         got = read(answer)
         verdict, errors = got.verdict, got.errors
@@ -132,27 +131,17 @@ async def choose(
     raise AssertionError  # the loop ends in a return or a raise
 
 
-def filled_at_once(
+def choice_with(
     backend: Backend,
     types: Sequence[NodeOrEnd],
     fillable: Sequence[type[Node]],
     source: Node | None,
-) -> tuple[type[Node], ...]:
-    """The types whose fields can be asked for together with the choice: the model need see nothing
-    that is resolved for them first, and there is something to ask for."""
+) -> Choice:
+    """The choice among `types` as a backend is asked for it: with the fields of those in `fillable`
+    that the model can answer in the same call."""
     if not fillable or not backend.one_call or not backend.answers_unions:
-        return ()
-    return tuple(
-        cls for cls in backend.at_once(source, fillable) if cls in types and _needs_no_context(cls)
-    )
-
-
-def _needs_no_context(cls: type[Node]) -> bool:
-    return once(
-        cls,
-        "needs no context",
-        lambda: bool(asked_fields(cls)) and not plan_of(cls, strict=True).context,
-    )
+        return choice_of(tuple(types), ())
+    return choice_of(tuple(types), tuple(backend.at_once(source, fillable)))
 
 
 def attempt(

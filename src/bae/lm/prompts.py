@@ -18,7 +18,8 @@ from pydantic import BaseModel, PlainSerializer, RootModel, WrapSerializer
 from pydantic_core import to_jsonable_python
 
 from bae.exceptions import BaeLMError
-from bae.lm.schemas import fill_schema, once, route_schema, shown_fields
+from bae.lm.schemas import asked_fields, fill_schema, once, route_schema, shown_fields
+from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -149,23 +150,12 @@ def choice_prompt(
 ) -> Prompt:
     """Ask for one of the names, and for the fields of those that can be filled in the same
     answer."""
-    known = {} if source is None else {type(source).__name__: seen_of(source)}
-    if context is not None:
-        known["context"] = _jsonable(context, "the context of a choice")
-    choice = choice_of(tuple(names.values()), tuple(fillable))
-    return Prompt(
-        SYSTEM,
-        text_of_question(choice.instruction, known),
-        choice.schema,
-        "Choice",
-        Question(choice.types, choice.fillable, None, (), _NOTHING, context, "", source),
-        turns,
-    )
+    return choice_of(tuple(names.values()), tuple(fillable)).prompt(source, context, turns)
 
 
 class Choice:
-    """What is the same each time one of `types` is chosen: their names, the instruction and the
-    schema. Worked out once."""
+    """What is the same each time one of `types` is chosen: their names, which of them come filled,
+    the instruction and the schema. Worked out once."""
 
     __slots__ = ("fillable", "instruction", "names", "schema", "types")
 
@@ -173,18 +163,40 @@ class Choice:
         self, types: tuple[type[Node] | type[None], ...], fillable: tuple[type[Node], ...]
     ) -> None:
         self.types = types
-        self.fillable = fillable
         self.names = names_of(types)
-        self.instruction = choice_instruction(types, make=bool(fillable))
+        self.fillable = tuple(cls for cls in fillable if cls in types and _can_come_filled(cls))
+        self.instruction = choice_instruction(types, make=bool(self.fillable))
         self.schema = route_schema(
-            {name: cls if cls in fillable else None for name, cls in self.names.items()}
+            {name: cls if cls in self.fillable else None for name, cls in self.names.items()}
         )
+
+    def prompt(
+        self, source: Node | None, context: Mapping[str, Any] | None, turns: tuple[Turn, ...] = ()
+    ) -> Prompt:
+        """Ask for the choice."""
+        known = {} if source is None else {type(source).__name__: seen_of(source)}
+        if context is not None:
+            known["context"] = _jsonable(context, "the context of a choice")
+        return Prompt(
+            SYSTEM,
+            text_of_question(self.instruction, known),
+            self.schema,
+            "Choice",
+            Question(self.types, self.fillable, None, (), _NOTHING, context, "", source),
+            turns,
+        )
+
+
+def _can_come_filled(cls: type[Node]) -> bool:
+    """Whether the fields of a class can be asked for together with the choice: there are some, and
+    the model need see nothing that is resolved for them first."""
+    return bool(asked_fields(cls)) and not plan_of(cls, strict=True).context
 
 
 def choice_of(
     types: tuple[type[Node] | type[None], ...], fillable: tuple[type[Node], ...]
 ) -> Choice:
-    """The choice among `types`, of which those in `fillable` come filled."""
+    """The choice among `types`, of which those in `fillable` come filled where they can."""
     for cls in types:
         if cls is not NoneType:
             return once(cls, (types, fillable), lambda: Choice(types, fillable))
@@ -226,6 +238,7 @@ def text_of_json(value: Any) -> str:
 
 
 _NOTHING: Mapping[str, Any] = {}
+_SCALARS = frozenset({str, int, bool, NoneType})
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
@@ -340,7 +353,7 @@ def in_order(dumped: Any, value: Any) -> Any:
     if isinstance(value, BaseModel):
         return _fields_in_order(items, value, *_field_order(type(value)))
     if is_dataclass(value):
-        return _fields_in_order(items, value, [f.name for f in fields(value)], frozenset())
+        return _fields_in_order(items, value, tuple(f.name for f in fields(value)), frozenset())
     if not isinstance(value, Mapping):
         return {key: in_order(each, None) for key, each in items.items()}
     held = cast(Mapping[Any, Any], value)
@@ -360,8 +373,10 @@ def _list_in_order(dumped: list[Any], value: Any) -> list[Any]:
 
 
 def _fields_in_order(
-    dumped: dict[str, Any], holder: Any, declared: Sequence[str], own: frozenset[str]
+    dumped: dict[str, Any], holder: Any, declared: tuple[str, ...], own: frozenset[str]
 ) -> dict[str, Any]:
+    if tuple(dumped) == declared and all(type(value) in _SCALARS for value in dumped.values()):
+        return dumped
     names = [name for name in declared if name in dumped]
     if len(names) < len(dumped):
         names += sorted(dumped.keys() - set(names))  # extra ones
@@ -377,10 +392,10 @@ def _fields_in_order(
     return found
 
 
-def _field_order(cls: type[BaseModel]) -> tuple[Sequence[str], frozenset[str]]:
+def _field_order(cls: type[BaseModel]) -> tuple[tuple[str, ...], frozenset[str]]:
     """The fields as declared, and those with a serializer of their own, which chooses the order."""
 
-    def find() -> tuple[Sequence[str], frozenset[str]]:
+    def find() -> tuple[tuple[str, ...], frozenset[str]]:
         declared = (*cls.__pydantic_fields__, *cls.__pydantic_computed_fields__)
         named = (s.info.fields for s in cls.__pydantic_decorators__.field_serializers.values())
         own = {name for names in named for name in names}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.exceptions import BaeLMError, FillError, RouteError
-from bae.lm.exchange import filled_at_once
+from bae.lm.exchange import choice_with
 from bae.lm.prompts import names_of
 from bae.node import Node
 from bae.optimizer.asked_lms import student_for
@@ -114,7 +114,7 @@ class Settling:
                 raise
             chosen = error.node_type
         else:
-            if made is None and chosen in filled_at_once(backend, types, fillable, source):
+            if made is None and chosen in choice_with(backend, types, fillable, source).fillable:
                 with suppress(FillError):
                     await asked.fill(chosen, {}, chosen.__name__, source)
         names = {cls: name for name, cls in names_of(types).items()}
@@ -131,7 +131,7 @@ class Settling:
         if source is None or len(choosers) != 1:
             return None
         types, fillable = choosers[0].offered, self._fillable(choosers[0].node)
-        if cls not in filled_at_once(backend, types, fillable, source):
+        if cls not in choice_with(backend, types, fillable, source).fillable:
             return None
         at_once.chosen = False
         try:
