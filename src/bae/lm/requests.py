@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,8 +38,9 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
         answer = await in_time(
             lambda: retrying(lambda: backend.request(prompt), backend.retries, backend.first_wait)
         )
-    if not answer.usage.attempts:  # from a cache, where nothing was sent
-        answer = replace(answer, usage=replace(answer.usage, attempts=1))
+    if not answer.usage.attempts:
+        # An LM that asks again by itself has counted the answers that it judged.
+        answer = Answer(answer.text, _with_attempt(answer.usage), answer.stop, answer.value)
     report(answer.usage)
     return answer
 
@@ -77,7 +77,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
         raise
     finally:
         asked_under.reset(token)
-    used = _signed(Usage.total(reported) if reported else answer.usage, backend, since, 1)
+    used = _signed(Usage.total(reported) if reported else answer.usage, backend, since)
     if reservation is not None and reservation.settle(used) and used.cost is None:
         for budget in reservation.budgets:
             if budget.cost is not None:
@@ -191,19 +191,33 @@ def _used_by_failure(backend: Backend, error: BaseException) -> Usage | None:
     return Usage(calls=1, cost=0.0 if free else None)
 
 
-def _signed(used: Usage, backend: Backend, since: float, attempts: int = 0) -> Usage:
-    """The usage with the time that it took and the model that answered. An LM that asks again by
-    itself has counted the answers that it judged; others have one."""
-    # In full, as `replace` takes three times as long, and this is done for every request.
+# In full in both, as `replace` takes three times as long, and this is done for every request.
+
+
+def _signed(used: Usage, backend: Backend, since: float) -> Usage:
+    """The usage with the time that it took and the model that answered."""
     return Usage(
         used.calls,
         used.input_tokens,
         used.output_tokens,
         used.cached_tokens,
         used.cost,
-        used.attempts or attempts,
+        used.attempts,
         perf_counter() - since,
         used.models or ((backend.model,) if backend.model else ()),
+    )
+
+
+def _with_attempt(used: Usage) -> Usage:
+    return Usage(
+        used.calls,
+        used.input_tokens,
+        used.output_tokens,
+        used.cached_tokens,
+        used.cost,
+        1,
+        used.seconds,
+        used.models,
     )
 
 
