@@ -388,6 +388,13 @@ def test_ends_that_are_ruled_out_are_drawn_in_for_whole_numbers():
     }
 
 
+def test_far_ends_of_a_number_stay_within_those_of_the_schema():
+    for low in (10**16, -(10**16)):
+        found = value_of(Annotated[int, Field(ge=low, le=low + 5)])
+        assert (found["minimum"], found["maximum"]) == (low, low + 5)
+    assert value_of(Annotated[int, Field(ge=10**16)])["maximum"] > 10**16
+
+
 def test_dicts_are_bounded_in_items_and_keys():
     found = value_of(dict[str, bool])
     assert found["maxProperties"] == LONGEST_LIST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
@@ -11,16 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bae import Usage
+from bae.lm import prices
 from bae.lm.prices import cost_of
 
 SOME = Usage(calls=1, input_tokens=1000, cached_tokens=900, output_tokens=100)
 
 
 @pytest.fixture
-def _not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def _not_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    prices._find.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "genai_prices"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "genai_prices", None)
+    yield
+    prices._find.cache_clear()
 
 
 @pytest.mark.usefixtures("_not_installed")

@@ -279,7 +279,7 @@ def _tell_on(loop: asyncio.AbstractEventLoop, here: contextvars.Context, piece: 
 
 
 _CONTROL: Final = re.compile(
-    r"<(?=\|[^|<>]{1,40}\|>|/?s>|unk>|pad>|[be]os>|(start|end)_of_turn>)|\[(?=/?INST\])"
+    r"<(?=[|｜][^<>]{1,40}[|｜]>|/?s>|unk>|pad>|[be]os>|(start|end)_of_turn>)|\[(?=/?INST\])"
 )
 """The control tokens of the usual chat templates: `<|…|>` of ChatML, Llama 3, Phi and Qwen, and
 those of Llama 2, Mistral and Gemma."""

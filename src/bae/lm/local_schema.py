@@ -386,9 +386,9 @@ def _range(schema: Schema) -> tuple[Any, Any, bool, bool]:
     highs = [schema[key] for key in ("maximum", "exclusiveMaximum") if key in schema]
     low, high = max(lows, default=-math.inf), min(highs, default=math.inf)
     if low < -LARGEST:
-        low = -LARGEST if high > -LARGEST else high - LARGEST
+        low = -LARGEST if high > -LARGEST else max(low, high - LARGEST)
     if high > LARGEST:
-        high = LARGEST if low < LARGEST else low + LARGEST
+        high = LARGEST if low < LARGEST else min(high, low + LARGEST)
     return low, high, schema.get("exclusiveMinimum") == low, schema.get("exclusiveMaximum") == high
 
 

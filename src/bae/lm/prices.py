@@ -3,8 +3,9 @@ Nothing is fetched."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from bae.usage import Usage
 
@@ -21,38 +22,75 @@ def cost_of(
     The first call reads the list, which takes a fifth of a second: a backend that wants its first
     answer without that wait calls this when it is made.
     """
+    listed = _find(model, provider)
+    if listed is None:
+        return None
+    size, output = usage.input_tokens, usage.output_tokens
+    written = min(max(0, cache_write_tokens), size)
+    cached = min(max(0, usage.cached_tokens), size - written)
+    if (size and not listed.prices_input) or (output and not listed.prices_output):
+        return None
+    rates = listed.rates
+    if rates is None:
+        return listed.calculate(size, cached, written, output)
+    tokens = (size - cached - written, cached, written, output)
+    return rates[0] + sum(map(float.__mul__, rates[1:], map(float, tokens)))
+
+
+class _Listed(NamedTuple):
+    """A model on the list; `rates` are dollars for a request and for a token of each kind, where
+    they do not depend on the time or on the length of a prompt."""
+
+    name: str
+    provider: str | None
+    prices_input: bool
+    prices_output: bool
+    rates: tuple[float, ...] | None = None
+
+    def calculate(self, size: int, cached: int, written: int, output: int) -> float:
+        """The cost of so many tokens, as genai-prices calculates it."""
+        package: Any = import_module("genai_prices")
+        counts = package.Usage(
+            input_tokens=size,
+            cache_read_tokens=cached,
+            cache_write_tokens=written,
+            output_tokens=output,
+        )
+        return float(package.calc_price(counts, self.name, provider_id=self.provider).total_price)
+
+
+# A calculation by genai-prices takes 0.09 ms of the 0.3 ms that bae may add to a call
+# (benchmarks.fills), so most models are asked for once.
+@lru_cache(maxsize=1000)
+def _find(model: str, provider: str | None) -> _Listed | None:
     try:
-        listed: Any = import_module("genai_prices")
+        package: Any = import_module("genai_prices")
     except ImportError:
         return None
-    size = usage.input_tokens
-    written = min(max(0, cache_write_tokens), size)
-    counts = listed.Usage(
-        input_tokens=size,
-        cache_write_tokens=written,
-        cache_read_tokens=min(max(0, usage.cached_tokens), size - written),
-        output_tokens=usage.output_tokens,
-    )
-    for name, by in _names(model, provider):
-        try:
-            found = listed.calc_price(counts, name, provider_id=by)
-        except LookupError:
-            continue
-        per_input, per_output = found.model_price.input_mtok, found.model_price.output_mtok
-        # The package takes a price that it does not have for zero.
-        unknown = per_input is None and per_output is None
-        unknown = unknown or (size and per_input is None)
-        unknown = unknown or (usage.output_tokens and per_output is None)
-        return None if unknown else float(found.total_price)
-    return None
-
-
-def _names(model: str, provider: str | None) -> list[tuple[str, str | None]]:
-    """The model and its provider; "anthropic/claude-…" and "anthropic:claude-…" name both."""
     names = [(model, provider)]
     if provider is None:
-        for separator in "/:":
-            before, found, after = model.partition(separator)
-            if found and before and after:
-                names.append((after, before))
-    return names
+        # "anthropic/claude-…" and "anthropic:claude-…" name the provider themselves.
+        names += [(after, before) for before, _, after in map(model.partition, "/:") if after]
+    for name, by in names:
+        try:
+            found = package.calc_price(package.Usage(), name, provider_id=by)
+        except LookupError:
+            continue
+        prices = found.model_price
+        listed = _Listed(name, by, prices.input_mtok is not None, prices.output_mtok is not None)
+        if not listed.prices_input and not listed.prices_output:
+            return None  # priced by the hour, or by the page
+        every = cast(dict[str, Any], vars(prices)).values()
+        tiered = any(hasattr(price, "tiers") for price in every)
+        if tiered or isinstance(found.model.prices, list):
+            return listed
+        base = listed.calculate(0, 0, 0, 0)
+        million = 10**6
+        per_million = (
+            listed.calculate(million, 0, 0, 0),
+            listed.calculate(million, million, 0, 0),
+            listed.calculate(million, 0, million, 0),
+            listed.calculate(0, 0, 0, million),
+        )
+        return listed._replace(rates=(base, *((each - base) / million for each in per_million)))
+    return None
