@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 from bae.assignable import union_members
 from bae.exceptions import HintError, describe
@@ -348,3 +348,37 @@ def flat(error: HintError) -> str:
     if error.cause is not None and not isinstance(error.cause, NameError):
         said += f": {describe(error.cause)}"
     return f"{said} ({error.path})" if error.path else said
+
+
+class Asks(Protocol):
+    """A field or a parameter, with what is called for it."""
+
+    @property
+    def call(self) -> CallPlan | None:
+        """What is called; None for a gate or a recall."""
+        ...
+
+
+def asked_at(asked: Asks, parameter: str) -> Asks | None:
+    """The parameter that `(city)(client)` leads to from a field; None if there is none. An empty
+    way leads to the field itself."""
+    for name in parameter[1:-1].split(")(") if parameter else ():
+        below = None if asked.call is None else dict(asked.call.inputs).get(name)
+        if below is None:
+            return None
+        asked = below
+    return asked
+
+
+def call_at(asked: Asks, parameter: str) -> CallPlan | None:
+    """What is called there; None for a gate, and if there is no such parameter."""
+    found = asked_at(asked, parameter)
+    return None if found is None else found.call
+
+
+def routes(call: CallPlan | None, before: str = "") -> Iterator[str]:
+    """The ways to a call and to everything it waits for, as `(city)(client)`."""
+    if call is not None:
+        yield before
+        for parameter, below in call.inputs:
+            yield from routes(below.call, f"{before}({parameter})")

@@ -125,8 +125,10 @@ class History:
         self._keep = keep
         self.on_change = on_change
         self._shared_paths: dict[str, Hashable] = {}
-        self._alive = False
-        self._last = 0.0
+        self.alive = False
+        """Whether a process works on the run, as far as the records tell."""
+        self.last = 0.0
+        """The time of the newest record."""
         self._used = Usage()
         self._judged: dict[tuple[str, int, Asker], Usage] = {}
         for record in records:
@@ -139,7 +141,7 @@ class History:
     def run(self) -> GraphRun:
         """The run itself."""
         found = self.graphs.get("")
-        return found if found is not None else self._new_graph("", self._last)
+        return found if found is not None else self._new_graph("", self.last)
 
     @property
     def usage(self) -> Usage:
@@ -188,25 +190,27 @@ class History:
         """Take in the next record."""
         handler = _HANDLERS.get(type(record))
         if handler is not None:
-            if not self._alive and not isinstance(record, RunForked):
+            if not self.alive and not isinstance(record, RunForked | RunResumed):
                 self._begin_life(record.at)
             handler(self, record)
-        self._last = record.at
-        if self._alive:
+        self.last = record.at
+        if self.alive:
             self.lives[-1] = Span(self.lives[-1].start, max(self.lives[-1].start, record.at))
 
     def stop(self, at: float | None = None, state: State = "interrupted") -> None:
         """No more records come: what is open ends, at the last record or at a given time."""
-        at = self._last if at is None else at
+        at = self.last if at is None else at
+        if self.alive:
+            self.lives[-1] = Span(self.lives[-1].start, max(self.lives[-1].start, at))
         for graph in [*self.graphs.values()]:
             self._close(graph, at, state, state)
             if graph.is_open:
                 self._end(graph, at, state)
 
     def _begin_life(self, at: float) -> None:
-        if self._alive:
+        if self.alive:
             self.stop()
-        self._alive = True
+        self.alive = True
         self.lives.append(Span(at, at))
 
     def _run_started(self, record: RunStarted) -> None:
@@ -231,7 +235,7 @@ class History:
         node = cast("Node | None", record.node)  # of a run that is read without its code
         step = self._step(graph, record.step, record, None if node is None else type(node))
         self.whole_steps += not step.whole
-        step.whole, step.made = True, record.made
+        step.whole, step.whole_at, step.made = True, record.at, record.made
         if node is not None:
             if step.node is None:
                 step.given = record
@@ -259,7 +263,7 @@ class History:
         """What was before belongs to the other run; this one begins when it is resumed."""
         self.forks.append(record)
         self.stop()
-        self._alive = False
+        self.alive = False
         graph = self._graph(record)
         for number in [each for each in graph.steps if each > record.step]:
             self._drop_step(graph, number)
@@ -267,6 +271,7 @@ class History:
         step = self._step(graph, record.step, record, type(record.node), begins=False)
         step.replaced = step.replaced or step.node
         step.node, step.whole, step.forked = record.node, True, record
+        step.whole_at = record.at
         step.choice, step.asked = None, []
         self.whole_steps = sum(each.whole for each in self.steps())
 
@@ -306,7 +311,7 @@ class History:
         if graph.item is not None and record.outcome != "ended":
             self._end(graph.item, record.at, state, failed)
         if not record.path:
-            self._alive = False
+            self.alive = False
 
     def _source_started(self, record: SourceStarted) -> None:
         graph = self._graph(record)
@@ -324,7 +329,7 @@ class History:
         key = self._catalog.shared_key(source.place, record.node_type)
         if key is not None:
             self._shared_paths[str(source.place)] = key
-            asker = Asker("source", record.node_type, record.field, record.route)
+            asker = Asker("source", record.node_type, record.field, record.parameter)
             self.shared_askers[key] = record.path, record.step, asker
 
     def _source_ended(self, record: SourceEnded) -> None:
@@ -556,7 +561,7 @@ class History:
         kind: Literal["dep", "map", "gate", "recall"],
         by: str,
     ) -> Source:
-        parameter = getattr(record, "route", "")
+        parameter = getattr(record, "parameter", "")
         source = step.sources.get((record.field, parameter))
         place = step.place._replace(
             node=record.node_type.__name__, field=record.field, parameter=parameter
@@ -587,12 +592,18 @@ class History:
             if step is None:
                 return None
             if asker.kind == "choice":
+                if step.choice is None:
+                    step.choice = Question(record.at, asker=asker, asked_by=step)
+                    self._begin(step.choice, record.at)
                 return step.choice
             return self._open_question(step, asker, record.at)
         step = graph.steps.get(record.step)
         if step is None:
             return None
         if asker.kind == "fill":
+            if step.fill is None:
+                step.fill = Question(record.at, asker=asker, asked_by=step)
+                self._begin(step.fill, record.at)
             return step.fill
         source = step.sources.get((asker.field, asker.parameter))
         return None if source is None else self._open_question(source, asker, record.at)

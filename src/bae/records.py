@@ -74,6 +74,14 @@ class RecordedError(Exception):
         return hash(self.args)
 
 
+def error_text(error: BaseException) -> str:
+    """An error of a record in one line: its type and its message."""
+    if isinstance(error, RecordedError):
+        return f"{error.type_name}: {error.message}" if error.message else error.type_name
+    message = str(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
 @dataclass(slots=True)
 class Record:
     """The part all records share.
@@ -142,7 +150,7 @@ class SourceStarted(Record):
     field: str
     source: Literal["dep", "map", "gate"]
     by: str
-    route: str = ""
+    parameter: str = ""
     """Whose value it is where it is not the field's own: that of a parameter of the function behind
     the field, as `(place)`, or of one further down, as `(place)(client)`."""
 
@@ -158,7 +166,7 @@ class SourceEnded(Record):
     seconds: float
     value: Any = None
     error: BaseException | None = None
-    route: str = ""
+    parameter: str = ""
 
 
 @dataclass(slots=True)

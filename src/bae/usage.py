@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -63,7 +63,8 @@ Verdict = Literal["valid", "invalid", "unparsable", "empty", "cut-off", "refused
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One answer of a model, what was found wrong with it, what it used, and what was asked: the
-    text of the prompt, without the schema."""
+    text of the prompt, without the schema. `prompt` is a hash of that, in a run read from a
+    journal."""
 
     number: int
     answer: str
@@ -71,6 +72,7 @@ class Attempt:
     errors: tuple[str, ...] = ()
     usage: Usage = Usage()
     asked: str = ""
+    prompt: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

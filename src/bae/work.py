@@ -213,6 +213,7 @@ class Step(Work):
     node_type: type[Node] | None = None
     node: Node | None = None
     whole: bool = False
+    whole_at: float = 0.0
     given: RunStarted | Returned | StepStarted | None = None
     """The record of a node that a caller or a body made."""
     filled: FillEnded | None = None

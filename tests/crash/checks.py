@@ -17,7 +17,7 @@ from time import time
 from typing import Any
 
 from bae.journal import RunInfo, SQLiteJournal
-from bae.journal.coding.decoding import decode
+from bae.journal.decoder import decode
 from crash import newsroom
 from crash.acknowledged import acknowledged, calls
 from crash.child import Action, Job, Outcome, Report, Task

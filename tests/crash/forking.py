@@ -17,7 +17,7 @@ import traceback
 from typing import Any
 
 from bae.journal import MemoryJournal, SQLiteJournal
-from bae.journal.coding.decoding import decode
+from bae.journal.decoder import decode
 from bae.threads import THREAD_LIMIT, set_thread_limit
 from crash import newsroom
 from crash.child import answer_all, do, job_of

@@ -17,10 +17,21 @@ from bae import LM, Dep, DepError, Gate, Graph, Map, Node, OpenGate, Recall
 from bae.exceptions import JournalError
 from bae.journal import Journal, MemoryJournal, SQLiteJournal
 from bae.journal.store import Line, RunInfo, StoredRun
-from bae.journal.telling.why import why
+from bae.journal.why import why
 from bae.testing import ScriptedLM
 
 pytestmark = pytest.mark.once
+
+
+NEEDED: dict[str, dict[str, Any]] = {
+    "RunStarted": {"run_id": "run-1", "graph": "Start", "max_iters": 10},
+    "RunForked": {"changed": []},
+    "AnswerJudged": {"errors": [], "usage": {}},
+    "ChoiceMade": {"seconds": 0.5, "usage": {}},
+    "FillEnded": {"usage": {}},
+    "SourceEnded": {"seconds": 0.25},
+}
+"""What lines of a kind have, where a test does not say otherwise."""
 
 
 class Told:
@@ -33,6 +44,7 @@ class Told:
 
     def add(self, kind: str, step: int = 0, path: str = "", **data: Any) -> Told:
         n = len(self.lines)
+        data = {**NEEDED.get(kind, {}), **data}
         self.lines.append(Line(n, kind, 1_700_000_000.0 + n, path, step, json.dumps(data)))
         return self
 
@@ -108,8 +120,8 @@ def source(told: Told, step: int, name: str, field: str, by: str, value: Any, **
     kind = more.pop("source", "dep")
     path = more.pop("path", "")
     base = {"node": name, "field": field, "source": kind, "by": by}
-    if "route" in more:
-        base["route"] = more.pop("route")
+    if "parameter" in more:
+        base["parameter"] = more.pop("parameter")
     told.add("SourceStarted", step, path, **base)
     said = {"value": value} if value is not None else {}
     told.add("SourceEnded", step, path, **base, seconds=0.25, **said, **more)
@@ -120,7 +132,7 @@ def a_day() -> Told:
     told = Told(SHAPE)
     told.add("RunStarted", node={**node("Start", message="up", tone="dry"), "unset": ["tone"]})
     told.add("StepStarted", 0)
-    source(told, 1, "Day", "weather", "get_city", "Oslo", route="(city)")
+    source(told, 1, "Day", "weather", "get_city", "Oslo", parameter="(city)")
     source(told, 1, "Day", "weather", "get_weather", {"degrees": 3})
     told.add("FillStarted", 1, target="Day")
     judged = {"asker": {"kind": "fill", "node": "Day"}, "usage": {"models": ["m-1"]}}
@@ -135,7 +147,7 @@ def a_day() -> Told:
     told.add("SourceStarted", 1, **base)
     for index, value in ((1, "B"), (0, "A")):
         told.add("ItemEnded", 1, node="Day", field="loud", index=index, value=value)
-    told.add("SourceEnded", 1, **base, seconds=0.5, items=True)
+    told.add("SourceEnded", 1, **base, seconds=0.5, items=None)
     base = {"node": "Day", "field": "summaries", "source": "map", "by": "Summary"}
     told.add("SourceStarted", 1, **base)
     for index, word in enumerate("ab"):
@@ -166,7 +178,7 @@ def a_day() -> Told:
         told.add("RunEnded", 1, path, outcome="ended", gates=[])
         done = {"type": "Done", "fields": {"text": word * 3}}
         told.add("ItemEnded", 1, node="Day", field="summaries", index=index, value=done)
-    told.add("SourceEnded", 1, **base, seconds=1.0, items=True)
+    told.add("SourceEnded", 1, **base, seconds=1.0, items=None)
     told.add("GateOpened", 1, gate="1:Day.fine", node="Day", field="fine", question="Fine?")
     source(told, 1, "Day", "fine", "Fine?", True, source="gate")
     told.add("StepStarted", 1)
@@ -436,7 +448,7 @@ def test_functions_that_wait_for_each_other_in_many_ways_are_told_at_once():
     told = Told({"format": 1, "types": {}, "graphs": graphs, "calls": calls})
     told.add("RunStarted", node=node("Start"))
     for n in range(40):
-        source(told, 0, "Start", "n", f"f{n}", n, route="(a)" * (39 - n))
+        source(told, 0, "Start", "n", f"f{n}", n, parameter="(a)" * (39 - n))
 
     found = why(told.stored, "Start.n")
 
@@ -448,8 +460,8 @@ def test_functions_that_wait_for_each_other_in_many_ways_are_told_at_once():
 
 def test_a_value_that_no_journal_holds_says_so():
     told = Told(SHAPE).add("RunStarted", node=node("Start", message="up")).add("StepStarted", 0)
-    source(told, 1, "Day", "weather", "get_weather", None, live=True)
-    source(told, 1, "Day", "city", "get_city", None, withheld=True)
+    source(told, 1, "Day", "weather", "get_weather", None, unstored="live")
+    source(told, 1, "Day", "city", "get_city", None, unstored="withheld")
 
     assert why(told.stored, "Day.weather").kept == "live"
     assert why(told.stored, "Day.city").kept == "withheld"
@@ -475,9 +487,9 @@ def test_a_value_from_dep_cache_says_so():
 def test_a_source_that_failed_the_run_is_told_with_its_error():
     told = Told(SHAPE).add("RunStarted", node=node("Start", message="up")).add("StepStarted", 0)
     base = {"node": "Day", "field": "weather", "source": "dep", "by": "get_city"}
-    told.add("SourceStarted", 1, **base, route="(city)")
+    told.add("SourceStarted", 1, **base, parameter="(city)")
     error = {"type": "OSError", "code": None, "message": "no net"}
-    told.add("SourceEnded", 1, **base, route="(city)", seconds=2.0, error=error)
+    told.add("SourceEnded", 1, **base, parameter="(city)", seconds=2.0, error=error)
 
     found = why(told.stored, "Day.weather")
 
@@ -517,7 +529,7 @@ def test_an_answer_that_the_run_has_not_taken_in_yet_is_told():
 
     found = why(told.stored, "Day.fine")
     assert (found.source, found.value) == ("gate", False)
-    assert found.note == "the run has not gone on since"
+    assert found.note == "the run has not been resumed since"
 
 
 def begun() -> Told:
@@ -606,7 +618,7 @@ def test_a_damaged_line_is_named(kind: str, data: str):
     line = next(line for line in told.lines if line.kind == kind)
     told.lines[line.n] = line._replace(data=data)
 
-    with pytest.raises(JournalError, match=f"line {line.n} of the run run-1 .{kind}.") as raised:
+    with pytest.raises(JournalError, match=f"line {line.n}, a {kind}, ") as raised:
         why(told.stored, "Day.mood")
 
     assert raised.value.code == "bae-journal-damaged"

@@ -11,7 +11,7 @@ from pydantic import field_validator
 
 from bae import Graph, Node, NodeError
 from bae.journal import MemoryJournal
-from bae.journal.coding.off_loop import MANY
+from bae.journal.decoder import MANY_LINES
 
 pytestmark = pytest.mark.once
 
@@ -58,12 +58,12 @@ async def threads_of(work: Any) -> set[int]:
 
 
 async def test_a_long_run_is_resumed_shown_replayed_and_forked_off_the_event_loop() -> None:
-    journal = await failed(MANY + 10)
+    journal = await failed(MANY_LINES + 10)
     works = (
         graph.resume("one", journal=journal),
         graph.resume("one", journal=journal),  # which shows it as it stands
         graph.replay("one", journal=journal),
-        graph.fork("one", at=MANY + 5, journal=journal, new_id="two"),
+        graph.fork("one", at=MANY_LINES + 5, journal=journal, new_id="two"),
     )
     for work in works:
         assert await threads_of(work) - {threading.get_ident()}, work
@@ -76,7 +76,7 @@ async def test_a_short_run_is_read_on_the_spot() -> None:
     assert await threads_of(graph.replay("one", journal=journal)) == {here}
 
 
-@pytest.mark.parametrize(("upto", "waits"), [(10, False), (MANY, True)])
+@pytest.mark.parametrize(("upto", "waits"), [(10, False), (MANY_LINES, True)])
 async def test_where_a_value_came_from_is_looked_up_beside_the_loop_in_a_long_run(
     upto: int, waits: bool
 ) -> None:
@@ -89,7 +89,9 @@ async def test_where_a_value_came_from_is_looked_up_beside_the_loop_in_a_long_ru
 
 
 async def test_a_long_run_is_redacted_with_the_same_result() -> None:
-    journal = await failed(MANY)
+    journal = await failed(MANY_LINES)
     done = await journal.redact("one", "Link.upto")
-    assert done.values == MANY + 1
-    assert not any(f'"upto":{MANY}' in line.data for line in (await journal.read("one")).lines)
+    assert done.values == MANY_LINES + 1
+    assert not any(
+        f'"upto":{MANY_LINES}' in line.data for line in (await journal.read("one")).lines
+    )

@@ -36,7 +36,7 @@ from bae.journal import (
     StepStarted,
     StoredRun,
 )
-from bae.journal.coding.decoding import decode
+from bae.journal.decoder import decode
 from bae.observers import observing
 from bae.testing import ScriptedLM
 from bounded import BOUND

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import bae.invoke
 from bae import BaeError, GraphResult, JournalError, Node, OpenGate
 from bae.journal import Journal, Line, LMAnswered, MemoryJournal, Record, StoredRun, TextArrived
-from bae.journal.coding.decoding import decode
+from bae.journal.decoder import decode
 from bae.records import LIVE, RecordedError
 from bounded import BOUND
 from made_graphs import Made, made_graphs, number

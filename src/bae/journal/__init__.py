@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bae.journal.changes import Change
     from bae.journal.compatibility import BrokenRun, check
     from bae.journal.memory import MemoryJournal
+    from bae.journal.provenance import JudgedAnswer, Provenance
     from bae.journal.redaction import Redaction
     from bae.journal.running.recovering import Recovered
     from bae.journal.sqlite import SQLiteJournal
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
         Status,
         StoredRun,
     )
-    from bae.journal.telling.provenance import JudgedAnswer, Provenance
 
 __all__ = [
     "AnswerJudged",
@@ -95,9 +95,9 @@ _MODULES = {
     "BrokenRun": "compatibility",
     "Change": "changes",
     "check": "compatibility",
-    "JudgedAnswer": "telling.provenance",
+    "JudgedAnswer": "provenance",
     "MemoryJournal": "memory",
-    "Provenance": "telling.provenance",
+    "Provenance": "provenance",
     "Recovered": "running.recovering",
     "Redaction": "redaction",
     "SQLiteJournal": "sqlite.journal",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import ValidationError
 
+from bae.calls import call_at
 from bae.exceptions import JournalError, describe, faults
 from bae.journal.changes import Change, changes
-from bae.journal.coding.routes import call_at
 from bae.journal.shape import Json, ShapeView, shape_of
 from bae.journal.store import Journal, RunInfo, Status
 from bae.place import Place
@@ -188,7 +188,7 @@ class _StoredValues:
                     found[name, each] = _GONE
             cls = _class(graph, node) if isinstance(node, str) else None
             if cls is not None and "value" in data and "field" in data:
-                place = f"{node}.{data['field']}{data.get('route', '')}"
+                place = f"{node}.{data['field']}{data.get('parameter', '')}"
                 self.met.add((name, place))
                 why = _refused_source(cls, data)
                 if why is not None:
@@ -309,7 +309,7 @@ def _refused_source(cls: type[Node], data: Json) -> str | None:
     from bae.draft import validated
     from bae.journal.node_codec import node_codec
 
-    kept, field, route = node_codec(cls), data["field"], data.get("route", "")
+    kept, field, route = node_codec(cls), data["field"], data.get("parameter", "")
     planned = plan_of(cls).fields.get(field)
     call = None if planned is None else call_at(planned, route)
     if planned is None or (call is not None and call.graph is not None):
@@ -325,7 +325,7 @@ def _refused_source(cls: type[Node], data: Json) -> str | None:
 
 def _decoding_error(stored: StoredRun, graph: Graph[Any, Any]) -> JournalError | None:
     """Why the lines of a run cannot be read through the classes of today; None where they can."""
-    from bae.journal.coding.decoding import decode
+    from bae.journal.decoder import decode
 
     try:
         decode(graph, stored.lines, partial=True)

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from bae.calls import routes
 from bae.graph import every_graph
 from bae.journal.codec import Unkeepable
-from bae.journal.coding.routes import routes
 from bae.journal.node_codec import NodeCodec, node_codec
 from bae.problem import Problem
 from bae.secrets import secret_fields

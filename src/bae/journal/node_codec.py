@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pydantic import ValidationError
 from pydantic_core import SchemaSerializer, SchemaValidator, from_json, to_json
 
-from bae.calls import MISSING, CallPlan
+from bae.calls import MISSING, CallPlan, asked_at
 from bae.core_schemas import json_validator, returned_schema
 from bae.draft import (
     complete,
@@ -32,7 +32,6 @@ from bae.journal.codec import (
     same,
     value_codec,
 )
-from bae.journal.coding.routes import asked_at
 from bae.node import Node
 from bae.plan import plan_of
 from bae.secrets import secret_fields

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeGuard, cast
 from pydantic_core import from_json, to_json
 
 from bae.exceptions import JournalError
-from bae.journal.coding.off_loop import off_loop
+from bae.journal.decoder import off_loop
 from bae.journal.shape import ShapeView
 from bae.journal.store import Claim, Journal, Line, Rewrite, RunInfo, StoredRun
 from bae.place import Place
@@ -250,7 +250,7 @@ class _OpenRun:
         return None if graph is None else self._shape.graphs[graph]
 
     def _is_source(self, line: Line, data: _Data, wanted: set[_Field], shared: set[int]) -> bool:
-        place = data["node"], data["field"], data.get("route", "")
+        place = data["node"], data["field"], data.get("parameter", "")
         if _is_wanted(*place, wanted):
             return True
         is_shared = data.get("source") == "dep" and self._shape.is_shared(line.path, *place)
@@ -302,10 +302,10 @@ def _withhold(node: _Data, wanted: set[_Field] | None) -> int:
 def _withhold_value(data: _Data) -> int:
     """Remove the value of a source; the items of a map have lines of their own."""
     count = int("value" in data)
-    if count or data.get("items"):
+    if count or "items" in data:
         data.pop("value", None)
         data.pop("items", None)
-        data[_WITHHELD] = True
+        data["unstored"] = _WITHHELD
     return count
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from bae.journal.export import Existing, PathOrFile, Unfinished
+    from bae.journal.provenance import Provenance
     from bae.journal.redaction import Redaction
-    from bae.journal.telling.provenance import Provenance
 
 Status = Literal["running", "waiting", "ended", "failed", "cancelled"]
 """The status of a run. One that is "running" and has no living owner was interrupted."""
@@ -263,8 +263,8 @@ class Journal(ABC):
 
         With several nodes of the class in the run this is about the newest, or the one at `step`.
         """
-        from bae.journal.coding.off_loop import off_loop
-        from bae.journal.telling.why import why
+        from bae.journal.decoder import off_loop
+        from bae.journal.why import why
 
         run = await self.read(run_id)
         return await off_loop(len(run.lines), why, run, place, step)

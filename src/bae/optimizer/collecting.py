@@ -17,8 +17,7 @@ from pydantic import SecretBytes, SecretStr
 from bae.assignable import union_members
 from bae.evals.run_ids import is_eval_run
 from bae.exceptions import BaeError, BaeLMError, JournalError, describe
-from bae.journal.coding.decoding import decode
-from bae.journal.coding.off_loop import MANY, off_loop
+from bae.journal.decoder import MANY_LINES, decode, off_loop
 from bae.journal.running.resuming import check_journal
 from bae.lm.schemas import asked_fields, shown_fields
 from bae.optimizer.nodes import every_node
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 _LOG: Final = logging.getLogger("bae.optimizer")
-_LINES_AT_ONCE: Final = 4 * MANY
+_LINES_AT_ONCE: Final = 4 * MANY_LINES
 """How many lines are read before they are decoded together, away from the event loop."""
 _AT_ONCE: Final = 200
 """How many transitions are made examples of together."""
@@ -86,7 +85,7 @@ async def examples_from(
 
     for first in range(0, len(found), _AT_ONCE):
         # In a thread however few they are: importing DSPy alone takes seconds.
-        await off_loop(MANY, tell, found[first : first + _AT_ONCE])
+        await off_loop(MANY_LINES, tell, found[first : first + _AT_ONCE])
     if len(examples) < len(found):
         _LOG.warning(
             "%s of %s left out: what an LM saw there cannot be shown without what no journal keeps",
@@ -217,7 +216,7 @@ class _Gathering:
                     stored[run.run_id] = one
                     lines += len(one.lines)
             if lines >= _LINES_AT_ONCE or run is runs[-1]:
-                made = {**known, **await off_loop(MANY, self._decoded, list(stored.values()))}
+                made = {**known, **await off_loop(MANY_LINES, self._decoded, list(stored.values()))}
                 for each in ahead:
                     if each.run_id in made:
                         yield each, made[each.run_id]

@@ -83,7 +83,7 @@ async def export_run(
 ) -> None:
     """Make the spans of a run that a journal holds, as `export` does. Each time it was resumed is a
     span of its own, which links to the one before."""
-    from bae.journal.coding.decoding import decoded
+    from bae.journal.decoder import decoded
 
     stored = await journal.read(run_id)
     records = await decoded(graph, stored.lines, partial=True)

@@ -219,7 +219,7 @@ class PlainLines(Display):
 
 
 def _place(record: SourceStarted) -> str:
-    return f"{record.node_type.__name__}.{record.field}{record.route}"
+    return f"{record.node_type.__name__}.{record.field}{record.parameter}"
 
 
 def _after(*facts: str) -> str:

@@ -27,7 +27,7 @@ def started(picture: RunPicture, record: SourceStarted) -> None:
     if before is not None and not (record.source == "dep" and before.filled):
         picture.leave(graph, record.step - 1, record.at)
     step = picture.step(graph, record.step, record.at, record.node_type)
-    spot = record.field, record.route
+    spot = record.field, record.parameter
     source = Source(*spot, record.source, _said(record.by), record.at)
     again = step.sources.pop(spot, None)
     if record.source == "map":
@@ -41,7 +41,7 @@ def started(picture: RunPicture, record: SourceStarted) -> None:
 def ended(picture: RunPicture, record: SourceEnded) -> None:
     """The value is there, or is not to be had."""
     step = picture.step(picture.graph(record), record.step, record.at, record.node_type)
-    spot = record.field, record.route
+    spot = record.field, record.parameter
     source = step.sources.get(spot)
     if source is None:  # of one whose value the caller gave, nothing has begun
         source = Source(*spot, record.source, _said(record.by), record.at - record.seconds)

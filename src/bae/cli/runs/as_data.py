@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
     from bae.exceptions import ReplayError
+    from bae.journal.report import CallReport, FieldReport, NodeReport, RunReport
     from bae.journal.running.repeated import Repeated
     from bae.journal.store import ParkedGate, RunInfo
-    from bae.journal.telling.timeline import Span, Timeline, Work
-    from bae.journal.telling.told import ToldCall, ToldField, ToldNode, ToldRun
+    from bae.journal.timeline import Span, Timeline, Work
     from bae.usage import Usage
 
 
@@ -35,7 +35,7 @@ def listed_as_data(info: RunInfo) -> dict[str, Any]:
     )
 
 
-def run_as_data(told: ToldRun, timeline: Timeline) -> dict[str, Any]:
+def run_as_data(told: RunReport, timeline: Timeline) -> dict[str, Any]:
     """The story and the timeline of a run in one object."""
     return with_times(
         {
@@ -84,7 +84,7 @@ _TIMES: Final = frozenset(
 
 
 def _time(each: Any) -> Any:
-    from bae.journal.telling.lengths import iso
+    from bae.journal.durations import iso
 
     if isinstance(each, list):
         return [_time(one) for one in cast("list[Any]", each)]
@@ -140,7 +140,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _node(node: ToldNode) -> dict[str, Any]:
+def _node(node: NodeReport) -> dict[str, Any]:
     return {
         "step": node.step,
         "name": node.name,
@@ -155,7 +155,7 @@ def _node(node: ToldNode) -> dict[str, Any]:
     }
 
 
-def _call(call: ToldCall) -> dict[str, Any]:
+def _call(call: CallReport) -> dict[str, Any]:
     return {
         "by": call.by,
         "verdict": call.verdict,
@@ -167,7 +167,7 @@ def _call(call: ToldCall) -> dict[str, Any]:
     }
 
 
-def _field(field: ToldField) -> dict[str, Any]:
+def _field(field: FieldReport) -> dict[str, Any]:
     return {
         "name": field.name,
         "state": field.state,

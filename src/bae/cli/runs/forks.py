@@ -41,7 +41,7 @@ async def make_fork(
 
 async def _class_at(graph: Graph[Any, Any], stored: StoredRun, at: int) -> type[Node] | None:
     """The class of the node at a step of a run; None where there is no such step."""
-    from bae.journal.coding.decoding import decoded
+    from bae.journal.decoder import decoded
     from bae.journal.running.recording import Recording
 
     records = await decoded(graph, list(stored.lines), partial=True)

@@ -100,7 +100,7 @@ def _example(graph: Graph[Any, Any], gate: GateLine) -> str | None:
 def _class_of(graph: Graph[Any, Any], gate: GateLine) -> type[Node] | None:
     """The class of the node that a gate is in; None where the graph has it no more."""
     from bae.exceptions import BaeError
-    from bae.journal.coding.decoding import graph_at
+    from bae.journal.decoder import graph_at
 
     try:
         around = graph_at(graph, gate.path)

@@ -10,8 +10,8 @@ import typer
 from bae.cli.options import AsJSON, JournalFile, NewestRun, OneRun
 
 if TYPE_CHECKING:
+    from bae.journal.provenance import Provenance
     from bae.journal.store import StoredRun
-    from bae.journal.telling.provenance import Provenance
 
 
 def show(
@@ -38,9 +38,9 @@ def show(
     from bae.cli.journals import file_to_read
     from bae.cli.printing import out, print_hanging, print_json
     from bae.cli.runs.meant import run_meant, to_read
+    from bae.journal.report import report_run
     from bae.journal.run_file import is_sqlite
-    from bae.journal.telling.timeline import timeline as timeline_of
-    from bae.journal.telling.told import tell
+    from bae.journal.timeline import timeline as timeline_of
 
     async def stored() -> StoredRun:
         async with to_read(journal) as runs:
@@ -49,7 +49,7 @@ def show(
     found = asyncio.run(stored())
     now = time()
     drawn = timeline_of(found, now=now)
-    told = tell(found, now=now, ran=drawn)
+    told = report_run(found, now=now, ran=drawn)
     if as_json:
         from bae.cli.runs.as_data import run_as_data
 

@@ -1,5 +1,5 @@
 """The story of a run as lines for a terminal: a heading, its nodes with their fields, and how it
-came out. `bae.journal.telling.told` tells it; this puts it into words and colours."""
+came out. `bae.journal.report` tells it; this puts it into words and colours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bae.journal.redaction import is_node
 from bae.usage import Usage
 
 if TYPE_CHECKING:
-    from bae.journal.telling.told import ToldCall, ToldField, ToldGraph, ToldNode, ToldRun
+    from bae.journal.report import CallReport, FieldReport, GraphReport, NodeReport, RunReport
 
 CUT: Final = 100
 """Characters after which a value is cut where there is no terminal to tell how wide it is."""
@@ -27,7 +27,7 @@ _LEAST: Final = 20
 _ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
 
 
-def heading_of(told: ToldRun) -> Iterator[Text]:
+def heading_of(told: RunReport) -> Iterator[Text]:
     """Which run it is, when it ran and what it used."""
     head = Text(f"{in_one_line(told.graph)}, run {in_one_line(told.run_id)}: ", style="bold")
     yield head.append(told.status, style=STYLES[told.status])
@@ -46,7 +46,7 @@ def heading_of(told: ToldRun) -> Iterator[Text]:
             )
 
 
-def story_of(told: ToldRun, *, full: bool, width: int | None) -> Iterator[Text]:
+def story_of(told: RunReport, *, full: bool, width: int | None) -> Iterator[Text]:
     """The nodes of a run, then those of the graphs inside it; lines are cut to `width` unless
     `full` asks for all of it."""
     room = None if full else width or 0
@@ -68,7 +68,7 @@ def story_of(told: ToldRun, *, full: bool, width: int | None) -> Iterator[Text]:
         yield Text(f"\n  … {said}, for other items or nodes: --full shows them", style="dim")
 
 
-def _ends(nodes: Sequence[ToldNode]) -> tuple[Sequence[ToldNode], int, Sequence[ToldNode]]:
+def _ends(nodes: Sequence[NodeReport]) -> tuple[Sequence[NodeReport], int, Sequence[NodeReport]]:
     """The first and the last of many nodes, and how many are between them."""
     if len(nodes) <= NODES:
         return nodes, 0, ()
@@ -76,10 +76,10 @@ def _ends(nodes: Sequence[ToldNode]) -> tuple[Sequence[ToldNode], int, Sequence[
     return nodes[:half], len(nodes) - 2 * half, nodes[-half:]
 
 
-def _shown(graphs: Sequence[ToldGraph]) -> list[ToldGraph]:
+def _shown(graphs: Sequence[GraphReport]) -> list[GraphReport]:
     """Without the graphs that ran for further items of a map, but for a few that are not done, and
     without those inside nodes that are left out."""
-    found: list[ToldGraph] = []
+    found: list[GraphReport] = []
     unfinished = 0
     left_out: dict[str, range] = {}  # the steps that are, by path
     for graph in graphs:
@@ -106,7 +106,7 @@ def _around(path: str) -> Iterator[tuple[str, int]]:
             yield "/".join(parts[:index]), int(step)
 
 
-def outcome_of(told: ToldRun, journal: str | None) -> Iterator[Text]:
+def outcome_of(told: RunReport, journal: str | None) -> Iterator[Text]:
     """How a run came out, and the command to go on with it, in the file of its journal; None where
     it cannot go on there."""
     from bae.cli.loading import is_configured
@@ -135,7 +135,7 @@ def outcome_of(told: ToldRun, journal: str | None) -> Iterator[Text]:
     yield Text(f"{'answer' if asks else 'go on'} with: {in_one_line(line)}", style="dim")
 
 
-def _node(node: ToldNode, indent: str, room: int | None) -> Iterator[Text]:
+def _node(node: NodeReport, indent: str, room: int | None) -> Iterator[Text]:
     head = Text(f"{indent}{node.step:>3}  ").append(node.name, style="bold")
     if not node.whole:
         head.append("  (not whole yet)", style="yellow")
@@ -151,7 +151,7 @@ def _node(node: ToldNode, indent: str, room: int | None) -> Iterator[Text]:
         yield _field(field, f"{indent}       {field.name.ljust(longest)}  ", room)
 
 
-def _made(node: ToldNode) -> str:
+def _made(node: NodeReport) -> str:
     """How a node came to be, as far as the LM had a hand in it."""
     parts: list[str] = []
     if node.chosen_among:
@@ -166,7 +166,7 @@ def _made(node: ToldNode) -> str:
     return "; ".join(parts)
 
 
-def _call(call: ToldCall, indent: str, *, full: bool) -> Iterator[Text]:
+def _call(call: CallReport, indent: str, *, full: bool) -> Iterator[Text]:
     """What went wrong with an answer, or all of it where all is asked for."""
     if call.verdict == "used":
         yield Text(
@@ -192,7 +192,7 @@ def _call(call: ToldCall, indent: str, *, full: bool) -> Iterator[Text]:
             yield from (Text(f"{indent}    {in_one_line(line)}") for line in lines)
 
 
-def _field(field: ToldField, start: str, room: int | None) -> Text:
+def _field(field: FieldReport, start: str, room: int | None) -> Text:
     source = in_one_line(_source(field))
     value = in_one_line(_value(field))
     if room is not None:
@@ -208,7 +208,7 @@ def _field(field: ToldField, start: str, room: int | None) -> Text:
     return line
 
 
-def _source(field: ToldField) -> str:
+def _source(field: FieldReport) -> str:
     """Where the value came from."""
     took = f", {long(field.seconds)}" if field.seconds and field.seconds >= 0.001 else ""
     match field.state:
@@ -241,7 +241,7 @@ def _source(field: ToldField) -> str:
             return field.source
 
 
-def _value(field: ToldField) -> str:
+def _value(field: FieldReport) -> str:
     match field.kept:
         case "value":
             said = f"{field.value['type']} " if is_node(field.value) else ""

@@ -72,7 +72,7 @@ def _place(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
 
 async def _missing(graph: Graph[Any, Any], stored: StoredRun, given: dict[str, Any]) -> list[str]:
     """The fields that must be given, as `Login.token`."""
-    from bae.journal.coding.decoding import decoded
+    from bae.journal.decoder import decoded
 
     try:
         await decoded(graph, stored.lines, given=given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bae.journal.telling.lengths import long, when
+from bae.journal.durations import long, when
 
 if TYPE_CHECKING:
     from bae.usage import Usage

@@ -10,9 +10,8 @@ from pydantic import ValidationError
 
 from bae.draft import validated
 from bae.exceptions import GateError, JournalError, faults
-from bae.journal.coding.decoding import graph_at
-from bae.journal.coding.off_loop import off_loop
 from bae.journal.compatibility import refuse_changes
+from bae.journal.decoder import graph_at, off_loop
 from bae.journal.node_codec import node_codec
 from bae.journal.running.open_gates import find_gate
 from bae.journal.running.resuming import Options, as_it_stands, check_journal, resume

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from bae.draft import hold
 from bae.exceptions import JournalError, faults
-from bae.journal.coding.decoding import decoded
+from bae.journal.decoder import decoded
 from bae.journal.node_codec import node_codec
 from bae.journal.running.recording import Recording
 from bae.journal.running.resuming import check_journal, encoder_for

@@ -11,7 +11,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bae.exceptions import JournalError
-from bae.journal.coding.encoding import FOLLOWS
+from bae.journal.lines import FOLLOWS
 from bae.journal.node_codec import node_codec
 from bae.journal.running.recording import Place as Spot
 from bae.journal.running.recording import Recording, shared_at
@@ -32,7 +32,7 @@ from bae.run import NOTHING
 if TYPE_CHECKING:
     from bae.dataflow import Place
     from bae.graph import Graph
-    from bae.journal.coding.encoding import Encoder
+    from bae.journal.lines import Encoder
     from bae.language_model import LM
     from bae.lm.backend import Prompt
     from bae.markers import OpenGate

@@ -7,10 +7,9 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.calls import CallPlan
-from bae.journal.coding.routes import asked_at
+from bae.history import call_behind
 from bae.journal.running.paid import Paid
-from bae.markers import Dep
-from bae.plan import plan_of
+from bae.place import Place as Place_
 from bae.records import (
     LIVE,
     WITHHELD,
@@ -191,11 +190,11 @@ class Recording:
                 pass
 
     def _take_source(self, record: SourceEnded) -> None:
-        place = record.path, record.step, record.node_type, record.field, record.route
+        place = record.path, record.step, record.node_type, record.field, record.parameter
         if record.error is not None:
             self.failed.add(place)
             return
-        call, cached = call_at(record.node_type, record.field, record.route)
+        call, cached = call_at(record.node_type, record.field, record.parameter)
         key = call.key if call is not None and cached else None
         self._has_succeeded(place, key)
         # What was opened was closed when the run stopped.
@@ -221,15 +220,15 @@ class Recording:
                 self.failed.discard(other)
 
     def _take_shared(self, record: SourceStarted) -> None:
-        call, cached = call_at(record.node_type, record.field, record.route)
+        call, cached = call_at(record.node_type, record.field, record.parameter)
         if call is None or not cached:
             return
-        by = f"{record.node_type.__name__}.{record.field}{record.route}"
+        by = f"{record.node_type.__name__}.{record.field}{record.parameter}"
         if call.graph is not None:
             before = f"{record.path}/" if record.path else ""
             self._graph_places[f"{before}{record.step}:{by}"] = call.key
         elif call.lm_parameters:
-            asker = Asker("source", record.node_type, record.field, record.route)
+            asker = Asker("source", record.node_type, record.field, record.parameter)
             self.asking[call.key] = record.path, record.step, asker
 
     def _clock(self, record: Record) -> None:
@@ -244,10 +243,7 @@ class Recording:
 def call_at(node_type: type[Node], field: str, route: str) -> tuple[CallPlan | None, bool]:
     """What is called for a field, and whether its value is made once in the whole run. `route`
     leads to a parameter of the function behind the field. A gate calls nothing."""
-    asked = asked_at(plan_of(node_type).fields[field], route)
-    if asked is None:
-        raise KeyError(route)
-    return asked.call, isinstance(asked.marker, Dep) and asked.marker.cache
+    return call_behind(node_type, Place_(field=field, parameter=route))
 
 
 def is_inside(path: str, other: str) -> bool:

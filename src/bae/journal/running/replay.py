@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from bae.draft import hold
 from bae.exceptions import BaeError, LimitError, ReplayError
-from bae.journal.coding.decoding import decoded
-from bae.journal.coding.encoding import Encoder
+from bae.journal.decoder import decoded
+from bae.journal.lines import Encoder
 from bae.journal.running.asked import Asked
 from bae.journal.running.differences import (
     as_recorded,
@@ -337,8 +337,8 @@ class Replayer(Keeper):
         return self._encoder.node(node)
 
     def _take_source(self, record: SourceEnded, n: int) -> None:
-        spot = record.path, record.step, record.node_type, record.field, record.route
-        call, cached = call_at(record.node_type, record.field, record.route)
+        spot = record.path, record.step, record.node_type, record.field, record.parameter
+        call, cached = call_at(record.node_type, record.field, record.parameter)
         failed = self._failed.setdefault(call.key, set()) if call and cached else set[Spot]()
         if call is not None and cached:
             again = None if record.error is None else raised_again(record.error)

@@ -12,11 +12,10 @@ from weakref import WeakSet
 
 from bae.exceptions import JournalError, ProofError, describe
 from bae.graph import every_graph
-from bae.journal.coding.decoding import decoded
-from bae.journal.coding.encoding import Encoder
-from bae.journal.coding.off_loop import off_loop
 from bae.journal.compatibility import refuse_changes
+from bae.journal.decoder import decoded, off_loop
 from bae.journal.keepable import unkeepable
+from bae.journal.lines import Encoder
 from bae.journal.node_codec import node_codec
 from bae.journal.running.keeper import Keeper, to_the_end
 from bae.journal.running.open_gates import standing

@@ -1,5 +1,4 @@
-"""`Provenance`, what there is to know about where one value of a run came from. `why.py` makes it
-from the lines of a run."""
+"""`Provenance`: where one value of a run came from."""
 
 from __future__ import annotations
 
@@ -9,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from bae.journal.telling.lengths import long, when
+from bae.journal.durations import long, when
+from bae.records import LIVE, WITHHELD
 from bae.usage import Usage
 
 ValueSource = Literal["caller", "lm", "dep", "map", "recall", "gate", "body", "default", "fork"]
@@ -91,6 +91,20 @@ class Provenance:
         shown = _shown(self)
         first = self.place if shown is None else f"{self.place} = {shown}"
         return "\n".join([first, *_lines(self, "  ", _DEEPEST)])
+
+
+def kept_value(value: Any) -> tuple[Kept, Any]:
+    """A value of a source as the journal has it, or why it has none."""
+    if value is LIVE or value is WITHHELD:
+        return "live" if value is LIVE else "withheld", None
+    return "value", value
+
+
+def stored_value(node: Any, name: str) -> tuple[Kept, Any] | None:
+    """The value of a field in a node as it is stored; None if the node has none."""
+    if name in node.fields:
+        return "value", node.fields[name]
+    return ("withheld", None) if name in node.withheld else None
 
 
 _DEEPEST: Final = 6
