@@ -1230,7 +1230,7 @@ async def test_a_run_wraps_the_failure_with_all_there_is_to_know():
         "[bae-dep-failed] AnticipateDay.weather: get_location raised ValueError",
         "  path:  AnticipateDay.weather <- get_weather(place) <- get_location()",
         "  cause: ValueError: no such place",
-        "  try:   mend get_location, retry it with retries=…, or give the field a default",
+        "  try:   fix get_location, retry it with retries=…, or give the field a default",
     ]
 
 

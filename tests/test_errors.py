@@ -263,7 +263,7 @@ async def test_an_error_of_a_run_carries_the_trace_the_journal_and_the_run_id():
         "[bae-dep-failed] Fails.top: fails raised LookupError\n"
         "  path:  Fails.top <- fails()\n"
         "  cause: LookupError: gone\n"
-        "  try:   mend fails, retry it with retries=…, or give the field a default"
+        "  try:   fix fails, retry it with retries=…, or give the field a default"
     )
 
 

@@ -343,7 +343,6 @@ def is_bae(name: str) -> bool:
 
 
 KNOWN = {
-    "bae.dataflow -> lm",
     "bae.evals.arguments -> optimizer",
     "bae.evals.case_runs -> optimizer",
     "bae.evals.cases -> optimizer",
@@ -354,26 +353,6 @@ KNOWN = {
     "bae.evals.fitting -> optimizer",
     "bae.evals.report -> optimizer",
     "bae.evals.scoring -> optimizer",
-    "bae.exceptions -> lm",
-    "bae.exceptions -> journal",
-    "bae.graph -> journal",
-    "bae.graph -> pictures",
-    "bae.graph -> lm",
-    "bae.journal.running.asked -> lm",
-    "bae.journal.running.differences -> lm",
-    "bae.journal.running.keeper -> lm",
-    "bae.journal.running.replay -> lm",
-    "bae.journal.running.resuming -> lm",
-    "bae.node -> lm",
-    "bae.node_proof -> lm",
-    "bae.plan -> lm",
-    "bae.resolver -> lm",
-    "bae.run -> journal",
-    "bae.run -> lm",
-    "bae.run_log -> journal",
-    "bae.runner -> journal",
-    "bae.runner -> lm",
-    "bae.stream -> journal",
 }
 """What is still to be put right. An entry leaves when its import does; none is added."""
 

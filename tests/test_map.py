@@ -561,7 +561,7 @@ async def test_the_first_item_to_fail_cancels_the_others_and_is_named():
         "[bae-dep-failed] Holder.mapped[2]: one raised ValueError",
         "  path:  Holder.mapped <- one[2]",
         "  cause: ValueError: not this one",
-        "  try:   mend one, retry it with retries=…, or give the field a default",
+        "  try:   fix one, retry it with retries=…, or give the field a default",
     ]
     assert error.journal.of(ItemEnded) == []
 

@@ -154,7 +154,7 @@ async def test_a_default_that_stands_in_for_a_failure_is_logged(caplog: pytest.L
         run = await Graph(start=Start).arun(Start())
     assert run.trace == [Start(number=7)]
     assert caplog.messages == [
-        "Start.number: its default stands, since broken failed: OSError: no route"
+        "Start.number: its default is used, since broken failed: OSError: no route"
     ]
 
 

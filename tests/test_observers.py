@@ -16,6 +16,7 @@ import pytest
 from bae import Dep, DepError, Graph, Map, Node
 from bae.journal import Record, RunEnded, RunStarted, StepStarted
 from bae.observers import ObservedRun, observe, observing
+from bae.recorder import Recorder
 from bae.resolver import resolve_dep
 from bae.run import Run
 from bae.testing import ScriptedLM
@@ -231,7 +232,7 @@ async def test_an_observer_that_raises_a_cancellation_cancels_nothing(
     with observing(cancels), caplog.at_level(logging.WARNING, logger="bae"):
         result = await graph.arun(start, lm())
     assert result.result == Last(words=["a", "b"], items=[Item(text="a"), Item(text="b")])
-    assert caplog.text.count("is told no more of the run") == 1
+    assert caplog.text.count("is not called again in the run") == 1
 
 
 async def test_only_what_ends_a_program_gets_through_an_observer():
@@ -266,7 +267,7 @@ async def test_an_observer_that_takes_too_long_once_is_told_no_more_of_that_run(
         await graph.arun(start, lm(), run_id="second")
     assert told == ["first", "second"]
     assert quick[: len(first.journal)] == list(first.journal)
-    assert "took 0.0 s at a RunStarted and is told no more of the run first" in caplog.text
+    assert "took 0.0 s at a RunStarted and is not called again in the run first" in caplog.text
 
 
 async def test_a_run_that_fails_or_is_cancelled_is_told_of_to_the_end():
@@ -331,26 +332,26 @@ async def test_an_async_observer_is_refused_since_nobody_would_await_it(how: Cal
     for observer in (later, Later()):
         with pytest.raises(TypeError, match="put_nowait"):
             how(observer)
-    with pytest.raises(TypeError, match="no observer"):
+    with pytest.raises(TypeError, match="not an observer"):
         how(3)
 
 
 def test_a_run_that_nobody_observes_has_a_plain_list_for_its_log():
-    assert type(Run().log) is list
+    assert type(Run().recorder.log) is list
     with observing(Seen()):
-        assert type(Run().log) is not list
-        assert type(Run(outer=Run(), log=[]).log) is list
-    assert type(Run().log) is list
+        assert type(Run().recorder.log) is not list
+        assert type(Run(outer=Run(), recorder=Recorder()).recorder.log) is list
+    assert type(Run().recorder.log) is list
 
 
 async def test_what_a_log_holds_already_is_not_told_again():
     first = await graph.arun(start, lm())
     seen = Seen()
     with observing(seen):
-        run = Run(log=[*first.journal], run_id="again")
-    run.log.append(StepStarted(1.0, "", 3, start))
+        run = Run(recorder=Recorder([*first.journal]), run_id="again")
+    run.recorder.write(StepStarted(1.0, "", 3, start))
     assert seen.told == []  # nothing has begun
-    run.log.extend([first.journal[0], first.journal[1]])
+    run.recorder.log.extend([first.journal[0], first.journal[1]])
     assert seen.records == [first.journal[0], first.journal[1]]
     assert seen.told[0][0].graph == graph.name
     assert seen.told[0][0].past == tuple(first.journal)

@@ -1,6 +1,5 @@
-"""The scheduler: values as flights. A flight takes off the moment its own inputs have landed, never
-because a level or a sibling is done; those who ask for the same dependency share one flight; one
-that nobody waits for any more is cancelled and awaited. `resolver.py` says what to fly."""
+"""The scheduler of a run's dataflow: a value is computed as soon as its own inputs are known, once
+for all that ask for the same dependency, and is cancelled when none of them needs it any more."""
 
 from __future__ import annotations
 
@@ -13,267 +12,267 @@ from typing import TYPE_CHECKING, Any, Literal
 from bae.calls import CallPlan, Input
 from bae.exceptions import JournalError
 from bae.invoke import invoke
+from bae.place import Place
+from bae.recorder import NOTHING
 from bae.records import Asker, LMUsed, SourceEnded, SourceStarted
-from bae.run import NOTHING, Run, Waiting
+from bae.run import Run, Waiting
 from bae.tasks import Closer, cancellations, gone
 from bae.usage import Usage, collected
 
 if TYPE_CHECKING:
-    from bae.lm import LM
+    from bae.language_model import LM
     from bae.node import Node
 
-Work = Callable[["Flight"], Coroutine[Any, Any, Any]]
+Compute = Callable[["PendingValue"], Coroutine[Any, Any, Any]]
 
 
-class Place:
-    """Whose value it is: the field of a node, in a run, at a step; `route` leads on to a parameter
-    of the function behind the field, as `(place)`, or of one further down."""
-
-    __slots__ = ("field", "node_type", "route", "run", "step")
-
-    def __init__(self, run: Run, node_type: type[Node], field: str) -> None:
-        self.run = run
-        self.node_type = node_type
-        self.field = field
-        self.step = run.step
-        self.route = ""
-
-    def below(self, parameter: str) -> Place:
-        """The place of a parameter of the function whose value this is the place of."""
-        place = Place(self.run, self.node_type, self.field)
-        place.step = self.step
-        place.route = f"{self.route}({parameter})"
-        return place
-
-    @property
-    def path(self) -> str:
-        """The place as records and nested runs name it."""
-        before = f"{self.run.path}/" if self.run.path else ""
-        return f"{before}{self.step}:{self.node_type.__name__}.{self.field}{self.route}"
-
-
-class Flight:
-    """One value under way."""
+class PendingValue:
+    """One value that is being computed, or is known: of the field of a node, or of a parameter of
+    the function behind the field. `name` is that of the function, graph or question."""
 
     __slots__ = (
-        "asks",
-        "by",
         "call",
+        "cancelled",
+        "compute",
         "dependents",
         "done",
         "error",
-        "given",
+        "failed_input",
+        "failed_item",
         "inputs",
-        "interest",
-        "item",
+        "is_validated",
         "key",
-        "orphans",
+        "missing",
+        "name",
+        "node_type",
         "place",
+        "run",
         "source",
         "task",
+        "users",
         "value",
-        "via",
-        "waiting",
-        "work",
+        "waiters",
     )
 
     def __init__(
         self,
+        run: Run,
+        node_type: type[Node],
         place: Place,
-        by: str,
-        source: Literal["dep", "map", "gate"],
-        work: Work | None,
-        inputs: Sequence[tuple[str, Flight]] = (),
+        name: str = "",
+        source: Literal["dep", "map", "gate"] = "dep",
+        compute: Compute | None = None,
+        inputs: Sequence[tuple[str, PendingValue]] = (),
         call: CallPlan | None = None,
         key: Hashable = None,
     ) -> None:
+        self.run = run
+        self.node_type = node_type
         self.place = place
-        self.by = by
+        self.name = name
         self.source: Literal["dep", "map", "gate"] = source
-        self.work = work
+        self.compute = compute
         self.inputs = inputs
         self.call = call
         self.key = key
-        self.interest = 1
-        self.waiting = 0
+        self.users = 1
+        """How many still want the value."""
+        self.missing = 0
+        """How many inputs are not known yet."""
         self.done = False
-        self.given = False
+        self.is_validated = False
         """Whether the value was there before, and has been through the node's validation."""
         self.value: Any = None
         self.error: BaseException | None = None
-        self.via: tuple[str, Flight] | None = None
-        """The input whose failure this flight's is."""
-        self.item: int | None = None
+        self.failed_input: tuple[str, PendingValue] | None = None
+        """The input whose failure this one's is."""
+        self.failed_item: int | None = None
         """The item of a map that failed."""
         self.task: asyncio.Task[None] | None = None
-        self.dependents: list[Flight] = []
-        self.asks: list[_Ask] = []
-        self.orphans: list[asyncio.Task[None]] = []
-        """Tasks cancelled because of this failure; whoever hears of it waits for them."""
+        self.dependents: list[PendingValue] = []
+        self.waiters: list[_Waiter] = []
+        self.cancelled: list[asyncio.Task[None]] = []
+        """Tasks cancelled because of this failure; those who wait for the value await them."""
+
+    @property
+    def asker(self) -> Asker:
+        """Who asks the LM where the function behind this value does."""
+        return Asker("source", self.node_type, self.place.field, self.place.parameter)
 
     def arguments(self) -> dict[str, Any]:
-        return {name: flight.value for name, flight in self.inputs}
+        """The values of the inputs, by parameter."""
+        return {parameter: below.value for parameter, below in self.inputs}
 
-    def route(self, start: str) -> str:
+    def failure_path(self, start: str) -> str:
         """The way from `start`, the field that asked, to the function that failed."""
         parts = [start]
-        flight: Flight = self
-        while flight.via is not None:
-            parameter, below = flight.via
-            parts.append(f"{flight.by}({parameter})")
-            flight = below
-        parts.append(f"{flight.by}()" if flight.item is None else f"{flight.by}[{flight.item}]")
+        pending: PendingValue = self
+        while pending.failed_input is not None:
+            parameter, below = pending.failed_input
+            parts.append(f"{pending.name}({parameter})")
+            pending = below
+        item = pending.failed_item
+        parts.append(f"{pending.name}()" if item is None else f"{pending.name}[{item}]")
         return " <- ".join(parts)
 
 
-class _Ask:
-    """Somebody waiting for several flights: heard out when all are done, or one has failed."""
+class _Waiter:
+    """Waits for several values: until all are done, or one has failed."""
 
-    __slots__ = ("failed", "future", "pending", "tolerant")
+    __slots__ = ("failed", "future", "optional", "pending")
 
-    def __init__(self, flights: Iterable[Flight], tolerant: frozenset[Flight]) -> None:
-        self.tolerant = tolerant
+    def __init__(self, values: Iterable[PendingValue], optional: frozenset[PendingValue]) -> None:
+        self.optional = optional
         self.pending = 0
-        self.failed: Flight | None = None
+        self.failed: PendingValue | None = None
         self.future: asyncio.Future[None] | None = None
-        for flight in flights:
-            if flight.done:
-                self._note(flight)
+        for value in values:
+            if value.done:
+                self._check(value)
             else:
                 self.pending += 1
-                flight.asks.append(self)
+                value.waiters.append(self)
 
-    def hear(self, flight: Flight) -> None:
+    def take(self, value: PendingValue) -> None:
+        """Be told that a value is done."""
         self.pending -= 1
-        self._note(flight)
+        self._check(value)
         over = self.pending == 0 or self.failed is not None
         if over and self.future is not None and not self.future.done():
             self.future.set_result(None)
 
-    def _note(self, flight: Flight) -> None:
-        hard = flight.error is not None and not isinstance(flight.error, Waiting)
-        # What a journal cannot take is no failure of the source: its default does not stand.
-        counts = flight not in self.tolerant or isinstance(flight.error, JournalError)
-        if hard and counts and self.failed is None:
-            self.failed = flight
+    def _check(self, value: PendingValue) -> None:
+        failed = value.error is not None and not isinstance(value.error, Waiting)
+        # What a journal cannot store is no failure of the source: its default is not used.
+        counts = value not in self.optional or isinstance(value.error, JournalError)
+        if failed and counts and self.failed is None:
+            self.failed = value
 
 
 class Dataflow:
-    """All flights of a run, the graphs inside it included, and what they opened."""
+    """All values of a run that are being computed, those of graphs inside it included, and what
+    was opened for them."""
 
     def __init__(self, cache: dict[Any, Any] | None = None) -> None:
         self.cache: dict[Any, Any] = {} if cache is None else cache
-        self._flights: dict[Hashable, Flight] = {}
+        self._pending: dict[Hashable, PendingValue] = {}
         self._closers: list[tuple[str, Closer]] = []
         self._opened: list[Hashable] = []
         self._given = frozenset(self.cache)
-        self._told: set[Hashable] = set()
+        self._recorded_given: set[Hashable] = set()
 
-    def dep(self, wanted: Input, place: Place) -> Flight:
-        """The flight of a dependency: one that is there already, or a new one.
+    def dependency(
+        self, wanted: Input, run: Run, node_type: type[Node], place: Place
+    ) -> PendingValue:
+        """The value of a dependency: one that is there already, or a new one.
 
-        The caller counts as interested in it until it calls `release`, or the flight is done.
+        The caller counts as a user of it until it calls `release`, or the value is done.
         """
         call, marker = wanted.call, wanted.marker
-        # What the caller gave stands in for the function however it is asked for.
+        # A value that the caller gave replaces the function however it is asked for.
         key = call.key if marker.cache or call.key in self._given else None
         if key is not None:
             if key in self.cache:
-                if place.run.keeper is not None and key in self._given:
-                    self._tell_given(place, wanted, self.cache[key])
-                return landed(place, self.cache[key])
-            flight = self._flights.get(key)
-            if flight is not None:
-                flight.interest += 1
-                return flight
-        elif place.run.keeper is not None:
-            known = place.run.keeper.done(place)
+                if key in self._given:
+                    self._record_given(wanted, run, node_type, place)
+                return known_value(run, node_type, place, self.cache[key])
+            pending = self._pending.get(key)
+            if pending is not None:
+                pending.users += 1
+                return pending
+        else:
+            known = run.recorder.known_value(place, node_type)
             if known is not NOTHING:
-                return landed(place, known)
-        inputs = [(name, self.dep(below, place.below(name))) for name, below in call.inputs]
+                return known_value(run, node_type, place, known)
+        inputs = [
+            (parameter, self.dependency(below, run, node_type, place.below(parameter)))
+            for parameter, below in call.inputs
+        ]
 
-        async def work(flight: Flight) -> Any:
+        async def compute(pending: PendingValue) -> Any:
             if call.graph is not None:
                 from bae.runner import run_inside
 
-                run, path = flight.place.run, flight.place.path
-                if key is not None and run.keeper is not None:
-                    path = run.keeper.graph_path(key, path)
-                return await run_inside(call, marker, path, run)
-            arguments = flight.arguments()
+                path = str(pending.place)
+                if key is not None:
+                    path = pending.run.recorder.graph_path(key, path)
+                return await run_inside(call, marker, path, pending.run)
+            arguments = pending.arguments()
             for name in call.lm_parameters:
-                arguments[name] = lm_of(flight)
+                arguments[name] = lm_of(pending)
             return await invoke(call, marker, arguments, self)
 
-        return self.enter(Flight(place, call.name, "dep", work, inputs, call, key))
+        pending = PendingValue(run, node_type, place, call.name, "dep", compute, inputs, call, key)
+        return self.add(pending)
 
-    def enter(self, flight: Flight) -> Flight:
-        """Take a flight in: it takes off now, or when the last of its inputs lands."""
-        if flight.key is not None:
-            self._flights[flight.key] = flight
-        for name, below in flight.inputs:
+    def add(self, pending: PendingValue) -> PendingValue:
+        """Take a value in: its work starts now, or when the last of its inputs is known."""
+        if pending.key is not None:
+            self._pending[pending.key] = pending
+        for parameter, below in pending.inputs:
             if not below.done:
-                flight.waiting += 1
-                below.dependents.append(flight)
+                pending.missing += 1
+                below.dependents.append(pending)
             elif below.error is not None:
-                self._end(flight, error=below.error, via=(name, below))
-                return flight
-        if not flight.waiting:
-            self._take_off(flight)
-        return flight
+                self._end(pending, error=below.error, failed_input=(parameter, below))
+                return pending
+        if not pending.missing:
+            self._start(pending)
+        return pending
 
     async def gather(
-        self, flights: Sequence[Flight], tolerant: frozenset[Flight] = frozenset()
-    ) -> Flight | None:
-        """Wait until all flights are done, and answer None, or until one fails, and answer that
-        one once the others are cancelled and gone. The failures of `tolerant` ones do not count.
-        Gates that nobody answers hold nothing up: they are raised together, as `Waiting`, when
-        everything else is done.
+        self, values: Sequence[PendingValue], optional: frozenset[PendingValue] = frozenset()
+    ) -> PendingValue | None:
+        """Wait until all values are done, and return None, or until one fails, and return that one
+        once the others are cancelled and gone. Failures of `optional` ones do not count. Gates that
+        have no answer delay nothing: they are raised together, as `Waiting`, when everything else
+        is done.
         """
-        ask = _Ask(flights, tolerant)
+        waiter = _Waiter(values, optional)
         try:
-            if ask.pending and ask.failed is None:
-                ask.future = asyncio.get_running_loop().create_future()
-                await ask.future
+            if waiter.pending and waiter.failed is None:
+                waiter.future = asyncio.get_running_loop().create_future()
+                await waiter.future
         finally:
             left: list[asyncio.Task[None]] = []
-            for flight in flights:
-                left.extend(flight.orphans)
-                if not flight.done:
-                    flight.asks.remove(ask)
-                    left.extend(self.release(flight))
-            await gone(left)
-        if ask.failed is not None:
-            return ask.failed
-        gates = [gate for f in flights if isinstance(f.error, Waiting) for gate in f.error.gates]
+            for value in values:
+                left.extend(value.cancelled)
+                if not value.done:
+                    value.waiters.remove(waiter)
+                    left.extend(self.release(value))
+            if left:
+                await gone(left)
+        if waiter.failed is not None:
+            return waiter.failed
+        gates = [gate for v in values if isinstance(v.error, Waiting) for gate in v.error.gates]
         if gates:
             raise Waiting([*{id(gate): gate for gate in gates}.values()])
         return None
 
-    def release(self, flight: Flight) -> list[asyncio.Task[None]]:
-        """Lose interest in a flight; answers the tasks that were cancelled because nobody is left
-        who wants them. Await these with `gone`."""
-        flight.interest -= 1
-        if flight.interest > 0 or flight.done:
+    def release(self, pending: PendingValue) -> list[asyncio.Task[None]]:
+        """Stop being a user of a value; returns the tasks that were cancelled because it has no
+        user left. Await these with `gone`."""
+        pending.users -= 1
+        if pending.users > 0 or pending.done:
             return []
-        flight.done = True
-        flight.error = asyncio.CancelledError()
-        if flight.key is not None:
-            self._flights.pop(flight.key, None)
-        if flight.task is not None:
-            flight.task.cancel()
-            return [flight.task]
-        return self._release_inputs(flight)
+        pending.done = True
+        pending.error = asyncio.CancelledError()
+        if pending.key is not None:
+            self._pending.pop(pending.key, None)
+        if pending.task is not None:
+            pending.task.cancel()
+            return [pending.task]
+        return self._release_inputs(pending)
 
-    def known(self, values: Mapping[Hashable, Any]) -> None:
-        """Take in what dependencies came to before: it stands, whatever the caller gives now."""
+    def take_known(self, values: Mapping[Hashable, Any]) -> None:
+        """Take in recorded values of dependencies: they count, whatever the caller gives now."""
         self.cache.update(values)
         self._given = self._given.difference(values)
 
     def forget_failures(self) -> None:
-        """Have dependencies that failed called again by the next who asks."""
-        for key in [key for key, flight in self._flights.items() if flight.done]:
-            del self._flights[key]
+        """Have dependencies that failed called again when they are asked for next."""
+        for key in [key for key, pending in self._pending.items() if pending.done]:
+            del self._pending[key]
 
     def on_close(self, name: str, closer: Closer) -> None:
         """Have `closer` called when the run is over; `name` says who opened what it closes."""
@@ -281,11 +280,11 @@ class Dataflow:
 
     async def close(self, error: BaseException | None) -> BaseException | None:
         """Close what was opened, the newest first. All are closed, whatever any of them raises;
-        answers the first thing raised. A cancellation that came meanwhile is raised at the end,
-        even where what was being closed made something else of it."""
+        returns the first thing raised. A cancellation in the meantime is raised at the end, even
+        where what was being closed made something else of it."""
         raised: BaseException | None = None
         asked = cancellations()
-        for key in self._opened:  # what is closed is of no use to whoever gave the cache
+        for key in self._opened:  # what is closed is of no use to the caller who gave the cache
             self.cache.pop(key, None)
         while self._closers:
             name, closer = self._closers.pop()
@@ -300,44 +299,48 @@ class Dataflow:
             raise asyncio.CancelledError from raised
         return raised
 
-    def _tell_given(self, place: Place, wanted: Input, value: Any) -> None:
-        call = wanted.call
-        if not wanted.marker.cache or call.key not in self._told:
-            if wanted.marker.cache:
-                self._told.add(call.key)
-            run, spot = place.run, (time(), place.run.path, place.step)
-            what = place.node_type, place.field
-            run.emit(SourceEnded(*spot, *what, "dep", call.name, 0.0, value, None, place.route))
+    def _record_given(self, wanted: Input, run: Run, node_type: type[Node], place: Place) -> None:
+        key = wanted.call.key
+        if not run.recorder.stores or (wanted.marker.cache and key in self._recorded_given):
+            return
+        if wanted.marker.cache:
+            self._recorded_given.add(key)
+        run.recorder.write(
+            SourceEnded(
+                *(time(), place.path, place.step, node_type, place.field, "dep", wanted.call.name),
+                *(0.0, self.cache[key], None, place.parameter),
+            )
+        )
 
-    def _take_off(self, flight: Flight) -> None:
-        # Not by the loop's task factory, which may be an eager one: a flight that ends before
-        # those who ask for it are all there would be let go of, and flown again for the next.
-        flight.task = asyncio.Task(self._fly(flight), loop=asyncio.get_running_loop())
-        # A task that is cancelled before it first runs never gets to end its flight itself.
-        flight.task.add_done_callback(lambda task: self._landed(flight, task))
+    def _start(self, pending: PendingValue) -> None:
+        # Not by the loop's task factory, which may be an eager one: a value that is done before
+        # all who ask for it are there would be dropped, and computed again for the next.
+        loop = asyncio.get_running_loop()
+        pending.task = asyncio.Task(self._compute(pending), loop=loop)
+        # A task that is cancelled before it first runs never ends its value itself.
+        pending.task.add_done_callback(lambda task: self._task_ended(pending, task))
 
-    async def _fly(self, flight: Flight) -> None:
-        place, run = flight.place, flight.place.run
+    async def _compute(self, pending: PendingValue) -> None:
+        place, run, recorder = pending.place, pending.run, pending.run.recorder
         started = perf_counter()
-        where = (place.node_type, place.field, flight.source, flight.by)
-        if run.keeper is not None:
-            known = run.keeper.source(place)
-            if known is not NOTHING:
-                self._end(flight, known)
-                return
-        run.emit(SourceStarted(time(), run.path, place.step, *where, place.route))
+        known = recorder.recorded_value(place, pending.node_type)
+        if known is not NOTHING:
+            self._end(pending, known)
+            return
+        what = pending.node_type, place.field, pending.source, pending.name
+        recorder.write(SourceStarted(time(), place.path, place.step, *what, place.parameter))
         value: Any = None
         failure: BaseException | None = None
         try:
-            assert flight.work is not None
-            asker = Asker("source", place.node_type, place.field, place.route)
+            assert pending.compute is not None
+            asker = pending.asker
             with collected(partial(run.watch, asker, step=place.step)) as used:
                 try:
-                    value = await flight.work(flight)
+                    value = await pending.compute(pending)
                 finally:
                     if used:
                         usage = Usage.total(used)
-                        run.emit(LMUsed(time(), run.path, place.step, asker, usage))
+                        recorder.write(LMUsed(time(), place.path, place.step, asker, usage))
         except asyncio.CancelledError as error:
             if cancellations():
                 raise
@@ -346,72 +349,73 @@ class Dataflow:
             failure = error
         seconds = perf_counter() - started
         ended = SourceEnded(
-            time(), run.path, place.step, *where, seconds, value, failure, place.route
+            time(), place.path, place.step, *what, seconds, value, failure, place.parameter
         )
         if failure is None:
-            await run.keep(ended)
+            await recorder.store(ended)
         else:
-            run.emit(ended)
-        self._end(flight, value, failure)
+            recorder.write(ended)
+        self._end(pending, value, failure)
 
-    def _landed(self, flight: Flight, task: asyncio.Task[None]) -> None:
+    def _task_ended(self, pending: PendingValue, task: asyncio.Task[None]) -> None:
         if task.cancelled():
-            self._end(flight, error=asyncio.CancelledError())
+            self._end(pending, error=asyncio.CancelledError())
         elif (error := task.exception()) is not None:
-            self._end(flight, error=error)
+            self._end(pending, error=error)
 
     def _end(
         self,
-        flight: Flight,
+        pending: PendingValue,
         value: Any = None,
         error: BaseException | None = None,
-        via: tuple[str, Flight] | None = None,
+        failed_input: tuple[str, PendingValue] | None = None,
     ) -> None:
-        if flight.done:
+        if pending.done:
             return
-        flight.done, flight.value, flight.error, flight.via = True, value, error, via
+        pending.done, pending.value, pending.error = True, value, error
+        pending.failed_input = failed_input
         if error is not None:
-            flight.orphans.extend(self._release_inputs(flight))
-            if via is not None:
-                flight.orphans.extend(via[1].orphans)
-        elif flight.key is not None:
-            self.cache[flight.key] = value
-            if flight.call is not None and flight.call.opens:
-                self._opened.append(flight.key)
-            del self._flights[flight.key]
-        for ask in flight.asks:  # before the dependents: who asked for this one hears of it first
-            ask.hear(flight)
-        for dependent in flight.dependents:
+            pending.cancelled.extend(self._release_inputs(pending))
+            if failed_input is not None:
+                pending.cancelled.extend(failed_input[1].cancelled)
+        elif pending.key is not None:
+            self.cache[pending.key] = value
+            if pending.call is not None and pending.call.opens:
+                self._opened.append(pending.key)
+            del self._pending[pending.key]
+        for waiter in pending.waiters:  # before the dependents: who asked for this one is first
+            waiter.take(pending)
+        for dependent in pending.dependents:
             if error is not None:
-                name = next(name for name, below in dependent.inputs if below is flight)
-                self._end(dependent, error=error, via=(name, flight))
+                name = next(name for name, below in dependent.inputs if below is pending)
+                self._end(dependent, error=error, failed_input=(name, pending))
                 continue
-            dependent.waiting -= 1
-            if dependent.waiting == 0 and not dependent.done:
-                self._take_off(dependent)
+            dependent.missing -= 1
+            if dependent.missing == 0 and not dependent.done:
+                self._start(dependent)
 
-    def _release_inputs(self, flight: Flight) -> list[asyncio.Task[None]]:
+    def _release_inputs(self, pending: PendingValue) -> list[asyncio.Task[None]]:
         cancelled: list[asyncio.Task[None]] = []
-        for _, below in flight.inputs:
+        for _, below in pending.inputs:
             if not below.done:
                 cancelled.extend(self.release(below))
         return cancelled
 
 
-def lm_of(flight: Flight) -> LM | None:
-    """The LM that a dependency which asks for one gets."""
-    run = flight.place.run
-    if run.keeper is None:
-        return run.lm
-    place = flight.place
-    asker = Asker("source", place.node_type, place.field, place.route)
-    return run.keeper.lm(run, place.step, asker, lambda: run.lm, flight.key)
+def lm_of(pending: PendingValue) -> LM | None:
+    """The LM for a dependency that asks for one."""
+    run = pending.run
+    return run.recorder.record_answers(
+        run, pending.place.step, pending.asker, lambda: run.lm, pending.key
+    )
 
 
-def landed(place: Place, value: Any, given: bool = False) -> Flight:
-    """A flight whose value is there already; `given` where the node has validated it."""
-    flight = Flight(place, "", "dep", None)
-    flight.done = True
-    flight.given = given
-    flight.value = value
-    return flight
+def known_value(
+    run: Run, node_type: type[Node], place: Place, value: Any, is_validated: bool = False
+) -> PendingValue:
+    """A value that is there already; `is_validated` if the node has validated it."""
+    known = PendingValue(run, node_type, place)
+    known.done = True
+    known.is_validated = is_validated
+    known.value = value
+    return known

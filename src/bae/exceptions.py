@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from pydantic_core import ValidationError
 
-    from bae.journal import RunJournal
-    from bae.lm.policies.budget import Budget
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.problem import Problem
+    from bae.recorder import RunJournal
+    from bae.rooms import Budget
     from bae.usage import Attempt, Usage
 
 

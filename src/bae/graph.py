@@ -13,11 +13,10 @@ from bae.node import Node
 from bae.plan import NodePlan, plan_of
 
 if TYPE_CHECKING:
-    from bae.journal import Journal
-    from bae.journal.running.recovering import Recovered
-    from bae.lm import LM
+    from bae.language_model import LM
     from bae.problem import Problem
-    from bae.result import GraphResult
+    from bae.recorder import RunStore
+    from bae.result import GraphResult, Recovered
     from bae.run import Answer
     from bae.stream import RunStream
 
@@ -183,11 +182,12 @@ class Graph(Generic[S, T]):
                 self._problems = problems
         if not journal or any(plan.unresolved for plan in self.plans.values()):
             return list(problems)
-        from bae.journal.keepable import notes, unkeepable
+        from bae.rooms import journal_problems
 
+        unstorable, notes = journal_problems(self)
         errors = [problem for problem in problems if problem.severity == "error"]
         others = [problem for problem in problems if problem.severity != "error"]
-        return [*errors, *unkeepable(self), *others, *notes(self)]
+        return [*errors, *unstorable, *others, *notes]
 
     def prove(self) -> None:
         """Raise `ProofError` with all errors that `validate` finds; warnings pass."""
@@ -207,16 +207,16 @@ class Graph(Generic[S, T]):
     def to_mermaid(self, *, fields: bool = False) -> str:
         """The graph as a Mermaid flowchart, with exactly the edges of the types. With `fields` it
         shows the fields by source, and the graphs inside."""
-        from bae.pictures import to_mermaid
+        from bae.rooms import mermaid_of
 
-        return to_mermaid(self, fields=fields)
+        return mermaid_of(self, fields=fields)
 
     def to_svg(self) -> str:
         """The graph as an SVG picture: nodes with their fields by source, arrows by who chooses,
         and the graphs inside. A notebook shows it by itself; `bae.pictures` has more formats."""
-        from bae.pictures import to_svg
+        from bae.rooms import svg_of
 
-        return to_svg(self)
+        return svg_of(self)
 
     def _repr_svg_(self) -> str:
         return self.to_svg()
@@ -230,7 +230,7 @@ class Graph(Generic[S, T]):
         prefetch: bool = True,
         answer: Answer | None = None,
         dep_cache: dict[Any, Any] | None = None,
-        journal: Journal | None = None,
+        journal: RunStore | None = None,
         run_id: str | None = None,
         resume: bool = False,
     ) -> GraphResult[T]:
@@ -270,7 +270,7 @@ class Graph(Generic[S, T]):
         prefetch: bool = True,
         answer: Answer | None = None,
         dep_cache: dict[Any, Any] | None = None,
-        journal: Journal | None = None,
+        journal: RunStore | None = None,
         run_id: str | None = None,
         resume: bool = False,
     ) -> Coroutine[Any, Any, GraphResult[T]]:
@@ -286,15 +286,16 @@ class Graph(Generic[S, T]):
           and the result's `.waiting` says what for.
         - `dep_cache` holds values by dependency function. Those given are used instead of calling
           the function, which is how tests replace one; those made are added.
-        - `journal` is where the run is written down as it goes, so that `resume` can go on with it
-          after whatever stops it: a `SQLiteJournal`, say.
-        - `run_id` is what the run is called; without one it gets a random id. A journal has every
-          id once: a second run of that id is refused, or with `resume=True` the first one is gone
-          on with, whatever `start` is now.
+        - `journal` is where the run is stored as it happens, so that `resume` can continue it after
+          whatever stops it: a `SQLiteJournal`, say.
+        - `run_id` names the run; without one it gets a random id. A journal has every id once: a
+          second run of that id is refused, or with `resume=True` the first one is resumed, whatever
+          `start` is now.
 
         Raises a `BaeError` that carries the trace. Cancelling it cancels everything under it, and
         nothing is left when it returns.
         """
+        from bae.recorder import checked_store
         from bae.run import Run
         from bae.runner import run_graph
 
@@ -303,11 +304,9 @@ class Graph(Generic[S, T]):
         run = Run(lm, max_iters, prefetch, answer, dep_cache, run_id=run_id)
         if journal is None:
             return run_graph(self, start, run)
-        from bae.journal.running.resuming import begin, begin_or_resume
-
         if resume:
-            return begin_or_resume(self, start, run, journal)
-        return begin(self, start, run, journal)
+            return checked_store(journal).begin_or_resume_run(self, start, run)
+        return checked_store(journal).begin_run(self, start, run)
 
     async def resume(
         self,
@@ -315,55 +314,55 @@ class Graph(Generic[S, T]):
         lm: LM | str | None = None,
         max_iters: int | None = None,
         *,
-        journal: Journal,
+        journal: RunStore,
         prefetch: bool = True,
         answer: Answer | None = None,
         dep_cache: dict[Any, Any] | None = None,
         given: Mapping[str, Any] | None = None,
     ) -> GraphResult[T]:
-        """Go on with a run of a journal where it was: after a crash, a cancellation, a failure, or
+        """Resume a run of a journal where it stopped: after a crash, a cancellation, a failure, or
         at a gate that has been answered.
 
         What is recorded is not done again: dependencies, fills, choices, items of maps, answers at
-        gates, bodies that returned and graphs inside. What was under way is. A run that has ended
-        is handed back as it ended. The parameters are those of `arun`; `max_iters` counts the nodes
-        from the start of the run and is the one it was begun with unless given, and budgets in
-        force are charged what it has spent. `given` has
-        the secrets that the journal does not keep, as `{"Login.token": SecretStr(…)}`.
+        gates, bodies that returned and graphs inside. What was in progress is. A run that has ended
+        is returned as it ended. The parameters are those of `arun`; `max_iters` counts the nodes
+        from the start of the run and is the one it was started with unless given, and budgets in
+        force are charged what it has spent. `given` has the secrets that the journal does not
+        store, as `{"Login.token": SecretStr(…)}`.
 
-        Somebody else who has the run at this moment keeps it: then this raises `JournalError`
-        (`bae-run-owned`), as it does where the classes have changed so that the run cannot go on
+        A run that another process owns at this moment is refused with `JournalError`
+        (`bae-run-owned`), and so is one whose classes have changed so that it cannot continue
         (`bae-run-changed`).
         """
-        from bae.journal.running.resuming import Options, resume
+        from bae.recorder import checked_store
+        from bae.run import RunOptions
 
-        options = Options(lm, max_iters, prefetch, answer, dep_cache)
-        return await resume(self, run_id, options, journal, given)
+        options = RunOptions(lm, max_iters, prefetch, answer, dep_cache)
+        return await checked_store(journal).resume_run(self, run_id, options, given)
 
     async def recover(
         self,
         lm: LM | str | None = None,
         *,
-        journal: Journal,
+        journal: RunStore,
         concurrency: int = 10,
         prefetch: bool = True,
         answer: Answer | None = None,
         dep_cache: dict[Any, Any] | None = None,
         given: Mapping[str, Any] | None = None,
     ) -> list[Recovered[T]]:
-        """Resume every run of this graph that was interrupted and is nobody's, and every parked one
-        that can go on: a gate of it was answered, or is out of time.
+        """Resume every run of this graph that was interrupted and has no owner, and every parked
+        one that can continue: a gate of it was answered, or is out of time.
 
-        Call it when a program starts, and now and then. At most `concurrency` runs go on at once.
-        Each is handed back with its result or its error; runs that somebody else takes first are
-        left out.
-        Runs that failed or were cancelled are not taken up: `resume` does that.
+        Call it when a program starts, and now and then. At most `concurrency` runs continue at
+        once. Each is returned with its result or its error; runs that another process takes first
+        are left out. Runs that failed or were cancelled are not resumed: `resume` does that.
         """
-        from bae.journal.running.recovering import recover
-        from bae.journal.running.resuming import Options
+        from bae.recorder import checked_store
+        from bae.run import RunOptions
 
-        options = Options(lm, None, prefetch, answer, dep_cache)
-        return await recover(self, options, journal, concurrency, given)
+        options = RunOptions(lm, None, prefetch, answer, dep_cache)
+        return await checked_store(journal).recover_runs(self, options, concurrency, given)
 
     async def answer(
         self,
@@ -373,26 +372,27 @@ class Graph(Generic[S, T]):
         lm: LM | str | None = None,
         max_iters: int | None = None,
         *,
-        journal: Journal,
+        journal: RunStore,
         prefetch: bool = True,
         answer: Answer | None = None,
         dep_cache: dict[Any, Any] | None = None,
         given: Mapping[str, Any] | None = None,
         go_on: bool = True,
     ) -> GraphResult[T]:
-        """Answer a gate that a run waits for, and go on with the run from there.
+        """Answer a gate that a run waits for, and resume the run.
 
         `field` names the gate: as `Refund.approved`, by the field alone, or by its address where
         several are open (`result.waiting` and `journal.runs()` have these). The value is checked
-        against the field's type first; the first answer stands, and a second one is refused. With
-        `go_on=False` the answer is only stored, for whoever resumes the run. The other parameters
-        are those of `resume`.
+        against the field's type first; the first answer counts, and a second one is refused. With
+        `go_on=False` the answer is only stored, until the run is resumed. The other parameters are
+        those of `resume`.
         """
-        from bae.journal.running.answering import answer as answer_gate
-        from bae.journal.running.resuming import Options
+        from bae.recorder import checked_store
+        from bae.run import RunOptions
 
-        options = Options(lm, max_iters, prefetch, answer, dep_cache)
-        return await answer_gate(self, run_id, field, value, options, journal, given, go_on)
+        store = checked_store(journal)
+        options = RunOptions(lm, max_iters, prefetch, answer, dep_cache)
+        return await store.answer_gate(self, run_id, field, value, options, given, go_on)
 
     async def fork(
         self,
@@ -400,40 +400,40 @@ class Graph(Generic[S, T]):
         /,
         *,
         at: int,
-        journal: Journal,
+        journal: RunStore,
         new_id: str | None = None,
         changed: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> str:
-        """Make a new run that is the same as another up to its step `at`, and answer its id.
+        """Make a new run that is the same as another up to its step `at`, and return its id.
 
-        The node at that step is taken with other values for the `fields` that you name, and
-        `resume` with the new id goes on from it. Nothing before it is done again, and the other run
-        stays as it is. A field that is called as a parameter here is named in `changed`:
-        `changed={"at": …}`.
+        The node at that step gets other values for the `fields` that you name, and `resume` with
+        the new id continues from it. Nothing before it is done again, and the other run stays as it
+        is. Name a field that is called as a parameter here in `changed`: `changed={"at": …}`.
         """
-        from bae.journal.running.forking import fork
+        from bae.recorder import checked_store
 
-        return await fork(self, run_id, at, journal, new_id, {**(changed or {}), **fields})
+        store = checked_store(journal)
+        return await store.fork_run(self, run_id, at, new_id, {**(changed or {}), **fields})
 
     async def replay(
         self,
         run_id: str,
         *,
-        journal: Journal,
+        journal: RunStore,
         dep_cache: dict[Any, Any] | None = None,
         given: Mapping[str, Any] | None = None,
     ) -> GraphResult[T]:
-        """Run a recorded run again with every value that was recorded, and nothing called outside:
-        no LM, no dependency, nobody at a gate. Your written bodies are called.
+        """Run a recorded run again with every recorded value, and nothing called outside: no LM, no
+        dependency, no person at a gate. Your written bodies are called.
 
-        Where a node, a choice or a prompt is now another than it was, `ReplayError` says what was
-        asked and what was recorded. `dep_cache` has stand-ins for what no journal holds, such as
-        clients, and `given` the secrets.
+        Where a node, a choice or a prompt differs from the recording, `ReplayError` has both.
+        `dep_cache` has stand-ins for values that no journal holds, such as clients, and `given` the
+        secrets.
         """
-        from bae.journal.running.replay import replay
+        from bae.recorder import checked_store
 
-        return await replay(self, run_id, journal, dep_cache, given)
+        return await checked_store(journal).replay_run(self, run_id, dep_cache, given)
 
     def stream(
         self,
@@ -444,7 +444,7 @@ class Graph(Generic[S, T]):
         prefetch: bool = True,
         answer: Answer | None = None,
         dep_cache: dict[Any, Any] | None = None,
-        journal: Journal | None = None,
+        journal: RunStore | None = None,
         run_id: str | None = None,
     ) -> RunStream[T]:
         """Run the graph and hand out its records as they are written:

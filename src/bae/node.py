@@ -16,7 +16,7 @@ from bae.hints import rebuild, remember_frame
 from bae.markers import SOURCES
 
 if TYPE_CHECKING:
-    from bae.lm import LM
+    from bae.language_model import LM
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,9 +47,9 @@ def _check_lm(plan: NodePlan) -> Iterator[Problem]:
     if pinned is None or (is_lm(pinned) and not isinstance(pinned, type)):
         return
     if isinstance(pinned, str):
-        from bae.lm.registry import name_error
+        from bae.rooms import misnamed_lm
 
-        error = name_error(pinned)
+        error = misnamed_lm(pinned)
     else:
         from bae.failures import not_an_lm
 

@@ -1,6 +1,5 @@
-"""Those who look on while runs go on: `observe` for all runs of the process, `observing` for those
-started in a block. Each is told of every record as it is written. A run that nobody observes pays
-nothing for it; `run.py` asks once, when it is made. `bae.otel` is such an observer."""
+"""Observers: functions that are called with every record of a run as it is written. `observe`
+registers one for all runs of the process, `observing` for the runs started in a block."""
 
 from __future__ import annotations
 
@@ -8,27 +7,23 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import perf_counter
-from typing import TYPE_CHECKING
 
-from bae.records import Record, RunResumed, RunStarted, StepStarted
-
-if TYPE_CHECKING:
-    from bae.node import Node
+from bae.records import Record, RunResumed, RunStarted
 
 __all__ = ["ObservedRun", "Observer", "observe", "observing"]
 
 
 class ObservedRun:
-    """The run that a record belongs to: one object for all records of a run, which tells runs apart
-    even where two have one id, as a run and its replay do. Keep what you know of a run in a
-    `WeakKeyDictionary` by this, and it is gone with the run."""
+    """The run that a record belongs to: one object for all records of a run, so that runs can be
+    told apart even where two have one id, as a run and its replay do. Keep what you know of a run
+    in a `WeakKeyDictionary` by this object, and it is dropped with the run."""
 
     __slots__ = ("__weakref__", "graph", "past", "run_id")
 
     def __init__(self, run_id: str, past: tuple[Record, ...] = ()) -> None:
         self.run_id = run_id
         self.past = past
-        """Of a run that is resumed, what was recorded of it before: nobody is told of it again."""
+        """What was recorded before a run was resumed: observers are not called with it again."""
         begun = next((record for record in past if isinstance(record, RunStarted)), None)
         self.graph = "" if begun is None else begun.graph
         """The name of the graph, known from the first record on."""
@@ -41,14 +36,14 @@ Observer = Callable[[ObservedRun, Record], object]
 """What is called with every record of a run, and with the run. It is called where the record is
 written, mostly on the event loop and sometimes in a worker thread, and everything waits until it
 returns: so be quick, and hand slow work to a queue. One that raises, or takes too long once, is not
-called again in that run, which goes on; the log of `bae` says so."""
+called again in that run, which continues; a warning is logged to `bae`."""
 
 
 def observe(observer: Observer, *, patience: float = 1.0) -> Callable[[], None]:
-    """Have `observer` told of all runs of this process that begin from here on.
+    """Call `observer` with the records of all runs of this process that begin from now on.
 
-    One that takes more than `patience` seconds for a record is told no more of that run. Call what
-    is returned to end it all; runs that are under way then are told of until they end.
+    One that takes more than `patience` seconds for a record is not called again in that run. Call
+    what is returned to stop observing; runs in progress are observed until they end.
     """
     _refuse_async(observer)
     registration = Watching(observer, patience)
@@ -62,9 +57,9 @@ def observe(observer: Observer, *, patience: float = 1.0) -> Callable[[], None]:
 
 @contextmanager
 def observing(observer: Observer, *, patience: float = 1.0) -> Generator[None]:
-    """Have `observer` told of the runs that begin inside the block, to their ends, in tasks and
-    threads started in it too. One that takes more than `patience` seconds for a record is told no
-    more of that run."""
+    """Call `observer` with the records of the runs that begin inside the block, until they end,
+    including those in tasks and threads started in it. One that takes more than `patience` seconds
+    for a record is not called again in that run."""
     _refuse_async(observer)
     token = _here.set((*_here.get(), Watching(observer, patience)))
     try:
@@ -73,7 +68,7 @@ def observing(observer: Observer, *, patience: float = 1.0) -> Generator[None]:
         _here.reset(token)
 
 
-# What `run.py` and `stream.py` use.
+# Used by runs
 
 
 class Watching:
@@ -86,77 +81,57 @@ class Watching:
         self.patience = patience
 
 
-class LoudLog(list[Record | float]):
-    """A log that says when something is written."""
-
-    __slots__ = ("hear",)
-
-    def __init__(self, hear: Callable[[], object]) -> None:
-        super().__init__()
-        self.hear = hear
-
-    def append(self, entry: Record | float) -> None:
-        super().append(entry)
-        self.hear()
-
-    def extend(self, entries: Iterable[Record | float]) -> None:
-        super().extend(entries)
-        self.hear()
-
-
 def in_force() -> Sequence[Watching]:
-    """Who is to be told of a run that begins here."""
+    """The observers of a run that begins here."""
     here = _here.get()
     if not _everywhere:
         return here
     found = [*_everywhere, *here]
-    # One that is there twice is told once.
-    told = [each.observer for each in found]
-    return [each for index, each in enumerate(found) if each.observer not in told[:index]]
+    # One that is there twice is called once.
+    known = [each.observer for each in found]
+    return [each for index, each in enumerate(found) if each.observer not in known[:index]]
 
 
-def observed(
-    log: list[Record | float], trace: list[Node], run_id: str, observers: Sequence[Watching]
-) -> list[Record | float]:
-    """A log in the place of `log` that tells observers of what is written from here on."""
-    past = tuple(entry for entry in log if isinstance(entry, Record))
-    return _ObservedLog(log, trace, ObservedRun(run_id, past), observers)
+def observed(log: list[Record], run_id: str, observers: Sequence[Watching]) -> ObservedLog:
+    """A log in the place of `log` that calls observers with what is written from now on."""
+    wake = log.wake if isinstance(log, ObservedLog) else None
+    return ObservedLog(log, ObservedRun(run_id, tuple(log)), observers, wake)
 
 
-class _ObservedLog(list[Record | float]):
-    __slots__ = ("_began", "_hear", "_observers", "_run", "_trace")
+class ObservedLog(list[Record]):
+    """The log of a run that has observers, or a reader: `wake` is called after every record."""
+
+    __slots__ = ("_began", "_observers", "_run", "wake")
 
     def __init__(
         self,
-        log: list[Record | float],
-        trace: list[Node],
-        run: ObservedRun,
-        observers: Sequence[Watching],
+        log: Iterable[Record] = (),
+        run: ObservedRun | None = None,
+        observers: Sequence[Watching] = (),
+        wake: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(log)
-        self._hear = log.hear if isinstance(log, LoudLog) else None
-        self._trace = trace
-        self._run = run
+        self._run = ObservedRun("") if run is None else run
         self._observers = tuple(observers)
         self._began = False
+        self.wake = wake
 
-    def append(self, entry: Record | float) -> None:
-        if not isinstance(entry, Record):  # the time of a step: see `bae.run_log.Log`
-            entry = StepStarted(entry, "", len(self._trace) - 1, self._trace[-1])
-        super().append(entry)
-        if not self._began:
-            # Dependencies can be resolved by hand, with a log that is no run's.
-            self._began = isinstance(entry, RunStarted | RunResumed)
-            if isinstance(entry, RunStarted):
-                self._run.graph = entry.graph
-        if self._began:
-            self._tell(entry)
-        if self._hear is not None:
-            self._hear()
+    def append(self, record: Record) -> None:
+        super().append(record)
+        if self._observers:
+            if not self._began:
+                # Dependencies can be resolved by hand, with a log that is no run's.
+                self._began = isinstance(record, RunStarted | RunResumed)
+                if isinstance(record, RunStarted):
+                    self._run.graph = record.graph
+            if self._began:
+                self._tell(record)
+        if self.wake is not None:
+            self.wake()
 
-    def extend(self, entries: Iterable[Record | float]) -> None:
-        for entry in entries:
-            self.append(entry)
+    def extend(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.append(record)
 
     def _tell(self, record: Record) -> None:
         for watching in self._observers:
@@ -165,7 +140,7 @@ class _ObservedLog(list[Record | float]):
                 watching.observer(self._run, record)
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException:  # its own CancelledError too: nobody has cancelled the run
+            except BaseException:  # its own CancelledError too: the run is not cancelled
                 self._drop(watching, record, "raised")
             else:
                 taken = perf_counter() - began
@@ -177,7 +152,7 @@ class _ObservedLog(list[Record | float]):
 
         self._observers = tuple(each for each in self._observers if each is not watching)
         logging.getLogger("bae").warning(
-            "the observer %r %s at a %s and is told no more of the run %s, which goes on",
+            "the observer %r %s at a %s and is not called again in the run %s, which continues",
             watching.observer,
             did,
             type(record).__name__,
@@ -190,12 +165,12 @@ def _refuse_async(observer: Observer) -> None:
     from inspect import iscoroutinefunction
 
     if not callable(observer):
-        raise TypeError(f"{observer!r} is no observer: give a function of a run and a record")
+        raise TypeError(f"{observer!r} is not an observer: give a function of a run and a record")
     call: object = getattr(observer, "__call__", None)  # noqa: B004  looked at, not tested for
     if iscoroutinefunction(observer) or iscoroutinefunction(call):
         raise TypeError(
-            f"{observer!r} is async, and nobody would await it: give a plain function, which can "
-            "put records into a queue with put_nowait; graph.stream(…) hands them out async"
+            f"{observer!r} is async, and would not be awaited: give a plain function, which can "
+            "put records into a queue with put_nowait; graph.stream(…) yields them in async code"
         )
 
 

@@ -30,7 +30,7 @@ from bae.node import Node, sourced_fields
 from bae.problem import Problem
 
 if TYPE_CHECKING:
-    from bae.lm import LM
+    from bae.language_model import LM
 
 FieldKind = Literal["plain", "dep", "recall", "map", "gate"]
 

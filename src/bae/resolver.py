@@ -1,5 +1,4 @@
-"""The values of a node's sourced fields: what a run resolves before it calls a node, and the same
-by hand for tests and tools. `dataflow.py` schedules the work, `recall.py` searches the trace."""
+"""Resolving the fields of a node that have a source: in a run, and by hand for tests and tools."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bae.assignable import type_name
 from bae.calls import CallPlan, Input, every_call, plan_call
-from bae.dataflow import Dataflow, Flight, Place, landed
+from bae.dataflow import Dataflow, PendingValue, known_value
 from bae.exceptions import (
     BaeError,
     BudgetError,
@@ -22,21 +21,21 @@ from bae.exceptions import (
     RecallError,
     describe,
 )
-from bae.fanout import fan_out
-from bae.gates import ask_gate
 from bae.hints import HintError
 from bae.markers import Dep, Gate, Map
 from bae.node import Node
 from bae.node_proof import check_node, problems_of, unfilled
+from bae.place import Place
 from bae.plan import FieldKind, FieldPlan, NodePlan, plan_of
 from bae.problem import Problem
 from bae.recall import recall_field, recall_from_trace
 from bae.records import Recalled
 from bae.run import Answer, Run, Waiting
+from bae.sources import ask_gate, map_items
 from bae.tasks import Closer
 
 if TYPE_CHECKING:
-    from bae.lm import LM
+    from bae.language_model import LM
 
 __all__ = [
     "build_dep_dag",
@@ -107,12 +106,12 @@ async def resolve_dep(
     call = plan_call(fn)
     _refuse_unrunnable(call, unfilled(call))
     flow = _StackedFlow(cache, stack)
-    place = Place(Run(lm=lm, flow=flow), Node, call.name)
-    flight = flow.dep(Input(call, Dep(fn)), place)
-    failed = await flow.gather([flight])
+    place = Place("", 0, Node.__name__, call.name)
+    pending = flow.dependency(Input(call, Dep(fn)), Run(lm=lm, flow=flow), Node, place)
+    failed = await flow.gather([pending])
     if failed is not None:
         raise cast(BaseException, failed.error)
-    return flight.value
+    return pending.value
 
 
 async def resolve_fields(
@@ -165,7 +164,7 @@ async def resolve(
     A field whose source failed and that has a default is left out.
     """
     values: dict[str, Any] = {}
-    flights: dict[str, Flight] = {}
+    pending: dict[str, PendingValue] = {}
     for field in fields:
         if field.kind == "recall":
             _recall(run, plan, field, values)
@@ -173,36 +172,36 @@ async def resolve(
         flow = cast(Dataflow, run.flow)
         known = {**given, **values}
         for field in fields:
-            if field.kind != "recall" and field.name not in flights:
-                _start(run, flow, plan, field, known, flights)
-        wanted = list(flights.values())
-        needed = {f.name: flights[f.name] for f in fields if f.required and f.name in flights}
+            if field.kind != "recall" and field.name not in pending:
+                _start(run, flow, plan, field, known, pending)
+        wanted = list(pending.values())
+        needed = {f.name: pending[f.name] for f in fields if f.required and f.name in pending}
         failed = await flow.gather(wanted, frozenset(wanted).difference(needed.values()))
         if failed is not None:
-            asked = [*needed.items(), *flights.items()]
-            field = next(name for name, flight in asked if flight is failed)
-            raise _failed(plan, field, failed)
-        for name, flight in flights.items():
-            if flight.error is None:
-                values[name] = flight.value
+            asked = [*needed.items(), *pending.items()]
+            name = next(name for name, value in asked if value is failed)
+            raise _failure(plan, name, failed)
+        for name, value in pending.items():
+            if value.error is None:
+                values[name] = value.value
             else:
-                _say_default_stands(plan, name, flight)
+                _warn_of_default(plan, name, value)
     return {field.name: values[field.name] for field in fields if field.name in values}
 
 
 def start_early(run: Run, plan: NodePlan) -> None:
     """Start the dependencies of a node that is sure to come next."""
     flow = cast(Dataflow, run.flow)
-    ahead: list[Flight] = []
+    ahead: list[PendingValue] = []
     run.ahead = ahead
     for field in plan.context:
         if field.kind == "dep" and field.call is not None and not uses_trace(field.call):
             marker = cast(Dep, field.marker)
             if not marker.cache:
                 continue  # the node would ask for a call of its own
-            place = Place(run, plan.node, field.name)
-            place.step += 1
-            ahead.append(flow.dep(Input(field.call, marker), place))
+            place = Place(run.path, run.step + 1, plan.node.__name__, field.name)
+            wanted = Input(field.call, marker)
+            ahead.append(flow.dependency(wanted, run, plan.node, place))
 
 
 def uses_trace(call: CallPlan) -> bool:
@@ -229,10 +228,10 @@ class _StackedFlow(Dataflow):
         super().on_close(name, closer)
 
     async def gather(
-        self, flights: Sequence[Flight], tolerant: frozenset[Flight] = frozenset()
-    ) -> Flight | None:
+        self, values: Sequence[PendingValue], optional: frozenset[PendingValue] = frozenset()
+    ) -> PendingValue | None:
         try:
-            failed = await super().gather(flights, tolerant)
+            failed = await super().gather(values, optional)
         except BaseException as error:
             await self.close(error)
             raise
@@ -240,7 +239,7 @@ class _StackedFlow(Dataflow):
             raised = await self.close(None if failed is None else failed.error)
             if failed is None:
                 raise BaeError(
-                    "a generator or context manager was opened outside a run, with nobody to "
+                    "a generator or context manager was opened outside a run, where nothing would "
                     "close it later; it has been closed",
                     code="bae-dep-unowned",
                     cause=raised,
@@ -255,40 +254,58 @@ def _start(
     plan: NodePlan,
     field: FieldPlan,
     known: Mapping[str, Any],
-    flights: dict[str, Flight],
-) -> Flight:
-    place = Place(run, plan.node, field.name)
+    pending: dict[str, PendingValue],
+) -> PendingValue:
+    place = Place(run.path, run.step, plan.node.__name__, field.name)
     match field.marker:
         case Dep() as dep:
-            flight = flow.dep(Input(cast(CallPlan, field.call), dep), place)
+            wanted = Input(cast(CallPlan, field.call), dep)
+            value = flow.dependency(wanted, run, plan.node, place)
         case Map() as mapping:
-            over = flights.get(mapping.over)
+            over = pending.get(mapping.over)
             if over is None:
-                below = plan.fields[mapping.over]
-                if mapping.over in known:
-                    given = plan.fields[mapping.over].kind != "recall"
-                    over = landed(place, known[mapping.over], given)
-                elif below.kind == "recall":  # nothing was found, so its default will stand there
-                    default = below.info.get_default(
-                        call_default_factory=True, validated_data=dict(known)
-                    )
-                    over = landed(place, default)
-                else:
-                    over = _start(run, flow, plan, below, known, flights)
+                over = _start_mapped(run, flow, plan, mapping.over, known, pending)
             if not over.done:
-                over.interest += 1
+                over.users += 1
             call = cast(CallPlan, field.call)
-            below_it = ((n, flow.dep(below, place.below(n))) for n, below in call.inputs)
+            below_it = (
+                (parameter, flow.dependency(below, run, plan.node, place.below(parameter)))
+                for parameter, below in call.inputs
+            )
             inputs = [("", over), *below_it]
-            work = partial(fan_out, call=call, marker=mapping, flow=flow)
-            flight = flow.enter(Flight(place, call.name, "map", work, inputs, call))
+            compute = partial(map_items, call=call, marker=mapping, flow=flow)
+            value = flow.add(
+                PendingValue(run, plan.node, place, call.name, "map", compute, inputs, call)
+            )
         case Gate() as gate:
-            work = partial(ask_gate, plan=plan, field=field, gate=gate, known=known)
-            flight = flow.enter(Flight(place, gate.question, "gate", work))
+            compute = partial(ask_gate, plan=plan, field=field, gate=gate, known=known)
+            value = flow.add(PendingValue(run, plan.node, place, gate.question, "gate", compute))
         case _:
             raise AssertionError(field.kind)
-    flights[field.name] = flight
-    return flight
+    pending[field.name] = value
+    return value
+
+
+def _start_mapped(
+    run: Run,
+    flow: Dataflow,
+    plan: NodePlan,
+    name: str,
+    known: Mapping[str, Any],
+    pending: dict[str, PendingValue],
+) -> PendingValue:
+    """The value of a field that a map is over."""
+    field = plan.fields[name]
+    if name not in known and field.kind != "recall":
+        return _start(run, flow, plan, field, known, pending)
+    is_validated = False
+    if name in known:
+        value = known[name]
+        is_validated = field.kind != "recall"
+    else:  # nothing was recalled, so the default is used
+        value = field.info.get_default(call_default_factory=True, validated_data=dict(known))
+    place = Place(run.path, run.step, plan.name, name)
+    return known_value(run, plan.node, place, value, is_validated)
 
 
 def _recall(run: Run, plan: NodePlan, field: FieldPlan, values: dict[str, Any]) -> None:
@@ -296,7 +313,9 @@ def _recall(run: Run, plan: NodePlan, field: FieldPlan, values: dict[str, Any]) 
     if found is not None:
         origin, value = found
         values[field.name] = value
-        run.emit(Recalled(time(), run.path, run.step, plan.node, field.name, value, origin))
+        run.recorder.write(
+            Recalled(time(), run.path, run.step, plan.node, field.name, value, origin)
+        )
     elif field.required:
         wanted = type_name(field.annotation)
         raise RecallError(
@@ -308,32 +327,32 @@ def _recall(run: Run, plan: NodePlan, field: FieldPlan, values: dict[str, Any]) 
         )
 
 
-def _failed(plan: NodePlan, name: str, flight: Flight) -> BaeError:
-    error = cast(BaseException, flight.error)
+def _failure(plan: NodePlan, name: str, failed: PendingValue) -> BaeError:
+    error = cast(BaseException, failed.error)
     if isinstance(error, GateError | HintError | JournalError):
         return error
-    path = flight.route(f"{plan.name}.{name}")
+    path = failed.failure_path(f"{plan.name}.{name}")
     if isinstance(error, BudgetError):
-        # A limit of whoever set it, not a failure of the dependency that came upon it.
+        # A limit that the caller set, not a failure of the dependency that reached it.
         error.path = f"{path}: {error.path}" if error.path else path
         return error
-    below = flight
-    while below.via is not None:
-        below = below.via[1]
-    item = "" if below.item is None else f"[{below.item}]"
+    below = failed
+    while below.failed_input is not None:
+        below = below.failed_input[1]
+    item = "" if below.failed_item is None else f"[{below.failed_item}]"
     place = f"{plan.name}.{name}{item}"
     code = None
     if isinstance(error, CallTimeout):
         code, said = "bae-dep-timeout", str(error)
         marker = "Map" if below.source == "map" else "Dep"
-        fix = f"raise the bound: {marker}({below.by}, timeout=…), or give the field a default"
+        fix = f"raise the bound: {marker}({below.name}, timeout=…), or give the field a default"
     elif isinstance(error, BaeError) and below.call is not None and below.call.graph is not None:
-        # A graph inside: what to do is what its own error says.
-        said, fix = f"in the graph {below.by}, {error.message}", error.fix
+        # A graph inside: its own error has the fix.
+        said, fix = f"in the graph {below.name}, {error.message}", error.fix
         path = f"{path}: {error.path}" if error.path else path
     else:
-        said = f"{below.by} raised {type(error).__name__}"
-        fix = f"mend {below.by}, retry it with retries=…, or give the field a default"
+        said = f"{below.name} raised {type(error).__name__}"
+        fix = f"fix {below.name}, retry it with retries=…, or give the field a default"
     return DepError(
         f"{place}: {said}",
         node_type=plan.node,
@@ -345,14 +364,14 @@ def _failed(plan: NodePlan, name: str, flight: Flight) -> BaeError:
     )
 
 
-def _say_default_stands(plan: NodePlan, name: str, flight: Flight) -> None:
+def _warn_of_default(plan: NodePlan, name: str, failed: PendingValue) -> None:
     import logging
 
-    error = cast(BaseException, flight.error)
+    error = cast(BaseException, failed.error)
     logging.getLogger("bae").warning(
-        "%s.%s: its default stands, since %s failed: %s",
+        "%s.%s: its default is used, since %s failed: %s",
         plan.name,
         name,
-        flight.by,
+        failed.name,
         describe(error),
     )

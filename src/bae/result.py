@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from bae.exceptions import GateError, JournalError
+from bae.exceptions import BaeError, GateError, JournalError
 
 if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
-    from bae.run_log import RunJournal
+    from bae.recorder import RunJournal
     from bae.usage import Usage
 
 T = TypeVar("T", bound="Node", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered(Generic[T]):
+    """What `Graph.recover` did with one run: its `result`, or the `error` it failed with."""
+
+    run_id: str
+    result: GraphResult[T] | None = None
+    error: BaeError | None = None
 
 
 class GraphResult(Generic[T]):
@@ -60,7 +70,7 @@ class GraphResult(Generic[T]):
                 f"the run has no result yet: {self.unfinished}",
                 run_id=self.run_id,
                 code="bae-run-unfinished",
-                fix=f"go on with it: await graph.resume({self.run_id!r}, …)",
+                fix=f"resume it: await graph.resume({self.run_id!r}, …)",
             )
             failure.trace, failure.journal = self.trace, self.journal
             raise failure

@@ -1,31 +1,40 @@
-"""The state of one run, or of a graph that runs inside one: what the runner, the resolver and the
-dataflow share while it lasts."""
+"""The state of one run, or of a graph that runs inside one."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from os import urandom
 from time import time
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from bae.language_model import RoutingLM, with_limit
 from bae.observers import in_force, observed
+from bae.recorder import Recorder, RunJournal
 from bae.records import AnswerJudged, AnswerRestarted, TextArrived
-from bae.run_log import Log, RunJournal
 from bae.usage import Attempt, Restart
 
 if TYPE_CHECKING:
-    from bae.dataflow import Dataflow, Flight
-    from bae.journal.running.keeper import Keeper
-    from bae.lm import LM
+    from bae.dataflow import Dataflow, PendingValue
+    from bae.language_model import LM
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import NodePlan
-    from bae.records import Asker, Record
+    from bae.records import Asker
     from bae.usage import Event
 
 Answer = Callable[["OpenGate"], Awaitable[Any]]
 """What answers gates: an async callable that is given the open gate."""
+
+
+class RunOptions(NamedTuple):
+    """The parameters of `Graph.resume` that are those of `Graph.arun`. `max_iters` is the one that
+    the run was started with where it is None."""
+
+    lm: LM | str | None
+    max_iters: int | None
+    prefetch: bool
+    answer: Answer | None
+    dep_cache: dict[Any, Any] | None
 
 
 class Waiting(Exception):
@@ -35,27 +44,18 @@ class Waiting(Exception):
         super().__init__(f"waiting for {', '.join(gate.place for gate in gates)}")
         self.gates = tuple(gates)
         self.node: Node | None = None
-        """The draft whose fields wait, where it is there already."""
+        """The draft whose fields wait, if it is there already."""
 
 
 NONE: Final[frozenset[str]] = frozenset()
 
 
-class Nothing:
-    """What is said of a place of which nothing is recorded, as None may be a value, or the end."""
-
-    def __repr__(self) -> str:
-        return "<nothing recorded>"
-
-
-NOTHING: Final = Nothing()
-
-
 class Run:
-    """One run: what it was given, how far it is, and where it writes.
+    """One run: its options, how far it is, and what it records with.
 
     `ahead` are dependencies of the next node that were started early; `given_up` are fields of the
-    node that is being filled whose source failed, so that their default stands.
+    node that is being filled whose source failed, so that their default is used; `returned` is what
+    a body has returned and the next step is to store.
     """
 
     __slots__ = (
@@ -66,13 +66,13 @@ class Run:
         "flow",
         "given_up",
         "indexed",
-        "keeper",
         "lm",
-        "log",
         "max_iters",
         "outer",
         "path",
         "prefetch",
+        "recorder",
+        "returned",
         "run_id",
         "step",
         "trace",
@@ -86,7 +86,7 @@ class Run:
         answer: Answer | None = None,
         dep_cache: dict[Any, Any] | None = None,
         *,
-        log: Log | None = None,
+        recorder: Recorder | None = None,
         flow: Dataflow | None = None,
         trace: list[Node] | None = None,
         path: str = "",
@@ -98,22 +98,20 @@ class Run:
         self.prefetch = prefetch
         self.answer = answer
         self.dep_cache = dep_cache
-        self.log: Log = [] if log is None else log
+        self.recorder = Recorder() if recorder is None else recorder
         self.flow = flow
         self.trace: list[Node] = [] if trace is None else trace
         self.path = path
         self.outer = outer
-        self.keeper: Keeper | None = None if outer is None else outer.keeper
-        if run_id is None:
-            run_id = urandom(12).hex() if outer is None else outer.run_id
-        self.run_id = run_id
+        self.run_id = urandom(12).hex() if run_id is None else run_id
         self.step = 0
-        self.ahead: list[Flight] | None = None
+        self.ahead: list[PendingValue] | None = None
         self.given_up = NONE
+        self.returned: Node | None = None
         self.indexed: dict[type[Node], list[int]] | None = None
         self.by_name: dict[str, LM] | None = None
         if outer is None and (observers := in_force()):
-            self.log = observed(self.log, self.trace, self.run_id, observers)
+            self.recorder.log = observed(self.recorder.log, self.run_id, observers)
 
     def inside(self, path: str) -> Run:
         """The run of a graph inside this one: a trace of its own, everything else shared."""
@@ -122,10 +120,11 @@ class Run:
             self.max_iters,
             self.prefetch,
             self.answer,
-            log=self.log,
+            recorder=self.recorder,
             flow=self.flow,
             path=path,
             outer=self,
+            run_id=self.run_id,
         )
 
     def lm_for(self, plan: NodePlan) -> LM | None:
@@ -146,9 +145,9 @@ class Run:
         if run.by_name is None:
             run.by_name = {}
         if name not in run.by_name:
-            from bae.lm.registry import cached_lm
+            from bae.rooms import named_lm
 
-            run.by_name[name] = cached_lm(name)
+            run.by_name[name] = named_lm(name)
         return run.by_name[name]
 
     def watch(self, asker: Asker, event: Event, step: int | None = None) -> None:
@@ -157,25 +156,11 @@ class Run:
         place = time(), self.path, self.step if step is None else step, asker
         match event:
             case str():
-                self.log.append(TextArrived(*place, event))
+                self.recorder.write(TextArrived(*place, event))
             case Attempt():
-                self.emit(AnswerJudged(*place, event))
+                self.recorder.write(AnswerJudged(*place, event))
             case Restart():
-                self.emit(AnswerRestarted(*place, event.error, event.wait))
-
-    def emit(self, record: Record) -> None:
-        """Write a record down."""
-        if self.keeper is None:
-            self.log.append(record)
-        else:
-            self.keeper.note(self, record)
-
-    async def keep(self, *records: Record) -> None:
-        """Write down what has been done; where the run has a journal, wait until it is there."""
-        if self.keeper is None:
-            self.log.extend(records)
-        else:
-            await self.keeper.keep(self, *records)
+                self.recorder.write(AnswerRestarted(*place, event.error, event.wait))
 
     @property
     def journal(self) -> RunJournal:
@@ -183,7 +168,7 @@ class Run:
         run = self
         while run.outer is not None:
             run = run.outer
-        return RunJournal(run.log, run.trace)
+        return RunJournal(run.recorder.log, run.trace)
 
     def places(self) -> dict[type[Node], list[int]]:
         """Where in the trace the nodes of each class stand; brought up to date when asked."""

@@ -1,11 +1,10 @@
-"""The loop: make the node whole, call it or let the LM go on from it, take the next. One step does
-one step's work; everything about classes was planned before. `graph.py` is the way in."""
+"""The loop of a run: resolve the node's fields, call it or ask the LM for the next node, continue
+with that."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from copy import copy
 from functools import partial
 from time import perf_counter, time
 from types import NoneType
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 
 from bae.calls import CallPlan
 from bae.dataflow import Dataflow
-from bae.draft import complete, from_resolved, validated, with_resolved
+from bae.draft import from_resolved, validated, with_resolved
 from bae.exceptions import BaeError
 from bae.failures import (
     body_failed,
@@ -36,6 +35,7 @@ from bae.language_model import RoutingLM, is_lm, with_limit
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan
+from bae.recorder import NOTHING
 from bae.records import (
     Asker,
     ChoiceMade,
@@ -44,19 +44,16 @@ from bae.records import (
     FillStarted,
     LMUsed,
     RunEnded,
-    RunStarted,
-    StepStarted,
 )
 from bae.resolver import resolve, start_early
 from bae.result import GraphResult
-from bae.run import NONE, NOTHING, Run, Waiting
+from bae.run import NONE, Run, Waiting
 from bae.tasks import gone, reason_of
 from bae.usage import Usage, collected
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.running.keeper import Keeper
-    from bae.lm import LM
+    from bae.language_model import LM
 
 T = TypeVar("T", bound=Node)
 A = TypeVar("A")
@@ -76,24 +73,20 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         _check_start(graph, start, run)
     failure: BaseException | None = None
     try:
-        if run.keeper is None:
-            run.emit(RunStarted(time(), run.path, 0, run.run_id, graph.name, start, run.max_iters))
-        else:
-            await run.keeper.begin(run, graph, start)
+        await run.recorder.begin(run, graph, start)
         await _follow(run, graph.plans, start)
     except BaseException as caught:
         failure = caught
     if run.flow is not None:
         failure = await _close(run, failure)
-    ended = _ending(run, failure)
-    if run.keeper is None:
-        run.log.append(ended)
-    else:
-        failure = await _kept(run, run.keeper, ended, failure)
+    failure = await _finish(run, failure)
     try:
-        return _over(run, failure)
+        result = _result(run, failure)
     finally:
-        del failure, ended  # the traceback holds this frame; without this both are kept alive
+        del failure  # the traceback holds this frame; without this both are kept alive
+    if result.waiting and run.outer is None:
+        return await run.recorder.continue_if_answered(graph, run, result)
+    return result
 
 
 async def run_inside(
@@ -114,8 +107,7 @@ async def run_inside(
         if tries > 1:
             if outer.flow is not None:
                 outer.flow.forget_failures()
-            if outer.keeper is not None:
-                outer.keeper.forget(path)
+            outer.recorder.forget_graph(path)
         result = await run_graph(graph, _first_node(call, item), outer.inside(path))
         if result.waiting:
             raise Waiting(result.waiting)
@@ -133,7 +125,7 @@ def _first_node(call: CallPlan, item: tuple[Any, ...]) -> Node:
     return start(**{call.free[0][0]: item[0]})
 
 
-def _ending(run: Run, failure: BaseException | None) -> RunEnded:
+def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
     """The record of how a run came out."""
     place = time(), run.path, run.step
     if failure is None:
@@ -148,12 +140,10 @@ def _ending(run: Run, failure: BaseException | None) -> RunEnded:
     return RunEnded(*place, "failed", None, failure)
 
 
-async def _kept(
-    run: Run, keeper: Keeper, ended: RunEnded, failure: BaseException | None
-) -> BaseException | None:
-    """Store how a run came out; answers what it is to fail with then."""
+async def _finish(run: Run, failure: BaseException | None) -> BaseException | None:
+    """Record how a run came out; answers what it fails with then."""
     try:
-        await keeper.over(run, ended)
+        await run.recorder.finish(run, _end_record(run, failure))
     except asyncio.CancelledError as cancelled:
         return cancelled
     except BaeError as error:
@@ -164,8 +154,8 @@ async def _kept(
     return failure
 
 
-def _over(run: Run, failure: BaseException | None) -> GraphResult[Any]:
-    """Hand out how a run came out: a result or an exception."""
+def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
+    """The result of a run, or the exception that it failed with."""
     if failure is None:
         return GraphResult(list(run.trace), run.journal, run.run_id)
     if isinstance(failure, Waiting):
@@ -206,47 +196,33 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
 async def _let_go(run: Run, flow: Dataflow) -> None:
     if run.ahead is not None:
         ahead, run.ahead = run.ahead, None
-        await gone([task for flight in ahead for task in [*flight.orphans, *flow.release(flight)]])
+        await gone([task for one in ahead for task in [*one.cancelled, *flow.release(one)]])
 
 
 async def _follow(run: Run, plans: Plans, node: Node) -> None:
-    trace, log, path, limit, keeper = run.trace, run.log, run.path, run.max_iters, run.keeper
+    trace, limit, recorder = run.trace, run.max_iters, run.recorder
+    start_step = recorder.step_starter(run, plans)
+    looks_back, stores = recorder.looks_back, recorder.stores
+    node = recorder.first_node(run.path, node)
     step = 0
-    fresh = False
-    if keeper is not None:
-        node = keeper.first(path, node)
     since = now = time()
     following: Node | None
     while True:
         plan = plans[type(node)]
         if plan.sourced:
-            node = await _make_whole(run, plans, plan, node)
+            node = await _complete(run, plans, plan, node)
         trace.append(node)
         now = time()
-        if keeper is None:
-            log.append(StepStarted(now, path, step, node) if path else now)
-        else:
-            stored = keeper.step(run, step, node, plan, fresh)
-            if stored is not None:
-                try:
-                    await stored
-                except Exception as error:
-                    broken = keeper.broke(error)
-                    if broken is error:
-                        raise
-                    raise broken from error
+        stored = start_step(now)
+        if stored is not None:
+            await stored
         if not step & 15 and not 0 <= now - since < LONGEST_HOLD:
-            # Bodies that await nothing would keep everybody else, and a cancellation, waiting.
+            # Bodies that await nothing would keep other tasks, and a cancellation, waiting.
             await asyncio.sleep(0)
             since = time()
         step += 1
         run.step = step
-        fresh = False
-        if (
-            keeper is not None
-            and not keeper.begins
-            and (found := keeper.after(run, step, plan)) is not NOTHING
-        ):
+        if looks_back and (found := recorder.recorded_next(run, step, plan)) is not NOTHING:
             following = found
         elif plan.written:
             try:
@@ -262,12 +238,12 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
                 following is not None or not plan.may_end
             ):
                 raise undeclared(plan, following)
-            if keeper is not None and following is not None:
-                fresh = keeper.is_left_to_step(run, step, following, plans[type(following)])
-                if not fresh:
-                    await keeper.returned(run, step, following)
+            if stores and following is not None:
+                stored = recorder.store_returned(run, following, plans[type(following)])
+                if stored is not None:
+                    await stored
         elif plan.successors:
-            following = await _go_on(run, plans, plan, node)
+            following = await _ask_for_next(run, plans, plan, node)
         else:
             return
         if following is None:
@@ -277,20 +253,20 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
         node = following
 
 
-async def _make_whole(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
-    """The node with the fields resolved that have a source and are not there, validated whole.
+async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
+    """The node with its missing sourced fields resolved, validated as a whole.
 
-    It is a copy where something was resolved: the node that a caller or a body holds on to may
-    stand at the start of other runs, and theirs is not to know what this one found.
+    It is a copy where something was resolved: the node that a caller or a body keeps may be the
+    start of other runs, which must not see what this one found.
     """
+    recorder = run.recorder
     given_up, run.given_up = run.given_up, NONE
     absent = [field for field in plan.sourced if field.name not in node.__dict__]
     values: dict[str, Any] = {}
-    without: Sequence[FieldPlan] = ()
+    left_out: Sequence[FieldPlan] = ()
     if absent:
-        if run.keeper is not None:
-            without = run.keeper.left_out(run, plan, absent)
-        missing = [f for f in absent if f.name not in given_up and f not in without]
+        left_out = recorder.fields_left_out(run, plan, absent)
+        missing = [f for f in absent if f.name not in given_up and f not in left_out]
         try:
             values = await resolve(run, plan, missing, node.__dict__)
         except Waiting as waiting:
@@ -301,24 +277,15 @@ async def _make_whole(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Nod
         await _let_go(run, cast(Dataflow, run.flow))
     if not absent:
         return node
-    if plan.factories and run.keeper is not None:
-        values = {**run.keeper.defaults(run, plan), **values}
-    whole = copy(node)
     try:
-        if run.keeper is not None and any(field.required for field in without):
-            return run.keeper.without(node, values)
-        complete(whole, values)
+        return recorder.complete_node(run, plan, node, values, left_out)
     except Exception as error:
         raise invalid(plan, error) from error
-    return whole
 
 
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
     asker = Asker("body", plan.node)
-    if run.keeper is None:
-        lm = run.lm_for(plan)
-    else:
-        lm = run.keeper.lm(run, run.step, asker, lambda: run.lm_for(plan))
+    lm = run.recorder.record_answers(run, run.step, asker, lambda: run.lm_for(plan))
     with collected(partial(run.watch, asker)) as used:
         try:
             return await node(**{parameter: lm})
@@ -326,8 +293,9 @@ async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) ->
             _note_usage(run, asker, Usage.total(used))
 
 
-async def _go_on(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node | None:
-    """An empty body: the LM chooses among the successors, where there are several, and fills."""
+async def _ask_for_next(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node | None:
+    """The next node after an empty body: the LM chooses a successor, if there are several, and
+    fills it."""
     target: type[Node] = plan.successors[0]
     if len(plan.offered) > 1:
         chosen, filled = await _choose(run, plans, plan, node)
@@ -343,12 +311,11 @@ async def _choose(
     run: Run, plans: Plans, plan: NodePlan, node: Node
 ) -> tuple[type[Node] | type[None], Node | None]:
     """Where to go on, and the node itself where the LM has filled it in the same call."""
-    if run.keeper is not None:
-        known = run.keeper.chosen(run, plan)
-        if known is not None:
-            return known, None
+    known = run.recorder.recorded_choice(run, plan)
+    if known is not None:
+        return known, None
     lm = cast("LM", run.lm_for(plan))
-    run.emit(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
+    run.recorder.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
         chosen, seconds, used = await _answer(
@@ -366,13 +333,15 @@ async def _choose(
         _note_usage(run, doing, used)
         raise chosen_outside(plan, chosen)
     if filled is None:
-        await run.keep(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used))
+        await run.recorder.store(
+            ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used)
+        )
         return chosen, None
     if type(filled) is not chosen:
         _note_usage(run, doing, used)
         raise filled_other(plans[cast("type[Node]", chosen)], filled)
     place = time(), run.path, run.step
-    await run.keep(
+    await run.recorder.store(
         ChoiceMade(*place, node, chosen, 0.0, Usage()),
         FillStarted(*place, type(filled), {}),
         FillEnded(*place, filled, seconds, used),
@@ -381,10 +350,9 @@ async def _choose(
 
 
 async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
-    if run.keeper is not None:
-        known = run.keeper.filled(run, plan)
-        if known is not None:
-            return known
+    known = run.recorder.recorded_fill(run, plan)
+    if known is not None:
+        return known
     resolved: dict[str, Any] = {}
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {})
@@ -394,18 +362,17 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
             validated(plan.node, resolved)  # the model is not asked in vain
         except Exception as error:
             raise invalid(plan, error) from error
-    if run.keeper is not None:
-        known = run.keeper.replayed(run, plan, resolved, source)
-        if known is not None:
-            return known
+    known = run.recorder.replayed_fill(run, plan, resolved, source)
+    if known is not None:
+        return known
     lm = run.lm_for(plan)
     sure = len(plan.offered) == 1 and plan.successors and run.step + 1 != run.max_iters
     if run.prefetch and run.flow is not None and sure:
         start_early(run, plans[plan.successors[0]])
-    run.emit(FillStarted(time(), run.path, run.step, plan.node, resolved))
+    run.recorder.write(FillStarted(time(), run.path, run.step, plan.node, resolved))
     if lm is None:  # and there is nothing to ask it for: see `Graph.needs_lm`
         node = from_resolved(plan.node, resolved)
-        await run.keep(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
+        await run.recorder.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
         return node
     doing = Asker("fill", plan.node)
     node, seconds, used = await _answer(
@@ -419,7 +386,7 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
             node = with_resolved(node, resolved)
         except Exception as error:
             raise invalid(plan, error) from error
-    await run.keep(FillEnded(time(), run.path, run.step, node, seconds, used))
+    await run.recorder.store(FillEnded(time(), run.path, run.step, node, seconds, used))
     return node
 
 
@@ -447,7 +414,7 @@ async def _answer(
 
 def _note_usage(run: Run, asker: Asker, used: Usage) -> None:
     if used != Usage():
-        run.emit(LMUsed(time(), run.path, run.step, asker, used))
+        run.recorder.write(LMUsed(time(), run.path, run.step, asker, used))
 
 
 def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
@@ -464,12 +431,12 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
             raise not_a_dependency(key)
     graph.prove()
     if run.lm is None and graph.needs_lm:
-        from bae.lm.registry import default_lm
+        from bae.rooms import default_lm
 
         run.lm = default_lm(graph.needs_lm)
     if run.lm is not None:
         run.lm = with_limit(run.lm)
     if graph.has_sources:
         run.flow = Dataflow(run.dep_cache)
-        if run.keeper is not None:
-            run.flow.known(run.keeper.past.deps)
+        if run.recorder.looks_back:
+            run.flow.take_known(run.recorder.recorded_dependencies())

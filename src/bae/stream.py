@@ -1,5 +1,5 @@
-"""A run seen from outside while it goes on: its journal, read record by record. The journal holds
-every record anyway, so a slow reader costs the run nothing and misses nothing."""
+"""`RunStream`: the records of a run, read one by one while it is in progress. They are kept for the
+result anyway, so a slow reader costs the run nothing and misses nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bae.exceptions import BaeError
 from bae.node import Node
-from bae.observers import LoudLog
+from bae.observers import ObservedLog
+from bae.recorder import Recorder, RunStore, checked_store
 from bae.records import Record
 from bae.result import GraphResult
 from bae.run import Run
@@ -19,7 +20,6 @@ from bae.tasks import gone
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal import Journal
 
 T = TypeVar("T", bound=Node, covariant=True)
 
@@ -70,15 +70,13 @@ async def _follow(
     graph: Graph[Any, T], start: Node, options: dict[str, Any], results: list[GraphResult[T]]
 ) -> AsyncGenerator[Record, None]:
     news = asyncio.Event()
-    store: Journal | None = options.pop("journal")
-    run = Run(**options, log=LoudLog(news.set))
+    store: RunStore | None = options.pop("journal")
+    run = Run(**options, recorder=Recorder(ObservedLog(wake=news.set)))
     journal = run.journal
     if store is None:
         task = asyncio.create_task(run_graph(graph, start, run))
     else:
-        from bae.journal.running.resuming import begin
-
-        task = asyncio.create_task(begin(graph, start, run, store))
+        task = asyncio.create_task(checked_store(store).begin_run(graph, start, run))
     task.add_done_callback(lambda _: news.set())
     position = 0
     try:

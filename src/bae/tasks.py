@@ -1,12 +1,13 @@
-"""Tasks with an owner: waited for, cancelled and never lost, however the owner itself fares."""
+"""Tasks with an owner: waited for, cancelled and never lost, even if the owner is cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+T = TypeVar("T")
 Closer = Callable[[BaseException | None], Awaitable[None]]
 """Closes something that was opened; it is given what the run failed with, if it did."""
 
@@ -41,17 +42,49 @@ def reason_of(cancelled: asyncio.CancelledError) -> BaseException | None:
 _explained: WeakKeyDictionary[asyncio.Task[Any], Explains] = WeakKeyDictionary()
 
 
-async def gone(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Wait until tasks that were cancelled have ended, however often this one is cancelled."""
-    own = asyncio.current_task()
-    left: list[asyncio.Task[Any]] = [t for t in tasks if not t.done() and t is not own]
+async def wait_despite_cancel(
+    futures: Iterable[asyncio.Future[Any]],
+    drop: Callable[[], bool] | None = None,
+) -> asyncio.CancelledError | None:
+    """Wait until all futures are done, even if this is cancelled meanwhile; the last cancellation
+    is returned, to be raised later. It is raised at once if `drop`, which is called then, says that
+    the work was dropped before it began."""
+    left: list[asyncio.Future[Any]] = [future for future in futures if not future.done()]
     cancelled: asyncio.CancelledError | None = None
     while left:
         try:
             await asyncio.wait(left)
         except asyncio.CancelledError as error:
+            if drop is not None and drop():
+                raise
             cancelled = error
-        left = [task for task in left if not task.done()]
+        left = [future for future in left if not future.done()]
+    return cancelled
+
+
+async def finish_despite_cancel(
+    work: Awaitable[T],
+    then: Callable[[T], None] | None = None,
+    drop: Callable[[], bool] | None = None,
+) -> T:
+    """Do something to its end even if this is cancelled meanwhile. A cancellation is raised after
+    that, once `then` has been called with the value."""
+    future = asyncio.ensure_future(work)
+    cancelled = await wait_despite_cancel([future], drop)
+    if cancelled is not None and (future.cancelled() or future.exception() is not None):
+        raise cancelled
+    value = future.result()
+    if then is not None:
+        then(value)
+    if cancelled is not None:
+        raise cancelled
+    return value
+
+
+async def gone(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Wait until tasks that were cancelled have ended, even if this one is cancelled meanwhile."""
+    own = asyncio.current_task()
+    cancelled = await wait_despite_cancel(task for task in tasks if task is not own)
     if cancelled is not None:
         raise cancelled
 
@@ -101,7 +134,13 @@ async def opened_in_task(
 
     async def close(error: BaseException | None) -> None:
         over.set_result(error)
-        await _to_its_end(task)
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
+            await gone([task])
+            raise
+        task.result()
 
     async def hold() -> None:
         value = await enter()
@@ -128,13 +167,3 @@ async def opened_in_task(
     if not ready.done():
         task.result()
     return ready.result()
-
-
-async def _to_its_end(task: asyncio.Task[None]) -> None:
-    try:
-        await asyncio.wait([task])
-    except asyncio.CancelledError:
-        task.cancel()
-        await gone([task])
-        raise
-    task.result()

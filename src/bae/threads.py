@@ -11,6 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from bae.tasks import finish_despite_cancel
+
 T = TypeVar("T")
 
 THREAD_LIMIT = 64
@@ -48,23 +50,8 @@ async def in_thread_to_the_end(
     has ended and `then` has been told what it returned, so that what was opened gets closed. One
     that would open something, and has not begun, is dropped."""
     submitted = _submit(fn, args, {})
-    future = asyncio.wrap_future(submitted)
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError as error:
-            if then is not None and submitted.cancel():
-                raise
-            cancelled = error
-    if cancelled is not None and future.exception() is not None:
-        raise cancelled
-    value = future.result()
-    if then is not None:
-        then(value)
-    if cancelled is not None:
-        raise cancelled
-    return value
+    drop = None if then is None else submitted.cancel
+    return await finish_despite_cancel(asyncio.wrap_future(submitted), then, drop)
 
 
 def _submit(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[T]:

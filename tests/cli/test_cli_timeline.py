@@ -598,7 +598,7 @@ def sources(lines: tuple[Line, ...]) -> set[tuple[str, int, str]]:
     for line in lines:
         if line.kind in ("SourceStarted", "SourceEnded"):
             data = json.loads(line.data)
-            place = line.path, line.step, f"{data['field']}{data.get('route', '')}"
+            place = line.path, line.step, f"{data['field']}{data.get('parameter', '')}"
             if line.kind == "SourceStarted":
                 begun.add(place)
             elif "error" not in data and place in begun:

@@ -100,7 +100,7 @@ class KillingJournal(SQLiteJournal):
 def _name(line: Line) -> str:
     """What a line is about, without the numbers: those of one kind have one name."""
     said = json.loads(line.data)
-    about = [said.get(key) for key in ("node", "field", "route", "by", "asker", "target")]
+    about = [said.get(key) for key in ("node", "field", "parameter", "by", "asker", "target")]
     names = [
         each.get("type", str(each)) if isinstance(each, dict) else str(each)
         for each in about

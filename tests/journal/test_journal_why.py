@@ -817,7 +817,7 @@ async def test_every_field_of_a_real_run_has_a_provenance(
     shorts = await journal.why("r", "Evening.shorts")
     assert shorts.usage.calls == 2
     assert shorts.inputs["words"] == words
-    assert "its default stands" in caplog.text
+    assert "its default is used" in caplog.text
 
 
 async def test_every_field_of_every_node_of_a_real_run_is_told_as_json(journal: Journal):

@@ -657,7 +657,7 @@ async def test_a_run_of_which_no_more_is_heard_ends_its_spans_when_it_is_dropped
         StepStarted(0, "", 0, ask),
         FillStarted(0, "", 1, Told, {}),
     ):
-        run.log.append(record)
+        run.recorder.log.append(record)
     assert [span.name for span in traced.spans] == ["step Ask"]
     del run
     gc.collect()
@@ -1296,13 +1296,13 @@ async def test_a_long_run_keeps_a_bounded_part_of_it_in_memory(traced: Traced):
     result = await Graph(start=Count).arun(Count(n=1000), max_iters=0)
     with tracing(traced.provider):
         run = Run(run_id="r1")
-    run.log.extend(result.journal[:-1])
+    run.recorder.log.extend(result.journal[:-1])
     assert len(traced.spans) > 1000
     traced.kept.clear()
     gc.collect()
     kept = [each for each in gc.get_objects() if isinstance(each, Work | trace.Span)]
     assert 2 < len(kept) < 1000
-    run.log.append(result.journal[-1])
+    run.recorder.log.append(result.journal[-1])
     assert traced.one("invoke_agent Count")
 
 
@@ -1315,11 +1315,11 @@ async def test_sources_that_nodes_do_without_are_kept_open_within_a_bound(traced
         records.append(StepStarted(at, "", number, Pair.model_construct()))
     with tracing(traced.provider):
         run = Run(run_id="r1")
-    run.log.extend(records)
+    run.recorder.log.extend(records)
     over = [span for span in traced.spans if span.name.startswith("dep ")]
     assert [span.name for span in over] == [f"dep dep_{number}" for number in range(5)]
     assert {outcome(span) for span in over} == {("cancelled", "UNSET")}
-    run.log.append(RunEnded(9999.0, "", many, "ended", Pair.model_construct()))
+    run.recorder.log.append(RunEnded(9999.0, "", many, "ended", Pair.model_construct()))
     assert len([span for span in traced.spans if span.name.startswith("dep ")]) == many
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bae.exceptions import GateError, JournalError, describe
-from bae.journal.running.keeper import to_the_end
+from bae.tasks import finish_despite_cancel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,8 @@ async def fail_parked(journal: Journal, run_id: str, error: GateError) -> None:
         await journal.release(claim, "failed", (), (), describe(error))
 
     try:
-        await to_the_end(failed())  # a claim that nobody gives up would keep the run from others
+        # A claim that is never released would keep the run from other processes.
+        await finish_despite_cancel(failed())
     except JournalError as raised:
         if raised.code not in ("bae-run-owned", "bae-run-ended"):  # somebody has answered it
             raise

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from bae.recorder import RunJournal
 from bae.records import (
     AnswerJudged,
     AnswerRestarted,
@@ -26,7 +27,7 @@ from bae.records import (
     StepStarted,
     TextArrived,
 )
-from bae.run_log import RunJournal
+from bae.result import Recovered
 
 if TYPE_CHECKING:
     from bae.journal.changes import Change
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from bae.journal.memory import MemoryJournal
     from bae.journal.provenance import JudgedAnswer, Provenance
     from bae.journal.redaction import Redaction
-    from bae.journal.running.recovering import Recovered
     from bae.journal.sqlite import SQLiteJournal
     from bae.journal.store import (
         Claim,
@@ -98,7 +98,6 @@ _MODULES = {
     "JudgedAnswer": "provenance",
     "MemoryJournal": "memory",
     "Provenance": "provenance",
-    "Recovered": "running.recovering",
     "Redaction": "redaction",
     "SQLiteJournal": "sqlite.journal",
 }

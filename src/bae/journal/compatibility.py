@@ -197,8 +197,8 @@ class _StoredValues:
 
     def refused_answers(self) -> dict[_Key, str]:
         """Why gates refuse answers that the run has not taken yet."""
+        from bae.journal.gates import open_gates
         from bae.journal.node_codec import node_codec
-        from bae.journal.running.open_gates import open_gates
 
         found: dict[_Key, str] = {}
         for gate in open_gates(self._stored):

@@ -4,9 +4,11 @@ keep at all, dependencies that are made again on resume, and secrets that it doe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from bae.calls import routes
+from bae.exceptions import ProofError
 from bae.graph import every_graph
 from bae.journal.codec import Unkeepable
 from bae.journal.node_codec import NodeCodec, node_codec
@@ -16,6 +18,9 @@ from bae.secrets import secret_fields
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.node import Node
+
+_STORABLE: Final[WeakSet[Graph[Any, Any]]] = WeakSet()
+"""The graphs that are known to have no plain field that a journal cannot store."""
 
 
 def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
@@ -61,6 +66,21 @@ def _held_by_none(graph: Graph[Any, Any]) -> list[Problem]:
         for field in codec.plan.fields.values()
         if field.kind in ("plain", "gate") and field.name in codec.live
     ]
+
+
+def prove_storable(graph: Graph[Any, Any]) -> None:
+    """Raise what keeps a graph from having a journal."""
+    if graph in _STORABLE:
+        return
+    problems = unkeepable(graph)
+    if problems:
+        listed = "\n".join(str(problem) for problem in problems)
+        raise ProofError(
+            f"the graph {graph.name} cannot run with a journal:\n{listed}",
+            problems=problems,
+            fix="graph.validate(journal=True) lists everything that a journal changes for a graph",
+        )
+    _STORABLE.add(graph)
 
 
 def notes(graph: Graph[Any, Any]) -> list[Problem]:

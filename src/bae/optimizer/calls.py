@@ -4,16 +4,14 @@ ask through it."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sqlite3
-from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -26,13 +24,13 @@ from bae.lm.policies.policy import innermost
 from bae.lm.policies.reservations import budgets_in_force
 from bae.optimizer.call_records import CallRecord, Spans, record_in, record_of
 from bae.optimizer.logged_lm import LoggedLM
+from bae.tasks import finish_despite_cancel
 from bae.usage import Usage, report
 
 if TYPE_CHECKING:
     from bae.language_model import LM
     from bae.lm.policies.budget import Budget
 
-_T = TypeVar("_T")
 
 _log = logging.getLogger("bae.optimizer")
 
@@ -185,7 +183,7 @@ class CallLog:
         if kept is not None:
             try:
                 # It is paid for, so it is kept even where nobody waits for it any more.
-                await _to_the_end(self._keep(key, kept))
+                await finish_despite_cancel(self._keep(key, kept))
             except BaseException:
                 report(answer.usage)
                 raise
@@ -276,18 +274,3 @@ class _File(SQLiteCache):
 class _Memory(MemoryCache):
     def __init__(self) -> None:
         super().__init__(size=1_000_000)
-
-
-async def _to_the_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Do it even where this is cancelled meanwhile, and be cancelled then."""
-    task = asyncio.get_running_loop().create_task(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        task.exception()  # it is known of, and the cancellation goes first
-        raise cancelled
-    return task.result()

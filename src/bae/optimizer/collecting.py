@@ -18,12 +18,12 @@ from bae.assignable import union_members
 from bae.evals.run_ids import is_eval_run
 from bae.exceptions import BaeError, BaeLMError, JournalError, describe
 from bae.journal.decoder import MANY_LINES, decode, off_loop
-from bae.journal.running.resuming import check_journal
 from bae.lm.schemas import asked_fields, shown_fields
 from bae.optimizer.nodes import every_node
 from bae.optimizer.recorded_steps import Correction, Key, Steps, steps_of
 from bae.optimizer.transitions import Transition
 from bae.plan import plan_of
+from bae.recorder import checked_store
 from bae.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ async def _gathered(
     without: Iterable[str],
 ) -> tuple[list[Transition], dict[int, float]]:
     """The transitions, and when those of them were corrected that were, by their ids."""
-    check_journal(journal)
+    checked_store(journal)
     if limit is not None and limit < 0:
         raise ValueError(f"limit={limit}: give how many are wanted at most, or None for all")
     graph.prove()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from bae.cli.live import lm_records, source_records
 from bae.cli.live.errors import said_of
 from bae.cli.live.picture import GraphPicture, Spot, State, Step
-from bae.journal.running.paid import Paid
 from bae.place import Place
 from bae.plan import plan_of
+from bae.recorder import UsageCount
 from bae.records import (
     AnswerJudged,
     AnswerRestarted,
@@ -61,7 +61,7 @@ class RunPicture:
         self.in_past = True
         """Whether what is taken in was recorded before the run was resumed."""
         self._graphs: dict[str, GraphPicture] = {"": self.whole}
-        self._paid = Paid()
+        self._paid = UsageCount()
         for record in past:
             self.take(record)
         self.in_past = False

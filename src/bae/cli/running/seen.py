@@ -98,6 +98,6 @@ class Seen:
     @property
     def usage(self) -> Usage:
         """What the LM calls used."""
-        from bae.run_log import RunJournal
+        from bae.recorder import RunJournal
 
         return RunJournal([*self._records]).usage()

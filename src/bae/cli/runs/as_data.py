@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
     from bae.exceptions import ReplayError
+    from bae.journal.replay import Repeated
     from bae.journal.report import CallReport, FieldReport, NodeReport, RunReport
-    from bae.journal.running.repeated import Repeated
     from bae.journal.store import ParkedGate, RunInfo
     from bae.journal.timeline import Span, Timeline, Work
     from bae.usage import Usage

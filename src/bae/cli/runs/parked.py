@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from bae.cli.running.commands_to_copy import CommandLine
     from bae.exceptions import BaeError, GateError
     from bae.graph import Graph
-    from bae.journal.running.open_gates import GateLine
+    from bae.journal.gates import GateLine
     from bae.journal.store import StoredRun
     from bae.node import Node
 
@@ -25,7 +25,7 @@ def meant_by(
     names none is the value for it."""
     from bae.cli.running.advice import advise_gate
     from bae.exceptions import GateError
-    from bae.journal.running.open_gates import find_gate, open_gates
+    from bae.journal.gates import find_gate, open_gates
 
     found = [each for each in open_gates(stored) if each.address not in stored.answers]
     only = found[0] if len(found) == 1 else None
@@ -49,7 +49,7 @@ def _is_name(word: str, stored: StoredRun, only: GateLine) -> bool:
     answer stands, so that nothing that was mistyped becomes one."""
     from difflib import get_close_matches
 
-    from bae.journal.running.open_gates import all_gates
+    from bae.journal.gates import all_gates
 
     names = {name for each in all_gates(stored) for name in (each.address, each.place, each.field)}
     if word in names:
@@ -69,12 +69,12 @@ def _not_one(
     from collections import Counter
 
     from bae.cli.refusals import refused
-    from bae.journal.running.open_gates import standing
+    from bae.journal.gates import describe_status
 
     run_id = stored.info.run_id
     if not found:
         return refused(
-            f"the run {run_id} waits for nobody: {standing(stored.info)}",
+            f"the run {run_id} waits for nobody: {describe_status(stored.info)}",
             fix="`bae runs list --status waiting` has those that do",
         )
     places = Counter(gate.place for gate in found)

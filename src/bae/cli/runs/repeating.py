@@ -42,7 +42,7 @@ def replay(
     from bae.cli.runs.withheld import withheld
     from bae.cli.texts import in_one_line
     from bae.exceptions import ReplayError
-    from bae.journal.running.repeated import repeat
+    from bae.journal.replay import repeat
 
     graph = load(module, "-m").graph
 
@@ -92,7 +92,7 @@ def make_test(
     from bae.cli.running.commands_to_copy import CommandLine
     from bae.cli.runs.writing import refuse_existing, write_all
     from bae.exceptions import JournalError
-    from bae.journal.running.open_gates import standing
+    from bae.journal.gates import describe_status
     from bae.testing.written_tests import write_test
 
     target = Path(output)
@@ -112,7 +112,7 @@ def make_test(
         if stored.info.status not in ("ended", "waiting"):
             raise refused(
                 f"a test is made of a run that has ended, not of {stored.info.run_id}: "
-                f"{standing(stored.info)}",
+                f"{describe_status(stored.info)}",
                 fix=f"go on with it: {CommandLine(module, journal).resume(stored.info.run_id)}",
             )
         try:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bae.calls import CallPlan
 from bae.history import call_behind
-from bae.journal.running.paid import Paid
 from bae.place import Place as Place_
+from bae.recorder import NOTHING, Nothing, UsageCount
 from bae.records import (
     LIVE,
     WITHHELD,
@@ -30,7 +30,6 @@ from bae.records import (
     SourceStarted,
     StepStarted,
 )
-from bae.run import NOTHING, Nothing
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -79,7 +78,7 @@ class Recording:
         self.seconds = 0.0
         """How long the run was under way, added up over all the times that it was."""
         self._took_up = self._last = 0.0
-        paid = Paid()
+        paid = UsageCount()
         for record in records:
             self._take(record)
             paid.take(record)

@@ -1,4 +1,4 @@
-"""A new run that shares with another all that was before one of its steps."""
+"""Forking: a new run that shares with another all that was before one of its steps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bae.draft import hold
 from bae.exceptions import JournalError, faults
 from bae.journal.decoder import decoded
 from bae.journal.node_codec import node_codec
+from bae.journal.recorder import encoder_for
 from bae.journal.running.recording import Recording
-from bae.journal.running.resuming import check_journal, encoder_for
 from bae.journal.store import Journal, Line, StoredRun
 from bae.node import Node
 from bae.plan import plan_of
@@ -34,7 +34,6 @@ async def fork(
     changed: Mapping[str, Any],
 ) -> str:
     """A new run that shares with another all that was before its step `at`."""
-    check_journal(journal)
     stored = await journal.read(run_id)
     line = next(
         (
@@ -48,7 +47,7 @@ async def fork(
         raise _no_step(stored, at)
     until = [each for each in stored.lines if each.n <= line.n]
     node = Recording(await decoded(graph, until, partial=True)).nodes["", at]
-    other = _with(node, changed, run_id)
+    other = _changed_node(node, changed, run_id)
     forked = RunForked(time(), "", at, run_id, other, tuple(changed))
     data = encoder_for(graph, journal).encode(forked)
     new_id = urandom(12).hex() if new_id is None else new_id
@@ -63,12 +62,12 @@ def _no_step(stored: StoredRun, at: int) -> JournalError:
     fix = "give at= the number of a node in the trace"
     gates = [gate.address for gate in stored.info.waiting if gate.address.startswith(f"{at}:")]
     if gates:
-        said += f". It waits for the answer to {', '.join(gates)}, and has not come to that node"
+        said += f". It waits for the answer to {', '.join(gates)}, and has not reached that node"
         fix = "answer the gate first, or fork at a node before it"
     return JournalError(said, run_id=stored.info.run_id, code="bae-fork-step", fix=fix)
 
 
-def _with(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
+def _changed_node(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
     cls = type(node)
     unknown = [name for name in changed if name not in cls.__pydantic_fields__]
     if unknown:
@@ -95,7 +94,7 @@ def _with(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
         )
     if not changed:
         return node
-    # What stays is valid as it is: a validator is not to have its way with it twice.
+    # What stays is valid as it is: validators must not change it a second time.
     held = {n: v for n, v in node.__dict__.items() if n not in changed}
     stays = copy(node)
     hold(stays, held, node.__pydantic_extra__, node.__pydantic_fields_set__.difference(changed))

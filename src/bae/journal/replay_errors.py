@@ -1,4 +1,4 @@
-"""How a replayed run differs from its recording, worded; `replay.py` finds it."""
+"""The errors of a replay: how a run differs from its recording."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from bae.records import RecordedError
 
 if TYPE_CHECKING:
     from bae.calls import CallPlan
-    from bae.dataflow import Place
-    from bae.lm.backend import Prompt
     from bae.node import Node
+    from bae.place import Place
     from bae.plan import NodePlan
     from bae.records import LMAnswered
+    from bae.rooms import QuestionText
     from bae.run import Run
 
 
 def other_node(
     run_id: str, run: Run, step: int, was: str, now: str, recorded: Node, node: Node | type[Node]
 ) -> ReplayError:
-    """A node that is now another."""
+    """A node that differs from the recorded one."""
     before = type(run.trace[-2]).__name__ if len(run.trace) > 1 else ""
     kind = node if isinstance(node, type) else type(node)
     place = _at(run, step)
@@ -36,17 +36,17 @@ def other_node(
         f"{said}{f', after {before}' if before else ''}",
         diff=_diff(_pretty(was), _pretty(now), "recorded", "replayed"),
         run_id=run_id,
-        fix="mend the code; or, where the change is meant, record the run again",
+        fix="fix the code; or, where the change is meant, record the run again",
     )
 
 
 def other_prompt(run_id: str, run: Run, by: str, was: str, now: str) -> ReplayError:
-    """A question to the LM that is now another."""
+    """A question to the LM that differs from the recorded one."""
     return ReplayError(
-        f"{_at(run, run.step)}: {by}, the LM would be asked something else than was recorded",
+        f"{_at(run, run.step)}: {by}, the question to the LM differs from the recorded one",
         diff=_diff(was, now, "recorded", "asked now"),
         run_id=run_id,
-        fix="mend the node; or, where the change is meant, record the run again",
+        fix="fix the node; or, where the change is meant, record the run again",
     )
 
 
@@ -76,7 +76,7 @@ def ended_early(
         f"{_at(run, step)}: {said}",
         diff=_diff(name if recorded else "(end)", "(end)" if recorded else name, "recorded", "now"),
         run_id=run_id,
-        fix="mend the body before it; or, where the change is meant, record the run again",
+        fix="fix the body before it; or, where the change is meant, record the run again",
     )
 
 
@@ -87,7 +87,7 @@ def beyond(run_id: str, what: str, how: str) -> ReplayError:
         f"the recording ends before {what}: {said}",
         run_id=run_id,
         code="bae-replay-ended",
-        fix="go on with the run by graph.resume, and replay it then",
+        fix="resume the run with graph.resume, and replay it then",
     )
 
 
@@ -115,7 +115,7 @@ def as_recorded(error: BaseException | None) -> BaeError | None:
 
 def unkept(run_id: str, place: Place, call: CallPlan | None, how: str) -> ReplayError:
     """A value that the recording does not have."""
-    where = f"{place.node_type.__name__}.{place.field}{place.route}"
+    where = f"{place.node}.{place.field}{place.parameter}"
     by = call.name if call is not None else "the gate"
     return ReplayError(
         f"{where}: the recording has no value of {by} here: no journal holds it, or the run did "
@@ -131,7 +131,7 @@ def unasked(
     by: str,
     method: str,
     target: str,
-    prompt: Prompt,
+    question: QuestionText,
     left: Sequence[LMAnswered],
     recorded: str | None,
 ) -> ReplayError:
@@ -140,17 +140,17 @@ def unasked(
     same = next((each for each in left if (each.method, each.target) == (method, target)), None)
     if same is not None:
         return ReplayError(
-            f"{by}: {wanted} asks the LM something else than was recorded",
-            diff=_diff(recorded or "(the text was not recorded)", prompt.text, "recorded", "now"),
+            f"{by}: {wanted} asks the LM something other than was recorded",
+            diff=_diff(recorded or "(the text was not recorded)", question.text, "recorded", "now"),
             run_id=run_id,
-            fix="mend the body; or, where the change is meant, record the run again",
+            fix="fix the body; or, where the change is meant, record the run again",
         )
     answered = ", ".join(f"{e.method}({e.target})" if e.target else e.method for e in left)
     return ReplayError(
         f"{by}: asks the LM for {wanted}; recorded is {answered or 'nothing more'}",
         diff=_diff(answered or "(nothing)", wanted, "recorded", "now"),
         run_id=run_id,
-        fix="mend the body; or, where the change is meant, record the run again",
+        fix="fix the body; or, where the change is meant, record the run again",
     )
 
 

@@ -1,19 +1,19 @@
-"""A recorded run again, with every recorded value and nothing called outside: what a resumed run
-does, except that written bodies and graphs inside are run anew and compared with the recording.
-`differences.py` words what differs."""
+"""Replay: a recorded run again, with every recorded value and nothing called outside. Bodies and
+graphs inside are run again and compared with the recording."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
 
 from bae.draft import hold
 from bae.exceptions import BaeError, LimitError, ReplayError
 from bae.journal.decoder import decoded
 from bae.journal.lines import Encoder
-from bae.journal.running.asked import Asked
-from bae.journal.running.differences import (
+from bae.journal.recorder import RecordingLM
+from bae.journal.replay_errors import (
     as_recorded,
     beyond,
     ended_early,
@@ -24,13 +24,13 @@ from bae.journal.running.differences import (
     unasked,
     unkept,
 )
-from bae.journal.running.keeper import Keeper
+from bae.journal.resumed import ResumedRecorder
+from bae.journal.run_file import RecordedRuns
 from bae.journal.running.recording import Place as Spot
 from bae.journal.running.recording import Recording, call_at
-from bae.journal.running.resuming import check_journal
-from bae.lm.prompts import choice_prompt, fill_prompt, names_of
-from bae.lm.schemas import asked_fields
 from bae.node import Node
+from bae.place import Place
+from bae.recorder import NOTHING
 from bae.records import (
     AnswerJudged,
     Asker,
@@ -44,15 +44,14 @@ from bae.records import (
     StepStarted,
 )
 from bae.result import GraphResult
-from bae.run import NOTHING, Run
+from bae.rooms import QuestionText, choice_question, fill_question
+from bae.run import Run
 from bae.runner import run_graph
 
 if TYPE_CHECKING:
-    from bae.dataflow import Place
     from bae.graph import Graph
-    from bae.journal.store import Journal
+    from bae.journal.store import Journal, StoredRun
     from bae.language_model import LM
-    from bae.lm.backend import Prompt
     from bae.markers import OpenGate
     from bae.plan import FieldPlan, NodePlan
     from bae.records import LMAnswered
@@ -68,41 +67,71 @@ async def replay(
     given: Mapping[str, Any] | None,
 ) -> GraphResult[T]:
     """Run a recorded run again."""
-    check_journal(journal)
     graph.prove()
     stored = await journal.read(run_id)
     records = await decoded(graph, stored.lines, given=given)
     limit = _limit_reached(records)
     run = Run(cast("LM", _NoLM()), limit, False, None, dep_cache, run_id=run_id)
-    run.log = []  # of its own: observers have been told of all this when it happened
-    encoder = Encoder(graph, secrets=True, prompts=False)
-    run.keeper = keeper = Replayer(journal, encoder, records, run_id)
-    start = keeper.past.started.get("")
+    run.recorder = recorder = Replayer(journal, graph, records, run_id)
+    start = recorder.past.started.get("")
     if start is None:
         raise beyond(run_id, "the start of the run", "")
     return await run_graph(graph, start, run)
 
 
-class Replayer(Keeper):
-    """The keeper of a run that is replayed: it keeps nothing, gives every recorded value, and
-    raises `ReplayError` where something is not as it was."""
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A run that was replayed without a difference: the classes of its nodes, and its outcome, with
+    the gates that it waits for, or what it failed with."""
+
+    run_id: str
+    outcome: Literal["ended", "waiting", "failed"]
+    trace: tuple[str, ...]
+    waiting: tuple[str, ...] = ()
+    error: str = ""
+
+
+async def repeat(
+    graph: Graph[Any, Any], stored: StoredRun, given: Mapping[str, Any] | None = None
+) -> Repeated:
+    """Replay a run that was read from any journal; `given` has the secrets that no journal stores.
+    A difference is raised as `ReplayError`; a recorded failure that happens again is none."""
+    info = stored.info
+    journal = RecordedRuns([stored], info.run_id)
+    try:
+        result = await graph.replay(info.run_id, journal=journal, given=given)
+    except ReplayError:
+        raise
+    except BaeError as error:
+        if info.status != "failed" or not _is_same(error, info.error):
+            raise
+        return Repeated(info.run_id, "failed", _names(error.trace or ()), error=info.error)
+    waiting = tuple(gate.place for gate in result.waiting)
+    return Repeated(info.run_id, "waiting" if waiting else "ended", _names(result.trace), waiting)
+
+
+class Replayer(ResumedRecorder):
+    """The recorder of a run that is replayed: it stores nothing, gives every recorded value, and
+    raises `ReplayError` where something differs from the recording."""
 
     def __init__(
-        self, journal: Journal, encoder: Encoder, records: list[Record], run_id: str
+        self, journal: Journal, graph: Graph[Any, Any], records: list[Record], run_id: str
     ) -> None:
-        super().__init__(journal, encoder, Recording(records))
+        # A log of its own: observers were called with all this when it happened.
+        super().__init__(journal, graph, [], Recording(records))
+        self._encoder = Encoder(graph, secrets=True, prompts=False)
         self._run_id = run_id
         self._failures: dict[Spot, BaseException] = {}
         self._failed: dict[Hashable, set[Spot]] = {}
-        """Where dependencies that are called once for the whole run have failed, by key."""
+        """Where dependencies that are called once in the whole run have failed, by key."""
         self._later: dict[Hashable, Any] = {}
-        """What some of these came to after all, when the run was resumed."""
+        """The values that some of these had after all, when the run was resumed."""
         self._tried: dict[Hashable, list[tuple[int, BaseException | None]]] = {}
-        """How they fared each time, with the place in the recording."""
+        """The outcome of each call of these, with its number in the recording."""
         self._reached: dict[tuple[str, int], int] = {}
-        """Where in the recording each node is."""
+        """The number of each node in the recording."""
         self._graphs: dict[Hashable, Any] = {}
-        """What graphs inside came to that run once in the whole run, by key."""
+        """The values of graphs inside that run once in the whole run, by key."""
         self._prompts: dict[tuple[str, int, Asker], str] = {}
         self._made: dict[tuple[str, int], StepStarted] = {}
         self._forked: dict[tuple[str, int], Node] = {}
@@ -125,18 +154,21 @@ class Replayer(Keeper):
         self._failed = {key: spots for key, spots in self._failed.items() if spots}
         self._later = {k: self.past.deps.pop(k) for k in self._failed if k in self.past.deps}
 
-    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
-        """Say that a run begins."""
-        run.log.append(RunStarted(0.0, run.path, 0, run.run_id, graph.name, start))
+    # Comparing
 
-    def first(self, path: str, start: Node) -> Node:
+    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
+        """Record that a run begins."""
+        self.log.append(RunStarted(0.0, run.path, 0, run.run_id, graph.name, start))
+
+    def first_node(self, path: str, start: Node) -> Node:
         """The first node of a run, as it was given, or as a fork has it."""
         return self._forked.get((path, 0), start)
 
-    def step(
-        self, run: Run, step: int, node: Node, plan: NodePlan, fresh: bool
+    def _start_step(
+        self, run: Run, node: Node, plan: NodePlan, now: float
     ) -> Awaitable[None] | None:
-        """Compare a node with the one that was there."""
+        """Compare a node with the recorded one."""
+        step = run.step
         recorded = self.past.nodes.get((run.path, step))
         if recorded is None:
             if self.past.ended.get((run.path, step)) == "ended":
@@ -151,43 +183,70 @@ class Replayer(Keeper):
             raise other_node(
                 self._run_id, run, step, self._said(recorded), self._said(known), recorded, node
             )
-        run.log.append(StepStarted(0.0, run.path, step, node))
+        self.log.append(StepStarted(0.0, run.path, step, node))
         if self._later and run.flow is not None:
             run.flow.forget_failures()
+        return None
 
-    def after(self, run: Run, step: int, plan: NodePlan) -> Any:
-        """The node that a fork has put there. Elsewhere nothing: bodies are called, and what the
-        LM did is asked for by `chosen` and `filled`."""
+    def store_returned(self, run: Run, node: Node, plan: NodePlan) -> Awaitable[None] | None:
+        """Nothing: the next step compares the node."""
+        return None
+
+    def write(self, record: Record) -> None:
+        """Record something in memory alone."""
+        self.log.append(record)
+
+    async def store(self, *records: Record) -> None:
+        """Record something in memory alone."""
+        self.log.extend(records)
+
+    async def continue_if_answered(
+        self, graph: Graph[Any, T], run: Run, result: GraphResult[T]
+    ) -> GraphResult[T]:
+        """The result as it is: a replay stops where the recording does."""
+        return result
+
+    async def settle_answer(self, run: Run, gate: OpenGate, plan: NodePlan, value: Any) -> Any:
+        """The answer as it is: a replay stores none."""
+        return value
+
+    async def finish(self, run: Run, ended: RunEnded) -> None:
+        """Record how the run ended; it must not end before the recording does."""
+        self.log.append(ended)
+        following = self.past.nodes.get((run.path, run.step))
+        if ended.outcome == "ended" and following is not None:
+            raise ended_early(self._run_id, run, run.step, following, recorded=True)
+
+    # Looking back
+
+    def recorded_next(self, run: Run, step: int, plan: NodePlan) -> Any:
+        """The node that a fork has put there. Elsewhere nothing: bodies are called, and what the LM
+        did is looked up by `recorded_choice` and `replayed_fill`."""
         return self._forked.get((run.path, step), NOTHING)
 
-    def is_left_to_step(self, run: Run, step: int, node: Node, plan: NodePlan) -> bool:
-        """It is: `step` compares it."""
-        return True
-
-    def chosen(self, run: Run, plan: NodePlan) -> type[Node] | type[None] | None:
-        """Where the LM chose to go on, if that is still offered."""
+    def recorded_choice(self, run: Run, plan: NodePlan) -> type[Node] | type[None] | None:
+        """The class that the LM chose, if it is still offered."""
         spot = run.path, run.step
         if spot not in self.past.chosen:
             self._nothing_more(run, f"the choice after {plan.name}")
         chosen = self.past.chosen[spot]
         if chosen not in plan.offered:
             raise not_offered(self._run_id, run, plan, chosen)
-        source = run.trace[-1]
-        names = names_of(plan.offered)
-        variants = [
-            choice_prompt(names, at_once, source, None) for at_once in ((), plan.successors)
+        texts = [
+            choice_question(plan.offered, fillable, run.trace[-1], None).text
+            for fillable in ((), plan.successors)
         ]
-        self._compare(run, Asker("choice", plan.node), [prompt.text for prompt in variants])
+        self._compare(run, Asker("choice", plan.node), texts)
         return chosen
 
-    def filled(self, run: Run, plan: NodePlan) -> Node | None:
-        """Nothing: its context is looked up first."""
+    def recorded_fill(self, run: Run, plan: NodePlan) -> Node | None:
+        """None: the context is looked up first."""
         return None
 
-    def replayed(
+    def replayed_fill(
         self, run: Run, plan: NodePlan, resolved: Mapping[str, Any], source: Node
     ) -> Node | None:
-        """What the LM filled, if it would still be asked the same."""
+        """The node that the LM filled, if it would still be asked the same."""
         node = self.past.filled.get((run.path, run.step))
         if node is None:
             self._nothing_more(run, f"the fill of {plan.name}")
@@ -195,95 +254,65 @@ class Replayer(Keeper):
             raise other_node(
                 self._run_id, run, run.step, self._said(node), f"{plan.name}(…)", node, plan.node
             )
-        prompt = fill_prompt(plan.node, asked_fields(plan.node), resolved, plan.name, source)
-        self._compare(run, Asker("fill", plan.node), [prompt.text])
+        question = fill_question(plan.node, resolved, plan.name, source)
+        self._compare(run, Asker("fill", plan.node), [question.text])
         return node
 
-    def source(self, place: Place) -> Any:
-        """The value that a source came to."""
-        call, cached = call_at(place.node_type, place.field, place.route)
+    def recorded_value(self, place: Place, node_type: type[Node]) -> Any:
+        """The value of a source, or the error that it failed with, which is raised."""
+        call, cached = call_at(node_type, place.field, place.parameter)
         if call is not None and call.graph is not None:
-            if cached and place.path not in self.past.started:
-                return self._graphs.get(call.key, NOTHING)  # it ran for somebody else who asked
+            if cached and str(place) not in self.past.started:
+                return self._graphs.get(call.key, NOTHING)  # it ran for another field
             return NOTHING  # it is run again, or each of its items is
-        known = super().source(place)
+        known = super().recorded_value(place, node_type)
         if known is not NOTHING:
             return known
         if call is not None and cached and call.key in self._later:
             return self._as_then(call.key, place)
-        spot = place.run.path, place.step, place.node_type, place.field, place.route
+        spot = place.path, place.step, node_type, place.field, place.parameter
         if spot in self._failures:
             if type(self._failures[spot]).__name__ == "Waiting":
                 return NOTHING  # and so it waits again
             raise self._failures[spot]
-        if call is not None and cached and call.key in self._failed:  # for somebody else who asked
+        if call is not None and cached and call.key in self._failed:  # for another field
             raise self._failures[min(self._failed[call.key], key=str)]
         raise unkept(self._run_id, place, call, self._how_it_ended())
 
-    def done(self, place: Place) -> Any:
-        """The value of a function whose inputs are not needed then."""
-        call, _ = call_at(place.node_type, place.field, place.route)
+    def known_value(self, place: Place, node_type: type[Node]) -> Any:
+        """The value of a function before its inputs are started."""
+        call, _ = call_at(node_type, place.field, place.parameter)
         is_graph = call is not None and call.graph is not None
-        return NOTHING if is_graph else super().source(place)
+        return NOTHING if is_graph else super().recorded_value(place, node_type)
 
-    def left_out(
+    def recorded_items(self, place: Place, node_type: type[Node]) -> dict[int, Any]:
+        """The values of the items of a map; none where graphs are run for them again."""
+        call, _ = call_at(node_type, place.field, place.parameter)
+        is_graph = call is None or call.graph is not None
+        return {} if is_graph else super().recorded_items(place, node_type)
+
+    def fields_left_out(
         self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
     ) -> Sequence[FieldPlan]:
-        """Nothing: every field is looked up."""
+        """None: every field is looked up."""
         return ()
 
-    def _as_then(self, key: Hashable, place: Place) -> Any:
-        """What was known of a dependency when the run came to a node: it had failed at first."""
-        reached = self._reached.get((place.run.path, place.step))
-        before = [e for n, e in self._tried[key] if reached is None or n < reached]
-        if before and before[-1] is not None:
-            raise before[-1]
-        return self._later[key]
-
-    def defaults(self, run: Run, plan: NodePlan) -> Mapping[str, Any]:
-        """The defaults that stood in the node that is made whole."""
-        made = self._made.get((run.path, len(run.trace)))
-        if made is None or type(made.node) is not plan.node:
-            return {}
-        return {n: made.node.__dict__[n] for n in made.made if n in made.node.__dict__}
-
-    def items(self, place: Place) -> dict[int, Any]:
-        """What the items of a map came to; none where graphs are run for them again."""
-        call, _ = call_at(place.node_type, place.field, place.route)
-        return {} if call is None or call.graph is not None else super().items(place)
-
-    def asked(
+    def complete_node(
         self,
         run: Run,
-        step: int,
-        asker: Asker,
-        method: str,
-        asked: str,
-        target: str,
-        prompt: Prompt,
-    ) -> LMAnswered | None:
-        """What an LM has answered in a body."""
-        known = super().asked(run, step, asker, method, asked, target, prompt)
-        if known is not None:
-            return known
-        left = self.past.asked.get((run.path, step, asker), [])
-        if not left and (failure := self._failure_at(run)) is not None:
-            raise failure
-        raise unasked(
-            self._run_id,
-            str(asker),
-            method,
-            target,
-            prompt,
-            left,
-            self._prompts.get((run.path, step, asker)),
-        )
+        plan: NodePlan,
+        node: Node,
+        values: Mapping[str, Any],
+        left_out: Sequence[FieldPlan],
+    ) -> Node:
+        """A copy of a node with the values of its sources, and the defaults that it had."""
+        made = self._made.get((run.path, len(run.trace)))
+        if made is not None and type(made.node) is plan.node:
+            held = made.node.__dict__
+            values = {**{name: held[name] for name in made.made if name in held}, **values}
+        return super().complete_node(run, plan, node, values, left_out)
 
-    async def settle(self, run: Run, gate: OpenGate, plan: NodePlan, value: Any) -> Any:
-        """Nothing: a replay stores no answers."""
-        return value
-
-    def lm(
+    def record_answers(
         self,
         run: Run,
         step: int,
@@ -292,22 +321,35 @@ class Replayer(Keeper):
         key: Hashable = None,
     ) -> LM | None:
         """An LM that answers from the recording."""
-        return Asked(self, run, step, asker, lambda: cast("LM", _NoLM()))
+        return RecordingLM(self, run, step, asker, lambda: cast("LM", _NoLM()))
 
-    def note(self, run: Run, record: Record) -> None:
-        """Write a record down."""
-        run.log.append(record)
+    def recorded_lm_answer(
+        self,
+        run: Run,
+        step: int,
+        asker: Asker,
+        method: str,
+        asked: str,
+        target: str,
+        question: QuestionText,
+    ) -> LMAnswered | None:
+        """What an LM has answered in a body or a dependency."""
+        known = super().recorded_lm_answer(run, step, asker, method, asked, target, question)
+        if known is not None:
+            return known
+        left = self.past.asked.get((run.path, step, asker), [])
+        if not left and (failure := self._failure_at(run)) is not None:
+            raise failure
+        recorded = self._prompts.get((run.path, step, asker))
+        raise unasked(self._run_id, str(asker), method, target, question, left, recorded)
 
-    async def keep(self, run: Run, *records: Record) -> None:
-        """Write records down."""
-        run.log.extend(records)
-
-    async def over(self, run: Run, ended: RunEnded) -> None:
-        """Say how the run came out; it is not to end before the recording does."""
-        run.log.append(ended)
-        following = self.past.nodes.get((run.path, run.step))
-        if ended.outcome == "ended" and following is not None:
-            raise ended_early(self._run_id, run, run.step, following, recorded=True)
+    def _as_then(self, key: Hashable, place: Place) -> Any:
+        """The outcome of a dependency when the run reached a node: it had failed at first."""
+        reached = self._reached.get((place.path, place.step))
+        before = [e for n, e in self._tried[key] if reached is None or n < reached]
+        if before and before[-1] is not None:
+            raise before[-1]
+        return self._later[key]
 
     def _compare(self, run: Run, asker: Asker, texts: list[str]) -> None:
         recorded = self._prompts.get((run.path, run.step, asker))
@@ -401,3 +443,14 @@ class _NoLM:
             "an LM would be asked, and a replay asks none",
             fix="ask the LM that bae hands to the body or the dependency: its answers are recorded",
         )
+
+
+def _names(trace: Any) -> tuple[str, ...]:
+    return tuple(type(node).__name__ for node in trace)
+
+
+def _is_same(error: BaseException, recorded: str) -> bool:
+    """Whether a failure is the recorded one, of which a journal with secrets has no words."""
+    if not isinstance(error, BaeError) or not recorded.startswith(f"[{error.code}]"):
+        return False
+    return error.message.splitlines()[0] in recorded or "withheld" in recorded

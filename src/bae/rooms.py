@@ -1,0 +1,105 @@
+"""What the core asks other packages of bae to do. Each function imports its package when it is
+called: a run that needs none of them loads none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bae.usage import Usage
+
+if TYPE_CHECKING:
+    from bae.exceptions import BaeLMError
+    from bae.graph import Graph
+    from bae.language_model import LM
+    from bae.lm.policies.budget import Budget as Budget
+    from bae.node import Node
+    from bae.problem import Problem
+    from bae.run import Run
+
+
+class QuestionText(NamedTuple):
+    """What an LM is asked: the system prompt and the prompt, without the schema of the answer."""
+
+    system: str
+    text: str
+
+
+def named_lm(name: str) -> LM:
+    """The LM of a name such as "local", the same one each time."""
+    from bae.lm.registry import cached_lm
+
+    return cached_lm(name)
+
+
+def misnamed_lm(name: str) -> BaeLMError | None:
+    """The error of a name that no LM has; None if there is one."""
+    from bae.lm.registry import name_error
+
+    return name_error(name)
+
+
+def default_lm(why: str) -> LM:
+    """The LM of a run that was given none; `why` says what needs one."""
+    from bae.lm import registry
+
+    return registry.default_lm(why)
+
+
+def late_lm(why: str) -> LM:
+    """The same, looked for when it is first asked: what is left of a run may ask for none."""
+    from bae.lm.registry import LazyLM
+
+    return LazyLM(why)
+
+
+def restore_budgets(run: Run, used: Usage | None = None, seconds: float = 0.0) -> None:
+    """Charge what a run has used before to the budgets that limit it from now on."""
+    from bae.lm.policies import budget
+
+    budget.restore_budgets(run.lm, run.run_id, Usage() if used is None else used, seconds)
+
+
+def fill_question(
+    target: type[Node], resolved: Mapping[str, Any], instruction: str, source: Node | None
+) -> QuestionText:
+    """What an LM is asked that fills a node."""
+    from bae.lm.prompts import fill_prompt
+    from bae.lm.schemas import asked_fields
+
+    prompt = fill_prompt(target, asked_fields(target), resolved, instruction, source)
+    return QuestionText(prompt.system, prompt.text)
+
+
+def choice_question(
+    offered: Sequence[type[Node] | type[None]],
+    fillable: Sequence[type[Node]],
+    source: Node | None,
+    context: Mapping[str, Any] | None,
+) -> QuestionText:
+    """What an LM is asked that chooses the next node; it may fill one of `fillable` at once."""
+    from bae.lm.prompts import choice_prompt, names_of
+
+    prompt = choice_prompt(names_of(offered), fillable, source, context)
+    return QuestionText(prompt.system, prompt.text)
+
+
+def journal_problems(graph: Graph[Any, Any]) -> tuple[list[Problem], list[Problem]]:
+    """What keeps a graph from running with a journal, and notes on what a journal does not hold."""
+    from bae.journal.keepable import notes, unkeepable
+
+    return unkeepable(graph), notes(graph)
+
+
+def mermaid_of(graph: Graph[Any, Any], *, fields: bool) -> str:
+    """A graph as a Mermaid flowchart."""
+    from bae.pictures import to_mermaid
+
+    return to_mermaid(graph, fields=fields)
+
+
+def svg_of(graph: Graph[Any, Any]) -> str:
+    """A graph as an SVG picture."""
+    from bae.pictures import to_svg
+
+    return to_svg(graph)

@@ -1,0 +1,207 @@
+"""How the values of maps and gates are made: one call for each item of a map, and a person's answer
+at a gate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from inspect import isawaitable
+from time import time
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from bae.assignable import type_name
+from bae.calls import CallPlan
+from bae.dataflow import Dataflow, PendingValue, lm_of
+from bae.draft import validated
+from bae.exceptions import BaeError, GateError, faults
+from bae.invoke import invoke
+from bae.markers import Gate, Map, OpenGate
+from bae.plan import FieldPlan, NodePlan
+from bae.recorder import NOTHING
+from bae.records import GateOpened, ItemEnded
+from bae.run import Answer, Waiting
+from bae.tasks import all_or_first_error
+
+ATTEMPTS = 3
+"""How often a gate is asked when the answers do not fit."""
+
+
+async def map_items(
+    pending: PendingValue, call: CallPlan, marker: Map, flow: Dataflow
+) -> list[Any]:
+    """The results for all items, in their order; the first failure cancels the others and is raised
+    as itself. Workers draw items from one iterator, so a slow item delays only its worker."""
+    shared = pending.arguments()
+    over = shared.pop("")
+    if not pending.inputs[0][1].is_validated:
+        over = validated(pending.node_type, {marker.over: over})[marker.over]
+    items: Collection[Any] = tuple(in_order(over))
+    place, run, node_type = pending.place, pending.run, pending.node_type
+    for name in call.lm_parameters:
+        shared[name] = lm_of(pending)
+    done = run.recorder.recorded_items(place, node_type)
+    results: list[Any] = [None] * len(items)
+    gates: list[OpenGate] = []
+    numbered = enumerate(items)
+
+    if call.graph is None:
+        parameter = call.free[0][0]
+
+        def compute(index: int, item: Any) -> Coroutine[Any, Any, Any]:
+            return invoke(call, marker, {**shared, parameter: item}, flow)
+    else:
+        from bae.runner import run_inside
+
+        def compute(index: int, item: Any) -> Coroutine[Any, Any, Any]:
+            return run_inside(call, marker, str(place._replace(item=index)), run, (item,))
+
+    async def worker() -> None:
+        for index, item in numbered:
+            if index in done:
+                results[index] = done[index]
+                continue
+            try:
+                results[index] = value = await compute(index, item)
+            except Waiting as waiting:
+                gates.extend(waiting.gates)
+                continue
+            except BaseException:
+                if pending.failed_item is None:
+                    pending.failed_item = index
+                raise
+            await run.recorder.store(
+                ItemEnded(time(), place.path, place.step, node_type, place.field, index, value)
+            )
+
+    await all_or_first_error(worker for _ in range(min(marker.limit, len(items))))
+    if gates:
+        raise Waiting(gates)
+    return results
+
+
+async def ask_gate(
+    pending: PendingValue, plan: NodePlan, field: FieldPlan, gate: Gate, known: Mapping[str, Any]
+) -> Any:
+    """Ask a person, again if the answer does not fit the field; without an `answer` callable, raise
+    what the run waits for."""
+    run, path, step = pending.run, pending.place.path, pending.place.step
+    opened = OpenGate(
+        gate.question, plan.node, field.name, field.annotation, dict(known), None, path, step
+    )
+    answered = run.recorder.recorded_answer(opened, plan)
+    if answered is not NOTHING:
+        return answered
+    since, now = run.recorder.opened_at(opened), time()
+    if gate.timeout is not None:
+        opened = replace(opened, deadline=(since or now) + gate.timeout)
+    if since is None:
+        run.recorder.write(GateOpened(now, path, step, opened))
+    value = await _answer(run.answer, opened, plan, field, gate)
+    return await run.recorder.settle_answer(run, opened, plan, value)
+
+
+def in_order(over: Iterable[Any]) -> Iterable[Any]:
+    """The items of a collection in the order they are numbered by. A set has another order in every
+    process, so its items are sorted by their JSON: a run that is resumed in another process must
+    know which of them are done."""
+    return sorted(over, key=_text) if _is_set(over) else over
+
+
+def _is_set(value: object) -> bool:
+    return isinstance(value, set | frozenset)
+
+
+def _text(item: Any) -> str:
+    if isinstance(item, tuple) or _is_set(item):
+        return f"[{','.join(map(_text, in_order(cast('Iterable[Any]', item))))}]"
+    try:
+        text = to_json(item, inf_nan_mode="constants").decode()
+    except Exception:  # whatever a type does when it is written: no journal stores such a value
+        text = repr(item)
+    return f"{text} {type(item).__qualname__}"
+
+
+async def _answer(
+    answer_with: Answer | None, opened: OpenGate, plan: NodePlan, field: FieldPlan, gate: Gate
+) -> Any:
+    """The answer that is given in time, or the default of the field."""
+    if opened.deadline is not None and opened.deadline <= time():
+        return _default(opened, field, gate)
+    if answer_with is None:
+        raise Waiting([opened])
+    if opened.deadline is None:
+        return await _ask(answer_with, opened, plan, field)
+    bound = asyncio.timeout(opened.deadline - time())
+    try:
+        async with bound:
+            return await _ask(answer_with, opened, plan, field)
+    except TimeoutError:
+        if not bound.expired():
+            raise
+    return _default(opened, field, gate)
+
+
+async def _ask(answer_with: Answer, opened: OpenGate, plan: NodePlan, field: FieldPlan) -> Any:
+    last: ValidationError | None = None
+    for _ in range(ATTEMPTS):
+        try:
+            answering = answer_with(opened)
+            if not isawaitable(answering):
+                raise _sync_answer(opened)
+            answer = await answering
+        except (BaeError, Waiting):  # an answerer that raises Waiting leaves the gate open
+            raise
+        except Exception as error:
+            raise GateError(
+                f"{opened.place}: answering {opened.question!r} raised {type(error).__name__}",
+                gates=[opened],
+                node_type=plan.node,
+                field_name=field.name,
+                cause=error,
+                fix="fix the callable given as answer=…",
+            ) from error
+        try:
+            validated(plan.node, {field.name: answer})
+            return answer  # the node validates it once more, as it does every value
+        except ValidationError as error:
+            opened = replace(opened, problem="; ".join(faults(error)))
+            last = error
+    raise GateError(
+        f"{opened.place}: {ATTEMPTS} answers to {opened.question!r} were not "
+        f"{type_name(field.annotation)}: {opened.problem}",
+        gates=[opened],
+        node_type=plan.node,
+        field_name=field.name,
+        code="bae-gate-invalid",
+        cause=last,
+        fix=f"answer with a {type_name(field.annotation)}",
+    )
+
+
+def _default(opened: OpenGate, field: FieldPlan, gate: Gate) -> Any:
+    """The default of the field, when there is no answer in time."""
+    if not field.required:
+        return field.info.get_default(call_default_factory=True, validated_data={})
+    raise GateError(
+        f"{opened.place}: no answer to {opened.question!r} within {gate.timeout:g} s",
+        gates=[opened],
+        node_type=opened.node_type,
+        field_name=opened.field_name,
+        code="bae-gate-timeout",
+        fix="give the field a default, which is used then, or the gate more time",
+    )
+
+
+def _sync_answer(gate: OpenGate) -> GateError:
+    return GateError(
+        f"{gate.place}: the callable given as answer= is not async, so it would block the run",
+        gates=[gate],
+        node_type=gate.node_type,
+        field_name=gate.field_name,
+        fix="write `async def answer(gate): …`; ask a terminal in it with "
+        "`await asyncio.to_thread(input, gate.question)`",
+    )
