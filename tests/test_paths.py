@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bae.paths import endless_loops, path_avoiding
+from bae.proof import endless_loops, path_avoiding
 
 DIAMOND = {"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": []}
 

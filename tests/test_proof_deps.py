@@ -436,7 +436,7 @@ def test_a_start_field_that_nobody_gives_a_graph_used_as_a_dependency_is_an_erro
     problem = the_problem(field_of(Inner, Inner))
 
     assert (problem.severity, problem.code) == ("error", "bae-dep-unfilled")
-    assert "its field topic" in problem.message
+    assert "nothing fills the field topic" in problem.message
 
 
 def test_options_that_differ_for_one_shared_function_are_a_warning():

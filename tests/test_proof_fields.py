@@ -485,7 +485,7 @@ def test_an_approval_that_is_asked_for_before_the_lm_fills_its_node_is_a_warning
 
     assert (problem.severity, problem.code) == ("warning", "bae-gate-before-fill")
     assert problem.place == "Refund.approved"
-    assert "before the LM fills euros, reason, so whoever answers does not see" in problem.message
+    assert "before the LM fills euros, reason, so the person does not see" in problem.message
     assert "on a node after Refund" in problem.fix
 
 

@@ -366,7 +366,7 @@ FIELDS = [
         later("euros: int\n    approved: Annotated[bool, Gate('Send the money?')]"),
         (
             "Wear.approved",
-            "asked before the LM fills euros, so whoever answers does not see it",
+            "asked before the LM fills euros, so the person does not see it",
             "put the gate on a node after Wear, one that shows euros",
         ),
         "warning",
@@ -458,7 +458,7 @@ CALLS = [
 
             """,
         ),
-        ("nobody gives the start node", "its field topic", "give topic a Dep"),
+        ("nothing fills the field topic of the start node", "give topic a Dep"),
     ),
     Mistake(
         "misspelt in a function",

@@ -2,7 +2,7 @@
 The proof asks before a run, to say which Dep cannot feed its field; `could_hold` is the shallow
 twin for run time. The answer is True, False, or None where the types do not tell. Arguments of
 generics are compared covariantly (`list[int]` fits `list[int | str]`), because pydantic looks at
-the value that arrives, and nobody writes back through the field it came from."""
+the value that arrives, and nothing writes back through the field it came from."""
 
 import collections
 import collections.abc as abc
@@ -64,7 +64,7 @@ def union_members(tp: Any) -> tuple[Any, ...]:
 def could_hold(value: Any, tp: Any) -> bool:
     """Say whether `value` might be a `tp`, judged by its class alone; elements are not looked at.
 
-    Forms that no class stands for are True. Unlike in `assignable`, an int is not a float here.
+    Forms without a class are True. Unlike in `assignable`, an int is not a float here.
     """
     return any(_could_be(value, member) for member in union_members(tp))
 

@@ -1,6 +1,5 @@
 """How a dependency is called: one function, generator, context manager, graph or node class becomes
-a `CallPlan` that names its inputs, its kind and what it returns. `plan.py` builds them for fields,
-`invoke.py` carries them out."""
+a `CallPlan` that names its inputs, its kind and what it returns."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
 
 from bae.assignable import union_members
 from bae.exceptions import HintError, describe
@@ -94,10 +93,9 @@ class CallPlan:
         return f"{self.name}({', '.join(name for name, _ in self.inputs)})"
 
 
-@dataclass(slots=True, frozen=True)
-class Input:
-    """A dependency as somebody asks for it: what to call, the options of the marker, and the type
-    it is to be."""
+class Input(NamedTuple):
+    """A dependency as one parameter or field asks for it: what to call, the options of the marker,
+    and the declared type."""
 
     call: CallPlan
     marker: Dep
@@ -106,7 +104,7 @@ class Input:
 
 def plan_call(fn: Any, names: Names = NOWHERE, _planning: _Planning | None = None) -> CallPlan:
     """Plan calling `fn`, its own dependencies included. Problems are collected, not raised."""
-    planning = _Planning() if _planning is None else _planning
+    planning = _Planning((), {}) if _planning is None else _planning
     key = key_of(fn)
     plan = _kept_plan(fn) or planning.made.get(key)
     if plan is not None:
@@ -150,12 +148,11 @@ def is_lm(annotation: Any) -> bool:
 _PLAN = "__bae_call__"
 
 
-@dataclass(slots=True)
-class _Planning:
+class _Planning(NamedTuple):
     """What is known while one dependency is planned with all below it."""
 
-    above: tuple[tuple[Hashable, str], ...] = ()
-    made: dict[Hashable, CallPlan] = field(default_factory=dict["Hashable", "CallPlan"])
+    above: tuple[tuple[Hashable, str], ...]
+    made: dict[Hashable, CallPlan]
 
 
 def _kept_plan(fn: Any) -> CallPlan | None:
@@ -183,9 +180,9 @@ def _plan_function(
         hints = _hints(plan, names)
     except HintError as error:
         plan.problems.append(
-            Problem("error", error.code, "", flat(error), error.fix or "mend the annotation")
+            Problem("error", error.code, "", flat(error), error.fix or "correct the annotation")
         )
-        plan.declared = Any  # it may say; nobody can tell
+        plan.declared = Any  # unknown, so no problem is reported for it
         return plan
     if inspect.isclass(fn):
         plan.declared = fn
@@ -337,7 +334,7 @@ def _misplaced(plan: CallPlan, parameter: str, marker: object) -> Problem:
         "bae-dep-unfilled",
         "",
         f"{plan.name}({parameter}) is annotated {kind}, which only a node's field can be: a "
-        "function is called once for the whole run, wherever it stands",
+        "function is called once for the whole run, whichever fields use it",
         f"put the {kind} on a field of the node, or use Dep here",
     )
 

@@ -383,7 +383,7 @@ class _Whole:
 
 
 def _post_init(node: Node) -> Node:
-    # Pydantic makes private attributes anew; those of the draft may have been set or changed.
+    # Pydantic resets private attributes; those of the draft may have been set or changed.
     _put(node, "__pydantic_private__", _private.get())
     node.model_post_init(None)
     return node

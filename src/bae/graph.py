@@ -51,14 +51,6 @@ class Graph(Generic[S, T]):
     ) -> None: ...
     @overload
     def __init__(
-        self: Graph[X, A],
-        start: type[X],
-        end: tuple[type[A]],
-        *,
-        name: str | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
         self: Graph[X, A | B],
         start: type[X],
         end: tuple[type[A], type[B]],

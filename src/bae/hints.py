@@ -1,6 +1,6 @@
 """Type hints as objects, whatever the Python and wherever the names are defined: at module level,
-inside functions, across modules, now or later. `plan.py` and `calls.py` ask here, once per class
-or function; a name that cannot be found is a `HintError` that says where it was looked for."""
+inside functions, across modules, now or later. A name that cannot be found is a `HintError` that
+says where it was looked for."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def remember_frame(cls: type) -> None:
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code is not _METACLASS_NEW:
         frame = frame.f_back
-    # Above the metaclass stands the class statement, unless pydantic itself made the class.
+    # The frame above the metaclass is the class statement, unless pydantic itself made the class.
     while frame is not None and frame.f_globals.get("__name__", "").startswith("pydantic."):
         frame = frame.f_back
     if frame is not None and frame.f_code.co_name != "<module>":

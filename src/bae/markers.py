@@ -1,6 +1,6 @@
 """Where a field's value comes from, written into its annotation: `Annotated[T, Dep(fn)]`,
 `Recall()`, `Map(fn, over=…)` or `Gate("question")`. A field with none of them is plain: the caller
-gives it on the start node, the LM fills it on every other. `plan.py` reads these markers."""
+gives it on the start node, the LM fills it on every other."""
 
 from __future__ import annotations
 
@@ -21,11 +21,50 @@ MAP_LIMIT: Final = 64
 """How many items of one `Map` are worked on at once unless it says otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Called:
+class _Marker:
+    """What every marker is: a value that is compared by its options and never changes."""
+
+    # Written once and not generated for each class: that would be most of what `import` costs.
+    __slots__ = ()
+    __match_args__: tuple[str, ...] = ()
+
+    def _set(self, **options: object) -> None:
+        for name, value in options.items():
+            object.__setattr__(self, name, value)
+
+    def _options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__match_args__}
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a {type(self).__name__} cannot be changed: make another one")
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self._options().items())
+        return f"{type(self).__name__}({options})"
+
+    def __eq__(self, other: object) -> bool:
+        same = type(other) is type(self)
+        return same and self._options() == cast("_Marker", other)._options()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._options().values()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self._options()
+
+    def __setstate__(self, options: dict[str, Any]) -> None:
+        self._set(**options)
+
+
+class _Called(_Marker):
     """What `Dep` and `Map` have in common: something to call, and how."""
 
+    __slots__ = ("fn", "inline", "retries", "timeout")
+
     fn: Callable[..., Any] | Graph[Any, Any] | type[Node]
+    timeout: float | EllipsisType | None
+    retries: int
+    inline: bool
 
     def _check(self, timeout: object, retries: object) -> None:
         kind = type(self).__name__
@@ -36,7 +75,7 @@ class _Called:
         if not callable(self.fn) and not hasattr(self.fn, "arun"):
             given = type(self.fn).__name__
             if inspect.iscoroutine(self.fn) or inspect.isgenerator(self.fn):
-                self.fn.close()  # of a coroutine Python says later that nobody awaited it
+                self.fn.close()  # or Python warns later that a coroutine was never awaited
                 called = self.fn.__name__
                 raise TypeError(f"{kind}({called}(…)): give the function itself: {kind}({called})")
             hidden = "; a field with a default hides a function of its name, so rename one"
@@ -51,7 +90,6 @@ class _Called:
             raise ValueError(f"{kind}(retries={retries!r}): give a number, 0 or more")
 
 
-@dataclass(frozen=True, slots=True)
 class Dep(_Called):
     """The field's value is what `fn` returns.
 
@@ -65,19 +103,27 @@ class Dep(_Called):
     - `retries`: how many more times to call it when it raises.
     - `inline`: call a sync function on the event loop instead of in a worker thread. Use it for
       trivial functions and for objects tied to their thread.
-    - `cache`: `False` calls `fn` anew for every field that asks.
+    - `cache`: `False` calls `fn` again for every field that asks.
     """
 
-    timeout: float | EllipsisType | None = field(default=..., kw_only=True)
-    retries: int = field(default=0, kw_only=True)
-    inline: bool = field(default=False, kw_only=True)
-    cache: bool = field(default=True, kw_only=True)
+    __slots__ = ("cache",)
+    __match_args__ = ("fn", "timeout", "retries", "inline", "cache")
 
-    def __post_init__(self) -> None:
-        self._check(self.timeout, self.retries)
+    cache: bool
+
+    def __init__(
+        self,
+        fn: Callable[..., Any] | Graph[Any, Any] | type[Node],
+        *,
+        timeout: float | EllipsisType | None = ...,
+        retries: int = 0,
+        inline: bool = False,
+        cache: bool = True,
+    ) -> None:
+        self._set(fn=fn, timeout=timeout, retries=retries, inline=inline, cache=cache)
+        self._check(timeout, retries)
 
 
-@dataclass(frozen=True, slots=True)
 class Map(_Called):
     """The field's value is the list of what `fn` returns for every item of the field `over`.
 
@@ -88,20 +134,29 @@ class Map(_Called):
     `Dep`, for each item.
     """
 
+    __slots__ = ("limit", "over")
+    __match_args__ = ("fn", "over", "limit", "timeout", "retries", "inline")
+
     over: str
-    limit: int = field(default=MAP_LIMIT, kw_only=True)
-    timeout: float | EllipsisType | None = field(default=..., kw_only=True)
-    retries: int = field(default=0, kw_only=True)
-    inline: bool = field(default=False, kw_only=True)
+    limit: int
 
-    def __post_init__(self) -> None:
-        self._check(self.timeout, self.retries)
-        if type(self.limit) is not int or self.limit < 1:
-            raise ValueError(f"Map(limit={self.limit!r}): give a number, 1 or more")
+    def __init__(
+        self,
+        fn: Callable[..., Any] | Graph[Any, Any] | type[Node],
+        over: str,
+        *,
+        limit: int = MAP_LIMIT,
+        timeout: float | EllipsisType | None = ...,
+        retries: int = 0,
+        inline: bool = False,
+    ) -> None:
+        self._set(fn=fn, over=over, limit=limit, timeout=timeout, retries=retries, inline=inline)
+        self._check(timeout, retries)
+        if type(limit) is not int or limit < 1:
+            raise ValueError(f"Map(limit={limit!r}): give a number, 1 or more")
 
 
-@dataclass(frozen=True, slots=True)
-class Recall:
+class Recall(_Marker):
     """The field's value is the newest one of its type in the trace of the run.
 
     Name a node class to look only at nodes of that class. Values that were themselves resolved
@@ -110,12 +165,16 @@ class Recall:
     the same name is taken, else the first. A field whose type is a node class recalls that node.
     """
 
-    node_type: type[Node] | None = None
+    __slots__ = ("node_type",)
+    __match_args__ = ("node_type",)
 
-    def __post_init__(self) -> None:
+    node_type: type[Node] | None
+
+    def __init__(self, node_type: type[Node] | None = None) -> None:
         from bae.node import Node
 
-        given = cast(object, self.node_type)
+        self._set(node_type=node_type)
+        given = cast(object, node_type)
         if given is not None and not (isinstance(given, type) and issubclass(given, Node)):
             raise TypeError(
                 f"Recall({given!r}): give it a Node class to look at, or nothing; what is looked "
@@ -126,24 +185,27 @@ class Recall:
         return f"Recall({self.node_type.__name__ if self.node_type else ''})"
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(_Marker):
     """The field's value is a person's answer to `question`.
 
     Give `arun(…, answer=…)` an async callable that takes the `OpenGate` and returns the answer;
     without one the run stops at the gate and its result says what it waits for. A run with a
-    journal is parked there, and `graph.answer` lets it go on.
+    journal is parked there, and `graph.answer` resumes it.
 
     `timeout` is how many seconds there are to answer, counted from when the run reached the gate,
-    however often it was interrupted since. After that the field's default stands; a field without
+    however often it was interrupted since. After that the field takes its default; a field without
     one fails the run.
     """
 
-    question: str
-    timeout: float | None = field(default=None, kw_only=True)
+    __slots__ = ("question", "timeout")
+    __match_args__ = ("question", "timeout")
 
-    def __post_init__(self) -> None:
-        given = cast(object, self.timeout)
+    question: str
+    timeout: float | None
+
+    def __init__(self, question: str, *, timeout: float | None = None) -> None:
+        self._set(question=question, timeout=timeout)
+        given = cast(object, timeout)
         if given is not None and not (isinstance(given, int | float) and given > 0):
             raise ValueError(f"Gate(timeout={given!r}): give seconds above 0, or None")
 
@@ -154,7 +216,7 @@ class OpenGate:
 
     `context` holds the node's values known so far; `problem` says what was wrong with the answer
     before, when it is asked again. `deadline` is the time, in seconds since 1970, after which the
-    field's default stands.
+    field takes its default.
     """
 
     question: str

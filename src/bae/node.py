@@ -1,6 +1,5 @@
 """`Node`, what users write: a Pydantic model whose fields are context, whose class name is the
-instruction and whose `__call__` says by its return type where the run may go. What can be known
-about a class is worked out once, in `plan.py`."""
+instruction and whose `__call__` says by its return type where the run may go."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 class NodeConfig:
     """bae's own settings of a node class, apart from Pydantic's `model_config`.
 
-    `lm` pins an LM to the class: it fills nodes of this class, chooses where they go on, and is
-    what their written body gets as `LM`. It may be a name, such as "local", that
+    `lm` pins an LM to the class: it fills nodes of this class, chooses the node after them, and
+    is what their written body gets as `LM`. It may be a name, such as "local", that
     `bae.lm.resolve` knows. Subclasses inherit it; parents and siblings do not see it.
     """
 
@@ -63,7 +62,7 @@ class Node(BaseModel):
         __bae_sourced__ = frozenset()
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Node | None:
-        """Where the run goes on from here. Override it in every node class."""
+        """Return the next node, or None to end the run. Override it in every node class."""
         raise NodeError(
             f"{type(self).__name__} has no __call__ of its own",
             node_type=type(self),
@@ -73,7 +72,7 @@ class Node(BaseModel):
 
     @classmethod
     def successors(cls) -> tuple[type[Node], ...]:
-        """The node classes this one may go on to, in the order of its return type."""
+        """The node classes that may follow this one, in the order of its return type."""
         from bae.plan import plan_of
 
         return plan_of(cls, strict=True).successors

@@ -1,5 +1,5 @@
 """What is wrong with one node class, seen without the graph around it: its sources and the calls
-behind them. `proof.py` adds what only paths through a graph can show."""
+behind them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def approvals_of_the_unseen(plan: NodePlan) -> Iterator[Problem]:
                 "warning",
                 "bae-gate-before-fill",
                 f"{plan.name}.{field.name}",
-                f"the question is asked before the LM fills {names}, so whoever answers does not "
+                f"the question is asked before the LM fills {names}, so the person does not "
                 f"see {it}",
                 f"put the gate on a node after {plan.name}, one that shows {names}; or on a node "
                 "before it, where the answer is for the LM to work with",
@@ -146,8 +146,8 @@ def unfilled(call: CallPlan) -> list[Problem]:
                 "error",
                 "bae-dep-unfilled",
                 "",
-                f"{call.name}: nobody gives the start node of a graph used as a Dep its field "
-                f"{name}",
+                f"{call.name}: nothing fills the field {name} of the start node of a graph "
+                "used as a Dep",
                 f"give {name} a Dep, a Recall or a default, or use Map(…, over=…) to hand it items",
             )
             for name, _ in call.free

@@ -1,6 +1,5 @@
 """One node class becomes one `NodePlan`: its fields by source, the calls behind them, and where it
-leads. Worked out once per class and never during a step; `graph.py` strings plans together,
-`runner.py` follows them."""
+leads. Made once per class and never during a step."""
 
 from __future__ import annotations
 
@@ -73,7 +72,7 @@ class NodePlan:
     """Maps over what the LM fills, directly or through another map."""
     sourced: tuple[FieldPlan, ...] = ()
     factories: frozenset[str] = frozenset()
-    """Sourced fields whose default is made anew each time."""
+    """Sourced fields with a default factory."""
     successors: tuple[type[Node], ...] = ()
     offered: tuple[type[Node] | type[None], ...] = ()
     may_end: bool = False

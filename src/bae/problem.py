@@ -1,5 +1,4 @@
-"""One thing that is wrong with a graph, said so that it can be mended in one read. The planner
-finds some while it reads classes, `proof.py` finds the rest."""
+"""`Problem`: one thing that is wrong with a graph, with its place and its fix."""
 
 from __future__ import annotations
 

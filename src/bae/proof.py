@@ -1,18 +1,17 @@
-"""What can be known to go wrong before the first LM call: read off the plans of a graph, collected
-and answered all at once. `Graph.validate()` is the way in."""
+"""What is known to go wrong before the first LM call, collected from the plans of a graph and
+reported all at once by `Graph.validate()`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bae.assignable import assignable, type_name
 from bae.calls import CallPlan, every_call
 from bae.draft import field_schema
 from bae.markers import Dep, Recall
 from bae.node_proof import approvals_of_the_unseen, check_node, recall_on_start
-from bae.paths import endless_loops, path_avoiding
 from bae.plan import FieldPlan, NodePlan
 from bae.problem import Problem
 from bae.recall import holders_for
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.node import Node
 
+V = TypeVar("V")
 Chain = tuple[tuple["Graph[Any, Any]", "type[Node]", str], ...]
 """How a graph came to run: the graphs around it, each with the node and field it is behind."""
 
@@ -208,7 +208,7 @@ def _asked(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, st
 
 
 def _filled(plans: dict[type[Node], NodePlan]) -> list[type[Node]]:
-    """The node classes that the run has an LM fill: where it goes on from an empty body."""
+    """The node classes that an LM fills: those that follow an empty body."""
     empty = [plan for plan in plans.values() if not plan.written]
     return list(dict.fromkeys(target for plan in empty for target in plan.successors))
 
@@ -267,8 +267,8 @@ def _schema_generator() -> type[GenerateJsonSchema]:
 def _check_end(graph: Graph[Any, Any]) -> Iterator[Problem]:
     if not graph.end:
         return
-    # What is wrong with a return type is told already; that nothing leads on from there, or that
-    # no run ends there, only follows from it.
+    # What is wrong with a return type is reported already; that nothing follows there, or that no
+    # run ends there, is a consequence of it.
     known = not any(plan.misrouted for plan in graph.plans.values())
     for cls in graph.end:
         plan = graph.plans.get(cls)
@@ -319,3 +319,67 @@ def _a(name: str) -> str:
 def _spelled(classes: Sequence[type[Node]]) -> str:
     names = ", ".join(cls.__name__ for cls in classes)
     return f"({names})" if len(classes) > 1 else names
+
+
+# --- paths through the edges of a graph ---------------------------------------------------------
+
+
+def path_avoiding(
+    edges: Mapping[V, Sequence[V]], start: V, goal: V, avoided: Callable[[V], bool]
+) -> list[V] | None:
+    """The shortest path from `start` to `goal` that passes no avoided place before the goal."""
+    if start == goal:
+        return [start]
+    came_from: dict[V, V] = {}
+    ahead = [start]
+    for place in ahead:
+        if avoided(place):
+            continue
+        for following in edges.get(place, ()):
+            if following == goal:
+                path = [goal, place]
+                while path[-1] != start:
+                    path.append(came_from[path[-1]])
+                return path[::-1]
+            if following not in came_from and following != start:
+                came_from[following] = place
+                ahead.append(following)
+    return None
+
+
+def endless_loops(edges: Mapping[V, Sequence[V]], exits: Collection[V]) -> list[list[V]]:
+    """The loops that no path leaves towards an exit, each as its places in the order of a walk."""
+    leads_out = set(exits)
+    grown = True
+    while grown:
+        more = {p for p in edges if p not in leads_out and leads_out.intersection(edges[p])}
+        leads_out |= more
+        grown = bool(more)
+    stuck = [place for place in edges if place not in leads_out]
+    reach = {place: _reachable(edges, place) for place in stuck}
+    loops: list[list[V]] = []
+    seen: set[V] = set()
+    for place in stuck:
+        # A place that everything it reaches leads back to is in a loop with no way out.
+        if place in seen or place not in reach[place]:
+            continue
+        if all(place in reach[other] for other in reach[place]):
+            seen |= reach[place]
+            loops.append(_loop_through(edges, place))
+    return loops
+
+
+def _reachable(edges: Mapping[V, Sequence[V]], start: V) -> set[V]:
+    seen: set[V] = set()
+    ahead = list(edges.get(start, ()))
+    for place in ahead:
+        if place not in seen:
+            seen.add(place)
+            ahead.extend(edges.get(place, ()))
+    return seen
+
+
+def _loop_through(edges: Mapping[V, Sequence[V]], place: V) -> list[V]:
+    back = path_avoiding(edges, edges[place][0], place, lambda _: False)
+    assert back is not None, "in a loop that nothing leaves, every way on leads back"
+    return [place, *back[:-1]]

@@ -82,7 +82,7 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class Record:
     """The part all records share.
 
@@ -95,8 +95,18 @@ class Record:
     path: str
     step: int
 
+    # Written once and not generated for each kind: that would double what the module costs to load.
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
+        return f"{type(self).__qualname__}({shown})"
 
-@dataclass(slots=True)
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__match_args__)
+
+
+@dataclass(slots=True, repr=False, eq=False)
 class RunStarted(Record):
     """A run, or a graph inside it, begins at `node`."""
 
@@ -106,7 +116,7 @@ class RunStarted(Record):
     max_iters: int = 10
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class StepStarted(Record):
     """`node` is whole, in the trace, and about to be called. `made` are the fields with a source
     that have a default instead, where a factory has made that; only runs with a journal say so."""
@@ -115,7 +125,7 @@ class StepStarted(Record):
     made: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class Returned(Record):
     """The written body of the node at `step` has returned `node`, which is not whole yet or is one
     node too many. Only runs with a journal write it: elsewhere the next step says it."""
@@ -123,7 +133,7 @@ class Returned(Record):
     node: Node
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class RunResumed(Record):
     """A run that was interrupted goes on, under `owner`; `changes` says what is different about
     its classes since."""
@@ -132,7 +142,7 @@ class RunResumed(Record):
     changes: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class RunForked(Record):
     """From here on the run is one of its own: it shares what was written before with the run
     `parent`, and goes on at `node`, with `changed` fields that are others than there."""
@@ -142,7 +152,7 @@ class RunForked(Record):
     changed: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class SourceStarted(Record):
     """Work on a value for a field begins: `by` names the function, graph or question."""
 
@@ -155,7 +165,7 @@ class SourceStarted(Record):
     the field, as `(place)`, or of one further down, as `(place)(client)`."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class SourceEnded(Record):
     """A value for a field is there, or `error` says why not."""
 
@@ -169,7 +179,7 @@ class SourceEnded(Record):
     parameter: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ItemEnded(Record):
     """One item of a `Map` is done."""
 
@@ -187,7 +197,7 @@ class Origin(NamedTuple):
     field: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class Recalled(Record):
     """A value was found in the trace: in the field `origin.field` of the node at `origin.step` of
     the run, or the graph inside it, at `origin.path`; an empty field is the node itself."""
@@ -198,14 +208,14 @@ class Recalled(Record):
     origin: Origin
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class GateOpened(Record):
     """A person is asked."""
 
     gate: OpenGate
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ChoiceStarted(Record):
     """The LM is asked where to go on from `node`."""
 
@@ -213,7 +223,7 @@ class ChoiceStarted(Record):
     offered: tuple[type[Node] | type[None], ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ChoiceMade(Record):
     """The LM has chosen."""
 
@@ -223,7 +233,7 @@ class ChoiceMade(Record):
     usage: Usage
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class FillStarted(Record):
     """The LM is asked to fill a `target`, with `resolved` as its context."""
 
@@ -231,7 +241,7 @@ class FillStarted(Record):
     resolved: dict[str, Any]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class FillEnded(Record):
     """The LM has filled `node`."""
 
@@ -240,7 +250,7 @@ class FillEnded(Record):
     usage: Usage
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class AnswerJudged(Record):
     """The LM has answered the `asker`, and the answer was found valid or not."""
 
@@ -248,7 +258,7 @@ class AnswerJudged(Record):
     attempt: Attempt
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class TextArrived(Record):
     """A piece of an answer that streams in for the `asker`."""
 
@@ -256,7 +266,7 @@ class TextArrived(Record):
     text: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class AnswerRestarted(Record):
     """A request failed with `error` and is sent again after `wait` seconds: the text that has
     arrived for the `asker` since the last answer was judged is void."""
@@ -266,7 +276,7 @@ class AnswerRestarted(Record):
     wait: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class LMAnswered(Record):
     """An LM that a written body or a dependency asks by itself has answered.
 
@@ -282,7 +292,7 @@ class LMAnswered(Record):
     value: Node | type[Node] | type[None] | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class LMUsed(Record):
     """Calls that a written body or a dependency made by itself, or that failed."""
 
@@ -290,7 +300,7 @@ class LMUsed(Record):
     usage: Usage
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class RunEnded(Record):
     """A run, or a graph inside it, is over."""
 

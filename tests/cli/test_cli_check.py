@@ -385,7 +385,7 @@ def test_a_journal_is_not_looked_at_for_a_graph_that_cannot_run(
     write(FINE.replace("end=(Answer, Refusal)", "end=Answer"))
     assert main(["check", "app.py", "--against", journal]) == 1
     said = capsys.readouterr()
-    assert "runs.db was not looked at: mend the errors first" in said.err
+    assert "runs.db was not looked at: fix the errors first" in said.err
     assert "can be resumed" not in said.out
     assert main(["check", "app.py", "--against", journal, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["broken_runs"] is None

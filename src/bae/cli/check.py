@@ -3,7 +3,7 @@ a journal the classes of today would break."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from bae.cli.loading import Loaded
+    from bae.cli.source_lines import SourceLine
     from bae.exceptions import BaeError
     from bae.journal.compatibility import BrokenRun
     from bae.problem import Problem
-    from bae.source_lines import SourceLine
 
 EPILOG: Final = examples(
     "bae check app.py",
@@ -84,8 +84,8 @@ def _check(
     as_json: bool,
 ) -> bool:
     from bae.cli.loading import load
+    from bae.cli.source_lines import line_of
     from bae.exceptions import BaeError
-    from bae.source_lines import line_of
 
     loaded = load(module)
     problems = loaded.graph.validate(journal=durable)
@@ -117,12 +117,35 @@ def _check(
 
 
 def _unreached(loaded: Loaded) -> list[str]:
+    """The node classes that the module defines and that no graph of it, nor a graph inside one,
+    leads to: one that was left behind, or that a return type forgets. Base classes are left out,
+    and names that begin with an underscore. Empty where it is not known where some node leads."""
     import sys
 
-    from bae.unreached import unreached
+    from bae.graph import Graph, every_graph
+    from bae.node import Node
 
     module = sys.modules.get(loaded.module)
-    return [cls.__name__ for cls in unreached(loaded.graph, module)] if module else []
+    there = list(vars(module).items()) if module else []
+    graphs: list[Any] = [loaded.graph, *(each for _, each in there if isinstance(each, Graph))]
+    inside = [inner for each in graphs for inner in every_graph(each)]
+    plans = {cls: plan for each in inside for cls, plan in each.plans.items()}
+    if any(plan.misrouted or plan.unresolved for plan in plans.values()):
+        return []
+    defined = [
+        each
+        for name, each in there
+        if isinstance(each, type)
+        and issubclass(each, Node)
+        and each.__module__ == loaded.module
+        and not name.startswith("_")
+    ]
+    known = {*plans, *defined}
+    return [
+        cls.__name__
+        for cls in dict.fromkeys(defined)
+        if cls not in plans and not any(cls in other.__mro__[1:] for other in known)
+    ]
 
 
 def _broken(loaded: Loaded, file: str, was: Sequence[str]) -> list[BrokenRun]:
@@ -202,7 +225,7 @@ def _print_broken(loaded: Loaded, file: str, broken: Sequence[BrokenRun] | None)
 
     name = loaded.graph.name
     if broken is None:
-        note(f"{file} was not looked at: mend the errors first")
+        note(f"{file} was not looked at: fix the errors first")
         return
     for run in broken:
         print_hanging(out(), Text(in_lines(str(run))), 4)

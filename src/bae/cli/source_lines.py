@@ -1,5 +1,4 @@
-"""Where a node class, or a field of one, is written: file and line, as an editor opens it. Problems
-name places by class and field (`problem.py`); this finds them in the text, where there is one."""
+"""The file and line at which a node class, or a field of one, is written."""
 
 from __future__ import annotations
 
