@@ -323,7 +323,7 @@ class History:
         source = self._source(step, record, record.source, record.by)
         source.started = record.at
         if source.kind == "map" and source.state == "done":
-            source.items = {}
+            source.items, source.items_done = {}, 0
         source.kind, source.by, source.value = record.source, record.by, None
         self._begin(source, record.at)
         key = self._catalog.shared_key(source.place, record.node_type)
@@ -361,6 +361,7 @@ class History:
         if item is None:
             item = source.items[record.index] = Item(record.at, source=source, index=record.index)
         item.value = record.value
+        source.items_done += item.state != "done"
         self._end(item, record.at)
         if self._keep and record.index >= ITEMS_KEPT and item.graph is not None:
             self._drop_graph(item.graph)
@@ -529,7 +530,6 @@ class History:
             self._begin(newest, at)
             if newest.called is not None:
                 self._begin(newest.called, at)
-            newest.resumed = False
 
     def _step(
         self,
@@ -676,16 +676,18 @@ class History:
         return self._catalog.exit_of(step.place.path, step.node_type)
 
     def _begin(self, work: Work, at: float) -> None:
-        is_new = work.since is None
-        work.begin(at)
-        if is_new:
+        if work.since is None:
+            work.begin(at)
+            work.resumed = False
             self._change("started", work)
+        else:
+            work.begin(at)
 
     def _end(
         self, work: Work, at: float, state: State = "done", error: BaseException | None = None
     ) -> None:
         work.end(at, state, error)
-        work.resumed = self.replaying
+        work.resumed = work.resumed or self.replaying
         self._change("ended", work)
 
     def _change(self, change: Change, work: Work) -> None:

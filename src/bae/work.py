@@ -162,6 +162,7 @@ class Source(Work):
     waiting_since: float = 0.0
     """When the gate was opened."""
     items: dict[int, Item] = dataclasses.field(default_factory=dict[int, Item])
+    items_done: int = 0
     graph: GraphRun | None = None
     """The graph that makes the value."""
     asked: list[Question] = dataclasses.field(default_factory=list[Question])

@@ -26,9 +26,10 @@ from rich.console import Console
 
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.cli.live import Display, LiveTree, PlainLines, display_for
-from bae.cli.live.folding import MOST_STEPS, RunPicture
+from bae.cli.live.runs import MOST_STEPS
 from bae.cli.live.values import text_of
 from bae.cli.live.wording import summary_of, took
+from bae.history import History
 from bae.journal import MemoryJournal
 from bae.lm import LM
 from bae.observers import ObservedRun, observing
@@ -527,8 +528,8 @@ async def test_a_long_run_shows_its_newest_nodes_and_keeps_a_bounded_number():
     assert whole.count("\n") < 400
     assert "n  1999" in whole
     assert tree.summary().plain.startswith("2,000 nodes in")
-    (picture,) = tree.pictures
-    assert len(picture.whole.steps) <= MOST_STEPS
+    (view,) = tree.views
+    assert len(view.history.run.steps) <= MOST_STEPS
 
 
 async def test_what_is_over_in_a_map_of_graphs_is_let_go_of():
@@ -544,8 +545,8 @@ async def test_what_is_over_in_a_map_of_graphs_is_let_go_of():
         async def __call__(self) -> None: ...
 
     run = await shown(Graph(start=All), All(numbers=list(range(500))))
-    (picture,) = run.tree.pictures
-    assert len(list(picture.whole.everything())) < 10
+    (view,) = run.tree.views
+    assert len(view.history.graphs) < 10
     assert run.tree.summary().plain.startswith("501 nodes in")
 
 
@@ -790,11 +791,9 @@ def test_what_records_say_was_used_is_what_the_result_says(runs):
         records: list[Record] = []
         with observing(lambda run, record: records.append(record)):
             result = await dressing.arun(Wake(message="ugh"), lm=lm)
-        picture = RunPicture()
-        for record in records:
-            picture.take(record)
-        assert picture.usage == result.usage
-        assert picture.nodes == len(result.trace)
+        history = History(records, keep=MOST_STEPS)
+        assert history.usage == result.usage
+        assert history.whole_steps == len(result.trace)
 
     asyncio.run(go())
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from bae.cli.live.beside import held_back
 from bae.cli.live.drawing import signs_for
-from bae.cli.live.runs import Pictures
+from bae.cli.live.runs import RunViews
 from bae.cli.live.wording import summary_of
 from bae.cli.texts import in_lines
 
@@ -34,11 +34,11 @@ class Display:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.signs = signs_for(console)
-        self.pictures = Pictures()
+        self.views = RunViews()
         self.pauses = 0
         """How many have the terminal to themselves."""
         self.lock = Lock()
-        """Held by whoever looks at the pictures: records come in from several threads."""
+        """Held by whoever looks at the views: records come in from several threads."""
 
     def __enter__(self) -> Self:
         return self
@@ -54,7 +54,7 @@ class Display:
     def observe(self, run: ObservedRun, record: Record) -> None:
         """Take in a record of a run; quick, and from any thread."""
         with self.lock:
-            self.pictures.take(run, record)
+            self.views.add(run, record)
 
     @contextmanager
     def paused(self) -> Generator[None]:
@@ -82,6 +82,6 @@ class Display:
         """The run in a line, to be printed when it is over: nodes, time, and what LM calls used.
         What is not given is counted from the records."""
         with self.lock:
-            nodes, used, lasted = self.pictures.sum(time())
+            nodes, used, lasted = self.views.sum(time())
         said = summary_of(nodes, lasted if seconds is None else seconds, usage or used)
         return Text(self.signs.said(said), "dim")

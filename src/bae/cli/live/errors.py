@@ -6,8 +6,6 @@ from pydantic_core import ValidationError
 
 from bae.cli.texts import in_one_line
 from bae.exceptions import BaeError, describe
-from bae.records import RecordedError
-from bae.run import Waiting
 
 
 def said_of(error: BaseException) -> str:
@@ -31,11 +29,3 @@ def _with(said: str, cause: BaseException) -> str:
     if said.endswith(name):  # "… raised TimeoutError"
         return said + text.removeprefix(name)
     return f"{said}: {text}"
-
-
-def is_waiting(error: BaseException) -> bool:
-    """Whether nothing has failed, and a person has yet to answer."""
-    if isinstance(error, RecordedError):  # read from a journal, which has the name and the words
-        said = error.message.startswith("waiting for ") or error.message in ("", "withheld")
-        return error.type_name == Waiting.__name__ and said
-    return isinstance(error, Waiting)

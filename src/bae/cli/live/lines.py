@@ -12,41 +12,23 @@ from rich.text import Text
 
 from bae.cli.live.display import Display
 from bae.cli.live.drawing import fitted
-from bae.cli.live.errors import is_waiting, said_of
-from bae.cli.live.fields import held
-from bae.cli.live.folding import RunPicture
-from bae.cli.live.lm_records import name_of
-from bae.cli.live.source_records import hides
+from bae.cli.live.errors import said_of
+from bae.cli.live.fields import held, name_of
+from bae.cli.live.runs import RunView, hides
 from bae.cli.live.values import text_of
 from bae.cli.live.wording import count, spent, took
 from bae.cli.live.writing import LineWriter, write_line
 from bae.cli.texts import WITHHELD, in_lines, in_one_line
 from bae.plan import plan_of
-from bae.records import (
-    AnswerJudged,
-    AnswerRestarted,
-    ChoiceMade,
-    ChoiceStarted,
-    FillEnded,
-    FillStarted,
-    GateOpened,
-    ItemEnded,
-    LMUsed,
-    Recalled,
-    Record,
-    RunEnded,
-    RunResumed,
-    SourceEnded,
-    SourceStarted,
-    StepStarted,
-    TextArrived,
-)
 from bae.secrets import may_show
+from bae.work import GraphRun, Item, Question, Source, Step, Work
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bae.history import Change
     from bae.observers import ObservedRun
+    from bae.records import Record
     from bae.usage import Usage
 
 NAMES: Final = 16
@@ -59,7 +41,6 @@ ITEMS: Final = 10
 """Items of a map whose graphs are written of: the first ones."""
 Line = tuple[str, ...]
 """What a line is about, what there is to say, and then facts that are never cut off."""
-_UNSAID: Final = (TextArrived, LMUsed)
 
 
 class PlainLines(Display):
@@ -106,21 +87,23 @@ class PlainLines(Display):
     def observe(self, run: ObservedRun, record: Record) -> None:
         """Take in a record, and write of it."""
         with self.lock:
-            picture = self.pictures.take(run, record)
-            if type(record) in _UNSAID or (record.path and _is_far(record.path)):
+            view = self.views.add(run, record)
+            if record.path and _is_far(record.path):
                 return
-            line = self._line(picture, record)
-            if line is None:
-                return
-            since = picture.resumed_at or picture.whole.began or record.at
-            name, said, *after = line
-            where = f"{_inside(record.path)}  " if record.path else ""
-            said = f"{max(0.0, record.at - since):6.2f} s  {where}{name:<{NAMES}}  {said}"
-            longest = self.console.width if self.console.is_terminal else LONGEST
-            said = self.signs.said(in_one_line(said.rstrip()))
-            # What is cut is the value, and never how long it took.
-            facts = self.signs.said(in_one_line(_after(*after)))
-            self._put(fitted(said, max(1, longest - len(facts)), self.signs.dots) + facts)
+            for change, work in view.changes:
+                line = self._line(view, change, work)
+                if line is not None:
+                    self._write(line, record.at - view.since, record.path)
+
+    def _write(self, line: Line, seconds: float, path: str) -> None:
+        name, said, *after = line
+        where = f"{_inside(path)}  " if path else ""
+        said = f"{max(0.0, seconds):6.2f} s  {where}{name:<{NAMES}}  {said}"
+        longest = self.console.width if self.console.is_terminal else LONGEST
+        said = self.signs.said(in_one_line(said.rstrip()))
+        # What is cut is the value, and never how long it took.
+        facts = self.signs.said(in_one_line(_after(*after)))
+        self._put(fitted(said, max(1, longest - len(facts)), self.signs.dots) + facts)
 
     def _put(self, line: str) -> None:
         writer = self._writer
@@ -138,88 +121,95 @@ class PlainLines(Display):
         left_out = f"{self.signs.dots} {count(self._unread, 'line')} left out\n"
         return Text(left_out, "dim").append_text(said)
 
-    def _line(self, picture: RunPicture, record: Record) -> Line | None:
+    def _line(self, view: RunView, change: Change, work: Work) -> Line | None:
         """The name and the text of a line; None of what is not worth one."""
-        match record:
-            case RunResumed():
-                return "resumed", f"{count(picture.nodes, 'node')} from before"
-            case StepStarted(node=node):
-                step = picture.step_at(record.path, record.step)
-                values = () if step is None else held(step)
-                said = " ".join(f"{name}={each.inline}" for name, each in values)
-                if step is not None and step.filled:
-                    return type(node).__name__, said, took(step.filled_in), *spent(step.usage)
-                return type(node).__name__, said
-            case SourceStarted() if record.source != "gate":
-                each = " for each item," if record.source == "map" else ""
-                return f"  {record.by}", f"called{each} for {_place(record)}"
-            case SourceEnded():
-                return self._ended(record)
-            case ItemEnded():
-                return self._progress(picture, record)
-            case Recalled():
-                value = WITHHELD if hides(record) else text_of(record.value)
-                found = picture.step_at(record.origin.path, record.origin.step)
-                name = "" if found is None else f" from {found.name}"
-                return "  recalled", f"{record.field}={value}{name}"
-            case GateOpened():
-                return "  waits for", f"an answer to {record.gate.question!r}"
+        match work:
+            case Question():
+                return self._asked(view, change, work)
+            case Source():
+                return self._sourced(view, change, work)
+            case Step() if change == "whole":
+                said = " ".join(f"{name}={each.inline}" for name, each in held(view, work))
+                if work.fill is None:
+                    return work.name, said
+                return work.name, said, took(work.fill.took), *spent(view.usage(work))
+            case Item() if change == "ended" and work.state == "done":
+                return self._progress(view, work)
+            case GraphRun() if change == "started" and not work.path:
+                if view.history.changes and view.history.changes[-1].at == work.since:
+                    return "resumed", f"{count(view.history.whole_steps, 'node')} from before"
+            case GraphRun() if change == "ended" and work.outcome not in ("", "ended"):
+                error = view.error(work)
+                # Where the line of a dependency has told it, how the command ends tells it again.
+                return None if self._failed and self._failed in error else (work.outcome, error)
             case _:
-                return self._asked(picture, record)
+                pass
+        return None
 
-    def _asked(self, picture: RunPicture, record: Record) -> Line | None:
-        match record:
-            case ChoiceStarted():
-                return "  LM", f"is choosing from {' | '.join(map(name_of, record.offered))}"
-            case ChoiceMade():
-                after = took(record.seconds), *spent(record.usage)
-                return "  LM chose", name_of(record.chosen), *after
-            case FillStarted():
-                plain = [plan.name for plan in plan_of(record.target).plain]
+    def _asked(self, view: RunView, change: Change, question: Question) -> Line | None:
+        kind, cls = question.asker.kind, question.asker.node
+        match change:
+            case "started" if kind == "choice":
+                return "  LM", f"is choosing from {' | '.join(map(name_of, question.offered))}"
+            case "started" if kind == "fill":
+                plain = [plan.name for plan in plan_of(cls).plain]
                 return ("  LM", f"is filling {', '.join(plain)}") if plain else None
-            case FillEnded() if plan_of(type(record.node)).after:  # its maps are yet to come
-                after = took(record.seconds), *spent(record.usage)
-                return "  LM filled", type(record.node).__name__, *after
-            case AnswerJudged() if record.attempt.verdict != "valid":
-                attempt = record.attempt
-                errors = "; ".join(attempt.errors) if may_show(picture.met, following=True) else ""
+            case "answered" if question.answers[-1].attempt.verdict != "valid":
+                attempt = question.answers[-1].attempt
+                quoted = may_show(view.history.met, following=True)
+                errors = "; ".join(attempt.errors) if quoted else ""
                 after = f": {errors}" if errors else ""
                 return "  LM", f"answer {attempt.number} was {attempt.verdict}{after}"
-            case AnswerRestarted():
-                wait = took(record.wait)
+            case "restarted":
+                restart = question.restarts[-1]
+                wait = took(restart.wait)
                 said = f"is asked again{f' in {wait}' if wait else ''}"
-                return "  LM", f"{said} after {said_of(record.error)}"
-            case RunEnded() if record.outcome != "ended":
-                failed = record.outcome == "failed" and record.error is not None
-                error = said_of(record.error) if failed and record.error else ""
-                # Where the line of a dependency has told it, how the command ends tells it again.
-                return None if self._failed and self._failed in error else (record.outcome, error)
+                return "  LM", f"{said} after {said_of(restart.error)}"
+            case "ended" if question.state == "done":
+                after = took(question.took), *spent(question.usage)
+                if question.chosen is not None:
+                    return "  LM chose", name_of(question.chosen), *after
+                if kind == "fill" and plan_of(cls).after:  # its maps are yet to come
+                    return "  LM filled", cls.__name__, *after
+            case _:
+                pass
+        return None
+
+    def _sourced(self, view: RunView, change: Change, source: Source) -> Line | None:
+        place = source.place
+        match change:
+            case "started" if source.kind != "gate":
+                each = " for each item," if source.kind == "map" else ""
+                field = f"{place.node}.{place.field}{place.parameter}"
+                return f"  {source.by}", f"called{each} for {field}"
+            case "waiting":
+                return "  waits for", f"an answer to {source.by!r}"
+            case "ended" if source.kind == "recall" and source.origin is not None:
+                found = view.history.step(source.origin.path, source.origin.step)
+                name = "" if found is None else f" from {found.name}"
+                return "  recalled", f"{place.field}={_value(source)}{name}"
+            case "ended" if source.state in ("done", "failed"):
+                by = "  answered" if source.kind == "gate" else f"  {source.by}"
+                if source.state == "done":
+                    return by, _value(source), took(source.took)
+                self._failed = view.error(source)
+                return by, f"failed: {self._failed}"
             case _:
                 return None
 
-    def _ended(self, record: SourceEnded) -> Line | None:
-        by = "  answered" if record.source == "gate" else f"  {record.by}"
-        if record.error is not None:
-            if is_waiting(record.error):
-                return None
-            self._failed = said_of(record.error)
-            return by, f"failed: {self._failed}"
-        value = WITHHELD if hides(record) else text_of(record.value)
-        return by, value, took(record.seconds)
-
-    def _progress(self, picture: RunPicture, record: ItemEnded) -> Line | None:
+    def _progress(self, view: RunView, item: Item) -> Line | None:
         """How far a map is, now and then."""
-        step = picture.step_at(record.path, record.step)
-        source = None if step is None else step.sources.get((record.field, ""))
-        if source is None or record.at - max(self._told, source.began) < PROGRESS:
+        source, at = item.source, item.ended or 0.0
+        if at - max(self._told, source.started) < PROGRESS:
             return None
-        self._told = record.at
-        of = "" if source.total is None else f" of {source.total:,}"
-        return f"  {source.by}", f"{source.done:,}{of} items done"
+        self._told = at
+        total = view.items(source)
+        of = "" if total is None else f" of {total:,}"
+        return f"  {source.by}", f"{source.items_done:,}{of} items done"
 
 
-def _place(record: SourceStarted) -> str:
-    return f"{record.node_type.__name__}.{record.field}{record.parameter}"
+def _value(source: Source) -> str:
+    return WITHHELD if hides(source) else text_of(source.value)
 
 
 def _after(*facts: str) -> str:

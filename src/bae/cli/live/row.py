@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bae.cli.live.picture import Asking, State
 from bae.cli.live.values import Shown
+from bae.work import Question
+
+State = Literal["coming", "going", "done", "failed", "cancelled", "waiting"]
+"""How far something is. What is `waiting` waits for a person."""
 
 Values = tuple[tuple[str, Shown], ...]
 """Values with their names, in one line."""
@@ -26,7 +29,7 @@ class Row:
     value: str | Shown | Values = ""
     note: str = ""
     dim: bool = False
-    asking: Asking | None = None
+    asking: Question | None = None
     """What the LM is doing for the field of this row."""
     block: int = 0
     """Rows of one block have their columns under each other."""

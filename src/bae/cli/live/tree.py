@@ -68,14 +68,14 @@ class LiveTree(Display):
         left there. Nodes that are done by then are not shown again."""
         self._screen.stop()  # else it would be drawn anew below them
         with self.lock:
-            steps = self.pictures.steps
+            steps = self.views.steps
         if steps != self._asked_at:  # else the question before has them above it
             with suppress(OSError):
                 self._print_rows()
                 self.console.print()
         self._asked_at = steps
         with self.lock:
-            self.pictures.leave_out_done()
+            self.views.leave_out_done()
         with self.paused():
             yield
 
@@ -84,8 +84,8 @@ class LiveTree(Display):
         width, height = self.console.size
         now = time()
         with self.lock:
-            rows = self.pictures.rows(now, max(1, height - 2))
-            nodes, usage, seconds = self.pictures.sum(now)
+            rows = self.views.rows(now, max(1, height - 2))
+            nodes, usage, seconds = self.views.sum(now)
         # Out here no run waits while values are written out.
         lines = list(drawn(rows, width, now, self.signs))
         turn = int(now * SPINNING) % len(self.signs.spinner)
@@ -99,7 +99,7 @@ class LiveTree(Display):
         """The lines of the tree when the run is over, as long as it is within reason."""
         now = time()
         with self.lock:
-            rows = self.pictures.rows(now, max(WHOLE, self.console.size.height))
+            rows = self.views.rows(now, max(WHOLE, self.console.size.height))
         return list(drawn(rows, self.console.size.width, now, self.signs))
 
     def _print_rows(self) -> None:

@@ -1,5 +1,5 @@
-"""What is known of a run from its records while it goes on: where it is, and what it used.
-`outcomes.py` tells it of a run that did not come to its end."""
+"""What is known of a run from its records while it goes on: where it is, and what it used. That is
+all there is of a run that was interrupted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import NoneType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bae.history import History
     from bae.node import Node
     from bae.observers import ObservedRun
     from bae.records import Record
@@ -14,90 +15,57 @@ if TYPE_CHECKING:
 
 
 class Seen:
-    """What was seen of a run while it went on: that is all there is of one that was interrupted."""
+    """The history of the run of a command; runs that bodies start by themselves are left out."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        self.begun = False
-        self._records: list[Record] = []
+        self._history: History | None = None
         self._run: ObservedRun | None = None
 
     def observe(self, run: ObservedRun, record: Record) -> None:
         """Take a record in."""
-        if run.run_id != self.run_id:  # a run that somebody's code started on its own
+        if run.run_id != self.run_id:
             return
-        from bae.records import TextArrived
+        if self._history is None or run is not self._run:  # it begins, or is resumed
+            from bae.history import History
 
-        if run is not self._run:  # it begins, or goes on with what was before
-            self._run, self._records, self.begun = run, [*run.past], True
-        if not isinstance(record, TextArrived):
-            self._records.append(record)
+            self._run, self._history = run, History(run.past)
+        self._history.add(record)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there was a record of the run."""
+        return self._history is not None
 
     @property
     def stored(self) -> bool:
         """Whether a journal, where one is kept, has the run for certain: nothing happens in a run
         before it is stored that it begins."""
-        from bae.records import RunEnded, RunStarted
-
-        return any(not isinstance(each, RunStarted | RunEnded) for each in self._records)
+        steps = [] if self._history is None else [*self._history.steps()]
+        return any(step.whole or step.sources for step in steps)
 
     @property
     def at(self) -> str:
         """The class of the node that was being made or run at last."""
-        from bae.plan import plan_of
-        from bae.records import (
-            ChoiceMade,
-            ChoiceStarted,
-            FillStarted,
-            GateOpened,
-            Returned,
-            RunForked,
-            RunStarted,
-            SourceStarted,
-            StepStarted,
-        )
-
-        name, settled = "", True
-        for record in self._records:
-            if record.path:
-                continue
-            match record:
-                case RunStarted() | RunForked():
-                    name = type(record.node).__name__
-                case StepStarted():
-                    name = type(record.node).__name__
-                    # What is done early for the next one is not where the run is.
-                    settled = not plan_of(type(record.node)).written
-                case Returned():
-                    name, settled = type(record.node).__name__, True
-                case ChoiceStarted():
-                    settled = False
-                case ChoiceMade() if record.chosen is not NoneType:
-                    name, settled = record.chosen.__name__, True
-                case FillStarted():
-                    name = record.target.__name__
-                case GateOpened():
-                    name = record.gate.node_type.__name__
-                case SourceStarted() if settled:
-                    name = record.node_type.__name__
-                case _:
-                    pass
-        return name
+        newest = None if self._history is None else self._history.run.newest
+        if newest is None:
+            return ""
+        before = newest.before
+        early = not newest.whole and newest.given is None and newest.fill is None
+        if early and before is not None and before.is_open:
+            return before.name  # dependencies of the next node have been started early
+        chosen = None if newest.choice is None else newest.choice.chosen
+        return newest.name if chosen in (None, NoneType) else chosen.__name__
 
     @property
     def trace(self) -> list[Node]:
         """The nodes that were reached."""
-        from bae.records import RunForked, StepStarted
-
-        nodes: dict[int, Node] = {}
-        for record in self._records:
-            if isinstance(record, StepStarted | RunForked) and not record.path:
-                nodes[record.step] = record.node
-        return [nodes[step] for step in sorted(nodes)]
+        steps = [] if self._history is None else self._history.run.trace
+        return [step.node for step in steps if step.whole and step.node is not None]
 
     @property
     def usage(self) -> Usage:
         """What the LM calls used."""
-        from bae.recorder import RunJournal
+        from bae.usage import Usage
 
-        return RunJournal([*self._records]).usage()
+        return Usage() if self._history is None else self._history.usage
