@@ -11,6 +11,7 @@ from bae.records import (
     AnswerJudged,
     Asker,
     LMUsed,
+    RunEnded,
     RunResumed,
     RunStarted,
     SourceEnded,
@@ -277,6 +278,8 @@ def test_what_was_open_when_a_process_stopped_is_interrupted_and_the_pause_is_no
     assert source.is_open
     assert history.lives == [Span(10.0, 11.0), Span(50.0, 51.0)]
     assert history.seconds == 2.0
+    history.add(RunEnded(59.0, "", 0, "cancelled"))
+    assert history.seconds == 10.0
 
 
 def test_a_long_run_can_be_kept_in_bounded_memory():

@@ -189,13 +189,15 @@ class History:
     def add(self, record: Record) -> None:
         """Take in the next record."""
         handler = _HANDLERS.get(type(record))
+        forks = isinstance(record, RunForked)
         if handler is not None:
             if not self.alive and not isinstance(record, RunForked | RunResumed):
                 self._begin_life(record.at)
             handler(self, record)
         self.last = record.at
-        if self.alive:
-            self.lives[-1] = Span(self.lives[-1].start, max(self.lives[-1].start, record.at))
+        if self.lives and not forks:
+            start = self.lives[-1].start
+            self.lives[-1] = Span(start, max(start, record.at))
 
     def stop(self, at: float | None = None, state: State = "interrupted") -> None:
         """No more records come: what is open ends, at the last record or at a given time."""
