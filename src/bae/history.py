@@ -8,6 +8,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 from bae.place import Place, is_inside
+from bae.recorder import UsageCount
 from bae.records import (
     LIVE,
     WITHHELD,
@@ -35,7 +36,6 @@ from bae.records import (
     StepStarted,
     TextArrived,
 )
-from bae.usage import Usage
 from bae.work import (
     NOTHING_USED,
     BodyCall,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from bae.calls import CallPlan, Input
     from bae.node import Node
     from bae.plan import FieldPlan
+    from bae.usage import Usage
 
 TEXT_KEPT: Final = 600
 """How many characters of a streaming answer are kept: the last ones."""
@@ -129,8 +130,7 @@ class History:
         """Whether a process works on the run, as far as the records tell."""
         self.last = 0.0
         """The time of the newest record."""
-        self._used = Usage()
-        self._judged: dict[tuple[str, int, Asker], Usage] = {}
+        self._usage = UsageCount()
         for record in records:
             self.add(record)
         self.replaying = False
@@ -146,7 +146,7 @@ class History:
     @property
     def usage(self) -> Usage:
         """What LM calls used, also for questions that were cut off."""
-        return self._used + Usage.total(self._judged.values()) if self._judged else self._used
+        return self._usage.total()
 
     @property
     def seconds(self) -> float:
@@ -190,6 +190,7 @@ class History:
         """Take in the next record."""
         handler = _HANDLERS.get(type(record))
         forks = isinstance(record, RunForked)
+        self._usage.take(record)
         if handler is not None:
             if not self.alive and not isinstance(record, RunForked | RunResumed):
                 self._begin_life(record.at)
@@ -280,8 +281,6 @@ class History:
     def _run_resumed(self, record: RunResumed) -> None:
         self._begin_life(record.at)
         self.changes.append(record)
-        self._used = self.usage
-        self._judged.clear()
         for graph in self.graphs.values():
             if graph.outcome != "ended":
                 graph.outcome, graph.error = "", None
@@ -407,7 +406,7 @@ class History:
         choice = step.choice
         choice.chosen, choice.took = record.chosen, record.seconds
         choice.with_fields = not record.seconds and record.usage == NOTHING_USED
-        self._use(record, record.usage, choice)
+        choice.usage += record.usage
         self._end(choice, record.at)
         self._end(step, record.at)
 
@@ -430,7 +429,7 @@ class History:
         step.node, step.filled, fill.took = record.node, record, record.seconds
         asked = step.filled_by or fill
         asked.took = record.seconds
-        self._use(record, record.usage, asked)
+        asked.usage += record.usage
         self._end(fill, record.at)
 
     def _answer_judged(self, record: AnswerJudged) -> None:
@@ -439,8 +438,6 @@ class History:
             question.answers.append(record)
             self._change("answered", question)
             question.text, question.text_since, question.retry = "", 0.0, None
-        asking = record.path, record.step, record.asker
-        self._judged[asking] = self._judged.get(asking, NOTHING_USED) + record.attempt.usage
 
     def _answer_restarted(self, record: AnswerRestarted) -> None:
         question = self._question(record)
@@ -469,9 +466,10 @@ class History:
 
     def _lm_used(self, record: LMUsed) -> None:
         question = self._question(record)
-        self._use(record, record.usage, question)
-        if question is not None and record.asker.kind in ("body", "source"):
-            self._end(question, record.at)
+        if question is not None:
+            question.usage += record.usage
+            if record.asker.kind in ("body", "source"):
+                self._end(question, record.at)
 
     # The parts of it.
 
@@ -617,16 +615,6 @@ class History:
             self._begin(by.asked[-1], at)
         return by.asked[-1]
 
-    def _use(self, record: Record, usage: Usage, question: Question | None) -> None:
-        """Count what a question used, with its last answer."""
-        self._used += usage
-        if question is not None:
-            question.usage += usage
-        asker = getattr(record, "asker", None)
-        for asking in [key for key in self._judged if key[:2] == (record.path, record.step)]:
-            if asker in (None, asking[2]):
-                del self._judged[asking]
-
     def _lead_on(self, graph: GraphRun, number: int, record: Record) -> None:
         """The node of a step has led on, so its step is done."""
         step = graph.steps.get(number)
@@ -737,6 +725,9 @@ NOT_RECORDED: Final = NotRecorded()
 class PlanCatalog:
     """What the node classes themselves say."""
 
+    def __init__(self) -> None:
+        self._exits: dict[type[Node], Exit] = {}
+
     def shared_key(self, place: Place, node_type: type[Node]) -> Hashable | None:
         """The key of the call behind a place, if it is called once for the whole run."""
         call, is_shared = call_behind(node_type, place)
@@ -744,14 +735,15 @@ class PlanCatalog:
 
     def exit_of(self, path: str, node_type: type[Node]) -> Exit:
         """What leads on from a node of a class."""
-        from bae.plan import plan_of
+        found = self._exits.get(node_type)
+        if found is None:
+            from bae.plan import plan_of
 
-        plan = plan_of(node_type)
-        if plan.written:
-            return "body"
-        if len(plan.offered) > 1:
-            return "choice"
-        return "fill" if plan.successors else "end"
+            plan = plan_of(node_type)
+            led = "fill" if plan.successors else "end"
+            found = "body" if plan.written else "choice" if len(plan.offered) > 1 else led
+            self._exits[node_type] = found
+        return found
 
 
 def call_behind(node_type: type[Node], place: Place) -> tuple[CallPlan | None, bool]:
