@@ -197,7 +197,7 @@ def fill_failed(
         attempts=len(tried),
         tried=tried,
         cause=cause,
-        code=f"bae-fill-{last.verdict}",
+        code=_FILL_CODES[last.verdict],
         fix=_FIXES.get(last.verdict)
         or "loosen the fields or describe them with Field(description=…); every answer is in "
         ".tried",
@@ -218,7 +218,7 @@ def choice_failed(
         f"{place}{what}",
         node_type=type(source) if source is not None else None,
         tried=tried,
-        code=f"bae-choice-{'outside' if last.verdict == 'invalid' else last.verdict}",
+        code=_CHOICE_CODES[last.verdict],
         fix=_FIXES.get(last.verdict)
         or "give the classes names that tell them apart, or use another model; every answer is in "
         ".tried",
@@ -241,6 +241,20 @@ def _ending(last: Attempt) -> str:
             return f": {'; '.join(last.errors)}"
 
 
+_FILL_CODES: Final[Mapping[str, str]] = {
+    "invalid": "bae-fill-invalid",
+    "refused": "bae-fill-refused",
+    "empty": "bae-fill-empty",
+    "unparsable": "bae-fill-unparsable",
+    "cut-off": "bae-fill-cut-off",
+}
+_CHOICE_CODES: Final[Mapping[str, str]] = {
+    "invalid": "bae-choice-outside",
+    "refused": "bae-choice-refused",
+    "empty": "bae-choice-empty",
+    "unparsable": "bae-choice-unparsable",
+    "cut-off": "bae-choice-cut-off",
+}
 _FIXES: Final[Mapping[str, str]] = {
     "refused": "look at the prompt, in .tried and the journal, or use another model",
     "empty": "check that the model can give structured answers, or raise attempts=…",
