@@ -55,7 +55,7 @@ def classify_fields(cls: type[Node]) -> dict[str, FieldKind]:
 def build_dep_dag(cls: type[Node]) -> dict[Any, tuple[Any, ...]]:
     """Every dependency function behind the fields of `cls`, with the functions it waits for.
 
-    It is what `graphlib.TopologicalSorter` takes. A callable without a hash stands there as the
+    It is what `graphlib.TopologicalSorter` takes. A callable without a hash is there as the
     key a cache knows it by. A cycle among them is raised as `DepError`.
     """
     dag: dict[Any, tuple[Any, ...]] = {}
@@ -101,7 +101,7 @@ async def resolve_dep(
 
     `cache` holds values by function: those that are there are used, those that are made are
     added. What a function raises is raised as it is. Generators and context managers are closed
-    when `stack` is; without one they are refused, since nobody would close them.
+    when `stack` is; without one they are refused, since nothing would close them.
     """
     call = plan_call(fn)
     _refuse_unrunnable(call, unfilled(call))

@@ -51,7 +51,7 @@ class GraphResult(Generic[T]):
         self.node = node
         self.waiting = waiting
         self.unfinished = ""
-        """Why a run that is only looked at has no result, where it waits for nobody."""
+        """Why a run that is only looked at has no result, where it waits for no answer."""
 
     @property
     def result(self) -> T:

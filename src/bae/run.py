@@ -38,7 +38,7 @@ class RunOptions(NamedTuple):
 
 
 class Waiting(Exception):
-    """Raised inside a run where gates have nobody to answer them; it never leaves the run."""
+    """Raised inside a run where gates have no answer; it never leaves the run."""
 
     def __init__(self, gates: Sequence[OpenGate]) -> None:
         super().__init__(f"waiting for {', '.join(gate.place for gate in gates)}")
@@ -128,8 +128,8 @@ class Run:
         )
 
     def lm_for(self, plan: NodePlan) -> LM | None:
-        """The LM that is pinned to a node class, asked as the run's would have it, or else the
-        run's. The same one for the same LM: whether two nodes share one is seen by that."""
+        """The LM that is pinned to a node class, asked as the run's LM has it asked, or else the
+        run's own. It is the same object for the same LM, so nodes that share one are known."""
         if plan.lm is None:
             return self.lm
         own = self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm
@@ -151,8 +151,8 @@ class Run:
         return run.by_name[name]
 
     def watch(self, asker: Asker, event: Event, step: int | None = None) -> None:
-        """Write down what an LM tells of a call while it lasts; `step` is of one that was started
-        early."""
+        """Record what an LM reports of a call while it is in progress; `step` is that of a call
+        that was started early."""
         place = time(), self.path, self.step if step is None else step, asker
         match event:
             case str():
@@ -164,14 +164,14 @@ class Run:
 
     @property
     def journal(self) -> RunJournal:
-        """What has been written so far, by the whole run this is part of."""
+        """What has been recorded so far, of the whole run that this is part of."""
         run = self
         while run.outer is not None:
             run = run.outer
         return RunJournal(run.recorder.log, run.trace)
 
     def places(self) -> dict[type[Node], list[int]]:
-        """Where in the trace the nodes of each class stand; brought up to date when asked."""
+        """The positions of the nodes of each class in the trace; updated when asked for."""
         if self.indexed is None:
             self.indexed = {}
         for place in range(sum(map(len, self.indexed.values())), len(self.trace)):

@@ -13,7 +13,7 @@ Closer = Callable[[BaseException | None], Awaitable[None]]
 
 
 def cancellations() -> int:
-    """How often somebody has cancelled the current task. A CancelledError can also come from a
+    """How often the current task has been cancelled. A CancelledError can also come from a
     function that raised it by itself, which is a failure like any other; and a function that is
     cancelled can raise something else."""
     task = asyncio.current_task()
@@ -21,7 +21,7 @@ def cancellations() -> int:
 
 
 Explains = Callable[[asyncio.CancelledError], BaseException | None]
-"""What a cancellation is due to, where that is an error; None where somebody just wants no more."""
+"""The error that a cancellation is due to; None if the work is just not wanted any more."""
 
 
 def explained(task: asyncio.Task[Any], by: Explains) -> None:

@@ -38,7 +38,7 @@ def set_thread_limit(limit: int) -> None:
 
 async def in_thread(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     """Call `fn` in a worker thread. Cancelling stops the wait at once; a call that has begun runs
-    to its end with nobody listening, since a thread cannot be stopped, one that has not is dropped.
+    to its end, since a thread cannot be stopped; one that has not is dropped.
     """
     return await asyncio.wrap_future(_submit(fn, args, kwargs))
 

@@ -155,7 +155,7 @@ async def test_a_body_of_a_graph_inside_is_compared_too(journal: Journal):
 async def test_a_run_that_now_ends_earlier_is_told(journal: Journal):
     await recorded(journal)
     SWITCH["ends"] = True
-    with pytest.raises(ReplayError, match="went on to Joke, and now ends there"):
+    with pytest.raises(ReplayError, match="continued to Joke, and now ends there"):
         await graph.replay("one", journal=journal)
 
 

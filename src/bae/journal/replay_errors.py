@@ -69,9 +69,9 @@ def ended_early(
 ) -> ReplayError:
     """A run that is now shorter, or longer, than it was."""
     name = type(node).__name__
-    said = f"the run ended there, and now goes on to {name}"
+    said = f"the run ended there, and now continues to {name}"
     if recorded:
-        said = f"the run went on to {name}, and now ends there"
+        said = f"the run continued to {name}, and now ends there"
     return ReplayError(
         f"{_at(run, step)}: {said}",
         diff=_diff(name if recorded else "(end)", "(end)" if recorded else name, "recorded", "now"),

@@ -1,0 +1,91 @@
+"""What is promised of work that must end although its task is cancelled."""
+
+import asyncio
+
+import pytest
+
+from bae.tasks import finish_despite_cancel, wait_despite_cancel
+
+
+async def cancelled_while(task: asyncio.Task[object], ready: asyncio.Event, times: int = 2) -> None:
+    """Cancel a task so often, each time once it waits again."""
+    await ready.wait()
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not task.done()
+
+
+async def test_work_is_done_to_its_end_and_its_value_told_before_the_cancellation_is_raised():
+    ready, go, told = asyncio.Event(), asyncio.Event(), list[int]()
+
+    async def work() -> int:
+        ready.set()
+        await go.wait()
+        return 3
+
+    task = asyncio.ensure_future(finish_despite_cancel(work(), told.append))
+    await cancelled_while(task, ready)
+    assert told == []
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert told == [3]
+
+
+async def test_a_cancellation_goes_before_what_the_work_raises():
+    ready, go = asyncio.Event(), asyncio.Event()
+
+    async def work() -> int:
+        ready.set()
+        await go.wait()
+        raise OSError("no disk")
+
+    task = asyncio.ensure_future(finish_despite_cancel(work()))
+    await cancelled_while(task, ready)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_without_a_cancellation_the_value_is_returned_and_an_error_raised():
+    async def fails() -> int:
+        raise OSError("no disk")
+
+    async def works() -> int:
+        return 3
+
+    told: list[int] = []
+    assert await finish_despite_cancel(works(), told.append) == 3
+    assert told == [3]
+    with pytest.raises(OSError, match="no disk"):
+        await finish_despite_cancel(fails(), told.append)
+    assert told == [3]
+
+
+async def test_work_that_has_not_begun_is_dropped_at_once():
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    told: list[int] = []
+    task = asyncio.ensure_future(finish_despite_cancel(future, told.append, lambda: True))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert told == []
+    assert not future.done()
+
+
+async def test_waiting_returns_the_last_cancellation_instead_of_raising_it():
+    ready = asyncio.Event()
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def waits() -> asyncio.CancelledError | None:
+        ready.set()
+        return await wait_despite_cancel([future])
+
+    task = asyncio.ensure_future(waits())
+    await cancelled_while(task, ready)
+    future.set_result(1)
+    assert isinstance(await task, asyncio.CancelledError)
+    assert await wait_despite_cancel([future]) is None
