@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
 TEXT_KEPT: Final = 600
 """How many characters of a streaming answer are kept: the last ones."""
-STEPS_KEPT_FIRST: Final = 100
 ITEMS_KEPT: Final = 4
 
 Exit = Literal["body", "choice", "fill", "end"]
@@ -707,7 +706,8 @@ class History:
                 self._drop_graph(inner)
 
     def _drop_old_steps(self, graph: GraphRun) -> None:
-        for number in sorted(graph.steps)[STEPS_KEPT_FIRST : -(self._keep // 2)]:
+        """Keep the first and the last steps. Many are dropped at once, so that is rarely done."""
+        for number in sorted(graph.steps)[self._keep // 6 : -(self._keep // 2)]:
             self._drop_step(graph, number)
             graph.dropped += 1
 
