@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from bae.calls import every_call
 from bae.exceptions import JournalError
 from bae.history import call_behind
-from bae.journal.lines import Data, Kind, LineReader, Missing, Refused
+from bae.journal.line_data import Data, Missing, Refused
+from bae.journal.line_table import Kind
+from bae.journal.lines import LineReader
 from bae.journal.node_codec import node_codec, secret_needed, unreadable
 from bae.markers import Dep, Gate, Map, OpenGate
 from bae.place import Place
@@ -155,6 +157,11 @@ class GraphReader(LineReader):
             self.missing_secrets |= dict.fromkeys(p for p in places if p not in self._given)
             partial = bool(self.missing_secrets)
         return node_codec(cls).load(data.held, self._given, partial)
+
+    def unknown_node(self, line: Line, name: str) -> Node:
+        """The node before the step of a line must be the recorded one."""
+        self.cls(line.path, name)
+        raise Refused(f"the run is not at {name} before step {line.step}")
 
     def step_node(self, line: Line, data: Data) -> tuple[Node | None, tuple[str, ...]]:
         """The node of a step, put together where it is not stored."""
