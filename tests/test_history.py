@@ -5,9 +5,10 @@ from typing import Annotated
 import pytest
 
 from bae import LM, BaeError, Dep, Gate, Graph, Map, Node, Recall
-from bae.history import NOT_RECORDED, History
+from bae.history import History
 from bae.place import Place
 from bae.records import (
+    NOTHING,
     AnswerJudged,
     Asker,
     LMUsed,
@@ -228,8 +229,8 @@ async def test_what_followed_a_node_is_known_and_the_end_is_not_taken_for_nothin
 
     assert history.following("", 1) == result.trace[1]
     assert history.following("", 3) is None
-    assert history.following("", 4) is NOT_RECORDED
-    assert history.following("9:Nowhere.x", 0) is NOT_RECORDED
+    assert history.following("", 4) is NOTHING
+    assert history.following("9:Nowhere.x", 0) is NOTHING
 
 
 async def test_a_failure_is_that_of_the_source_and_of_its_step():

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from types import NoneType
-from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, cast
 
 from bae.place import Place, is_inside
 from bae.recorder import UsageCount
 from bae.records import (
     LIVE,
+    NOTHING,
     WITHHELD,
     AnswerJudged,
     AnswerRestarted,
@@ -23,6 +24,7 @@ from bae.records import (
     ItemEnded,
     LMAnswered,
     LMUsed,
+    Nothing,
     Recalled,
     Record,
     RecordedError,
@@ -109,6 +111,13 @@ class History:
         """Dependencies called once for the whole run whose value no journal holds."""
         self.gates: dict[str, Source] = {}
         """The gates that were opened, by address."""
+        self.opened: dict[str, float] = {}
+        """When each gate was opened first, by address."""
+        self.shared_calls: dict[Hashable, list[SharedCall]] = {}
+        """Each call of a dependency that is called once for the whole run, by key: it is called
+        again where it failed."""
+        self.count = 0
+        """How many records were added."""
         self.forks: list[RunForked] = []
         """Where the run was forked from another, and that from another, the first one first."""
         self.changes: list[RunResumed] = []
@@ -165,18 +174,18 @@ class History:
         found = step.sources.get((place.field, place.parameter))
         return found if found is not None and found.place.node == place.node else None
 
-    def following(self, path: str, number: int) -> Node | NotRecorded | None:
+    def following(self, path: str, number: int) -> Node | Nothing | None:
         """What the node before step `number` led to: the node there, whole or a draft that a body
-        returned, None where the run ended, or `NOT_RECORDED`."""
+        returned, None where the run ended, or `NOTHING`."""
         graph = self.graphs.get(path)
         if graph is None:
-            return NOT_RECORDED
+            return NOTHING
         step = graph.steps.get(number)
         if step is not None and (step.whole or isinstance(step.given, Returned)):
             return step.node
         if graph.outcome == "ended" and graph.end_step == number:
             return None
-        return NOT_RECORDED
+        return NOTHING
 
     def steps(self) -> Iterator[Step]:
         """All steps, those of graphs inside the run too."""
@@ -194,6 +203,7 @@ class History:
             if not self.alive and not isinstance(record, RunForked | RunResumed):
                 self._begin_life(record.at)
             handler(self, record)
+        self.count += 1
         self.last = record.at
         if self.lives and not forks:
             start = self.lives[-1].start
@@ -209,6 +219,18 @@ class History:
             if graph.is_open:
                 self._end(graph, at, state)
 
+    def forget_graph(self, path: str, at: float | None = None) -> None:
+        """A graph inside the run begins again. One that runs once for the whole run may have been
+        asked for in there, and stays for others."""
+        at = self.last if at is None else at
+        kept = [each for each in self._shared_paths if each.startswith(f"{path}/")]
+        for inner in [each for each in self.graphs if is_inside(each, path)]:
+            if not any(is_inside(inner, each) for each in kept):
+                graph = self.graphs.pop(inner)
+                self._close(graph, at, "interrupted", "interrupted")
+                if graph.is_open:
+                    self._end(graph, at, "interrupted")
+
     def _begin_life(self, at: float) -> None:
         if self.alive:
             self.stop()
@@ -219,7 +241,7 @@ class History:
         if record.path:
             old = self.graphs.get(record.path)
             if old is not None and (old.steps or old.outcome):
-                self._forget(record)
+                self.forget_graph(record.path, record.at)
             if record.path in self._shared_paths:
                 self.shared_graphs[self._shared_paths[record.path]] = record.path
         else:
@@ -238,6 +260,7 @@ class History:
         step = self._step(graph, record.step, record, None if node is None else type(node))
         self.whole_steps += not step.whole
         step.whole, step.whole_at, step.made = True, record.at, record.made
+        step.whole_count = self.count
         if node is not None:
             if step.node is None:
                 step.given = record
@@ -282,7 +305,7 @@ class History:
         self.changes.append(record)
         for graph in self.graphs.values():
             if graph.outcome != "ended":
-                graph.outcome, graph.error = "", None
+                graph.outcome, graph.error, graph.end_error = "", None, None
             for step in graph.steps.values():
                 step.resumed = step.whole
                 step.error = None
@@ -292,7 +315,8 @@ class History:
 
     def _run_ended(self, record: RunEnded) -> None:
         graph = self._graph(record)
-        graph.outcome, graph.end_step, graph.gates = record.outcome, record.step, record.gates
+        graph.outcome, graph.end_step, graph.end_error = record.outcome, record.step, record.error
+        graph.gates = record.gates
         state: State = "done" if record.outcome == "ended" else record.outcome
         failed = record.error if record.outcome == "failed" else None
         if record.outcome == "failed":
@@ -338,6 +362,9 @@ class History:
         source = self._source(step, record, record.source, record.by)
         source.took = record.seconds
         key = self._catalog.shared_key(source.place, record.node_type)
+        if key is not None:
+            call = SharedCall(self.count, source, record.error)
+            self.shared_calls.setdefault(key, []).append(call)
         if record.error is None:
             source.value = record.value
             source.started = source.started if source.since is not None else record.at
@@ -389,6 +416,7 @@ class History:
         source.by, source.gate, source.state = gate.question, gate, "waiting"
         source.waiting_since = record.at
         self.gates[gate.address] = source
+        self.opened.setdefault(gate.address, record.at)
         self._change("waiting", source)
 
     def _choice_started(self, record: ChoiceStarted) -> None:
@@ -685,17 +713,6 @@ class History:
 
     # What is forgotten.
 
-    def _forget(self, record: RunStarted) -> None:
-        """A graph inside the run begins again. One that runs once for the whole run may have been
-        asked for in there, and stays for others."""
-        kept = [path for path in self._shared_paths if path.startswith(f"{record.path}/")]
-        for path in [each for each in self.graphs if is_inside(each, record.path)]:
-            if not any(is_inside(path, each) for each in kept):
-                graph = self.graphs.pop(path)
-                self._close(graph, record.at, "interrupted", "interrupted")
-                if graph.is_open:
-                    self._end(graph, record.at, "interrupted")
-
     def _drop_graph(self, graph: GraphRun) -> None:
         for each in [*graph.tree()]:
             self.graphs.pop(each.path, None)
@@ -712,14 +729,13 @@ class History:
             graph.dropped += 1
 
 
-class NotRecorded:
-    """The type of `NOT_RECORDED`, which stands where nothing is recorded; None can be a value."""
+class SharedCall(NamedTuple):
+    """One call of a dependency that is called once for the whole run, and the error it ended with.
+    `number` is that of its record."""
 
-    def __repr__(self) -> str:
-        return "<not recorded>"
-
-
-NOT_RECORDED: Final = NotRecorded()
+    number: int
+    source: Source
+    error: BaseException | None
 
 
 class PlanCatalog:

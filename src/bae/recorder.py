@@ -8,10 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from time import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bae.draft import complete
-from bae.records import AnswerJudged, Record, RunEnded, RunResumed, RunStarted, StepStarted
+from bae.records import NOTHING, AnswerJudged, Record, RunEnded, RunResumed, RunStarted, StepStarted
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -32,17 +32,6 @@ Log = list[Record]
 """The list in memory that a run appends its records to."""
 StartStep = Callable[[float], Awaitable[None] | None]
 """Called with the time when a node is complete and in the trace. What it returns is awaited."""
-
-
-class Nothing:
-    """The type of `NOTHING`."""
-
-    def __repr__(self) -> str:
-        return "<nothing recorded>"
-
-
-NOTHING: Final = Nothing()
-"""Returned for a place of which nothing is recorded, since None may be a value, or the end."""
 
 
 class Recorder:

@@ -47,6 +47,16 @@ class Unstored:
         return self._shown
 
 
+class Nothing:
+    """The type of `NOTHING`."""
+
+    def __repr__(self) -> str:
+        return "<nothing recorded>"
+
+
+NOTHING: Final = Nothing()
+"""Stands for a place of which nothing is recorded, since None may be a value, or the end."""
+
 LIVE: Final = Unstored("<live: made again on resume>")
 """The value of a dependency that no journal can hold."""
 WITHHELD: Final = Unstored("<withheld: a secret>")

@@ -215,6 +215,8 @@ class Step(Work):
     node: Node | None = None
     whole: bool = False
     whole_at: float = 0.0
+    whole_count: int = 0
+    """The number of the record that says so."""
     given: RunStarted | Returned | StepStarted | None = None
     """The record of a node that a caller or a body made."""
     filled: FillEnded | None = None
@@ -301,6 +303,7 @@ class GraphRun(Work):
     """How it came out; empty while it runs."""
     end_step: int = -1
     """How many nodes it had when it came out."""
+    end_error: BaseException | None = None
     gates: tuple[OpenGate, ...] = ()
     source: Source | None = None
     """What it runs for."""

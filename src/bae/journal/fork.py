@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from copy import copy
 from os import urandom
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
 from bae.draft import hold
 from bae.exceptions import JournalError, faults
+from bae.history import History
 from bae.journal.decoder import decoded
 from bae.journal.node_codec import node_codec
 from bae.journal.recorder import encoder_for
-from bae.journal.running.recording import Recording
 from bae.journal.store import Journal, Line, StoredRun
 from bae.node import Node
 from bae.plan import plan_of
@@ -46,7 +46,8 @@ async def fork(
     if line is None:
         raise _no_step(stored, at)
     until = [each for each in stored.lines if each.n <= line.n]
-    node = Recording(await decoded(graph, until, partial=True)).nodes["", at]
+    history = History(await decoded(graph, until, partial=True))
+    node = cast("Node", history.run.steps[at].node)
     other = _changed_node(node, changed, run_id)
     forked = RunForked(time(), "", at, run_id, other, tuple(changed))
     data = encoder_for(graph, journal).encode(forked)

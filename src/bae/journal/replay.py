@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
 
 from bae.draft import hold
 from bae.exceptions import BaeError, LimitError, ReplayError
+from bae.history import History, call_behind
 from bae.journal.decoder import decoded
 from bae.journal.lines import Encoder
 from bae.journal.recorder import RecordingLM
@@ -26,21 +27,15 @@ from bae.journal.replay_errors import (
 )
 from bae.journal.resumed import ResumedRecorder
 from bae.journal.run_file import RecordedRuns
-from bae.journal.running.recording import Place as Spot
-from bae.journal.running.recording import Recording, call_at
 from bae.node import Node
 from bae.place import Place
 from bae.recorder import NOTHING
 from bae.records import (
-    AnswerJudged,
     Asker,
     Record,
     RecordedError,
     RunEnded,
-    RunForked,
-    RunResumed,
     RunStarted,
-    SourceEnded,
     StepStarted,
 )
 from bae.result import GraphResult
@@ -55,6 +50,7 @@ if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.plan import FieldPlan, NodePlan
     from bae.records import LMAnswered
+    from bae.work import GraphRun
 
 T = TypeVar("T", bound=Node)
 
@@ -70,10 +66,11 @@ async def replay(
     graph.prove()
     stored = await journal.read(run_id)
     records = await decoded(graph, stored.lines, given=given)
-    limit = _limit_reached(records)
+    past = History(records)
+    limit = _limit_reached(past)
     run = Run(cast("LM", _NoLM()), limit, False, None, dep_cache, run_id=run_id)
-    run.recorder = recorder = Replayer(journal, graph, records, run_id)
-    start = recorder.past.started.get("")
+    run.recorder = Replayer(journal, graph, past, run_id)
+    start = past.run.start
     if start is None:
         raise beyond(run_id, "the start of the run", "")
     return await run_graph(graph, start, run)
@@ -115,44 +112,20 @@ class Replayer(ResumedRecorder):
     raises `ReplayError` where something differs from the recording."""
 
     def __init__(
-        self, journal: Journal, graph: Graph[Any, Any], records: list[Record], run_id: str
+        self, journal: Journal, graph: Graph[Any, Any], past: History, run_id: str
     ) -> None:
         # A log of its own: observers were called with all this when it happened.
-        super().__init__(journal, graph, [], Recording(records))
+        super().__init__(journal, graph, [], past)
         self._encoder = Encoder(graph, secrets=True, prompts=False)
         self._run_id = run_id
-        self._failures: dict[Spot, BaseException] = {}
-        self._failed: dict[Hashable, set[Spot]] = {}
-        """Where dependencies that are called once in the whole run have failed, by key."""
-        self._later: dict[Hashable, Any] = {}
-        """The values that some of these had after all, when the run was resumed."""
-        self._tried: dict[Hashable, list[tuple[int, BaseException | None]]] = {}
-        """The outcome of each call of these, with its number in the recording."""
-        self._reached: dict[tuple[str, int], int] = {}
-        """The number of each node in the recording."""
-        self._graphs: dict[Hashable, Any] = {}
-        """The values of graphs inside that run once in the whole run, by key."""
-        self._prompts: dict[tuple[str, int, Asker], str] = {}
-        self._made: dict[tuple[str, int], StepStarted] = {}
-        self._forked: dict[tuple[str, int], Node] = {}
-        self._ends: dict[str, RunEnded] = {}
-        for n, record in enumerate(records):
-            if isinstance(record, StepStarted):
-                self._reached[record.path, record.step] = n
-            if isinstance(record, AnswerJudged) and record.attempt.asked:
-                spot = record.path, record.step, record.asker
-                self._prompts.setdefault(spot, record.attempt.asked)
-            elif isinstance(record, SourceEnded):
-                self._take_source(record, n)
-            elif isinstance(record, StepStarted) and record.made:
-                self._made[record.path, record.step] = record
-            elif isinstance(record, RunForked):
-                self._forked[record.path, record.step] = record.node
-            elif isinstance(record, RunEnded):
-                self._ends[record.path] = record
-        self._end = self._ends.get("")
-        self._failed = {key: spots for key, spots in self._failed.items() if spots}
-        self._later = {k: self.past.deps.pop(k) for k in self._failed if k in self.past.deps}
+        self._recovered = {
+            key
+            for key, calls in past.shared_calls.items()
+            if key in past.shared and any(call.error is not None for call in calls)
+        }
+        """Dependencies that are called once in the whole run and that failed before they had a
+        value."""
+        self._prompts = _prompts(past)
 
     # Comparing
 
@@ -162,16 +135,17 @@ class Replayer(ResumedRecorder):
 
     def first_node(self, path: str, start: Node) -> Node:
         """The first node of a run, as it was given, or as a fork has it."""
-        return self._forked.get((path, 0), start)
+        step = self.past.step(path, 0)
+        return start if step is None or step.forked is None else step.forked.node
 
     def _start_step(
         self, run: Run, node: Node, plan: NodePlan, now: float
     ) -> Awaitable[None] | None:
         """Compare a node with the recorded one."""
         step = run.step
-        recorded = self.past.nodes.get((run.path, step))
+        recorded = self._recorded_node(run.path, step)
         if recorded is None:
-            if self.past.ended.get((run.path, step)) == "ended":
+            if self.past.following(run.path, step) is None:
                 raise ended_early(self._run_id, run, step, node)
             raise beyond(self._run_id, f"{plan.name}, step {step}", self._how_it_ended())
         known = _as_far_as(recorded, node) if type(recorded) is type(node) else node
@@ -184,7 +158,7 @@ class Replayer(ResumedRecorder):
                 self._run_id, run, step, self._said(recorded), self._said(known), recorded, node
             )
         self.log.append(StepStarted(0.0, run.path, step, node))
-        if self._later and run.flow is not None:
+        if self._recovered and run.flow is not None:
             run.flow.forget_failures()
         return None
 
@@ -213,7 +187,7 @@ class Replayer(ResumedRecorder):
     async def finish(self, run: Run, ended: RunEnded) -> None:
         """Record how the run ended; it must not end before the recording does."""
         self.log.append(ended)
-        following = self.past.nodes.get((run.path, run.step))
+        following = self._recorded_node(run.path, run.step)
         if ended.outcome == "ended" and following is not None:
             raise ended_early(self._run_id, run, run.step, following, recorded=True)
 
@@ -222,14 +196,14 @@ class Replayer(ResumedRecorder):
     def recorded_next(self, run: Run, step: int, plan: NodePlan) -> Any:
         """The node that a fork has put there. Elsewhere nothing: bodies are called, and what the LM
         did is looked up by `recorded_choice` and `replayed_fill`."""
-        return self._forked.get((run.path, step), NOTHING)
+        found = self.past.step(run.path, step)
+        return NOTHING if found is None or found.forked is None else found.forked.node
 
     def recorded_choice(self, run: Run, plan: NodePlan) -> type[Node] | type[None] | None:
         """The class that the LM chose, if it is still offered."""
-        spot = run.path, run.step
-        if spot not in self.past.chosen:
+        chosen = super().recorded_choice(run, plan)
+        if chosen is None:
             self._nothing_more(run, f"the choice after {plan.name}")
-        chosen = self.past.chosen[spot]
         if chosen not in plan.offered:
             raise not_offered(self._run_id, run, plan, chosen)
         texts = [
@@ -247,7 +221,7 @@ class Replayer(ResumedRecorder):
         self, run: Run, plan: NodePlan, resolved: Mapping[str, Any], source: Node
     ) -> Node | None:
         """The node that the LM filled, if it would still be asked the same."""
-        node = self.past.filled.get((run.path, run.step))
+        node = super().recorded_fill(run, plan)
         if node is None:
             self._nothing_more(run, f"the fill of {plan.name}")
         if type(node) is not plan.node:
@@ -258,36 +232,47 @@ class Replayer(ResumedRecorder):
         self._compare(run, Asker("fill", plan.node), [question.text])
         return node
 
+    def recorded_dependencies(self) -> Mapping[Hashable, Any]:
+        """The values of functions that are called once in the whole run. Graphs are run again, and
+        of a function that failed at first the outcome is looked up for each node."""
+        known = super().recorded_dependencies()
+        return {
+            key: value
+            for key, value in known.items()
+            if key not in self._recovered and self.past.shared[key].graph is None
+        }
+
     def recorded_value(self, place: Place, node_type: type[Node]) -> Any:
         """The value of a source, or the error that it failed with, which is raised."""
-        call, cached = call_at(node_type, place.field, place.parameter)
+        call, cached = call_behind(node_type, place)
         if call is not None and call.graph is not None:
-            if cached and str(place) not in self.past.started:
-                return self._graphs.get(call.key, NOTHING)  # it ran for another field
+            if cached and str(place) not in self._started:  # it ran for another field
+                return super().recorded_dependencies().get(call.key, NOTHING)
             return NOTHING  # it is run again, or each of its items is
         known = super().recorded_value(place, node_type)
         if known is not NOTHING:
             return known
-        if call is not None and cached and call.key in self._later:
+        if call is not None and cached and call.key in self._recovered:
             return self._as_then(call.key, place)
-        spot = place.path, place.step, node_type, place.field, place.parameter
-        if spot in self._failures:
-            if type(self._failures[spot]).__name__ == "Waiting":
-                return NOTHING  # and so it waits again
-            raise self._failures[spot]
-        if call is not None and cached and call.key in self._failed:  # for another field
-            raise self._failures[min(self._failed[call.key], key=str)]
+        source = self.past.source(place)
+        if source is not None and source.state == "waiting":
+            return NOTHING  # and so it waits again
+        if source is not None and source.state == "failed" and source.error is not None:
+            raise raised_again(source.error)
+        if call is not None and cached and call.key in self.past.failed_keys:  # for another field
+            failed = [each.error for each in self.past.shared_calls[call.key]]
+            raise raised_again(next(error for error in failed if error is not None))
         raise unkept(self._run_id, place, call, self._how_it_ended())
 
     def known_value(self, place: Place, node_type: type[Node]) -> Any:
         """The value of a function before its inputs are started."""
-        call, _ = call_at(node_type, place.field, place.parameter)
+        call, _ = call_behind(node_type, place)
         is_graph = call is not None and call.graph is not None
         return NOTHING if is_graph else super().recorded_value(place, node_type)
 
     def recorded_items(self, place: Place, node_type: type[Node]) -> dict[int, Any]:
         """The values of the items of a map; none where graphs are run for them again."""
-        call, _ = call_at(node_type, place.field, place.parameter)
+        call, _ = call_behind(node_type, place)
         is_graph = call is None or call.graph is not None
         return {} if is_graph else super().recorded_items(place, node_type)
 
@@ -306,10 +291,10 @@ class Replayer(ResumedRecorder):
         left_out: Sequence[FieldPlan],
     ) -> Node:
         """A copy of a node with the values of its sources, and the defaults that it had."""
-        made = self._made.get((run.path, len(run.trace)))
-        if made is not None and type(made.node) is plan.node:
-            held = made.node.__dict__
-            values = {**{name: held[name] for name in made.made if name in held}, **values}
+        step = self.past.step(run.path, len(run.trace))
+        if step is not None and type(step.node) is plan.node:
+            held = step.node.__dict__
+            values = {**{name: held[name] for name in step.made if name in held}, **values}
         return super().complete_node(run, plan, node, values, left_out)
 
     def record_answers(
@@ -337,7 +322,7 @@ class Replayer(ResumedRecorder):
         known = super().recorded_lm_answer(run, step, asker, method, asked, target, question)
         if known is not None:
             return known
-        left = self.past.asked.get((run.path, step, asker), [])
+        left = self._asked.get((run.path, step, asker), [])
         if not left and (failure := self._failure_at(run)) is not None:
             raise failure
         recorded = self._prompts.get((run.path, step, asker))
@@ -345,11 +330,12 @@ class Replayer(ResumedRecorder):
 
     def _as_then(self, key: Hashable, place: Place) -> Any:
         """The outcome of a dependency when the run reached a node: it had failed at first."""
-        reached = self._reached.get((place.path, place.step))
-        before = [e for n, e in self._tried[key] if reached is None or n < reached]
-        if before and before[-1] is not None:
-            raise before[-1]
-        return self._later[key]
+        step = self.past.step(place.path, place.step)
+        until = step.whole_count if step is not None and step.whole else self.past.count
+        before = [each for each in self.past.shared_calls[key] if each.number < until]
+        if before and before[-1].error is not None:
+            raise raised_again(before[-1].error)
+        return self.past.shared[key].value
 
     def _compare(self, run: Run, asker: Asker, texts: list[str]) -> None:
         recorded = self._prompts.get((run.path, run.step, asker))
@@ -364,36 +350,32 @@ class Replayer(ResumedRecorder):
 
     def _failure_at(self, run: Run) -> BaeError | None:
         """What the run, or a graph inside it, failed with where it is now."""
-        end = self._ends.get(run.path)
-        if end is None or end.outcome != "failed" or end.step != run.step:
+        graph = self.past.graphs.get(run.path)
+        if graph is None or graph.outcome != "failed" or graph.end_step != run.step:
             return None
-        return as_recorded(end.error)
+        return as_recorded(graph.end_error)
 
     def _how_it_ended(self) -> str:
-        if self._end is None or self._end.outcome == "ended":
+        run = self.past.run
+        if run.outcome in ("", "ended"):
             return ""
-        error = f": {self._end.error}" if self._end.error is not None else ""
-        return f"{self._end.outcome}{error}"
+        error = f": {run.end_error}" if run.end_error is not None else ""
+        return f"{run.outcome}{error}"
 
     def _said(self, node: Node) -> str:
         return self._encoder.node(node)
 
-    def _take_source(self, record: SourceEnded, n: int) -> None:
-        spot = record.path, record.step, record.node_type, record.field, record.parameter
-        call, cached = call_at(record.node_type, record.field, record.parameter)
-        failed = self._failed.setdefault(call.key, set()) if call and cached else set[Spot]()
-        if call is not None and cached:
-            again = None if record.error is None else raised_again(record.error)
-            self._tried.setdefault(call.key, []).append((n, again))
-        if record.error is not None:
-            self._failures[spot] = raised_again(record.error)
-            failed.add(spot)
-        else:
-            self._failures.pop(spot, None)
-            failed.discard(spot)
-        # A graph inside is run again, so what it came to is not given.
-        if call is not None and call.graph is not None and cached and call.key in self.past.deps:
-            self._graphs[call.key] = self.past.deps.pop(call.key)
+
+def _prompts(past: History) -> dict[tuple[str, int, Asker], str]:
+    """The first text that each asker sent to the LM."""
+    found: dict[tuple[str, int, Asker], str] = {}
+    for step in past.steps():
+        for question in step.questions:
+            for judged in question.answers:
+                if judged.attempt.asked:
+                    spot = judged.path, judged.step, judged.asker
+                    found.setdefault(spot, judged.attempt.asked)
+    return found
 
 
 def _as_far_as(recorded: Node, node: Node) -> Node:
@@ -407,20 +389,17 @@ def _as_far_as(recorded: Node, node: Node) -> Node:
     return known
 
 
-def _limit_reached(records: list[Record]) -> int:
-    """The bound on nodes that the run, or a graph inside it, has reached in the end; 0 where it
-    has reached none."""
-    limit = furthest = 0
-    for record in records:
-        if isinstance(record, StepStarted):
-            furthest = max(furthest, record.step + 1)
-        elif isinstance(record, RunResumed):
-            limit = 0
-        elif isinstance(record, RunEnded):
-            error = record.error
-            if isinstance(error, RecordedError) and error.type_name == LimitError.__name__:
-                limit = record.step
+def _limit_reached(past: History) -> int:
+    """The bound on nodes that the run, or a graph inside it, has reached in the end; 0 if it has
+    reached none."""
+    limit = max((graph.end_step for graph in past.graphs.values() if _is_limit(graph)), default=0)
+    furthest = max((step.number + 1 for step in past.steps() if step.whole), default=0)
     return limit if limit >= furthest else 0
+
+
+def _is_limit(graph: GraphRun) -> bool:
+    error = graph.end_error
+    return isinstance(error, RecordedError) and error.type_name == LimitError.__name__
 
 
 class _NoLM:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from bae.exceptions import BaeError, JournalError, describe
 from bae.graph import every_graph
+from bae.history import History
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import decoded, off_loop
 from bae.journal.gates import describe_status
 from bae.journal.node_codec import node_codec
 from bae.journal.resumed import ResumedRecorder
-from bae.journal.running.recording import Recording
 from bae.journal.shape import shape_of
 from bae.journal.store import Claim, Journal, RunInfo, StoredRun
 from bae.node import Node
 from bae.recorder import Log, RunJournal
-from bae.records import Record, RunEnded, RunForked, RunResumed, StepStarted, TextArrived
+from bae.records import Record, RunResumed, TextArrived
 from bae.result import GraphResult, Recovered
 from bae.rooms import late_lm, restore_budgets
 from bae.run import Run, RunOptions
@@ -96,8 +96,8 @@ async def resume(
         said = tuple(str(change) for change in changes)
         recorder = cast(ResumedRecorder, run.recorder)
         recorder.given = given
-        recorder.past.new_fields = frozenset(c.place for c in changes if c.kind == "field-new")
-        await recorder.store(RunResumed(time(), "", recorder.past.steps, claim.owner, said))
+        recorder.new_fields = frozenset(c.place for c in changes if c.kind == "field-new")
+        await recorder.store(RunResumed(time(), "", _step_count(recorder.past), claim.owner, said))
         return await run_graph(graph, start, run)
     except BaseException as error:
         if run is None or cast(ResumedRecorder, run.recorder).has_claim:  # before the first step
@@ -141,11 +141,9 @@ async def result_of(
 ) -> GraphResult[T]:
     """The result of a stored run, as far as it got."""
     records = await decoded(graph, stored.lines, given=given, partial=True)
-    trace = _trace_of(records)
-    ended = [r for r in records if isinstance(r, RunEnded) and not r.path]
-    gates = tuple(
-        gate for gate in (ended[-1].gates if ended else ()) if gate.address not in stored.answers
-    )
+    run = History(records).run
+    trace = [step.node for step in run.trace if step.whole and step.node is not None]
+    gates = tuple(gate for gate in run.gates if gate.address not in stored.answers)
     status = stored.info.status
     waiting = gates if status == "waiting" else ()
     node = trace[-1] if waiting and trace else None
@@ -171,12 +169,12 @@ def _restored(
     log: Log | None,
 ) -> tuple[Run, Node]:
     """A run that knows what was recorded, and the node it started with."""
-    past = Recording(records)
-    past.answers = stored.answers
-    recorder = ResumedRecorder(journal, graph, [*records], past, claim, len(stored.lines))
+    past = History(records)
+    lines, answers = len(stored.lines), stored.answers
+    recorder = ResumedRecorder(journal, graph, [*records], past, claim, lines, answers)
     run = Run(
         options.lm,
-        past.max_iters if options.max_iters is None else options.max_iters,
+        past.run.max_iters if options.max_iters is None else options.max_iters,
         options.prefetch,
         options.answer,
         options.dep_cache,
@@ -190,7 +188,7 @@ def _restored(
     if run.lm is None and graph.needs_lm:
         run.lm = late_lm(graph.needs_lm)
     restore_budgets(run, past.usage, past.seconds)
-    return run, past.started[""]
+    return run, cast("Node", past.run.start)
 
 
 async def resume_if_answered(
@@ -228,12 +226,9 @@ async def _recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterato
             yield info
 
 
-def _trace_of(records: list[Any]) -> list[Node]:
-    nodes: dict[int, Node] = {}
-    for record in records:
-        if isinstance(record, StepStarted | RunForked) and not record.path:
-            nodes[record.step] = record.node
-    return [nodes[step] for step in sorted(nodes)]
+def _step_count(past: History) -> int:
+    """How many nodes the run itself has reached."""
+    return sum(step.whole for step in past.run.steps.values())
 
 
 async def _claim(journal: Journal, before: RunInfo) -> Claim:

@@ -1,1 +1,0 @@
-"""Runs that have a journal: begun, resumed, answered, forked and replayed."""
