@@ -353,6 +353,8 @@ class History:
         key = self._catalog.shared_key(source.place, record.node_type)
         if key is not None:
             self._shared_paths[str(source.place)] = key
+            if self.shared.get(key) is source:  # it is made again, as no journal holds its value
+                del self.shared[key]
             asker = Asker("source", record.node_type, record.field, record.parameter)
             self.shared_askers[key] = record.path, record.step, asker
 
