@@ -379,7 +379,7 @@ def test_a_run_that_another_process_has_is_not_done(
         thread.join(BOUND)
     told = capsys.readouterr()
     assert (json.loads(told.out)["outcome"], json.loads(told.out)["result"]) == ("running", None)
-    assert ("under way elsewhere" if command == "answer" else "has an owner") in told.err
+    assert ("under way elsewhere" if command == "answer" else "is owned by") in told.err
 
 
 def test_a_shell_is_offered_the_newest_run_by_its_word_and_the_gates_that_are_open(
