@@ -1,5 +1,5 @@
 """One run of each example: where it starts, what the LM says, and who answers. The tests take them
-from here; `python tests/example_runs.py` records them anew, into examples/recorded."""
+from here; `python tests/example_runs.py` records them again, into examples/recorded."""
 
 from __future__ import annotations
 
