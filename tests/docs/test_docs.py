@@ -231,7 +231,7 @@ def test_no_page_names_a_machine_or_a_folder_on_one(page: Path):
 
 
 def test_the_page_on_the_stored_format_has_every_kind_of_line_and_what_is_in_it():
-    from bae.journal.lines import TABLE
+    from bae.journal.line_table import TABLE
 
     page = (ROOT / "docs" / "journal-format.md").read_text("utf-8")
     kinds = page.partition("## Kinds")[2].partition("###")[0]
