@@ -192,17 +192,13 @@ async def test_a_class_alone_is_all_of_its_fields():
     assert start["fields"] == {}
 
 
-async def test_prompts_are_taken_only_from_calls_that_saw_the_value():
+async def test_prompts_and_answers_are_removed_from_every_lm_call_of_the_run():
     journal = MemoryJournal()
     await recorded(journal, answer=signs)
     await journal.redact("run", "Sent.signed")
     lines = (await journal.read("run")).lines
     judged = [json.loads(line.data) for line in lines if line.kind == "AnswerJudged"]
     assert judged
-    assert all("asked" in each and "answer" in each for each in judged)
-    await journal.redact("run", "Letter.text", "Sent.text")
-    lines = (await journal.read("run")).lines
-    judged = [json.loads(line.data) for line in lines if line.kind == "AnswerJudged"]
     assert not any("asked" in each or "answer" in each for each in judged)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 
 from pydantic import ValidationError
 from pydantic_core import SchemaSerializer, SchemaValidator, from_json, to_json
@@ -443,6 +443,14 @@ def secret_needed(names: Iterable[str]) -> JournalError:
         fix=f"give it again: given={{{example}}}; a journal with secrets=True keeps the secrets of "
         "new runs",
     )
+
+
+def is_node(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether a stored value is a node."""
+    if not isinstance(value, dict):
+        return False
+    held = cast("dict[str, Any]", value)
+    return isinstance(held.get("type"), str) and isinstance(held.get("fields"), dict)
 
 
 def quoted(value: Any) -> str:

@@ -1,5 +1,5 @@
-"""Redaction: the values of named fields removed from a stored run, from the runs that share its
-lines, and from the prompts and answers that had them."""
+"""Redaction: the values of named fields, and all texts of LM calls, removed from a stored run and
+from the runs that share its lines."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final, TypeGuard, cast
+from typing import Any, Final, cast
 
 from pydantic_core import from_json, to_json
 
 from bae.exceptions import JournalError
 from bae.journal.decoder import off_loop
+from bae.journal.node_codec import is_node
 from bae.journal.shape import ShapeView
 from bae.journal.store import Claim, Journal, Line, Rewrite, RunInfo, StoredRun
 from bae.place import Place
@@ -25,7 +26,6 @@ _NEEDED: Final = {
     **{kind: {"node", "field"} for kind in _OF_A_FIELD},
     "Recalled": {"node", "field", "origin"},
     "FillStarted": {"target"},
-    "AnswerJudged": {"asker"},
 }
 _WITH_USAGE: Final = ("ChoiceMade", "FillEnded", "LMUsed")
 
@@ -41,7 +41,8 @@ class Redaction:
     - `runs`: the redacted runs, the named one first, then those that share lines with it.
     - `places`: the redacted fields: the named ones, and those that bae copied the same values to
       or from (by a `Recall`, a `Dep` shared by several fields, the items of a `Map` of graphs).
-    - `values`: how many values were removed; `texts`: how many prompts, answers and messages.
+    - `values`: how many values were removed; `texts`: how many prompts and answers of LM calls, and
+      messages of errors.
     """
 
     runs: tuple[str, ...]
@@ -155,7 +156,6 @@ class _OpenRun:
         self._answers = run.answers
         self._shape = ShapeView(run.shape)
         self._classes: dict[tuple[str, int], set[str]] = {}
-        self._made: dict[tuple[str, int], set[str]] = {}
         self.fields: dict[str, set[str]] = {}
         for name, cls in self._shape_classes():
             self.fields.setdefault(name, set()).update(cls["fields"])
@@ -166,9 +166,7 @@ class _OpenRun:
             for node in _nodes(line, data):
                 names = {*node["fields"], *node.get(_WITHHELD, ())}
                 self.fields.setdefault(node["type"], set()).update(names)
-                if line.kind == "LMAnswered":
-                    self._made.setdefault((line.path, line.step), set()).add(node["type"])
-                else:
+                if line.kind != "LMAnswered":
                     here.add(node["type"])
 
     def copies(self, wanted: set[_Field]) -> Iterator[_Field]:
@@ -196,7 +194,6 @@ class _OpenRun:
     def redact(self, wanted: set[_Field]) -> Iterator[tuple[Line, Line, int, int]]:
         """Each line, what is left of it, and how many values and texts are gone."""
         shared = self._shared_calls(wanted)
-        holders = self._holders(wanted)
         for line, data in self.lines:
             before = _json(data)
             inside = _is_inside(line.path, wanted)
@@ -206,7 +203,7 @@ class _OpenRun:
             ):
                 values += _withhold_value(data)
             texts = _withhold_message(data)
-            if line.kind == "AnswerJudged" and (inside or self._saw(line, data["asker"], holders)):
+            if line.kind == "AnswerJudged":  # of any call: bodies pass values on to others
                 texts += sum(data.pop(key, None) is not None for key in ("asked", "answer"))
                 data["errors"] = [_place_of(error) for error in data.get("errors", ())]
             new = line
@@ -223,26 +220,6 @@ class _OpenRun:
     def answered(self, wanted: set[_Field]) -> list[str]:
         """The addresses of the gates among the fields that a person has answered."""
         return [address for address in self._answers if _is_inside(address, wanted)]
-
-    def _saw(self, line: Line, asker: _Data, holders: set[str]) -> bool:
-        """Whether an LM call may have had such a field: in the node that asked or was filled, in
-        the one before, which it was shown, or in what it was asked to make."""
-        made = self._made.get((line.path, line.step), set())
-        shown = self._classes.get((line.path, line.step - 1), set())
-        return not {asker["node"], *made, *shown}.isdisjoint(holders)
-
-    def _holders(self, wanted: set[_Field]) -> set[str]:
-        """The classes that have such a field, and those with a field made by a graph of these."""
-        found = {cls for cls, _ in wanted}
-        made_by = [
-            (name, graph["classes"].keys())
-            for name, cls in self._shape_classes()
-            for field in cls["fields"].values()
-            if (graph := self._graph_behind(field)) is not None
-        ]
-        while more := {name for name, classes in made_by if classes & found} - found:
-            found |= more
-        return found
 
     def _graph_behind(self, field: _Data) -> _Data | None:
         call: int | None = field.get("call")
@@ -272,14 +249,6 @@ class _OpenRun:
     def _shape_classes(self) -> Iterator[tuple[str, _Data]]:
         for graph in self._shape.graphs:
             yield from graph["classes"].items()
-
-
-def is_node(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether a stored value is a node."""
-    if not isinstance(value, dict):
-        return False
-    held = cast(_Data, value)
-    return isinstance(held.get("type"), str) and isinstance(held.get("fields"), dict)
 
 
 def _nodes(line: Line, data: _Data) -> Iterator[_Data]:

@@ -342,9 +342,9 @@ class Journal(RunStore):
         """Remove the values of fields from a run for good:
         `await journal.redact(run_id, "Person.email")`.
 
-        They are gone from wherever the run stores them, and so are the prompts and answers of the
-        LM calls that may have had them, and the messages of errors; runs that share its lines, by
-        a fork, are redacted with it. What a body copied into another field is not followed: name
+        They are gone from wherever the run stores them, and so are the prompts and answers of all
+        its LM calls, and the messages of errors; runs that share its lines, by a fork, are redacted
+        with it. What a body copied into another field is not followed: name
         that field too. A run that is resumed afterwards asks for the values:
         `graph.resume(…, given={"Person.email": …})`.
         """

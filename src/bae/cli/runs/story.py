@@ -14,7 +14,7 @@ from bae.cli.runs.listing import STYLES
 from bae.cli.runs.rows import ITEMS, NODES
 from bae.cli.runs.wording import long, spent, when
 from bae.cli.texts import WITHHELD, cut, in_one_line
-from bae.journal.redaction import is_node
+from bae.journal.node_codec import is_node
 from bae.usage import Usage
 
 if TYPE_CHECKING:
