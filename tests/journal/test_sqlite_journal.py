@@ -18,8 +18,8 @@ import pytest
 from bae import JournalError
 from bae.journal import SQLiteJournal
 from bae.journal.sqlite.lease import has_died, process_name
-from bae.journal.sqlite.queries import page_query
 from bae.journal.sqlite.schema import LINES_OF_A_RUN
+from bae.journal.sqlite.statements import page_query
 from bae.journal.store import Rewrite
 from journal_parts import begun, ended, ids, line, lines, numbers, printed, program, refused
 

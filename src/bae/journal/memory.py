@@ -9,9 +9,9 @@ from asyncio import Future, get_running_loop
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from bae.journal.sqlite.errors import closed
 from bae.journal.sqlite.journal import SQLJournal
 from bae.journal.sqlite.lease import Lease
+from bae.journal.sqlite.schema import closed
 from bae.journal.sqlite.writer import Work, Writer, settle
 
 T = TypeVar("T")

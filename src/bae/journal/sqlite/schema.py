@@ -1,16 +1,17 @@
-"""The SQLite file of a journal: its tables, and how it is opened without harm to other files."""
+"""The SQLite file of a journal: its tables, how it is opened without harm to other files, and what
+its errors mean."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import sys
 from secrets import token_hex
 from time import monotonic, sleep
 
 from bae.exceptions import JournalError
-from bae.journal.sqlite.errors import as_journal_error, code_of, damaged, is_busy, readonly
 
 FORMAT = 2
 """The version of the tables, kept in the file as its `user_version`."""
@@ -28,6 +29,8 @@ LINES_OF_A_RUN = 1 << 32
 page."""
 
 _HEADER = 100
+_NEARLY_NOTHING = 1 << 20
+"""With fewer free bytes on the disk than this, a write that failed means that the disk is full."""
 _TABLES = """
 create table runs (
     run integer primary key, id text not null unique, graph text not null, status text not null,
@@ -113,15 +116,6 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
             raise as_journal_error(error, path) from error
         raise
     return None
-
-
-def identity(path: str) -> tuple[int, int] | None:
-    """What tells a file from another one that replaced it; None where there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _check_size(path: str) -> int:
@@ -244,3 +238,136 @@ def _create_tables(connection: sqlite3.Connection, path: str) -> None:
         connection.execute(f"pragma application_id = {APPLICATION}")
         connection.execute(f"pragma user_version = {FORMAT}")
     connection.execute("commit")
+
+
+# Errors
+
+
+def as_journal_error(error: BaseException, path: str, run_id: str | None = None) -> JournalError:
+    """The error to raise for one of SQLite's."""
+    if isinstance(error, JournalError):
+        return error
+    result = code_of(error)
+    if is_busy(error):
+        what, code = f"{path} is locked by another program, and stayed locked", "bae-journal-locked"
+        fix = (
+            "end whatever holds the file (a backup, an open transaction in another program), "
+            "or wait longer with SQLiteJournal(…, busy_timeout=60)"
+        )
+    elif result == sqlite3.SQLITE_FULL or (result == sqlite3.SQLITE_IOERR and _is_full(path)):
+        what, code = f"the disk of {path} is full", "bae-journal-full"
+        fix = (
+            "make room, then resume the run: what was acknowledged is stored; "
+            "journal.prune(older_than=…) makes room inside the file"
+        )
+    elif result in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH) or (
+        result == sqlite3.SQLITE_CANTOPEN and not is_writable(path)
+    ):
+        return readonly(path, run_id, error)
+    elif result in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "decode to UTF-8" in str(
+        error
+    ):
+        return damaged(path, "SQLite cannot read it", run_id=run_id, cause=error)
+    else:
+        what, code = f"{path} could not be read or written", "bae-journal-failed"
+        fix = "see the cause; once it is fixed, resume the run"
+    return JournalError(what, code=code, cause=error, run_id=run_id, fix=fix)
+
+
+def code_of(error: BaseException) -> int:
+    """The primary result code of an SQLite error; 0 for any other error."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether another connection held the file for longer than we wait."""
+    return code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+
+
+def needs_new_connection(error: BaseException) -> bool:
+    """Whether a connection may keep failing this way after the cause is gone."""
+    return code_of(error) in (
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOTADB,
+    )
+
+
+def is_writable(path: str) -> bool:
+    """Whether this user may write a file and its folder."""
+    beside = os.access(os.path.dirname(path), os.W_OK)
+    return beside and (not os.path.exists(path) or os.access(path, os.W_OK))
+
+
+def _is_full(path: str) -> bool:
+    try:
+        return shutil.disk_usage(os.path.dirname(path)).free < _NEARLY_NOTHING
+    except OSError:
+        return False
+
+
+def damaged(
+    path: str, what: str, *, run_id: str | None = None, cause: BaseException | None = None
+) -> JournalError:
+    return JournalError(
+        f"the journal {path} is damaged, or is no journal: {what}",
+        code="bae-journal-damaged",
+        cause=cause,
+        run_id=run_id,
+        fix="nothing in it was changed. Copy the file, and those beside it that end in -wal and "
+        "-shm, before you do anything; then try `sqlite3 FILE .recover`, or a backup",
+    )
+
+
+def readonly(
+    path: str, run_id: str | None = None, cause: BaseException | None = None
+) -> JournalError:
+    return JournalError(
+        f"{path} cannot be written by this user",
+        code="bae-journal-readonly",
+        cause=cause,
+        run_id=run_id,
+        fix="allow this user to write the file and its folder: SQLite keeps two more files there",
+    )
+
+
+def gone(path: str, run_id: str | None = None) -> JournalError:
+    return JournalError(
+        f"{path} was deleted, moved or replaced while it was in use",
+        code="bae-journal-gone",
+        run_id=run_id,
+        fix="put the file back and resume its runs, or start them again; stop the processes that "
+        "use a journal before you move it",
+    )
+
+
+def closed(name: str, run_id: str | None = None, *, in_progress: bool = False) -> JournalError:
+    fix = "close it when its last run has ended; this run can be resumed"
+    return JournalError(
+        f"the journal {name} is closed",
+        code="bae-journal-closed",
+        run_id=run_id,
+        fix=fix if in_progress else "open a new one, and close it when you are done",
+    )
+
+
+def forked(path: str, run_id: str | None = None) -> JournalError:
+    return JournalError(
+        f"{path} was opened before this process was forked, and the parent still has it open",
+        code="bae-journal-forked",
+        run_id=run_id,
+        fix="open the journal after the fork, start processes with "
+        "multiprocessing.get_context('spawn'), or give each process a file of its own",
+    )
+
+
+def unknown(name: str, run_id: str) -> JournalError:
+    return JournalError(
+        f"the journal {name} has no run {run_id!r}",
+        code="bae-run-unknown",
+        run_id=run_id,
+        fix="look at `await journal.runs()`: it may be in another journal, or was deleted",
+    )
