@@ -86,13 +86,12 @@ class SQLJournal(Journal):
         """Store a new run with its first lines, and claim it."""
         make = partial(statements.create, run_id=run_id, graph=graph, shape=shape)
         make = partial(make, shape_hash=shape_hash, lines=tuple(lines))
-        return self._ask(Take(run_id, make), run_id)
+        return self._ask(Take(run_id=run_id, do=make), run_id)
 
     async def claim(self, run_id: str) -> Claim:
         """Claim a run that has no owner, or whose owner is gone."""
-        return await self._ask(
-            Take(run_id, partial(claim_run, name=self.name, run_id=run_id)), run_id
-        )
+        take = partial(claim_run, name=self.name, run_id=run_id)
+        return await self._ask(Take(run_id=run_id, do=take), run_id)
 
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
         """Store lines; they are durable when what is returned has been awaited."""
@@ -116,31 +115,31 @@ class SQLJournal(Journal):
         """Store the last lines of a run and how it ended, and give up the claim."""
         if not isinstance(claim, SQLiteClaim) or claim.owner != self._owner:
             return _failed(self._not_ours(claim))
-        work = Release(claim, tuple(lines), status, tuple(waiting), error)
+        work = Release(claim, tuple(lines), status=status, waiting=tuple(waiting), failure=error)
         return self._ask(work, claim.run_id)
 
     async def answer(self, run_id: str, gate: str, value: str) -> bool:
         """Store the answer to a gate, as JSON; False where there is one already."""
         do = partial(statements.answer, name=self.name, run_id=run_id, gate=gate, value=value)
-        return await self._ask(Call(do), run_id)
+        return await self._ask(Call(do=do), run_id)
 
     async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
         """A new run that shares the lines of `run_id` below `upto`."""
         fork = partial(statements.fork, name=self.name, run_id=run_id, new_id=new_id)
-        await self._ask(Call(partial(fork, upto=upto, lines=tuple(lines))), run_id)
+        await self._ask(Call(do=partial(fork, upto=upto, lines=tuple(lines))), run_id)
 
     async def rewrite(self, changes: Sequence[Rewrite]) -> None:
         """Replace lines by others with the same numbers, and leave nothing of the old ones in the
         file or its log. If anything changed the file is vacuumed for that, which takes as long as
         copying it and as much room; nothing else can be written meanwhile."""
         given = [Rewrite(run_id, tuple(lines), tuple(gates)) for run_id, lines, gates in changes]
-        await self._ask(Replace(given))
+        await self._ask(Replace(changes=given))
 
     async def put(self, run: StoredRun, *, replace: bool = False) -> None:
         """Store a run that was read elsewhere, in one transaction, which also deletes the run that
         it replaces."""
         do = partial(statements.put, run=run, replace=replace)
-        await self._ask(Call(do), run.info.run_id)
+        await self._ask(Call(do=do), run.info.run_id)
 
     async def delete(self, run_ids: Sequence[str]) -> int:
         """Delete runs and return how many. A run that has forks stays, and so does one that a
@@ -152,7 +151,7 @@ class SQLJournal(Journal):
         count = 0
         for first in range(0, len(found), RUNS_AT_ONCE):
             some = found[first : first + RUNS_AT_ONCE]
-            count += await self._ask(Call(partial(statements.delete, runs=some)))
+            count += await self._ask(Call(do=partial(statements.delete, runs=some)))
         return count
 
     # Reading

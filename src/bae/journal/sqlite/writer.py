@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import time
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
@@ -43,18 +44,16 @@ VACUUM_SPEED = 5e6
 I = TypeVar("I")  # noqa: E741 - an item of the queue
 
 
+@dataclass(slots=True, eq=False)
 class Work:
     """Lines to add under a claim: they are stored, or `error` says why not. Subclasses do more in
-    the same transaction. `future` is told what came of it, if there is one."""
+    the same transaction. `future` gets the `value` or the error, if there is one."""
 
-    __slots__ = ("claim", "error", "future", "lines", "value")
-
-    def __init__(self, claim: SQLiteClaim | None = None, lines: Sequence[Line] = ()) -> None:
-        self.claim = claim
-        self.lines = lines
-        self.future: Future[Any] | None = None
-        self.value: Any = None
-        self.error: BaseException | None = None
+    claim: SQLiteClaim | None = None
+    lines: Sequence[Line] = ()
+    future: Future[Any] | None = None
+    value: Any = None
+    error: BaseException | None = None
 
     def write(self, writer: Writer, db: sqlite3.Connection) -> None:
         """What to do in the transaction. Called again if that has to be repeated."""
@@ -70,30 +69,22 @@ class Work:
         return self.claim
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Call(Work):
     """Calls a function in the transaction."""
 
-    __slots__ = ("do",)
-
-    def __init__(self, do: Callable[[sqlite3.Connection], Any]) -> None:
-        super().__init__()
-        self.do = do
+    do: Callable[[sqlite3.Connection], Any]
 
     def write(self, writer: Writer, db: sqlite3.Connection) -> None:
         self.value = self.do(db)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Take(Work):
     """Claims a run that `do` creates or takes over."""
 
-    __slots__ = ("do", "run_id")
-
-    def __init__(
-        self, run_id: str, do: Callable[[sqlite3.Connection, Lease], tuple[Fence, int]]
-    ) -> None:
-        super().__init__()
-        self.run_id = run_id
-        self.do = do
+    run_id: str
+    do: Callable[[sqlite3.Connection, Lease], tuple[Fence, int]]
 
     def write(self, writer: Writer, db: sqlite3.Connection) -> None:
         self.failed(writer)  # an attempt before this one was rolled back
@@ -112,25 +103,18 @@ class Take(Work):
         return self.value
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Release(Work):
     """Adds the last lines of a run, stores how it ended and gives up the claim."""
 
-    __slots__ = ("_how",)
-
-    def __init__(
-        self,
-        claim: SQLiteClaim,
-        lines: Sequence[Line],
-        status: Status,
-        waiting: Sequence[ParkedGate] = (),
-        error: str = "",
-    ) -> None:
-        super().__init__(claim, lines)
-        self._how = status, waiting, error
+    status: Status
+    waiting: Sequence[ParkedGate] = ()
+    failure: str = ""
 
     def write(self, writer: Writer, db: sqlite3.Connection) -> None:
         assert self.claim is not None
-        if not statements.release(db, self.claim.fence, *self._how):
+        how = self.status, self.waiting, self.failure
+        if not statements.release(db, self.claim.fence, *how):
             raise writer.lease.lose(db, self.claim)
 
     def stored(self, writer: Writer, db: sqlite3.Connection) -> None:
@@ -150,31 +134,24 @@ class Confirm(Work):
 
     __slots__ = ()
 
-    def __init__(self, claim: SQLiteClaim, done: Work) -> None:
-        super().__init__(claim)
-        self.future, self.value = done.future, done.value
-
     def write(self, writer: Writer, db: sqlite3.Connection) -> None:
         assert self.claim is not None
         if not writer.lease.holds(db, self.claim):
             raise writer.lease.lose(db, self.claim)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Replace(Work):
     """Replaces lines and leaves nothing of the old ones in the file: pages have copies of lines
     that were moved, and so has the log."""
 
-    __slots__ = ("_changes",)
-
-    def __init__(self, changes: Sequence[Rewrite]) -> None:
-        super().__init__()
-        self._changes = changes
+    changes: Sequence[Rewrite]
 
     def write(self, writer: Writer, db: sqlite3.Connection) -> None:
         if writer.lease.claims:  # it cannot be renewed while the file is vacuumed
             size = 0 if writer.path is None else os.stat(writer.path).st_size
             writer.lease.renew(db, VACUUM_SECONDS + size / VACUUM_SPEED)
-        self.value = statements.rewrite(db, writer.name, self._changes)
+        self.value = statements.rewrite(db, writer.name, self.changes)
 
     def stored(self, writer: Writer, db: sqlite3.Connection) -> None:
         due, self.value = self.value, None
@@ -190,8 +167,8 @@ class Replace(Work):
                     writer.lease.committed()
 
     def _half_done(self, writer: Writer, error: sqlite3.Error) -> JournalError:
-        run_id = self._changes[0].run_id if len(self._changes) == 1 else None
-        who = ", ".join(repr(change.run_id) for change in self._changes)
+        run_id = self.changes[0].run_id if len(self.changes) == 1 else None
+        who = ", ".join(repr(change.run_id) for change in self.changes)
         failed = as_journal_error(error, writer.name, run_id)
         failed.message += f"; run {who} is changed, but the file still has old lines"
         if is_busy(error):
@@ -359,9 +336,9 @@ def settle(works: Sequence[Work], lease: Lease, put: Callable[[Work], None]) -> 
         claim = None if work.error is not None else work.relies_on()
         if future.done():  # it was cancelled
             if claim is not None and isinstance(work, Take):
-                put(Release(claim, (), "running"))
+                put(Release(claim, status="running"))
         elif claim is not None and claim.lost is None and now >= lease.until:
-            put(Confirm(claim, work))
+            put(Confirm(claim, (), future, work.value))
         elif (error := work.error or (claim and claim.lost)) is not None:
             future.set_exception(error)
             future.exception()  # a caller that does not wait is told at the next line
