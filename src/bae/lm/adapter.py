@@ -141,11 +141,6 @@ class LMAdapter(Backend):
         return {"choice": name}, ""
 
 
-def as_charged(lm: LM) -> LM:
-    """The LM as a run asks it under a budget: itself where it is a backend, or else adapted."""
-    return lm if isinstance(lm, Backend) else LMAdapter(lm)
-
-
 async def make_with(backend: Backend, node: Node, target: type[N]) -> N:
     """A `target` from the `make` of an adapted LM, with policies around it or none."""
     name = target.__name__

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
 from time import monotonic
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
 
 from bae.exceptions import BudgetError
 from bae.lm.backend import Answer, Prompt
@@ -27,7 +26,10 @@ from bae.usage import Usage
 if TYPE_CHECKING:
     from bae.language_model import LM
 
+T = TypeVar("T", int, float)
+
 Limit = Literal["calls", "tokens", "cost", "seconds"]
+_LIMITS: Final[tuple[Limit, ...]] = ("calls", "tokens", "cost", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,7 @@ class Budget:
         elapsed: float = 0.0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        limits = {"calls": calls, "tokens": tokens, "cost": cost, "seconds": seconds}
-        for name, value in limits.items():
+        for name, value in zip(_LIMITS, (calls, tokens, cost, seconds), strict=True):
             if value is not None and not (isfinite(value) and value >= 0):
                 raise ValueError(f"Budget({name}={value!r}): give 0 or more, or None for no limit")
         self.calls = calls
@@ -110,27 +111,18 @@ class Budget:
     def remaining(self) -> Remaining:
         """What is left, less what is in progress; never below zero."""
         used = self._used
-        calls, tokens = used.calls + self._held_calls, used.tokens + self._held_tokens
-        cost = None
-        if self.cost is not None and used.cost is not None:
-            cost = max(0.0, self.cost - used.cost - self._held_cost)
         return Remaining(
-            None if self.calls is None else max(0, self.calls - calls),
-            None if self.tokens is None else max(0, self.tokens - tokens),
-            cost,
-            None if self.seconds is None else max(0.0, self.seconds - self.elapsed),
+            _left(self.calls, used.calls + self._held_calls),
+            _left(self.tokens, used.tokens + self._held_tokens),
+            None if used.cost is None else _left(self.cost, used.cost + self._held_cost),
+            _left(self.seconds, self.elapsed),
         )
 
     def dump(self) -> dict[str, Any]:
         """The limits and what has been spent, as JSON values."""
         return {
             "scope": self.scope,
-            "limits": {
-                "calls": self.calls,
-                "tokens": self.tokens,
-                "cost": self.cost,
-                "seconds": self.seconds,
-            },
+            "limits": {name: getattr(self, name) for name in _LIMITS},
             "spent": {**asdict(self._used), "models": list(self._used.models)},
             "elapsed": self.elapsed,
         }
@@ -139,27 +131,16 @@ class Budget:
     def restored(cls, dumped: Mapping[str, Any], within: Budget | None = None) -> Budget:
         """The budget that was dumped, with as much spent. Requests that were in progress then are
         not included."""
-        spent = cast(dict[str, Any], dict(dumped["spent"]))
-        spent["models"] = tuple(spent["models"])
-        return cls(
-            **dumped["limits"],
-            scope=dumped["scope"],
-            within=within,
-            spent=Usage(**spent),
-            elapsed=dumped["elapsed"],
-        )
+        spent: dict[str, Any] = {**dumped["spent"], "models": tuple(dumped["spent"]["models"])}
+        rest = {name: dumped[name] for name in ("scope", "elapsed")}
+        return cls(**dumped["limits"], **rest, within=within, spent=Usage(**spent))
 
     def __enter__(self) -> Self:
         """Count requests from here on, in this task and those it starts."""
         scope_in_force.set(self.scope_in(scope_in_force.get()))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         """End the block. Blocks may end in any order, each in the context it began in."""
         self.error = self._own(error)
         inside: list[Budget] = []
@@ -173,7 +154,14 @@ class Budget:
                 left = Scope(budget, left)
             scope_in_force.set(left)
         else:
-            self._left_elsewhere(error)
+            message = (
+                f"the block of {self!r} ends in another context than it began in, where it is still"
+                " in force: enter and leave it in one function, not in a fixture or a callback that"
+                " another task runs"
+            )
+            if error is None:
+                raise RuntimeError(message)
+            error.add_note(message)
         return self.quiet and self.error is not None
 
     def scope_in(self, outer: Scope | SharedScope | None) -> Scope:
@@ -259,18 +247,8 @@ class Budget:
             case "seconds":
                 bound, amount = self.seconds or 0.0, self.elapsed
                 said = f"the {bound:g} s are over"
-        return BudgetError(
-            f"{self.scope}: {said}",
-            limit=limit,
-            bound=bound,
-            used=amount,
-            scope=self.scope,
-            usage=used,
-            budget=self,
-            cause=cause,
-            fix=f"raise the limit with Budget({limit}=…), or ask for less; the nodes that were "
-            "done are in .trace",
-        )
+        fix = f"raise the limit with Budget({limit}=…), or ask for less; the nodes that were done "
+        return self._error(limit, bound, amount, said, f"{fix}are in .trace", cause=cause)
 
     def cost_unknown(self, model: str) -> BudgetError:
         """The error for a limit on cost where the cost of a request is unknown."""
@@ -279,18 +257,23 @@ class Budget:
         fix = "limit calls or tokens instead"
         if not is_there("genai_prices"):
             fix = f"install the price list with pip install 'bae-graphs[prices]', or {fix}"
-        return BudgetError(
-            f"{self.scope}: the cost is limited to ${self.cost or 0.0:.4f}, and the price of"
-            f" {model or 'the model'} is unknown",
+        bound = self.cost or 0.0
+        return self._error(
+            "cost",
+            bound,
+            self._used.cost or 0.0,
+            f"the cost is limited to ${bound:.4f}, and the price of {model or 'the model'} is"
+            " unknown",
+            f"{fix}; a backend of your own reports it in least_cost and in Usage(cost=…)",
             code="bae-budget-cost-unknown",
-            limit="cost",
-            bound=self.cost or 0.0,
-            used=self._used.cost or 0.0,
-            scope=self.scope,
-            usage=self._used,
-            budget=self,
-            fix=f"{fix}; a backend of your own reports it in least_cost and in Usage(cost=…)",
         )
+
+    def _error(
+        self, limit: Limit, bound: float, used: float, said: str, fix: str, **more: Any
+    ) -> BudgetError:
+        what: dict[str, Any] = {"limit": limit, "bound": bound, "used": used, "scope": self.scope}
+        message = f"{self.scope}: {said}"
+        return BudgetError(message, **what, usage=self._used, budget=self, fix=fix, **more)
 
     def _own(self, error: BaseException | None) -> BudgetError | None:
         """What this budget raised, where that is the error or the cause of it."""
@@ -300,21 +283,9 @@ class Budget:
             error = error.__cause__
         return None
 
-    def _left_elsewhere(self, error: BaseException | None) -> None:
-        message = (
-            f"the block of {self!r} ends in another context than it began in, where it is still in"
-            " force: enter and leave it in one function, not in a fixture or a callback that"
-            " another task runs"
-        )
-        if error is None:
-            raise RuntimeError(message)
-        error.add_note(message)
-
     def __repr__(self) -> str:
         limits = (
-            f"{name}={value:g}"
-            for name in ("calls", "tokens", "cost", "seconds")
-            if (value := getattr(self, name)) is not None
+            f"{name}={value:g}" for name in _LIMITS if (value := getattr(self, name)) is not None
         )
         return f"Budget({', '.join([*limits, f'scope={self.scope!r}'])})"
 
@@ -353,6 +324,10 @@ def restore_budgets(lm: object, run_id: str, usage: Usage, seconds: float) -> No
         lm = lm.inner
     for budget in budgets:
         budget.carry(run_id, usage, seconds)
+
+
+def _left(limit: T | None, used: T) -> T | None:
+    return None if limit is None else max(0, limit - used)
 
 
 def _many(number: float, unit: str) -> str:

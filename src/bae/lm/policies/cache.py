@@ -19,6 +19,7 @@ from bae.exceptions import BaeLMError, BudgetError, describe
 from bae.lm.adapter import LMAdapter, is_lossless
 from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
+from bae.lm.policies.limits import wake
 from bae.lm.policies.policy import Policy, innermost
 from bae.lm.policies.reservations import (
     Payer,
@@ -97,21 +98,18 @@ class Cached(Policy):
         await super().aclose()
 
     async def _look_and_ask(self, key: str, prompt: Prompt) -> Answer:
-        stored = await self.store.get(key)
-        if stored is not None:
-            found = _read(stored)
-            if found is not None:
-                self._hits += 1
-                return found
+        found = _read(await self.store.get(key))
+        if found is not None:
+            self._hits += 1
+            return found
         self._misses += 1
         answer = await self.ask(prompt)
-        if answer.stop == "end":
-            text = _written(prompt, answer)
+        text = _written(prompt, answer) if answer.stop == "end" else ""
+        if text is None:
+            self._unstored += 1
+        elif text:
             try:
-                if text is None:
-                    self._unstored += 1
-                else:
-                    await self.store.put(key, text)
+                await self.store.put(key, text)
             except Exception as error:
                 # It is paid for: better an answer that is not stored than none.
                 self._unstored += 1
@@ -180,8 +178,10 @@ def _written(prompt: Prompt, answer: Answer) -> str | None:
     return json.dumps({"version": VERSION, "text": text, "models": answer.usage.models})
 
 
-def _read(stored: str) -> Answer | None:
-    """The stored answer; None where it is not readable, and has to be asked for again."""
+def _read(stored: str | None) -> Answer | None:
+    """The stored answer; None where there is none that can be read, and it has to be asked for."""
+    if stored is None:
+        return None
     try:
         found = json.loads(stored)
         if found["version"] == VERSION and isinstance(found["text"], str):
@@ -232,12 +232,12 @@ class _SharedRequest:
         ask: Callable[[], Coroutine[Any, Any, Answer]],
         remove: Callable[[_SharedRequest], None],
     ) -> None:
-        first = _Waiter()
+        first = Payer()
         self._waiting = [first]
         self._scope = SharedScope(first)
         self._told: list[Event] = []
         self._remove = remove
-        self._first: _Waiter | None = first
+        self._first: Payer | None = first
         self._task = asyncio.get_running_loop().create_task(self._run(ask))
         self._task.add_done_callback(self._finish)
 
@@ -246,10 +246,10 @@ class _SharedRequest:
         to leave cancels the request and waits until it has ended."""
         waiter, self._first = self._first, None
         if waiter is None:
-            waiter = _Waiter()
+            waiter = Payer()
             self._waiting.append(waiter)
             for event in self._told:
-                waiter.tell(event)
+                _tell(waiter, event)
         try:
             if not self._task.done():
                 await waiter.turn
@@ -268,31 +268,27 @@ class _SharedRequest:
         return await ask()
 
     def _report(self, usage: Usage) -> None:
-        self._payer.report(usage)
+        meter = self._scope.payer.meter
+        if meter is not None:
+            meter[0](usage)
 
     def _tell(self, event: Event) -> None:
         self._told.append(event)
         for waiter in self._waiting:
-            waiter.tell(event)
-
-    @property
-    def _payer(self) -> _Waiter:
-        payer = self._scope.payer
-        assert isinstance(payer, _Waiter)
-        return payer
+            _tell(waiter, event)
 
     def _finish(self, task: asyncio.Task[Answer]) -> None:
         self._remove(self)
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
-            waiter.wake()
+            wake(waiter.turn)
 
-    async def _leave(self, waiter: _Waiter) -> None:
+    async def _leave(self, waiter: Payer) -> None:
         task = self._task
         try:
             if not task.done() and waiter.refused is None:
                 self._waiting.remove(waiter)
-                if waiter is self._payer:
+                if waiter is self._scope.payer:
                     self._hand_over()
                 if not self._waiting:
                     self._remove(self)
@@ -300,7 +296,7 @@ class _SharedRequest:
                     await gone([task])
         finally:
             answered = task.done() and not task.cancelled() and task.exception() is None
-            if answered and waiter is self._payer:
+            if answered and waiter is self._scope.payer:
                 report(task.result().usage)  # it was paid for, and no other caller has used it
 
     def _hand_over(self) -> None:
@@ -312,12 +308,12 @@ class _SharedRequest:
             except BudgetError as error:
                 self._waiting.remove(waiter)
                 waiter.refused = error
-                waiter.wake()
+                wake(waiter.turn)
 
-    def _result_for(self, waiter: _Waiter) -> Answer:
+    def _result_for(self, waiter: Payer) -> Answer:
         """The answer, or the error. Only the payer has its usage. Each waiter gets an error of its
         own, as errors are written to where they are raised."""
-        if waiter is self._payer or self._task.cancelled():
+        if waiter is self._scope.payer or self._task.cancelled():
             return self._task.result()
         error = self._task.exception()
         if error is not None:
@@ -326,28 +322,9 @@ class _SharedRequest:
         return replace(answer, usage=Usage(models=answer.usage.models))
 
 
-class _Waiter(Payer):
-    """A caller who waits for the answer, and where its usage is reported."""
-
-    __slots__ = ("meter", "refused", "turn")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.meter = meter_in_force.get()
-        self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.refused: BudgetError | None = None
-
-    def report(self, usage: Usage) -> None:
-        if self.meter is not None:
-            self.meter[0](usage)
-
-    def tell(self, event: Event) -> None:
-        if self.meter is not None and self.meter[1] is not None:
-            self.meter[1](event)
-
-    def wake(self) -> None:
-        if not self.turn.done():
-            self.turn.set_result(None)
+def _tell(waiter: Payer, event: Event) -> None:
+    if waiter.meter is not None and waiter.meter[1] is not None:
+        waiter.meter[1](event)
 
 
 def _copy(error: BaseException) -> BaseException:

@@ -11,7 +11,6 @@ from math import isfinite
 from operator import attrgetter
 from threading import Lock
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bae.exceptions import BaeLMError
@@ -206,7 +205,7 @@ class Slots:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.taken = 0
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._lock = Lock()
 
     @property
@@ -219,63 +218,49 @@ class Slots:
             if self.taken < self.limit:
                 self.taken += 1
                 return
-            waiter = _Waiter(asyncio.get_running_loop())
-            self._waiting.append(waiter)
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
         try:
-            await waiter.turn
+            await turn
         except BaseException:
             with self._lock:
-                if waiter.served:
-                    self._hand_on()
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
                 else:
-                    self._waiting.remove(waiter)
+                    self._hand_on()
             raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         with self._lock:
             self._hand_on()
 
     def _hand_on(self) -> None:
         """Give a slot to the next waiter, with the lock held."""
         while self._waiting:
-            waiter = self._waiting.popleft()
-            waiter.served = True
+            turn = self._waiting.popleft()
             try:
-                waiter.loop.call_soon_threadsafe(waiter.wake)
+                turn.get_loop().call_soon_threadsafe(wake, turn)
             except RuntimeError:
                 continue  # its loop was closed under it
             return
         self.taken -= 1
 
 
-class _Waiter:
-    __slots__ = ("loop", "served", "turn")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.turn: asyncio.Future[None] = loop.create_future()
-        self.served = False
-
-    def wake(self) -> None:
-        if not self.turn.done():
-            self.turn.set_result(None)
+def wake(turn: asyncio.Future[None]) -> None:
+    """Continue the caller who waits for its turn, unless it was cancelled."""
+    if not turn.done():
+        turn.set_result(None)
 
 
+@dataclass(slots=True)
 class Sent:
-    """A request that was sent: when, and with how many tokens as far as is known."""
+    """A request that was sent: when, and with how many tokens as far as is known. It is `counted`
+    until it is too old."""
 
-    __slots__ = ("at", "counted", "requests", "tokens")
-
-    def __init__(self, at: float, tokens: int, requests: int = 1) -> None:
-        self.at = at
-        self.tokens = tokens
-        self.requests = requests
-        self.counted = True
+    at: float
+    tokens: int
+    requests: int = 1
+    counted: bool = True
 
 
 class Window:
@@ -295,18 +280,8 @@ class Window:
     def wait(self, now: float, tokens: int) -> float:
         """Seconds until a request with so many tokens fits. One larger than the limit fits when
         there is nothing else: its size is an estimate."""
-        self.forget(now)
-        most_requests, most_tokens = self.limits
-        requests, there = self.requests, self.tokens
-        at = now
-        for old in self._sent:
-            fits = most_requests is None or requests < most_requests
-            if fits and (most_tokens is None or there + tokens <= most_tokens or not there):
-                break
-            requests -= old.requests
-            there -= old.tokens
-            at = old.at + self.per
-        return at - now
+        most = self.limits[1]
+        return self.least_wait(now, 1, tokens if most is None else min(tokens, most))
 
     def add(self, now: float, tokens: int) -> Sent:
         """Count a request that is sent now."""
@@ -329,16 +304,16 @@ class Window:
         for the next."""
         self.forget(now)
         most_requests, most_tokens = self.limits
-        wait = 0.0
-        if most_requests is not None:
-            wait = self._until(now, most_requests, self.requests, requests, _requests)
-        if most_tokens is not None:
-            wait = max(wait, self._until(now, most_tokens, self.tokens, tokens, _tokens))
-        return wait
+        return max(
+            self._until(now, most_requests, self.requests, requests, _requests),
+            self._until(now, most_tokens, self.tokens, tokens, _tokens),
+        )
 
     def _until(
-        self, now: float, most: int, there: int, added: int, size: Callable[[Sent], int]
+        self, now: float, most: int | None, there: int, added: int, size: Callable[[Sent], int]
     ) -> float:
+        if most is None:
+            return 0.0
         # So much goes through in every span, and the rest when enough of the old has expired.
         spans = max(0, added - 1) // most
         at = now

@@ -4,6 +4,7 @@ the context; a request that several callers wait for is paid by one of them at a
 from __future__ import annotations
 
 import json
+from asyncio import Future, get_running_loop
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bae.exceptions import BudgetError
 from bae.language_model import SpendingLimit, spending_limit
-from bae.usage import Usage
+from bae.usage import Usage, meter_in_force
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -29,16 +30,15 @@ MOST_SCHEMAS = 1000
 
 
 class _Charging(SpendingLimit):
-    __slots__ = ()
-
     def charge(self, lm: LM) -> LM:
         """The LM itself where it is a backend; any other through an adapter, which is one."""
-        from bae.lm.adapter import as_charged
+        from bae.lm.adapter import LMAdapter
+        from bae.lm.backend import Backend
 
-        return as_charged(lm)
+        return lm if isinstance(lm, Backend) else LMAdapter(lm)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Scope(_Charging):
     """A budget whose block was entered, and the scope around it."""
 
@@ -53,14 +53,15 @@ class Scope(_Charging):
 
 
 class Payer:
-    """A caller who waits for a shared request: the scope it is in, and the reservation that it was
-    itself asked under."""
-
-    __slots__ = ("scope", "under")
+    """A caller who waits for a shared request: the scope it is in, the reservation that it was
+    itself asked under, and where its usage and events are reported."""
 
     def __init__(self) -> None:
         self.scope = scope_in_force.get()
         self.under = asked_under.get()
+        self.meter = meter_in_force.get()
+        self.turn: Future[None] = get_running_loop().create_future()
+        self.refused: BudgetError | None = None
 
 
 class SharedScope(_Charging):
@@ -106,16 +107,13 @@ class Reservation:
     """What one request takes of its budgets while it is in progress. Making one raises
     `BudgetError` where a budget does not allow the request."""
 
-    __slots__ = ("_measured", "_open", "backend", "budgets", "cost", "prompt", "scope", "tokens")
-
     def __init__(self, scope: Scope | SharedScope, backend: Backend, prompt: Prompt) -> None:
         self.scope = scope
         self.backend = backend
         self.prompt = prompt
         self.budgets: tuple[Budget, ...] = ()
-        self.tokens = 0
+        self.tokens = 0  # until it is measured
         self.cost: float | None = 0.0
-        self._measured = False
         self._open = True
         if scope.budgets:
             self.measure()
@@ -126,10 +124,9 @@ class Reservation:
 
     def measure(self) -> None:
         """Estimate the least that the request uses."""
-        if not self._measured:
+        if not self.tokens:
             self.tokens = estimated_tokens(self.prompt)
             self.cost = self.backend.least_cost(Usage(1, self.tokens, 1))
-            self._measured = True
 
     def book(self, *, check: bool = True) -> None:
         """Take from the budgets in force now, and from no others; with the lock held."""
@@ -150,11 +147,19 @@ class Reservation:
 
     def give_back(self) -> None:
         """Take nothing after all: nothing was sent, or it is charged by itself."""
-        self._close(None)
+        self.settle(None)
 
-    def settle(self, used: Usage) -> bool:
+    def settle(self, used: Usage | None) -> bool:
         """End the request with what it used. Returns whether that was charged here."""
-        return self._close(used)
+        with LOCK:
+            if not self._open:
+                return False
+            self._open = False
+            for budget in self.budgets:
+                budget.put_back(self, used)
+            for shared in _shared_scopes(self.scope):
+                shared.reservations.discard(self)
+            return True
 
     def at_least(self, used: Usage) -> Usage:
         """What to charge for a request whose usage is not fully known: its estimate, so that the
@@ -166,17 +171,6 @@ class Reservation:
         if all(budget.cost is None for budget in self.budgets):
             return used
         return replace(used, cost=self.backend.least_cost(used))
-
-    def _close(self, used: Usage | None) -> bool:
-        with LOCK:
-            if not self._open:
-                return False
-            self._open = False
-            for budget in self.budgets:
-                budget.put_back(self, used)
-            for shared in _shared_scopes(self.scope):
-                shared.reservations.discard(self)
-            return True
 
 
 def _shared_scopes(scope: Scope | SharedScope | None) -> Iterator[SharedScope]:
