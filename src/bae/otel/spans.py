@@ -300,8 +300,11 @@ class RunSpans:
         known, nobody knows what that was."""
         if not self._content or self._history.run.start is None:
             return False
-        if isinstance(work, Source) and secret_behind(work.node_type, work.place.field):
-            return False
+        if isinstance(work, Source):
+            # Of a source that began before the records do, the class may not be known.
+            is_known = work.step.node_type is not None
+            if not is_known or secret_behind(work.node_type, work.place.field):
+                return False
         return may_show(self._history.met, following=True)
 
     def _may_show(self, question: Question) -> bool:
