@@ -47,111 +47,139 @@ from bae.usage import Attempt, Usage
 if TYPE_CHECKING:
     from bae.journal.lines import Encoder, LineReader
     from bae.journal.store import Line
+    from bae.node import Node
+
+    Load = Callable[[LineReader, Line, Data, str], Any]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One attribute of a record, and the key of its JSON."""
+    """One attribute of a record, under a key of the same name in its JSON. Most are written and
+    read by themselves, by `dump` and `load`."""
 
     name: str
-    key: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.key:
-            object.__setattr__(self, "key", self.name)
+    load: Load = lambda reader, line, data, key: data.text(key)
+    dump: Callable[[Any], Any] = lambda value: value
 
     def write(self, to: Encoder, record: Record, data: Json, parts: list[str]) -> None:
         """Add the attribute to the data of a line, or, as JSON text, to its parts."""
-        data[self.key] = self.dump(getattr(record, self.name))
+        data[self.name] = self.dump(getattr(record, self.name))
 
     def read(self, reader: LineReader, line: Line, data: Data, values: Json) -> None:
         """Add the attribute to the values that the record is made from."""
-        values[self.name] = self.load(reader, line, data)
+        values[self.name] = self.load(reader, line, data, self.name)
 
-    def dump(self, value: Any) -> Any:
+
+def one_of(name: str, allowed: tuple[str, ...]) -> Column:
+    """One of a few texts."""
+
+    def load(reader: LineReader, line: Line, data: Data, key: str) -> str:
+        value = data.text(key)
+        if value not in allowed:
+            raise Missing(f"has {value!r} for {key!r}")
         return value
 
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        raise NotImplementedError
+    return Column(name, load)
 
 
-@dataclass(frozen=True)
-class Plain(Column):
-    """A text, a number, or whatever else JSON has; `optional` ones are left out where empty."""
-
-    kinds: tuple[type[Any], ...] = (str,)
-    optional: bool = False
-    allowed: tuple[str, ...] = ()
-
-    def write(self, to: Encoder, record: Record, data: Json, parts: list[str]) -> None:
-        value = getattr(record, self.name)
-        if value or not self.optional:
-            data[self.key] = value
-
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        if self.optional and self.key not in data:
-            return self.kinds[0]()
-        value: Any = data.get(self.key, *self.kinds)
-        if self.allowed and value not in self.allowed:
-            raise Missing(f"has {value!r} for {self.key!r}")
-        return float(value) if self.kinds == _NUMBER else value
+def integer(name: str) -> Column:
+    """A whole number."""
+    return Column(name, lambda reader, line, data, key: data.get(key, int))
 
 
-class Texts(Column):
+def number(name: str) -> Column:
+    """A number."""
+    return Column(name, lambda reader, line, data, key: data.number(key))
+
+
+def texts(name: str) -> Column:
     """Several texts."""
-
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        return data.texts(self.key)
+    return Column(name, lambda reader, line, data, key: data.texts(key))
 
 
-class ClassName(Column):
+def node_class(name: str) -> Column:
     """A node class, by name."""
-
-    def dump(self, value: Any) -> Any:
-        return _class_name(value if isinstance(value, type) else cast("type[Any]", type(value)))
-
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        return reader.cls(line.path, data.text(self.key))
+    return Column(name, lambda r, line, data, key: r.cls(line.path, data.text(key)), _class_name)
 
 
-class Chosen(ClassName):
-    """What the LM chose: None is the end of the run."""
+def chosen_class(name: str) -> Column:
+    """The class that the LM chose; None is the end of the run."""
 
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        name = data.get(self.key, str, NoneType)
-        return NoneType if name is None else reader.cls(line.path, name)
+    def load(reader: LineReader, line: Line, data: Data, key: str) -> type:
+        cls = data.get(key, str, NoneType)
+        return NoneType if cls is None else reader.cls(line.path, cls)
+
+    return Column(name, load, _class_name)
 
 
-class Offered(Column):
+def offered_classes(name: str) -> Column:
     """The classes that the LM could choose; those that are gone today are left out."""
 
-    def dump(self, value: Any) -> Any:
-        return [_class_name(each) for each in value]
-
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        found: list[Any] = []
-        for name in data.listed(self.key):
-            if not isinstance(name, str | None):
-                raise Missing(f"has something that is no name in {self.key!r}")
+    def load(reader: LineReader, line: Line, data: Data, key: str) -> tuple[type, ...]:
+        found: list[type] = []
+        for each in data.listed(key):
+            if not isinstance(each, str | None):
+                raise Missing(f"has something that is no name in {key!r}")
             try:
-                found.append(NoneType if name is None else reader.cls(line.path, name))
+                found.append(NoneType if each is None else reader.cls(line.path, each))
             except Refused:
                 continue
         return tuple(found)
 
+    return Column(name, load, lambda value: [_class_name(each) for each in value])
 
-class PreviousNode(Column):
+
+def previous_node(name: str) -> Column:
     """The node before the step of the record, by the name of its class."""
 
-    def dump(self, value: Any) -> Any:
-        return type(value).__name__
-
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        name = data.text(self.key)
+    def load(reader: LineReader, line: Line, data: Data, key: str) -> Node:
+        cls = data.text(key)
         step = reader.history.step(line.path, line.step - 1)
-        if step is not None and step.node is not None and step.name == name:
+        if step is not None and step.node is not None and step.name == cls:
             return step.node
-        return reader.unknown_node(line, name)
+        return reader.unknown_node(line, cls)
+
+    return Column(name, load, lambda value: type(value).__name__)
+
+
+def open_gates(name: str) -> Column:
+    """The addresses of gates that a run waits for; those that are gone today are left out."""
+
+    def load(reader: LineReader, line: Line, data: Data, key: str) -> tuple[OpenGate, ...]:
+        found: list[OpenGate] = []
+        for address in data.texts(key):
+            try:
+                found.append(reader.gate_at(address))
+            except Refused:
+                continue
+        return tuple(found)
+
+    return Column(name, load, lambda value: [gate.address for gate in value])
+
+
+def used(name: str) -> Column:
+    """What LM calls used, without what is the default."""
+    return Column(name, lambda reader, line, data, key: _usage(data.inside(key)), _used)
+
+
+def asker(name: str) -> Column:
+    """Who asks an LM."""
+
+    def load(reader: LineReader, line: Line, data: Data, key: str) -> Asker:
+        held = data.inside(key)
+        kind = held.text("kind")
+        if kind not in ("fill", "choice", "body", "source"):
+            raise Missing(f"has {kind!r} for the kind of {key!r}")
+        field = held.text("field") if "field" in held else ""
+        parameter = held.text("parameter") if "parameter" in held else ""
+        return Asker(kind, reader.cls(line.path, held.text("node")), field, parameter)
+
+    def dump(value: Asker) -> Json:
+        found = {"kind": value.kind, "node": value.node.__name__}
+        more = {"field": value.field, "parameter": value.parameter}
+        return {**found, **{key: held for key, held in more.items() if held}}
+
+    return Column(name, load, dump)
 
 
 class StoredAs(Column):
@@ -161,10 +189,10 @@ class StoredAs(Column):
 
     def write(self, to: Encoder, record: Record, data: Json, parts: list[str]) -> None:
         node = getattr(record, self.name)
-        parts.append(f'"{self.key}":{to.node(node, plain=self.plain)}')
+        parts.append(f'"{self.name}":{to.node(node, plain=self.plain)}')
 
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        return reader.node(line, data.inside(self.key))
+    def read(self, reader: LineReader, line: Line, data: Data, values: Json) -> None:
+        values[self.name] = reader.node(line, data.inside(self.name))
 
 
 class Filled(StoredAs):
@@ -172,8 +200,8 @@ class Filled(StoredAs):
 
     plain = True
 
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        return reader.filled(line, data.inside(self.key))
+    def read(self, reader: LineReader, line: Line, data: Data, values: Json) -> None:
+        values[self.name] = reader.filled(line, data.inside(self.name))
 
 
 class StepNode(Column):
@@ -276,22 +304,6 @@ class Gate(Column):
         values["gate"] = reader.gate(line, cls, field, data.text("question"), deadline)
 
 
-class Gates(Column):
-    """The addresses of gates that a run waits for; those that are gone today are left out."""
-
-    def dump(self, value: Any) -> Any:
-        return [gate.address for gate in value]
-
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        found: list[OpenGate] = []
-        for address in data.texts(self.key):
-            try:
-                found.append(reader.gate_at(address))
-            except Refused:
-                continue
-        return tuple(found)
-
-
 class Context(Column):
     """The values that were there before a fill: they follow from the lines before."""
 
@@ -302,38 +314,6 @@ class Context(Column):
         values["resolved"] = reader.context(line, values["target"])
 
 
-class Used(Column):
-    """What LM calls used, without what is the default."""
-
-    def dump(self, value: Any) -> Any:
-        return {n: v for n, default in _USAGE if (v := getattr(value, n)) != default}
-
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        return _usage(data.inside(self.key))
-
-
-class Who(Column):
-    """Who asks an LM."""
-
-    def dump(self, value: Any) -> Any:
-        asker = cast(Asker, value)
-        found = {"kind": asker.kind, "node": asker.node.__name__}
-        if asker.field:
-            found["field"] = asker.field
-        if asker.parameter:
-            found["parameter"] = asker.parameter
-        return found
-
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        asker = data.inside(self.key)
-        kind = asker.text("kind")
-        if kind not in ("fill", "choice", "body", "source"):
-            raise Missing(f"has {kind!r} for the kind of 'asker'")
-        field = asker.text("field") if "field" in asker else ""
-        parameter = asker.text("parameter") if "parameter" in asker else ""
-        return Asker(kind, reader.cls(line.path, asker.text("node")), field, parameter)
-
-
 class Judged(Column):
     """An answer of an LM, and what was wrong with it."""
 
@@ -341,7 +321,7 @@ class Judged(Column):
         judged = cast(AnswerJudged, record)
         attempt = judged.attempt
         data |= {"number": attempt.number, "verdict": attempt.verdict, "errors": attempt.errors}
-        data["usage"] = Used("usage").dump(attempt.usage)
+        data["usage"] = _used(attempt.usage)
         if attempt.asked:  # an LM that is no backend has a prompt of its own that is not known
             asked = attempt.asked.encode("utf-8", "surrogatepass")
             data["prompt"] = sha256(asked).hexdigest()[:16]
@@ -351,8 +331,8 @@ class Judged(Column):
         elif to.prompts:
             data |= {"asked": attempt.asked, "answer": attempt.answer}
 
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        return Attempt(
+    def read(self, reader: LineReader, line: Line, data: Data, values: Json) -> None:
+        values[self.name] = Attempt(
             data.get("number", int),
             data.text("answer") if "answer" in data else "",
             cast(Any, data.text("verdict")),
@@ -369,10 +349,11 @@ class Raised(Column):
     def write(self, to: Encoder, record: Record, data: Json, parts: list[str]) -> None:
         error = getattr(record, self.name)
         if error is not None:
-            data[self.key] = _error_data(error, to.hides_messages)
+            data[self.name] = _error_data(error, to.hides_messages)
 
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        return _error(data.inside(self.key)) if self.key in data else None
+    def read(self, reader: LineReader, line: Line, data: Data, values: Json) -> None:
+        is_there = self.name in data
+        values[self.name] = _error(data.inside(self.name)) if is_there else None
 
 
 class Answered(Column):
@@ -385,8 +366,8 @@ class Answered(Column):
         else:
             parts.append(f'"value":{to.node(value)}')
 
-    def load(self, reader: LineReader, line: Line, data: Data) -> Any:
-        return reader.answer(line, data.get("value", dict, NoneType))
+    def read(self, reader: LineReader, line: Line, data: Data, values: Json) -> None:
+        values[self.name] = reader.answer(line, data.get("value", dict, NoneType))
 
 
 class Terminal(Column):
@@ -407,55 +388,39 @@ class Kind:
     columns: tuple[Column, ...]
 
 
-_NUMBER: Final = (int, float)
-_SECONDS: Final = Plain("seconds", kinds=_NUMBER)
-_SOURCE: Final = Plain("source", allowed=("dep", "map", "gate"))
-_OUTCOMES: Final = ("ended", "waiting", "failed", "cancelled")
-_METHODS: Final = ("make", "decide", "choose_type", "fill")
+_SOURCE: Final = one_of("source", ("dep", "map", "gate"))
+_OUTCOME: Final = one_of("outcome", ("ended", "waiting", "failed", "cancelled"))
+_METHOD: Final = one_of("method", ("make", "decide", "choose_type", "fill"))
+_BY: Final = Column("by")
 
-TABLE: Final[Mapping[str, Kind]] = {
-    kind.__name__: Kind(kind, columns)
-    for kind, columns in cast(
-        "dict[type[Record], tuple[Column, ...]]",
-        {
-            RunStarted: (
-                Plain("run_id"),
-                Plain("graph"),
-                Plain("max_iters", kinds=(int,)),
-                StoredAs("node"),
-            ),
-            StepStarted: (StepNode("node"),),
-            Returned: (StoredAs("node"),),
-            RunResumed: (Plain("owner"), Texts("changes")),
-            RunForked: (Plain("parent"), StoredAs("node"), Texts("changed")),
-            SourceStarted: (Field("parameter"), _SOURCE, Plain("by")),
-            SourceEnded: (Field("parameter"), _SOURCE, Plain("by"), _SECONDS, Outcome("value")),
-            ItemEnded: (Field("field"), Plain("index", kinds=(int,)), Outcome("value")),
-            Recalled: (Field("field"), Found("origin")),
-            GateOpened: (Gate("gate"),),
-            ChoiceStarted: (PreviousNode("node"), Offered("offered")),
-            ChoiceMade: (PreviousNode("node"), Chosen("chosen"), _SECONDS, Used("usage")),
-            FillStarted: (ClassName("target"), Context("resolved")),
-            FillEnded: (Filled("node"), _SECONDS, Used("usage")),
-            AnswerJudged: (Who("asker"), Judged("attempt")),
-            AnswerRestarted: (Who("asker"), Raised("error"), Plain("wait", kinds=_NUMBER)),
-            LMAnswered: (
-                Who("asker"),
-                Plain("method", allowed=_METHODS),
-                Plain("asked"),
-                Plain("target"),
-                Answered("value"),
-            ),
-            LMUsed: (Who("asker"), Used("usage")),
-            RunEnded: (
-                Plain("outcome", allowed=_OUTCOMES),
-                Raised("error"),
-                Gates("gates"),
-                Terminal("node"),
-            ),
-        },
-    ).items()
+_COLUMNS: Final[Mapping[type[Record], tuple[Column, ...]]] = {
+    RunStarted: (Column("run_id"), Column("graph"), integer("max_iters"), StoredAs("node")),
+    StepStarted: (StepNode("node"),),
+    Returned: (StoredAs("node"),),
+    RunResumed: (Column("owner"), texts("changes")),
+    RunForked: (Column("parent"), StoredAs("node"), texts("changed")),
+    SourceStarted: (Field("parameter"), _SOURCE, _BY),
+    SourceEnded: (Field("parameter"), _SOURCE, _BY, number("seconds"), Outcome("value")),
+    ItemEnded: (Field("field"), integer("index"), Outcome("value")),
+    Recalled: (Field("field"), Found("origin")),
+    GateOpened: (Gate("gate"),),
+    ChoiceStarted: (previous_node("node"), offered_classes("offered")),
+    ChoiceMade: (
+        previous_node("node"),
+        chosen_class("chosen"),
+        number("seconds"),
+        used("usage"),
+    ),
+    FillStarted: (node_class("target"), Context("resolved")),
+    FillEnded: (Filled("node"), number("seconds"), used("usage")),
+    AnswerJudged: (asker("asker"), Judged("attempt")),
+    AnswerRestarted: (asker("asker"), Raised("error"), number("wait")),
+    LMAnswered: (asker("asker"), _METHOD, Column("asked"), Column("target"), Answered("value")),
+    LMUsed: (asker("asker"), used("usage")),
+    RunEnded: (_OUTCOME, Raised("error"), open_gates("gates"), Terminal("node")),
 }
+
+TABLE: Final = {kind.__name__: Kind(kind, columns) for kind, columns in _COLUMNS.items()}
 """What a line of each kind holds, by the name of the record class."""
 
 
@@ -464,6 +429,10 @@ def _class_name(cls: type[Any]) -> str | None:
 
 
 _USAGE: Final = tuple((field.name, field.default) for field in fields(Usage))
+
+
+def _used(usage: Usage) -> Json:
+    return {n: v for n, default in _USAGE if (v := getattr(usage, n)) != default}
 
 
 def _usage(data: Data) -> Usage:
