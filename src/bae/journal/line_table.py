@@ -388,42 +388,6 @@ class Kind:
     columns: tuple[Column, ...]
 
 
-_SOURCE: Final = one_of("source", ("dep", "map", "gate"))
-_OUTCOME: Final = one_of("outcome", ("ended", "waiting", "failed", "cancelled"))
-_METHOD: Final = one_of("method", ("make", "decide", "choose_type", "fill"))
-_BY: Final = Column("by")
-
-_COLUMNS: Final[Mapping[type[Record], tuple[Column, ...]]] = {
-    RunStarted: (Column("run_id"), Column("graph"), integer("max_iters"), StoredAs("node")),
-    StepStarted: (StepNode("node"),),
-    Returned: (StoredAs("node"),),
-    RunResumed: (Column("owner"), texts("changes")),
-    RunForked: (Column("parent"), StoredAs("node"), texts("changed")),
-    SourceStarted: (Field("parameter"), _SOURCE, _BY),
-    SourceEnded: (Field("parameter"), _SOURCE, _BY, number("seconds"), Outcome("value")),
-    ItemEnded: (Field("field"), integer("index"), Outcome("value")),
-    Recalled: (Field("field"), Found("origin")),
-    GateOpened: (Gate("gate"),),
-    ChoiceStarted: (previous_node("node"), offered_classes("offered")),
-    ChoiceMade: (
-        previous_node("node"),
-        chosen_class("chosen"),
-        number("seconds"),
-        used("usage"),
-    ),
-    FillStarted: (node_class("target"), Context("resolved")),
-    FillEnded: (Filled("node"), number("seconds"), used("usage")),
-    AnswerJudged: (asker("asker"), Judged("attempt")),
-    AnswerRestarted: (asker("asker"), Raised("error"), number("wait")),
-    LMAnswered: (asker("asker"), _METHOD, Column("asked"), Column("target"), Answered("value")),
-    LMUsed: (asker("asker"), used("usage")),
-    RunEnded: (_OUTCOME, Raised("error"), open_gates("gates"), Terminal("node")),
-}
-
-TABLE: Final = {kind.__name__: Kind(kind, columns) for kind, columns in _COLUMNS.items()}
-"""What a line of each kind holds, by the name of the record class."""
-
-
 def _class_name(cls: type[Any]) -> str | None:
     return None if cls is NoneType else cls.__name__
 
@@ -509,3 +473,39 @@ def _value_text(to: Encoder, ended: SourceEnded) -> str | Unstored:
         return source.dump(ended.value)
     except Unkeepable:
         return LIVE
+
+
+_SOURCE: Final = one_of("source", ("dep", "map", "gate"))
+_OUTCOME: Final = one_of("outcome", ("ended", "waiting", "failed", "cancelled"))
+_METHOD: Final = one_of("method", ("make", "decide", "choose_type", "fill"))
+_BY: Final = Column("by")
+
+_COLUMNS: Final[Mapping[type[Record], tuple[Column, ...]]] = {
+    RunStarted: (Column("run_id"), Column("graph"), integer("max_iters"), StoredAs("node")),
+    StepStarted: (StepNode("node"),),
+    Returned: (StoredAs("node"),),
+    RunResumed: (Column("owner"), texts("changes")),
+    RunForked: (Column("parent"), StoredAs("node"), texts("changed")),
+    SourceStarted: (Field("parameter"), _SOURCE, _BY),
+    SourceEnded: (Field("parameter"), _SOURCE, _BY, number("seconds"), Outcome("value")),
+    ItemEnded: (Field("field"), integer("index"), Outcome("value")),
+    Recalled: (Field("field"), Found("origin")),
+    GateOpened: (Gate("gate"),),
+    ChoiceStarted: (previous_node("node"), offered_classes("offered")),
+    ChoiceMade: (
+        previous_node("node"),
+        chosen_class("chosen"),
+        number("seconds"),
+        used("usage"),
+    ),
+    FillStarted: (node_class("target"), Context("resolved")),
+    FillEnded: (Filled("node"), number("seconds"), used("usage")),
+    AnswerJudged: (asker("asker"), Judged("attempt")),
+    AnswerRestarted: (asker("asker"), Raised("error"), number("wait")),
+    LMAnswered: (asker("asker"), _METHOD, Column("asked"), Column("target"), Answered("value")),
+    LMUsed: (asker("asker"), used("usage")),
+    RunEnded: (_OUTCOME, Raised("error"), open_gates("gates"), Terminal("node")),
+}
+
+TABLE: Final = {kind.__name__: Kind(kind, columns) for kind, columns in _COLUMNS.items()}
+"""What a line of each kind holds, by the name of the record class."""
