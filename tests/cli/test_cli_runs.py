@@ -21,7 +21,7 @@ pytest.importorskip("rich")
 from bae import Graph
 from bae.cli import main
 from bae.cli.completing import run_ids
-from bae.journal import MemoryJournal, SQLiteJournal
+from bae.journal import SQLiteJournal
 from bounded import BOUND
 from wardrobe_runs import WARDROBE, files, flat, noted, refused, runs, said, write_runs
 
@@ -676,16 +676,6 @@ def test_a_shell_is_offered_the_ids_of_runs_and_never_an_error(journal, monkeypa
     Path("torn.db").write_bytes(b"SQLite format 3\x00" + b"x" * 5000)
     monkeypatch.setenv("BAE_JOURNAL", "torn.db")
     assert run_ids(None, "") == []
-
-
-async def test_a_journal_is_opened_by_its_file_without_a_command_line(tmp_path):
-    from bae.journal.lookup import find_runs, open_to_read, open_to_write
-
-    await MemoryJournal().export(tmp_path / "none.jsonl")
-    async with open_to_read(tmp_path / "none.jsonl") as recorded:
-        assert await find_runs(recorded, "last") == []
-    async with open_to_write(tmp_path / "new.db") as made:
-        assert await find_runs(made, "x") == []
 
 
 def test_a_long_line_of_a_node_goes_on_indented_at_a_terminal(journal, capsys, monkeypatch):

@@ -25,7 +25,7 @@ import bae.invoke
 from bae import BaeError, Dep, Gate, Graph, Map, Node, NodeConfig, Recall
 from bae.evals import Case, evaluate
 from bae.journal import Journal, Line, MemoryJournal, RunInfo, SQLiteJournal, StoredRun
-from bae.journal.lookup import open_to_read
+from bae.journal.run_file import RecordedRuns
 from bae.optimizer import Transition, examples_from, transitions_from
 from bae.testing import ScriptedLM
 from made_graphs import Filler, Made, made_graphs
@@ -519,7 +519,7 @@ async def test_runs_of_an_exported_file_teach_the_same(journal: Journal, tmp_pat
     await ran(journal, "last", [SORTED, None])
     here = await transitions_from(journal, tickets)
     await journal.export(tmp_path / "runs.jsonl")
-    assert await transitions_from(open_to_read(tmp_path / "runs.jsonl"), tickets) == here
+    assert await transitions_from(RecordedRuns.of(tmp_path / "runs.jsonl"), tickets) == here
     async with MemoryJournal() as other:  # loaded oldest last, a fork before its parent
         await other.load(tmp_path / "runs.jsonl")
         loaded = await transitions_from(other, tickets)

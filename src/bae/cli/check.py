@@ -151,9 +151,8 @@ def _unreached(loaded: Loaded) -> list[str]:
 def _broken(loaded: Loaded, file: str, was: Sequence[str]) -> list[BrokenRun]:
     import asyncio
 
-    from bae.cli.journals import file_to_read
+    from bae.cli.journals import file_to_read, open_to_read
     from bae.journal.compatibility import check
-    from bae.journal.lookup import open_to_read
 
     async def looked_at() -> list[BrokenRun]:
         async with open_to_read(file_to_read(file)) as journal:

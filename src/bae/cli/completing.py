@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST: Final = 40
 """How many runs are offered."""
 NEWEST: Final = "last"
-"""The word for the newest run, as in `bae.journal.lookup`."""
+"""The word for the newest run."""
 
 
 def modules(incomplete: str) -> list[str]:
@@ -69,8 +69,7 @@ def open_gates(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
 def _newest(ctx: Any) -> Iterable[RunInfo]:
     import asyncio
 
-    from bae.cli.journals import file_to_read
-    from bae.journal.lookup import open_to_read
+    from bae.cli.journals import file_to_read, open_to_read
 
     named: str | None = None if ctx is None else ctx.params.get("journal")
 

@@ -1,16 +1,19 @@
-"""Which journal a command means: the file that is named, or else `.bae/runs.db`, which `bae run`
-makes beside the pyproject.toml with a `[tool.bae]`; where there is none, in the directory at
-hand."""
+"""Which journal a command means, and opening it: the file that is named, or else `.bae/runs.db`,
+which `bae run` makes beside the pyproject.toml with a `[tool.bae]`; where there is none, in the
+directory at hand."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bae.cli.refusals import refused
-from bae.exceptions import BaeError
+from bae.exceptions import BaeError, JournalError
+
+if TYPE_CHECKING:
+    from bae.journal.store import Journal
 
 _FILE: Final = Path(".bae", "runs.db")
 
@@ -55,3 +58,34 @@ def file_to_write(given: str | None) -> str:
     if not ignore.exists():
         ignore.write_text("*\n", encoding="utf-8")
     return str(path)
+
+
+def open_to_read(file: str) -> Journal:
+    """The journal in a file that exists: that of a `SQLiteJournal`, or one that `Journal.export`
+    wrote, which can be read and replayed but not written."""
+    from bae.journal.run_file import RecordedRuns, is_sqlite
+
+    return _sqlite(file) if is_sqlite(file) else RecordedRuns.of(file)
+
+
+def open_to_write(file: str) -> Journal:
+    """The `SQLiteJournal` in a file, which is created if there is none. Any other file is refused
+    with `bae-journal-readonly` and not changed."""
+    from bae.journal.run_file import is_sqlite
+
+    if os.path.isdir(file) or (
+        os.path.exists(file) and os.path.getsize(file) and not is_sqlite(file)
+    ):
+        raise JournalError(
+            f"{file} is no journal that can be written",
+            code="bae-journal-readonly",
+            fix="give the file of a SQLiteJournal; runs of an exported file are loaded into one "
+            "with `bae runs load`, or journal.load(path)",
+        )
+    return _sqlite(file)
+
+
+def _sqlite(file: str) -> Journal:
+    from bae.journal.sqlite import SQLiteJournal
+
+    return SQLiteJournal(file)

@@ -4,19 +4,19 @@ a time."""
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace as with_other
 from pathlib import Path
 from time import time
 from typing import IO, Any, Literal, cast
 
-from bae.exceptions import JournalError, describe
-from bae.journal.run_file import read_runs, write_run
+from bae.exceptions import JournalError
+from bae.journal.run_file import StrPath, opened, read_runs, write_run
 from bae.journal.store import Journal, Listed, StoredRun, not_replaced
 from bae.threads import in_thread_to_the_end
 
-PathOrFile = str | os.PathLike[str] | IO[str] | IO[bytes]
+PathOrFile = StrPath | IO[str] | IO[bytes]
 Existing = Literal["refuse", "keep", "replace"]
 Unfinished = Literal["cancel", "keep"]
 
@@ -34,18 +34,13 @@ async def export(
         raise TypeError(f"export(…, {run_ids!r}): give the ids of runs as a list")
     if hasattr(to, "write"):
         return await _write_runs(journal, cast(IO[Any], to), run_ids, status, graph)
-    target = Path(cast("str | os.PathLike[str]", to))
+    target = Path(cast(StrPath, to))
     part = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
-    opened: list[IO[bytes]] = []
     try:
-        with _file_errors(target, "written"):
-            await in_thread_to_the_end(part.open, "xb", then=opened.append)
-            count = await _write_runs(journal, opened[0], run_ids, status, graph)
-            await in_thread_to_the_end(_finish, opened[0], part, target)
+        with opened(part, "xb", target) as file:
+            count = await _write_runs(journal, file, run_ids, status, graph)
+            await in_thread_to_the_end(_finish, file, part, target)
     finally:
-        for file in opened:
-            with suppress(OSError):  # a full disk refuses again what is still in the buffer
-                file.close()
         with suppress(OSError):
             part.unlink()
     return count
@@ -64,20 +59,12 @@ async def load(
     if unfinished not in ("cancel", "keep"):
         raise ValueError(f'load(unfinished={unfinished!r}): give "cancel" or "keep"')
     if hasattr(source, "read"):
-        file = cast(IO[Any], source)
-        name = getattr(file, "name", None)
-        runs = read_runs(file, name if isinstance(name, str) else "the file")
+        name = getattr(source, "name", None)
+        runs = read_runs(cast(IO[Any], source), name if isinstance(name, str) else "the file")
         return await _load_runs(journal, runs, existing, unfinished)
-    path = Path(cast("str | os.PathLike[str]", source))
-    opened: list[IO[bytes]] = []
-    try:
-        with _file_errors(path, "read"):
-            await in_thread_to_the_end(path.open, "rb", then=opened.append)
-            runs = read_runs(opened[0], str(path))
-            return await _load_runs(journal, runs, existing, unfinished)
-    finally:
-        for file in opened:
-            file.close()
+    path = Path(cast(StrPath, source))
+    with opened(path) as file:
+        return await _load_runs(journal, read_runs(file, str(path)), existing, unfinished)
 
 
 async def put(journal: Journal, run: StoredRun, replace: bool = False) -> None:
@@ -184,20 +171,6 @@ def _cancelled(run: StoredRun) -> StoredRun:
     how = "in progress" if info.status == "running" else "waiting"
     error = f"it was {how} where it was exported; graph.resume continues it here"
     return with_other(run, info=with_other(info, status="cancelled", waiting=(), error=error))
-
-
-@contextmanager
-def _file_errors(path: Path, done: str) -> Generator[None]:
-    """Raise what the file system refuses as a `JournalError`."""
-    try:
-        yield
-    except OSError as error:
-        raise JournalError(
-            f"{path} could not be {done}: {error.strerror or describe(error)}",
-            code="bae-journal-failed",
-            cause=error,
-            fix="check the path, its permissions and the free space",
-        ) from error
 
 
 def _finish(file: IO[bytes], written: Path, target: Path) -> None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import os
 from codecs import BOM_UTF8
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
-from bae.exceptions import JournalError, faults
+from bae.exceptions import JournalError, describe, faults
 from bae.journal.store import (
     Claim,
     Journal,
     Line,
     Listed,
     ParkedGate,
-    Rewrite,
     RunInfo,
     Status,
     StoredRun,
@@ -28,9 +28,14 @@ from bae.journal.store import (
     is_listed,
 )
 
+StrPath = str | os.PathLike[str]
+
 VERSION: Final = 1
 """The version of the format that this bae writes, and the newest one that it reads."""
+_LISTED: Final = ("run_id", "graph", "status", "started", "updated", "parent", "error")
+"""What a header has of `RunInfo` under the same name."""
 _GET_AGAIN: Final = "get the whole file, or export the run again"
+_NOT_EXPORTED: Final = "give a file that `export` wrote"
 
 
 def write_run(run: StoredRun) -> Iterator[bytes]:
@@ -39,13 +44,7 @@ def write_run(run: StoredRun) -> Iterator[bytes]:
     header = {
         "bae": "run",
         "version": VERSION,
-        "run_id": info.run_id,
-        "graph": info.graph,
-        "status": info.status,
-        "started": info.started,
-        "updated": info.updated,
-        "parent": info.parent,
-        "error": info.error,
+        **{name: getattr(info, name) for name in _LISTED},
         "waiting": [
             {"address": g.address, "place": g.place, "question": g.question, "deadline": g.deadline}
             for g in info.waiting
@@ -93,15 +92,6 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
         yield _stored(header, read)
 
 
-def is_sqlite(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is an SQLite database, by its first bytes."""
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(16) == b"SQLite format 3\x00"
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
 class RecordedRuns(Journal):
     """Recorded runs, to be read and replayed; every write is refused with `bae-journal-readonly`.
     `RecordedRuns.of(path)` reads them from a file."""
@@ -111,13 +101,10 @@ class RecordedRuns(Journal):
         self._name = name
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str]) -> RecordedRuns:
+    def of(cls, path: StrPath) -> RecordedRuns:
         """Read all runs of a file that `Journal.export` wrote."""
-        try:
-            with Path(path).open("rb") as file:
-                return cls(read_runs(file, str(path)), str(path))
-        except OSError as error:
-            raise _unreadable(path, error) from error
+        with opened(Path(path)) as file:
+            return cls(read_runs(file, str(path)), str(path))
 
     @property
     def infos(self) -> list[RunInfo]:
@@ -158,57 +145,44 @@ class RecordedRuns(Journal):
     async def close(self) -> None:
         """Nothing is open."""
 
-    async def create(
-        self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
-    ) -> Claim:
-        """Refused, as is every write below."""
-        self._refuse()
-
-    def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
-        """Refused."""
-        self._refuse()
-
-    def note(self, claim: Claim, line: Line) -> None:
-        """Refused."""
-        self._refuse()
-
-    async def release(
-        self,
-        claim: Claim,
-        status: Status,
-        lines: Sequence[Line],
-        waiting: Sequence[ParkedGate] = (),
-        error: str = "",
-    ) -> None:
-        """Refused."""
-        self._refuse()
-
-    async def claim(self, run_id: str) -> Claim:
-        """Refused."""
-        self._refuse()
-
-    async def answer(self, run_id: str, gate: str, value: str) -> bool:
-        """Refused."""
-        self._refuse()
-
-    async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
-        """Refused."""
-        self._refuse()
-
-    async def rewrite(self, changes: Sequence[Rewrite]) -> None:
-        """Refused."""
-        self._refuse()
-
-    async def delete(self, run_ids: Sequence[str]) -> int:
-        """Refused."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    async def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise JournalError(
             f"{self._name} can be read and replayed, but not written",
             code="bae-journal-readonly",
             fix="load it into a journal: await SQLiteJournal(…).load(path)",
         )
+
+    create = append = release = claim = answer = fork = rewrite = delete = _refuse
+
+    def note(self, claim: Claim, line: Line) -> None:
+        """Nothing: no run can be claimed here."""
+
+
+def is_sqlite(path: StrPath) -> bool:
+    """Whether a file is an SQLite database, by its first bytes."""
+    with opened(Path(path)) as file:
+        return file.read(16) == b"SQLite format 3\x00"
+
+
+@contextmanager
+def opened(path: Path, mode: str = "rb", name: Path | None = None) -> Generator[Any]:
+    """An open file. What the file system refuses is raised as a `JournalError`, about the file
+    `name` where it is another."""
+    try:
+        file = path.open(mode)
+        try:
+            yield file
+        finally:
+            with suppress(OSError):  # a full disk refuses again what is still in the buffer
+                file.close()
+    except OSError as error:
+        done = "read" if mode == "rb" else "written"
+        raise JournalError(
+            f"{name or path} could not be {done}: {error.strerror or describe(error)}",
+            code="bae-journal-failed",
+            cause=error,
+            fix="check the path, its permissions and the free space",
+        ) from error
 
 
 class _Lines:
@@ -231,10 +205,8 @@ class _Lines:
             try:
                 entry = from_json(raw)
             except ValueError as error:
-                what = (
-                    "the line is not valid JSON" if raw.endswith(b"\n") else "the line is cut off"
-                )
-                raise self.error(what, _GET_AGAIN, run_id, error) from error
+                how = "not valid JSON" if raw.endswith(b"\n") else "cut off"
+                raise self.error(f"the line is {how}", _GET_AGAIN, run_id, error) from error
             if not isinstance(entry, dict):
                 raise self.error("the line is not a JSON object", _NOT_EXPORTED, run_id)
             return cast("dict[str, Any]", entry)
@@ -251,9 +223,6 @@ class _Lines:
         """An error that names the file and the line."""
         where = f"{self._name}, line {self._number}"
         return JournalError(f"{where}: {what}", run_id=run_id, code=code, cause=cause, fix=fix)
-
-
-_NOT_EXPORTED: Final = "give a file that `export` wrote"
 
 
 class _Gate(BaseModel):
@@ -332,17 +301,8 @@ def _stored(header: _Header, lines: list[Line]) -> StoredRun:
         ParkedGate(g.address, g.place, g.question, g.deadline, g.address in header.answers)
         for g in header.waiting
     )
-    info = RunInfo(
-        header.run_id,
-        header.graph,
-        header.status,
-        header.started,
-        header.updated,
-        header.shape_hash,
-        waiting=tuple(gates),
-        error=header.error,
-        parent=header.parent,
-    )
+    listed: dict[str, Any] = {name: getattr(header, name) for name in _LISTED}
+    info = RunInfo(**listed, shape=header.shape_hash, waiting=tuple(gates))
     shape = header.shape if isinstance(header.shape, str) else _json(header.shape).decode()
     answers = {gate: _json(answer).decode() for gate, answer in header.answers.items()}
     return StoredRun(info, shape, tuple(lines), answers)
@@ -359,12 +319,3 @@ def _object_or_text(text: str) -> dict[str, Any] | str:
 
 def _json(value: Any) -> bytes:
     return to_json(value, inf_nan_mode="constants")
-
-
-def _unreadable(path: str | os.PathLike[str], error: OSError) -> JournalError:
-    return JournalError(
-        f"{os.fspath(path)} could not be read: {error.strerror}",
-        code="bae-journal-failed",
-        cause=error,
-        fix="check the path and its permissions",
-    )

@@ -50,8 +50,8 @@ def evaluated(asked: Asked, *, quiet: bool) -> Ended[Evaluation]:
 
 
 async def _evaluated(asked: Asked, status: Status) -> Evaluation:
+    from bae.cli.journals import open_to_write
     from bae.evals import evaluate
-    from bae.journal.lookup import open_to_write
 
     progress = _Progress(status, len(asked.cases) * len(asked.lms))
     stop = asyncio.Event()

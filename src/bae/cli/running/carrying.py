@@ -165,7 +165,7 @@ def _advise(outcome: Outcome, said: CommandLine) -> None:
 async def _opened(stack: AsyncExitStack, file: str | None) -> Journal | None:
     if file is None:
         return None
-    from bae.journal.lookup import open_to_write
+    from bae.cli.journals import open_to_write
 
     return await stack.enter_async_context(open_to_write(file))
 

@@ -93,12 +93,11 @@ def load(
     import asyncio
     from pathlib import Path
 
-    from bae.cli.journals import file_to_write
+    from bae.cli.journals import file_to_write, open_to_write
     from bae.cli.printing import note, out, print_json
     from bae.cli.refusals import refused
     from bae.cli.runs.wording import runs as counted
     from bae.cli.texts import in_one_line
-    from bae.journal.lookup import open_to_write
 
     if source != "-" and not Path(source).is_file():
         raise refused(f"there is no file {source}", fix="give what `bae runs export` has written")
