@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from bae.journal.sqlite.journal import SQLJournal
 from bae.journal.sqlite.lease import Lease
 from bae.journal.sqlite.schema import closed
-from bae.journal.sqlite.writer import Work, Writer, settle
+from bae.journal.sqlite.worker import settle
+from bae.journal.sqlite.writer import Work, Writer
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ class MemoryJournal(SQLJournal):
             if work.future is not None:
                 settle([work], self._writer.lease, self._note)
 
-    async def _read(self, question: Callable[[sqlite3.Connection | None], T]) -> T:
+    async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
             if self._closed:
                 raise closed(self.name)

@@ -17,25 +17,9 @@ from typing import Any, Literal, TypeVar
 from bae.exceptions import JournalError
 from bae.journal.sqlite import statements
 from bae.journal.sqlite.lease import Lease, SQLiteClaim, claim_run
-from bae.journal.sqlite.schema import (
-    as_journal_error,
-    closed,
-    forked,
-    is_writable,
-    open_to_read,
-    unknown,
-)
-from bae.journal.sqlite.writer import (
-    Call,
-    Release,
-    Replace,
-    Take,
-    Work,
-    Worker,
-    Writer,
-    WriterThread,
-    identity,
-)
+from bae.journal.sqlite.schema import closed, forked
+from bae.journal.sqlite.worker import ReaderThread, WriterThread
+from bae.journal.sqlite.writer import Call, Release, Replace, Take, Work, Writer
 from bae.journal.store import (
     Claim,
     Journal,
@@ -55,8 +39,6 @@ T = TypeVar("T")
 RUNS_AT_ONCE = 50
 """How many runs are deleted in one transaction: others need not wait long for theirs."""
 
-Question = tuple[Callable[[sqlite3.Connection | None], Any], "Future[Any]"]
-
 
 class SQLJournal(Journal):
     """A journal in the tables of SQLite: what is asked becomes work for a writer, or a question
@@ -75,8 +57,8 @@ class SQLJournal(Journal):
         """Have work done soon that no caller waits for."""
 
     @abstractmethod
-    async def _read(self, question: Callable[[sqlite3.Connection | None], T]) -> T:
-        """Ask a connection that sees all that was taken in before, or None where nothing was."""
+    async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        """Ask a connection that sees all that was taken in before."""
 
     # Writing
 
@@ -145,9 +127,7 @@ class SQLJournal(Journal):
         """Delete runs and return how many. A run that has forks stays, and so does one that a
         process works on. The file keeps its size, and its room is used again."""
         given = tuple(run_ids)
-        found = await self._read(lambda db: db and statements.newest_first(db, given))
-        if found is None:
-            return 0
+        found = await self._read(lambda db: statements.newest_first(db, given))
         count = 0
         for first in range(0, len(found), RUNS_AT_ONCE):
             some = found[first : first + RUNS_AT_ONCE]
@@ -159,13 +139,7 @@ class SQLJournal(Journal):
     async def read(self, run_id: str) -> StoredRun:
         """All there is of a run."""
         name = self.name
-
-        def read(db: sqlite3.Connection | None) -> StoredRun:
-            if db is None:
-                raise unknown(name, run_id)
-            return statements.read(db, name, run_id)
-
-        return await self._read(read)
+        return await self._read(lambda db: statements.read(db, name, run_id))
 
     async def runs(
         self,
@@ -180,20 +154,11 @@ class SQLJournal(Journal):
             raise ValueError(f"runs(limit={limit}): give 0 or more")
         check_listed(status)
         name = self.name
-
-        def read(db: sqlite3.Connection | None) -> list[RunInfo]:
-            if db is not None:
-                return statements.runs(db, name, status, graph, limit, before)
-            if before is not None:
-                raise unknown(name, before)
-            return []
-
-        return await self._read(read)
+        return await self._read(lambda db: statements.runs(db, name, status, graph, limit, before))
 
     async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
         """The ids of the runs that were last written before the time `than`, by status."""
-        found = await self._read(lambda db: db and statements.older(db, than, statuses))
-        return found or []
+        return await self._read(lambda db: statements.older(db, than, statuses))
 
     def _not_ours(self, claim: Claim) -> JournalError:
         return JournalError(
@@ -279,7 +244,7 @@ class SQLiteJournal(SQLJournal):
         if self._writer is not None:
             self._writer.note(work)
 
-    async def _read(self, question: Callable[[sqlite3.Connection | None], T]) -> T:
+    async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         writer = self._writer
         if writer is not None and writer.is_behind() and not writer.over:
             with contextlib.suppress(JournalError):  # then it can be read all the same
@@ -288,7 +253,7 @@ class SQLiteJournal(SQLJournal):
         if reader is None or reader.forked:
             reader = self._start_reader()
         future: Future[T] = get_running_loop().create_future()
-        reader.put((question, future))
+        reader.put(Call(future=future, do=question))
         return await future
 
     def _start_writer(self, run_id: str | None) -> WriterThread:
@@ -319,72 +284,6 @@ class SQLiteJournal(SQLJournal):
         if self._writer is not None and self._writer.forked:
             return forked(self.path, claim.run_id)
         return super()._not_ours(claim)
-
-
-class ReaderThread(Worker[Question]):
-    """Answers one question after another, beside the writer: with the write-ahead log neither waits
-    for the other. Where there is no file yet, it asks with None."""
-
-    def __init__(self, path: str, busy_timeout: float) -> None:
-        self._busy_timeout = busy_timeout
-        self._connection: sqlite3.Connection | None = None
-        self._identity: tuple[int, int] | None = None
-        super().__init__(path, "reads")
-
-    def refuse(self, item: Question, error: JournalError) -> None:
-        _answer(item[1], None, error)
-
-    def work(self) -> None:
-        try:
-            while True:
-                while self.queue:
-                    self._take(*self.queue.popleft())
-                if self.stopping:
-                    return
-                self.wake.acquire()
-        finally:
-            self._disconnect()
-
-    def _take(
-        self, question: Callable[[sqlite3.Connection | None], Any], future: Future[Any]
-    ) -> None:
-        if future.cancelled():
-            return
-        try:
-            now = identity(self.path)
-            if self._connection is not None and now != self._identity:
-                self._disconnect()
-            if self._connection is None:
-                self._connection = open_to_read(self.path, self._busy_timeout)
-                self._identity = now
-            value = question(self._connection)
-            if not is_writable(self.path):
-                self._disconnect()  # it would not notice when the file becomes writable
-            _answer(future, value, None)
-        except sqlite3.Error as error:
-            self._disconnect()  # the next question finds what is there then
-            _answer(future, None, as_journal_error(error, self.path))
-        except Exception as error:
-            _answer(future, None, error)
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-
-def _answer(future: Future[Any], value: Any, error: BaseException | None) -> None:
-    with contextlib.suppress(RuntimeError):  # a closed loop has no callers
-        future.get_loop().call_soon_threadsafe(_settle_read, future, value, error)
-
-
-def _settle_read(future: Future[Any], value: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)
 
 
 def _failed(error: BaseException) -> Future[Any]:

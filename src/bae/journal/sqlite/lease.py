@@ -120,7 +120,15 @@ class Lease:
     def lose(self, db: sqlite3.Connection, claim: SQLiteClaim) -> JournalError:
         """Drop a claim that is no longer good; returns why."""
         found = db.execute("select owner from runs where id = ?", (claim.run_id,)).fetchone()
-        claim.lost = _taken(claim.run_id, found[0] if found else None)
+        owner: str | None = found[0] if found else None
+        who = f"{owner} owns it" if owner else "it was deleted, or given up"
+        claim.lost = JournalError(
+            f"this process has lost run {claim.run_id!r}: {who} now",
+            code="bae-run-taken",
+            run_id=claim.run_id,
+            fix="leave it to its new owner. A process that is stopped for longer than its lease "
+            "loses its runs: SQLiteJournal(…, lease=120) gives it longer",
+        )
         self.drop(claim)
         return claim.lost
 
@@ -132,7 +140,12 @@ class Lease:
             if unreleased and claim.lost is None:
                 self.unreleased.append(claim.fence)
         claim.held = []
-        claim.lost = claim.lost or _released(claim.run_id)
+        claim.lost = claim.lost or JournalError(
+            f"run {claim.run_id!r} was released: nothing more is written under that claim",
+            code="bae-run-taken",
+            run_id=claim.run_id,
+            fix="claim it again to continue it: graph.resume(run_id, …)",
+        )
 
     def start_over(self) -> None:
         """The file was replaced: this process owns nothing in the new one."""
@@ -161,9 +174,21 @@ def claim_run(db: sqlite3.Connection, lease: Lease, name: str, run_id: str) -> t
         raise unknown(name, run_id)
     run, owner, until, shared, status = found
     if run in lease.claims if owner == lease.owner else is_alive(owner, until):
-        raise _owned(run_id, owner, (until or 0.0) - time())
+        left = max((until or 0.0) - time(), 0)
+        raise JournalError(
+            f"run {run_id!r} is owned by {owner}, whose lease lasts {left:.1f} s more",
+            code="bae-run-owned",
+            run_id=run_id,
+            fix="leave the run to its owner. If the owner has died on another machine, try again "
+            "when its lease is over",
+        )
     if status == "ended":
-        raise _ended(run_id)
+        raise JournalError(
+            f"run {run_id!r} has ended and cannot be continued",
+            code="bae-run-ended",
+            run_id=run_id,
+            fix="graph.resume(run_id, …) returns its result; to do some of it again, fork it",
+        )
     fence = run, randbits(48)
     db.execute(
         "update runs set owner = ?, epoch = ?, status = 'running', waiting = '[]', error = ''"
@@ -238,42 +263,3 @@ def _started(pid: int) -> str | None:
     except OSError:
         return None
     return "" if state in "ZX" else fields[18]
-
-
-def _owned(run_id: str, owner: str, seconds: float) -> JournalError:
-    return JournalError(
-        f"run {run_id!r} is owned by {owner}, whose lease lasts {max(seconds, 0):.1f} s more",
-        code="bae-run-owned",
-        run_id=run_id,
-        fix="leave the run to its owner. If the owner has died on another machine, try again "
-        "when its lease is over",
-    )
-
-
-def _ended(run_id: str) -> JournalError:
-    return JournalError(
-        f"run {run_id!r} has ended and cannot be continued",
-        code="bae-run-ended",
-        run_id=run_id,
-        fix="graph.resume(run_id, …) returns its result; to do some of it again, fork it",
-    )
-
-
-def _taken(run_id: str, owner: str | None) -> JournalError:
-    who = f"{owner} owns it" if owner else "it was deleted, or given up"
-    return JournalError(
-        f"this process has lost run {run_id!r}: {who} now",
-        code="bae-run-taken",
-        run_id=run_id,
-        fix="leave it to its new owner. A process that is stopped for longer than its lease "
-        "loses its runs: SQLiteJournal(…, lease=120) gives it longer",
-    )
-
-
-def _released(run_id: str) -> JournalError:
-    return JournalError(
-        f"run {run_id!r} was released: nothing more is written under that claim",
-        code="bae-run-taken",
-        run_id=run_id,
-        fix="claim it again to continue it: graph.resume(run_id, …)",
-    )

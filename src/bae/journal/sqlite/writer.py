@@ -1,21 +1,14 @@
-"""Writing a journal, in a thread, so that no event loop waits for a disk: whatever is asked at the
-same time is stored in one transaction."""
+"""Writing a journal: whatever is asked at the same time is stored in one transaction."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import sqlite3
-import threading
-from abc import ABC, abstractmethod
-from asyncio import AbstractEventLoop, Future
-from collections import deque
+from asyncio import Future
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import time
-from typing import Any, Generic, TypeVar
-from weakref import WeakSet
+from typing import Any
 
 from bae.exceptions import JournalError
 from bae.journal.sqlite import statements
@@ -23,7 +16,6 @@ from bae.journal.sqlite.lease import Fence, Lease, SQLiteClaim
 from bae.journal.sqlite.schema import (
     as_journal_error,
     closed,
-    forked,
     gone,
     is_busy,
     needs_new_connection,
@@ -32,16 +24,10 @@ from bae.journal.sqlite.schema import (
 )
 from bae.journal.store import Line, ParkedGate, Rewrite, Status
 
-AT_EXIT = 5.0
-"""Seconds that a program which ends waits for lines that are still to be stored."""
-NOTED = 0.05
-"""Seconds that a noted line waits at most for one that a caller waits for."""
 VACUUM_SECONDS = 60.0
 """Seconds that a vacuum may take, however small the file is,"""
 VACUUM_SPEED = 5e6
 """and bytes of the file for which it may take one second more."""
-
-I = TypeVar("I")  # noqa: E741 - an item of the queue
 
 
 @dataclass(slots=True, eq=False)
@@ -63,10 +49,6 @@ class Work:
 
     def failed(self, writer: Writer) -> None:
         """What to do once it is certain that nothing was stored."""
-
-    def relies_on(self) -> SQLiteClaim | None:
-        """The claim that must still be good when the caller is told of success."""
-        return self.claim
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -99,9 +81,6 @@ class Take(Work):
             writer.lease.claims.pop(self.value.fence[0], None)
             self.value = None
 
-    def relies_on(self) -> SQLiteClaim | None:
-        return self.value
-
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Release(Work):
@@ -124,9 +103,6 @@ class Release(Work):
     def failed(self, writer: Writer) -> None:
         assert self.claim is not None
         writer.lease.drop(self.claim, unreleased=True)
-
-    def relies_on(self) -> None:
-        return None
 
 
 class Confirm(Work):
@@ -325,189 +301,6 @@ class Writer:
             connection.close()
 
 
-def settle(works: Sequence[Work], lease: Lease, put: Callable[[Work], None]) -> None:
-    """Tell the callers, in the thread of their event loop, what came of their work. A process that
-    was stopped for longer than its lease asks first whether it still owns the run: the caller would
-    start an effect that another process may have done."""
-    now = time()
-    for work in works:
-        future = work.future
-        assert future is not None
-        claim = None if work.error is not None else work.relies_on()
-        if future.done():  # it was cancelled
-            if claim is not None and isinstance(work, Take):
-                put(Release(claim, status="running"))
-        elif claim is not None and claim.lost is None and now >= lease.until:
-            put(Confirm(claim, (), future, work.value))
-        elif (error := work.error or (claim and claim.lost)) is not None:
-            future.set_exception(error)
-            future.exception()  # a caller that does not wait is told at the next line
-        else:
-            future.set_result(work.value)
-
-
-class Worker(ABC, Generic[I]):
-    """A thread that takes items from `queue`, in their order, until it is told to stop."""
-
-    def __init__(self, path: str, name: str) -> None:
-        if path in _inherited:
-            raise forked(path)
-        self.path = path
-        self.queue: deque[I] = deque()
-        self.over = False
-        """Whether nothing that is queued from now on will be looked at."""
-        self.stopping = False
-        self.forked = False
-        # A lock that is released to wake the thread: by far the cheapest way.
-        self.wake = threading.Lock()
-        self.wake.acquire()
-        self.thread = threading.Thread(target=self._run, name=f"bae {name} {path}", daemon=True)
-        _alive.add(self)
-        self.thread.start()
-
-    def put(self, item: I) -> None:
-        """Queue an item and wake the thread. After the thread's end the item is refused."""
-        self.queue.append(item)
-        self.awaken()
-        if self.over:
-            self.refuse_rest()
-
-    def awaken(self) -> None:
-        """Let the thread look at its queue."""
-        if self.wake.locked():
-            try:  # noqa: SIM105 - the plain form is the faster one
-                self.wake.release()
-            except RuntimeError:  # another thread was first
-                pass
-
-    def stop(self) -> None:
-        """Let the thread do what is queued, close what is open and end."""
-        self.stopping = True
-        self.awaken()
-
-    def refuse_rest(self) -> None:
-        """Refuse everything that is queued."""
-        while self.queue:
-            try:
-                item = self.queue.popleft()
-            except IndexError:
-                return
-            self.refuse(item, forked(self.path) if self.forked else closed(self.path))
-
-    @abstractmethod
-    def refuse(self, item: I, error: JournalError) -> None:
-        """Tell the caller that an item failed."""
-
-    @abstractmethod
-    def work(self) -> None:
-        """Take from the queue until `stopping`, then close what is open."""
-
-    def _run(self) -> None:
-        try:
-            self.work()
-        finally:
-            self.over = True
-            self.refuse_rest()
-
-
-class WriterThread(Worker[Work]):
-    """Stores all work that is queued in one transaction, then tells all callers."""
-
-    def __init__(self, writer: Writer) -> None:
-        assert writer.path is not None
-        self.writer = writer
-        self._urgent = False
-        self._dozing = False
-        self._storing = False
-        self._crowded = False
-        """Whether several callers waited for the last transaction: then the next ones share one
-        too, which makes one commit of five where 100 runs take a step."""
-        self._gathering = False
-        super().__init__(writer.path, "writes")
-
-    def put(self, item: Work) -> None:
-        """Queue work that a caller waits for."""
-        self.queue.append(item)
-        if self._crowded and item.future is not None and not self._dozing:
-            if not self._gathering:  # all callers of this turn of the event loop share a commit
-                self._gathering = True
-                item.future.get_loop().call_soon(self._hurry)
-        else:
-            self._hurry()
-        if self.over:
-            self.refuse_rest()
-
-    def _hurry(self) -> None:
-        self._urgent = True
-        self.awaken()
-
-    def note(self, item: Work) -> None:
-        """Queue work that no caller waits for: it may wait for the next that one does."""
-        self.queue.append(item)
-        if self._dozing:
-            self.awaken()
-        if self.over:
-            self.refuse_rest()
-
-    def is_behind(self) -> bool:
-        """Whether there may be lines that were taken in and are not stored yet."""
-        return bool(self.queue or self._storing)
-
-    def refuse(self, item: Work, error: JournalError) -> None:
-        if item.claim is not None:
-            error.run_id = item.claim.run_id
-            if error.code == "bae-journal-closed":
-                error = closed(self.path, item.claim.run_id, in_progress=True)
-        item.error = error
-        self._tell([item])
-
-    def work(self) -> None:
-        try:
-            while self.queue or not self.stopping:
-                self._wait()
-                self._storing = True
-                self._store_queued()
-                self._storing = False
-        finally:
-            self.writer.close()
-
-    def _wait(self) -> None:
-        """Wait for work, or until the lease must be renewed. Noted lines alone do not wake the
-        thread soon after the last work, and wait for company."""
-        renewal = self.writer.lease.wait()
-        if self._urgent or self.stopping or not renewal:
-            return
-        if self.wake.acquire(timeout=NOTED if renewal < 0 else min(NOTED, renewal)) or self.queue:
-            return
-        self._dozing = True
-        if not self.queue and not self.stopping:
-            self.wake.acquire(timeout=self.writer.lease.wait())
-        self._dozing = False
-        if self.queue and not self._urgent and not self.stopping:
-            self.wake.acquire(timeout=NOTED)
-
-    def _store_queued(self) -> None:
-        self._urgent = self._gathering = False
-        batch: list[Work] = []
-        while self.queue:
-            batch.append(self.queue.popleft())
-        if batch or not self.writer.lease.wait():
-            self.writer.store(batch)
-            self._tell(batch)
-
-    def _tell(self, batch: list[Work]) -> None:
-        by_loop: dict[AbstractEventLoop, list[Work]] = {}
-        for work in batch:
-            if work.future is not None:
-                by_loop.setdefault(work.future.get_loop(), []).append(work)
-        self._crowded = any(len(works) > 1 for works in by_loop.values())
-        for loop, works in by_loop.items():
-            try:  # noqa: SIM105 - the plain form is the faster one
-                loop.call_soon_threadsafe(settle, works, self.writer.lease, self.put)
-            except RuntimeError:  # a closed loop has no callers
-                pass
-
-
 def identity(path: str) -> tuple[int, int] | None:
     """What tells a file from another one that replaced it; None where there is none."""
     try:
@@ -523,28 +316,3 @@ class _ClaimLost(Exception):
 
 class _FileGone(Exception):
     """The file was taken away."""
-
-
-def _stop_all() -> None:
-    workers = list(_alive)
-    for worker in workers:
-        worker.stop()
-    for worker in workers:
-        worker.thread.join(AT_EXIT)
-
-
-def _in_child() -> None:
-    # SQLite thinks that this process has the locks of its parent: not even a new connection to the
-    # same file is safe, nor is closing the old one, which the frames of the lost thread hold.
-    for worker in list(_alive):
-        if not worker.over:
-            worker.forked = worker.over = True
-            _inherited.add(worker.path)
-        _alive.discard(worker)
-
-
-_alive: WeakSet[Worker[Any]] = WeakSet()
-_inherited: set[str] = set()
-atexit.register(_stop_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
