@@ -65,24 +65,20 @@ class SQLJournal(Journal):
     def create(
         self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
     ) -> Awaitable[Claim]:
-        """Store a new run with its first lines, and claim it."""
         make = partial(statements.create, run_id=run_id, graph=graph, shape=shape)
         make = partial(make, shape_hash=shape_hash, lines=tuple(lines))
         return self._ask(Take(run_id=run_id, do=make), run_id)
 
     async def claim(self, run_id: str) -> Claim:
-        """Claim a run that has no owner, or whose owner is gone."""
         take = partial(claim_run, name=self.name, run_id=run_id)
         return await self._ask(Take(run_id=run_id, do=take), run_id)
 
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
-        """Store lines; they are durable when what is returned has been awaited."""
         if not isinstance(claim, SQLiteClaim) or claim.owner != self._owner:
             return _failed(self._not_ours(claim))
         return self._ask(Work(claim, tuple(lines)), claim.run_id)
 
     def note(self, claim: Claim, line: Line) -> None:
-        """Store a line soon: with the next one that is awaited, or shortly after."""
         if isinstance(claim, SQLiteClaim) and claim.owner == self._owner:
             self._note(Work(claim, (line,)))
 
@@ -94,19 +90,16 @@ class SQLJournal(Journal):
         waiting: Sequence[ParkedGate] = (),
         error: str = "",
     ) -> Awaitable[None]:
-        """Store the last lines of a run and how it ended, and give up the claim."""
         if not isinstance(claim, SQLiteClaim) or claim.owner != self._owner:
             return _failed(self._not_ours(claim))
         work = Release(claim, tuple(lines), status=status, waiting=tuple(waiting), failure=error)
         return self._ask(work, claim.run_id)
 
     async def answer(self, run_id: str, gate: str, value: str) -> bool:
-        """Store the answer to a gate, as JSON; False where there is one already."""
         do = partial(statements.answer, name=self.name, run_id=run_id, gate=gate, value=value)
         return await self._ask(Call(do=do), run_id)
 
     async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
-        """A new run that shares the lines of `run_id` below `upto`."""
         fork = partial(statements.fork, name=self.name, run_id=run_id, new_id=new_id)
         await self._ask(Call(do=partial(fork, upto=upto, lines=tuple(lines))), run_id)
 
@@ -137,7 +130,6 @@ class SQLJournal(Journal):
     # Reading
 
     async def read(self, run_id: str) -> StoredRun:
-        """All there is of a run."""
         name = self.name
         return await self._read(lambda db: statements.read(db, name, run_id))
 
@@ -149,7 +141,6 @@ class SQLJournal(Journal):
         limit: int = 50,
         before: str | None = None,
     ) -> list[RunInfo]:
-        """The newest runs, the newest first; `before` continues after the run of that id."""
         if limit < 0:
             raise ValueError(f"runs(limit={limit}): give 0 or more")
         check_listed(status)
@@ -157,7 +148,6 @@ class SQLJournal(Journal):
         return await self._read(lambda db: statements.runs(db, name, status, graph, limit, before))
 
     async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
-        """The ids of the runs that were last written before the time `than`, by status."""
         return await self._read(lambda db: statements.older(db, than, statuses))
 
     def _not_ours(self, claim: Claim) -> JournalError:

@@ -3,11 +3,11 @@ its errors mean."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import sqlite3
 import sys
+from contextlib import ExitStack, closing, suppress
 from secrets import token_hex
 from time import monotonic, sleep
 
@@ -73,27 +73,24 @@ def open_to_write(path: str, busy_timeout: float, synchronous: str) -> sqlite3.C
         _make_private(path)
     elif not os.access(path, os.W_OK):  # a connection would not notice when it becomes writable
         raise readonly(path)
-    connection: sqlite3.Connection | None = None
     try:
-        connection = _connect(path, busy_timeout)
-        new = _is_new(connection, path)
-        if new:
-            connection.execute(f"pragma page_size = {PAGE}")
-        _use_log(connection, path, busy_timeout)
-        connection.execute(f"pragma synchronous = {synchronous}")
-        connection.execute("pragma secure_delete = on")  # what was redacted is not left behind
-        connection.execute(f"pragma wal_autocheckpoint = {LOG_PAGES[synchronous]}")
-        connection.execute(f"pragma journal_size_limit = {LOG_BYTES}")
-        if sys.platform == "darwin":  # where fsync leaves data in the cache of the disk
-            connection.execute("pragma fullfsync = on")
-        if new:
-            _create_tables(connection, path)
-    except BaseException as error:
-        if connection is not None:
-            connection.close()
-        if isinstance(error, sqlite3.Error | OSError):
-            raise as_journal_error(error, path) from error
-        raise
+        with ExitStack() as opened:
+            connection = opened.enter_context(closing(_connect(path, busy_timeout)))
+            new = _is_new(connection, path)
+            if new:
+                connection.execute(f"pragma page_size = {PAGE}")
+            _use_log(connection, path, busy_timeout)
+            connection.execute(f"pragma synchronous = {synchronous}")
+            connection.execute("pragma secure_delete = on")  # what was redacted is not left behind
+            connection.execute(f"pragma wal_autocheckpoint = {LOG_PAGES[synchronous]}")
+            connection.execute(f"pragma journal_size_limit = {LOG_BYTES}")
+            if sys.platform == "darwin":  # where fsync leaves data in the cache of the disk
+                connection.execute("pragma fullfsync = on")
+            if new:
+                _create_tables(connection, path)
+            opened.pop_all()  # it stays open
+    except (sqlite3.Error, OSError) as error:
+        raise as_journal_error(error, path) from error
     return connection
 
 
@@ -102,20 +99,16 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
     yet."""
     if not _check_size(path):
         return None
-    connection: sqlite3.Connection | None = None
     try:
-        connection = _connect_to_read(path, busy_timeout)
-        if not _is_new(connection, path):
+        with ExitStack() as opened:
+            connection = opened.enter_context(closing(_connect_to_read(path, busy_timeout)))
+            if _is_new(connection, path):
+                return None
             connection.execute("pragma query_only = on")
-            return connection
-        connection.close()
-    except BaseException as error:
-        if connection is not None:
-            connection.close()
-        if isinstance(error, sqlite3.Error):
-            raise as_journal_error(error, path) from error
-        raise
-    return None
+            opened.pop_all()  # it stays open
+    except sqlite3.Error as error:
+        raise as_journal_error(error, path) from error
+    return connection
 
 
 def _check_size(path: str) -> int:
@@ -140,7 +133,7 @@ def _make_private(path: str) -> None:
     beside it the same rights. It is linked to its place: to open and close the file there would
     drop the locks of a connection that is made at the same moment."""
     beside = f"{path}.{token_hex(4)}.new"
-    with contextlib.suppress(OSError):  # then SQLite makes it, or reports why it cannot
+    with suppress(OSError):  # then SQLite makes it, or reports why it cannot
         os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
             os.link(beside, path)
@@ -160,21 +153,16 @@ def _connect(path: str, busy_timeout: float, uri: bool = False) -> sqlite3.Conne
 
 
 def _connect_to_read(path: str, busy_timeout: float) -> sqlite3.Connection:
-    connection: sqlite3.Connection | None = None
     try:
-        connection = _connect(path, busy_timeout)
-        connection.execute("select 1 from sqlite_master").fetchone()
-        return connection
+        with ExitStack() as opened:
+            connection = opened.enter_context(closing(_connect(path, busy_timeout)))
+            connection.execute("select 1 from sqlite_master").fetchone()
+            opened.pop_all()  # it stays open
+            return connection
     except sqlite3.OperationalError as error:
-        if connection is not None:
-            connection.close()
         cannot_write = code_of(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
         if not cannot_write or _size(path + "-wal"):
             raise
-    except BaseException:
-        if connection is not None:
-            connection.close()
-        raise
     # Nobody can be writing in a folder that cannot be written: read the file as it is.
     quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     return _connect(f"file:{quoted}?mode=ro&immutable=1", busy_timeout, uri=True)
