@@ -14,9 +14,8 @@ from pydantic_core import from_json
 
 from bae.failures import filled_other, not_an_lm, undeclared
 from bae.language_model import is_lm
-from bae.lm import exchange
 from bae.lm.answers import Answer, build, choice_failed, read
-from bae.lm.backend import Backend
+from bae.lm.backend import Backend, ask_to_fill, attempt
 from bae.lm.prompts import Prompt, Question, choice_prompt, fill_prompt, names_of
 from bae.lm.requests import ask, send
 from bae.lm.schemas import asked_fields
@@ -46,10 +45,9 @@ class LMAdapter(Backend):
     @property
     def settings(self) -> Mapping[str, Any]:
         """Its class and its own `settings`. An LM without any differs from all others."""
-        given = getattr(self.lm, "settings", None)
-        if not isinstance(given, Mapping):
+        if not self.has_settings:
             return {"lm": _class_of(self.lm), "instance": self._instance}
-        return {"lm": _class_of(self.lm), "settings": dict(cast(Mapping[str, Any], given))}
+        return {"lm": _class_of(self.lm), "settings": dict(cast(Any, self.lm).settings)}
 
     @property
     def has_settings(self) -> bool:
@@ -60,15 +58,12 @@ class LMAdapter(Backend):
         """Have the LM answer by the method that was called. What it reports meanwhile is the usage
         of the answer."""
         question = prompt.question
-        match question.method:
-            case "make":
-                value, text = await self._make(question)
-            case "decide":
-                value, text = await self._decide(prompt)
-            case _ if question.types:
-                value, text = await self._choose(prompt), ""
-            case _:
-                value, text = await self._fill(question)
+        if question.method == "decide":
+            value, text = await self._decide(prompt)
+        elif question.types:
+            value, text = await self._choose(prompt), ""
+        else:
+            value, text = await self._build(question)
         # Where it reports nothing, it was asked all the same, and its cost is unknown.
         return Answer(text, Usage(calls=1, cost=None), value=value)
 
@@ -113,19 +108,17 @@ class LMAdapter(Backend):
         # Without a name it was not offered, which is reported where the answer is judged.
         return {"choice": _name_of(prompt, chosen) or repr(chosen)}
 
-    async def _fill(self, question: Question) -> tuple[Any, str]:
-        target = cast("type[Node]", question.target)
-        node = await self.lm.fill(
-            target, question.resolved, question.instruction, source=question.source
-        )
-        if type(node) is not target:
-            raise filled_other(plan_of(target), node)
-        return node, _json_of(node)
-
-    async def _make(self, question: Question) -> tuple[Any, str]:
-        target = cast("type[Node]", question.target)
-        node = await self.lm.make(cast("Node", question.source), target)
-        if not isinstance(cast(object, node), target):
+    async def _build(self, question: Question) -> tuple[Any, str]:
+        target, source = cast("type[Node]", question.target), question.source
+        if question.method == "make":
+            node = await self.lm.make(cast("Node", source), target)
+            is_right = isinstance(cast(object, node), target)
+        else:
+            node = await self.lm.fill(
+                target, question.resolved, question.instruction, source=source
+            )
+            is_right = type(node) is target
+        if not is_right:
             raise filled_other(plan_of(target), node)
         return node, _json_of(node)
 
@@ -147,10 +140,10 @@ async def make_with(backend: Backend, node: Node, target: type[N]) -> N:
     prompt = _by("make", fill_prompt(target, asked_fields(target), {}, name, node))
     answer = await ask(backend, prompt)
     if isinstance(answer.value, target):
-        tell(exchange.attempt(1, prompt, answer))
+        tell(attempt(1, prompt, answer))
         return answer.value
     first = prompt, answer, read(answer).value  # as a cache stores it
-    return await exchange.fill(backend, target, {}, name, node, first)
+    return await ask_to_fill(backend, target, {}, name, node, first)
 
 
 async def decide_with(backend: Backend, node: Node) -> Node | None:
@@ -159,7 +152,7 @@ async def decide_with(backend: Backend, node: Node) -> Node | None:
     prompt = _by("decide", choice_prompt(names, (), node, None))
     answer = await ask(backend, prompt)
     if isinstance(answer.value, Node):
-        tell(exchange.attempt(1, prompt, answer))
+        tell(attempt(1, prompt, answer))
         return answer.value
     got = read(answer)
     said = got.value or {}
@@ -167,14 +160,14 @@ async def decide_with(backend: Backend, node: Node) -> Node | None:
     fields: Any = said.get("fields")
     if chosen is None:
         errors = got.errors or ("choice: it is not among what was offered",)
-        wrong = exchange.attempt(1, prompt, answer, "invalid", errors)
+        wrong = attempt(1, prompt, answer, "invalid", errors)
         tell(wrong)
         await backend.reject(prompt)
         raise choice_failed(names, node, [wrong])
     if chosen is not NoneType and isinstance(fields, dict):  # as a cache stores it
         first = prompt, answer, cast(dict[str, Any], fields)
-        return await exchange.fill(backend, chosen, {}, chosen.__name__, node, first)
-    tell(exchange.attempt(1, prompt, answer))
+        return await ask_to_fill(backend, chosen, {}, chosen.__name__, node, first)
+    tell(attempt(1, prompt, answer))
     return None if chosen is NoneType else await backend.make(node, chosen)
 
 

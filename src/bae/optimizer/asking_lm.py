@@ -13,8 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from bae.exceptions import BaeLMError, FillError
+from bae.lm.backend import ask_to_fill
 from bae.lm.dspy_adapter import JSONSchemaAdapter, answer_class
-from bae.lm.exchange import fill
 from bae.lm.extras import load_dspy
 from bae.lm.prompts import text_of_question
 from bae.lm.signatures import is_known, model_name
@@ -158,7 +158,7 @@ class AskingAdapter(JSONSchemaAdapter):
         async def asked() -> Any:
             self._telling.phase = "proposing"
             try:
-                made = await fill(exactly, target, {}, instruction, source)
+                made = await ask_to_fill(exactly, target, {}, instruction, source)
             except BaeLMError as error:
                 if not self._refusals.is_about_the_question(error):
                     raise

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.exceptions import BaeLMError, FillError, RouteError
-from bae.lm.exchange import choice_with
+from bae.lm.backend import choice_with
 from bae.lm.prompts import names_of
 from bae.node import Node
 from bae.optimizer.asked_lms import student_for
