@@ -213,11 +213,12 @@ def names_of(types: Sequence[type[Node] | type[None]]) -> dict[str, type[Node] |
     """The types by the name a model knows them by: the class name, numbered where two share one."""
     names: dict[str, type[Node] | type[None]] = {}
     for cls in types:
-        name = "None" if cls is NoneType else cls.__name__
+        name = own = "None" if cls is NoneType else cls.__name__
         number = 1
-        while (name if number == 1 else f"{name}_{number}") in names:
+        while name in names:
             number += 1
-        names[name if number == 1 else f"{name}_{number}"] = cls
+            name = f"{own}_{number}"
+        names[name] = cls
     return names
 
 
@@ -385,10 +386,7 @@ def _fields_in_order(
         value = dumped[name]
         # Only what holds something is looked up: a computed field would be computed again by that.
         held = isinstance(value, list | dict) and name not in own
-        plain = not held and not isinstance(value, float | list | dict)
-        found[name] = (
-            value if plain else in_order(value, getattr(holder, name, None) if held else None)
-        )
+        found[name] = in_order(value, getattr(holder, name, None) if held else None)
     return found
 
 

@@ -21,6 +21,7 @@ from bae.lm.extras import is_there
 
 if TYPE_CHECKING:
     from bae.language_model import LM
+    from bae.lm.backend import NodeOrEnd
     from bae.node import Node
 
 N = TypeVar("N", bound="Node")
@@ -319,20 +320,11 @@ def default_lm(why: str) -> LM:
                 kind.example,
                 kind.lacks,
             )
-    lacking = [
-        f"  - {each.example}: {each.lacks or f'ready, but {VARIABLE}=none'}" for each in found
-    ]
-    raise BaeLMError(
-        f"there is no LM, and {why}",
-        code="bae-lm-missing",
-        fix="\n".join(
-            [
-                f'pass lm="local" or another, set {VARIABLE}, or pin one with NodeConfig(lm="…"); '
-                "in tests pass a ScriptedLM",
-                *lacking,
-            ]
-        ),
-    )
+    fix = f'pass lm="local" or another, set {VARIABLE}, or pin one with NodeConfig(lm="…"); '
+    fix += "in tests pass a ScriptedLM"
+    for kind in found:
+        fix += f"\n  - {kind.example}: {kind.lacks or f'ready, but {VARIABLE}=none'}"
+    raise BaeLMError(f"there is no LM, and {why}", code="bae-lm-missing", fix=fix)
 
 
 class LazyLM(Backend):
@@ -352,23 +344,19 @@ class LazyLM(Backend):
         return self._found
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Have the LM answer."""
         from bae.lm.policies.policy import as_backend
 
         return await as_backend(self.lm).answer(prompt)
 
     async def make(self, node: Node, target: type[N]) -> N:
-        """Build a `target` from what `node` holds."""
         return await self.lm.make(node, target)
 
     async def decide(self, node: Node) -> Node | None:
-        """Choose among the successors of `node` and build the chosen one; None to end the run."""
         return await self.lm.decide(node)
 
     async def choose_type(
-        self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
-    ) -> type[Node] | type[None]:
-        """Choose one of `types`, and nothing else."""
+        self, types: Sequence[NodeOrEnd], context: Mapping[str, Any]
+    ) -> NodeOrEnd:
         return await self.lm.choose_type(types, context)
 
     async def fill(
@@ -378,17 +366,12 @@ class LazyLM(Backend):
         instruction: str,
         source: Node | None = None,
     ) -> N:
-        """Fill the plain fields of `target` and build it together with the `resolved` ones."""
         node = await self.lm.fill(target, resolved, instruction, source=source)
         return node if isinstance(self.lm, Backend) else with_resolved(node, resolved)
 
     async def route(
-        self,
-        node: Node,
-        types: Sequence[type[Node] | type[None]],
-        fillable: Sequence[type[Node]] = (),
-    ) -> tuple[type[Node] | type[None], Node | None]:
-        """Choose, and fill in the same call where the LM can."""
+        self, node: Node, types: Sequence[NodeOrEnd], fillable: Sequence[type[Node]] = ()
+    ) -> tuple[NodeOrEnd, Node | None]:
         if isinstance(self.lm, Backend):
             return await self.lm.route(node, types, fillable)
         return await self.lm.choose_type(types, dict(node)), None

@@ -108,20 +108,16 @@ class SQLiteCache:
         self._clock = clock
         self._turn = Slots(1)
         self._lock = Lock()
-        self._open: _Connection | None = None
+        self._open: sqlite3.Connection | None = None
+        self._process = 0
         self._puts = 0
 
     async def get(self, key: str) -> str | None:
         """The text of a key, unless it is too old."""
-
-        def read(database: sqlite3.Connection) -> str | None:
-            since = float("-inf") if self.age is None else self._clock() - self.age
-            row = database.execute(
-                "SELECT text FROM answers WHERE key = ? AND at > ?", (key, since)
-            ).fetchone()
-            return None if row is None else str(row[0])
-
-        return await self._do(read)
+        since = float("-inf") if self.age is None else self._clock() - self.age
+        query = "SELECT text FROM answers WHERE key = ? AND at > ?"
+        row = await self._do(lambda database: database.execute(query, (key, since)).fetchone())
+        return None if row is None else str(row[0])
 
     async def put(self, key: str, text: str) -> None:
         """Store a text; now and then, delete what is too old or beyond `size`."""
@@ -139,11 +135,8 @@ class SQLiteCache:
 
     async def drop(self, key: str) -> None:
         """Delete a text."""
-
-        def delete(database: sqlite3.Connection) -> None:
-            database.execute("DELETE FROM answers WHERE key = ?", (key,))
-
-        await self._do(delete)
+        delete = "DELETE FROM answers WHERE key = ?"
+        await self._do(lambda database: database.execute(delete, (key,)).rowcount)
 
     async def prune(self) -> int:
         """Delete what is too old or beyond `size`, and return how many these were."""
@@ -175,16 +168,31 @@ class SQLiteCache:
     def _with(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
             try:
-                if self._open is None or self._open.process != os.getpid():
-                    self._open = _Connection(self)
-                return work(self._open.database)
+                if self._open is None or self._process != os.getpid():
+                    self._open = self._connect()
+                return work(self._open)
             except (sqlite3.Error, OSError) as error:
                 raise self._unreadable(error) from error
+
+    def _connect(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Autocommit: each statement is a transaction of its own.
+        database = sqlite3.connect(
+            self.path, timeout=self.timeout, isolation_level=None, check_same_thread=False
+        )
+        self._process = os.getpid()
+        self._close_file = weakref.finalize(self, _close_in, self._process, database)
+        try:
+            _prepare(database, self.timeout)
+        except BaseException:
+            self._close_file()
+            raise
+        return database
 
     def _close(self) -> None:
         with self._lock:
             if self._open is not None:
-                self._open.close()
+                self._close_file()
                 self._open = None
 
     def _unreadable(self, error: Exception) -> BaeLMError:
@@ -199,24 +207,6 @@ class SQLiteCache:
             else "check the path and its permissions, or move the file away: the answers in it can "
             "be asked for again",
         )
-
-
-class _Connection:
-    """An open file, which is closed when this is garbage."""
-
-    def __init__(self, cache: SQLiteCache) -> None:
-        cache.path.parent.mkdir(parents=True, exist_ok=True)
-        # Autocommit: each statement is a transaction of its own.
-        self.database = sqlite3.connect(
-            cache.path, timeout=cache.timeout, isolation_level=None, check_same_thread=False
-        )
-        self.process = os.getpid()
-        self.close = weakref.finalize(self, _close_in, self.process, self.database)
-        try:
-            _prepare(self.database, cache.timeout)
-        except BaseException:
-            self.close()
-            raise
 
 
 def _close_in(process: int, database: sqlite3.Connection) -> None:
