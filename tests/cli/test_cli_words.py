@@ -191,4 +191,4 @@ def test_a_run_that_waits_for_nobody_has_ended_or_failed_and_is_not_said_to_be_e
     capsys.readouterr()
     for run_id, standing in (("r1", "it has ended"), ("r2", "it has failed")):
         said = failed(capsys, "runs", "answer", run_id, "Ask.ok", "yes", "-m", "app.py:First")
-        assert f"waits for nobody: {standing}" in said
+        assert f"waits for no answer: {standing}" in said

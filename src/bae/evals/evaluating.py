@@ -246,7 +246,7 @@ class _Evaluating:
             progress(self._over, len(self._jobs), job.contender, self._done[job.run_id].result)
         except Exception:
             self._progress = None
-            _log.warning("progress=%r raised, and is told no more", progress, exc_info=True)
+            _log.warning("progress=%r raised, and is not called again", progress, exc_info=True)
 
 
 def _ready(lm: Contending) -> Contending:
