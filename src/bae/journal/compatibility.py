@@ -16,7 +16,6 @@ from bae.exceptions import JournalError, describe, faults
 from bae.journal.changes import Change, changes
 from bae.journal.shape import Json, ShapeView, shape_of
 from bae.journal.store import Journal, RunInfo, Status
-from bae.place import Place
 from bae.plan import plan_of
 
 if TYPE_CHECKING:
@@ -163,7 +162,8 @@ class _StoredValues:
     def __init__(self, stored: StoredRun, graph: Graph[Any, Any]) -> None:
         self._stored = stored
         self._shape = ShapeView(stored.shape)
-        self._graphs: dict[str, Graph[Any, Any] | None] = {"": graph}
+        self._graph = graph
+        self._graphs: dict[str, Graph[Any, Any] | None] = {}
         self.met: set[_Key] = set()
         """The classes and fields that `refused_values` has read values of."""
 
@@ -248,16 +248,13 @@ class _StoredValues:
 
     def _graph_at(self, path: str) -> Graph[Any, Any] | None:
         """The graph that runs at a path today."""
+        from bae.journal.decoder import graph_at
+
         if path not in self._graphs:
-            place = Place.parse(path)
-            outer = None if place is None else self._graph_at(place.path)
-            found = None
-            if place is not None and outer is not None:
-                cls = _class(outer, place.node)
-                field = None if cls is None else plan_of(cls).fields.get(place.field)
-                call = None if field is None else call_at(field, place.parameter)
-                found = None if call is None else call.graph
-            self._graphs[path] = found
+            try:
+                self._graphs[path] = graph_at(self._graph, path)
+            except JournalError:
+                self._graphs[path] = None
         return self._graphs[path]
 
 

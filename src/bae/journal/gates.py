@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import time
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -57,23 +57,16 @@ def _gates(stored: StoredRun) -> list[tuple[GateLine, bool]]:
     """All gates that a run has reached, and whether it has taken an answer there."""
     found: dict[tuple[str, int, str, str], tuple[GateLine, bool]] = {}
     for line in stored.lines:
+        if line.kind not in ("GateOpened", "SourceEnded"):
+            continue
+        data: dict[str, Any] = json.loads(line.data)
+        node, field = data["node"], data["field"]
+        spot = line.path, line.step, node, field
         if line.kind == "GateOpened":
-            said = _data(line.data)
-            spot = line.path, line.step, said["node"], said["field"]
-            gate = GateLine(
-                said["gate"],
-                line.path,
-                said["node"],
-                said["field"],
-                said["question"],
-                said.get("deadline"),
-            )
-            found[spot] = gate, False
-        elif line.kind == "SourceEnded":
-            said = _data(line.data)
-            spot = line.path, line.step, said["node"], said["field"]
-            if said["source"] == "gate" and "error" not in said and spot in found:
-                found[spot] = found[spot][0], True
+            asked = data["question"], data.get("deadline")
+            found[spot] = GateLine(data["gate"], line.path, node, field, *asked), False
+        elif data["source"] == "gate" and "error" not in data and spot in found:
+            found[spot] = found[spot][0], True
     return list(found.values())
 
 
@@ -82,9 +75,15 @@ def find_gate(stored: StoredRun, wanted: str) -> GateLine:
     run_id = stored.info.run_id
     gates = _gates(stored)
     known = [(g, taken) for g, taken in gates if wanted in (g.address, g.place, g.field)]
-    named = [gate for gate, _ in known]
     fitting = [gate for gate, taken in known if not taken and gate.address not in stored.answers]
-    if len(fitting) == 1:
+    if len(fitting) > 1:
+        listed = ", ".join(gate.address for gate in fitting)
+        raise GateError(
+            f"the run {run_id} waits at {len(fitting)} gates called {wanted}: {listed}",
+            code="bae-gate-ambiguous",
+            fix="name one of these",
+        )
+    if fitting:
         gate = fitting[0]
         if gate.deadline is not None and gate.deadline <= time():
             raise GateError(
@@ -94,29 +93,12 @@ def find_gate(stored: StoredRun, wanted: str) -> GateLine:
                 fix="resume the run: it continues with the field's default",
             )
         return gate
-    if named and not fitting:
-        raise GateError(
-            f"{named[0].place}: {named[0].question!r} has an answer already, and the first one "
-            "counts",
-            field_name=named[0].field,
-            code="bae-gate-answered",
-            fix=f"resume the run: graph.resume({run_id!r}, …)",
-        )
-    if fitting:
-        listed = ", ".join(gate.address for gate in fitting)
-        raise GateError(
-            f"the run {run_id} waits at {len(fitting)} gates called {wanted}: {listed}",
-            code="bae-gate-ambiguous",
-            fix="name one of these",
-        )
+    if known:
+        raise _answered(known[0][0], run_id)
     waiting = ", ".join(g.address for g in open_gates(stored) if g.address not in stored.answers)
-    said = (
-        f"it waits for {waiting}"
-        if waiting
-        else f"it waits for no answer: {describe_status(stored.info)}"
-    )
+    waits = waiting or f"no answer: {describe_status(stored.info)}"
     raise GateError(
-        f"the run {run_id} has no open gate {wanted}; {said}",
+        f"the run {run_id} has no open gate {wanted}; it waits for {waits}",
         code="bae-gate-unknown",
         fix="name an open gate by its address, as Node.field, or by the field alone",
     )
@@ -163,13 +145,7 @@ async def answer_gate(
     if not await journal.answer(
         run_id, gate.address, node_codec(node_type).dump_answer(gate.field, value)
     ):
-        raise GateError(
-            f"{gate.place}: {gate.question!r} has an answer already, and the first one counts",
-            node_type=node_type,
-            field_name=gate.field,
-            code="bae-gate-answered",
-            fix="look at what was answered: await journal.why(run_id, place)",
-        )
+        raise _answered(gate, run_id, node_type)
     if go_on:
         try:
             return await resume(graph, run_id, options, journal, given)
@@ -190,8 +166,14 @@ def describe_status(info: RunInfo) -> str:
     }.get(info.status, f"it is {info.status}")
 
 
-def _data(text: str) -> dict[str, Any]:
-    return cast(dict[str, Any], json.loads(text))
+def _answered(gate: GateLine, run_id: str, node_type: type[Node] | None = None) -> GateError:
+    return GateError(
+        f"{gate.place}: {gate.question!r} has an answer already, and the first one counts",
+        node_type=node_type,
+        field_name=gate.field,
+        code="bae-gate-answered",
+        fix=f"resume the run: graph.resume({run_id!r}, …)",
+    )
 
 
 def _refuse_secret(journal: Journal, node_type: type[Node], field: str, run_id: str) -> None:

@@ -26,35 +26,7 @@ _STORABLE: Final[WeakSet[Graph[Any, Any]]] = WeakSet()
 def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
     """What keeps a graph, or one inside it, from having a journal: plain fields and gates that no
     journal can hold, and classes that one name does not tell apart."""
-    return [*_unfit_names(graph), *_held_by_none(graph)]
-
-
-def _unfit_names(graph: Graph[Any, Any]) -> Iterator[Problem]:
-    for each in every_graph(graph):
-        named: dict[str, type[Node]] = {}
-        for cls in each.plans:
-            if "/" in cls.__name__:
-                yield Problem(
-                    "error",
-                    "bae-journal-names",
-                    cls.__name__,
-                    "there is a / in its name, which parts the names of places in a journal",
-                    "give it a name of its own: class Small(Box[…]) with the same __call__",
-                )
-            other = named.setdefault(cls.__name__, cls)
-            if other is not cls:
-                yield Problem(
-                    "error",
-                    "bae-journal-names",
-                    cls.__name__,
-                    f"two classes of the graph are called so, in {other.__module__} and "
-                    f"{cls.__module__}; a journal knows classes by their names",
-                    "rename one of them",
-                )
-
-
-def _held_by_none(graph: Graph[Any, Any]) -> list[Problem]:
-    return [
+    fields = [
         Problem(
             "error",
             "bae-journal-field",
@@ -66,6 +38,23 @@ def _held_by_none(graph: Graph[Any, Any]) -> list[Problem]:
         for field in codec.plan.fields.values()
         if field.kind in ("plain", "gate") and field.name in codec.live
     ]
+    return [*_unfit_names(graph), *fields]
+
+
+def _unfit_names(graph: Graph[Any, Any]) -> Iterator[Problem]:
+    for each in every_graph(graph):
+        named: dict[str, type[Node]] = {}
+        for cls in each.plans:
+            name = cls.__name__
+            if "/" in name:
+                why = "there is a / in its name, which parts the names of places in a journal"
+                fix = "give it a name of its own: class Small(Box[…]) with the same __call__"
+                yield Problem("error", "bae-journal-names", name, why, fix)
+            other = named.setdefault(name, cls)
+            if other is not cls:
+                why = f"two classes of the graph are called so, in {other.__module__} and "
+                why += f"{cls.__module__}; a journal knows classes by their names"
+                yield Problem("error", "bae-journal-names", name, why, "rename one of them")
 
 
 def prove_storable(graph: Graph[Any, Any]) -> None:
@@ -90,16 +79,9 @@ def notes(graph: Graph[Any, Any]) -> list[Problem]:
         for field in codec.plan.fields.values():
             place = f"{codec.cls.__name__}.{field.name}"
             if field.name in codec.secret and field.kind in ("plain", "gate"):
-                found.append(
-                    Problem(
-                        "note",
-                        "bae-journal-withheld",
-                        place,
-                        f"a journal does not write it: {secret_fields(codec.cls)[field.name]}",
-                        "give it again with resume(given={…}), or open the journal with "
-                        "secrets=True",
-                    )
-                )
+                why = f"a journal does not write it: {secret_fields(codec.cls)[field.name]}"
+                fix = "give it again with resume(given={…}), or open the journal with secrets=True"
+                found.append(Problem("note", "bae-journal-withheld", place, why, fix))
             elif field.kind in ("dep", "map"):
                 found.extend(_of_source(codec, field.name, place))
             elif field.kind == "plain":
@@ -115,34 +97,26 @@ def _of_default(codec: NodeCodec, name: str, place: str) -> Iterator[Problem]:
     try:
         codec.fields[name].dump(info.default)
     except Unkeepable as error:
-        yield Problem(
-            "warning",
-            "bae-journal-field",
-            place,
-            f"a journal cannot keep its default: {error}",
-            "give it a default that reads back from JSON as it is",
-        )
+        why = f"a journal cannot keep its default: {error}"
+        fix = "give it a default that reads back from JSON as it is"
+        yield Problem("warning", "bae-journal-field", place, why, fix)
 
 
 def _of_source(codec: NodeCodec, name: str, place: str) -> Iterator[Problem]:
     for route in routes(codec.plan.fields[name].call):
         source = codec.call(name, route)
-        hidden = not route and name in codec.secret
+        again = "made again when a run is resumed"
         if source.verdict == "live":
-            why = f"it is made again when a run is resumed: {source.why}"
+            why = f"it is {again}: {source.why}"
             yield Problem("note", "bae-journal-live", f"{place}{route}", why)
-        elif source.verdict == "secret" or hidden:
-            why = source.why or secret_fields(codec.cls)[name]
-            yield Problem(
-                "note",
-                "bae-journal-withheld",
-                f"{place}{route}",
-                f"a journal does not write it, so it is made again when a run is resumed: {why}",
-            )
+        elif source.verdict == "secret" or (not route and name in codec.secret):
+            why = f"a journal does not write it, so it is {again}: "
+            why += source.why or secret_fields(codec.cls)[name]
+            yield Problem("note", "bae-journal-withheld", f"{place}{route}", why)
 
 
 def _nodes(graph: Graph[Any, Any]) -> Iterator[NodeCodec]:
-    """How the nodes of a graph, and of those inside it, are codec, each class once."""
+    """The codecs of the nodes of a graph, and of those inside it, each class once."""
     plans = {cls: plan for each in every_graph(graph) for cls, plan in each.plans.items()}
     # Of a class whose names are not all there yet nothing is known, which the proof says.
     return (node_codec(cls) for cls, plan in plans.items() if not plan.unresolved)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from difflib import unified_diff
 from types import NoneType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from bae import exceptions
 from bae.exceptions import BaeError, CallTimeout, ReplayError
@@ -32,22 +32,14 @@ def other_node(
     said = f"{place} was a {type(recorded).__name__} and is a {kind.__name__}"
     if type(recorded) is kind:
         said = f"{place}: {kind.__name__} is not as it was"
-    return ReplayError(
-        f"{said}{f', after {before}' if before else ''}",
-        diff=_diff(_pretty(was), _pretty(now), "recorded", "replayed"),
-        run_id=run_id,
-        fix="fix the code; or, where the change is meant, record the run again",
-    )
+    said += f", after {before}" if before else ""
+    return _differs(run_id, said, _pretty(was), _pretty(now))
 
 
 def other_prompt(run_id: str, run: Run, by: str, was: str, now: str) -> ReplayError:
     """A question to the LM that differs from the recorded one."""
-    return ReplayError(
-        f"{_at(run, run.step)}: {by}, the question to the LM differs from the recorded one",
-        diff=_diff(was, now, "recorded", "asked now"),
-        run_id=run_id,
-        fix="fix the node; or, where the change is meant, record the run again",
-    )
+    said = f"{_at(run, run.step)}: {by}, the question to the LM differs from the recorded one"
+    return _differs(run_id, said, was, now)
 
 
 def not_offered(
@@ -55,13 +47,8 @@ def not_offered(
 ) -> ReplayError:
     """A choice that can no longer be made."""
     offered = ", ".join(_name(each) for each in plan.offered)
-    return ReplayError(
-        f"{_at(run, run.step)}: the LM chose {_name(chosen)} after {plan.name}, which now offers "
-        f"{offered}",
-        diff=_diff(_name(chosen), offered, "recorded", "offered now"),
-        run_id=run_id,
-        fix="record the run again where the change is meant",
-    )
+    said = f"the LM chose {_name(chosen)} after {plan.name}, which now offers {offered}"
+    return _differs(run_id, f"{_at(run, run.step)}: {said}", _name(chosen), offered)
 
 
 def ended_early(
@@ -69,15 +56,11 @@ def ended_early(
 ) -> ReplayError:
     """A run that is now shorter, or longer, than it was."""
     name = type(node).__name__
-    said = f"the run ended there, and now continues to {name}"
     if recorded:
-        said = f"the run continued to {name}, and now ends there"
-    return ReplayError(
-        f"{_at(run, step)}: {said}",
-        diff=_diff(name if recorded else "(end)", "(end)" if recorded else name, "recorded", "now"),
-        run_id=run_id,
-        fix="fix the body before it; or, where the change is meant, record the run again",
-    )
+        said, was, now = f"the run continued to {name}, and now ends there", name, "(end)"
+    else:
+        said, was, now = f"the run ended there, and now continues to {name}", "(end)", name
+    return _differs(run_id, f"{_at(run, step)}: {said}", was, now)
 
 
 def beyond(run_id: str, what: str, how: str) -> ReplayError:
@@ -105,11 +88,13 @@ def raised_again(error: BaseException) -> BaseException:
 def as_recorded(error: BaseException | None) -> BaeError | None:
     """What a run failed with, to be raised again where an LM was asked; None where it was nothing
     of bae's own."""
-    kind = getattr(exceptions, error.type_name, None) if isinstance(error, RecordedError) else None
-    if not isinstance(kind, type) or not issubclass(kind, BaeError) or error is None:
+    if not isinstance(error, RecordedError):
         return None
-    raised = kind(cast(RecordedError, error).message, fix="it is as recorded: nothing was asked")
-    raised.code = cast(RecordedError, error).code or raised.code
+    kind = getattr(exceptions, error.type_name, None)
+    if not isinstance(kind, type) or not issubclass(kind, BaeError):
+        return None
+    raised = kind(error.message, fix="it is as recorded: nothing was asked")
+    raised.code = error.code or raised.code
     return raised
 
 
@@ -139,18 +124,21 @@ def unasked(
     wanted = f"{method}({target})" if target else method
     same = next((each for each in left if (each.method, each.target) == (method, target)), None)
     if same is not None:
-        return ReplayError(
-            f"{by}: {wanted} asks the LM something other than was recorded",
-            diff=_diff(recorded or "(the text was not recorded)", question.text, "recorded", "now"),
-            run_id=run_id,
-            fix="fix the body; or, where the change is meant, record the run again",
-        )
+        said = f"{by}: {wanted} asks the LM something other than was recorded"
+        was = recorded or "(the text was not recorded)"
+        return _differs(run_id, said, was, question.text)
     answered = ", ".join(f"{e.method}({e.target})" if e.target else e.method for e in left)
+    said = f"{by}: asks the LM for {wanted}; recorded is {answered or 'nothing more'}"
+    return _differs(run_id, said, answered or "(nothing)", wanted)
+
+
+def _differs(run_id: str, said: str, was: str, now: str) -> ReplayError:
+    texts = was.splitlines(), now.splitlines()
     return ReplayError(
-        f"{by}: asks the LM for {wanted}; recorded is {answered or 'nothing more'}",
-        diff=_diff(answered or "(nothing)", wanted, "recorded", "now"),
+        said,
+        diff="\n".join(unified_diff(*texts, "recorded", "replayed", lineterm="", n=2)),
         run_id=run_id,
-        fix="fix the body; or, where the change is meant, record the run again",
+        fix="fix the code; or, where the change is meant, record the run again",
     )
 
 
@@ -167,8 +155,3 @@ def _pretty(text: str) -> str:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except ValueError:
         return text
-
-
-def _diff(was: str, now: str, before: str, after: str) -> str:
-    lines = unified_diff(was.splitlines(), now.splitlines(), before, after, lineterm="", n=2)
-    return "\n".join(lines)
