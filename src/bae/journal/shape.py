@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -49,7 +49,12 @@ def shape_of(graph: Graph[Any, Any]) -> Shape:
     """
     found = _SHAPES.get(graph)
     if found is None:
-        found = _drawn(graph)
+        drawing = _Drawing()
+        drawing.graph(graph)
+        data = drawing.finished()
+        text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+        nameless = {**data, "graphs": [{**g, "name": ""} for g in data["graphs"]]}
+        found = Shape(text, _hash(nameless, 32))
         if not any(plan.provisional for plan in graph.plans.values()):
             _SHAPES[graph] = found
     return found
@@ -77,7 +82,8 @@ class ShapeView:
         """The graph that runs at a path: the run's own at the empty one."""
         if path not in self._at:
             place = Place.parse(path)
-            graph = None if place is None else self._graph_behind(place)
+            call: int | None = None if place is None else self._use(place).get("call")
+            graph: int | None = None if call is None else self.calls[call].get("graph")
             self._at[path] = None if graph is None else self.graphs[graph]
         return self._at[path]
 
@@ -97,8 +103,7 @@ class ShapeView:
 
     def is_shared(self, path: str, node: str, name: str, route: str = "") -> bool:
         """Whether the value is made once for the whole run, for all fields that need it."""
-        place = Place(path, node=node, field=name, parameter=route)
-        use = self._use(place)
+        use = self._use(Place(path, node=node, field=name, parameter=route))
         is_dep = bool(route) or use.get("kind") == "dep"
         return is_dep and "call" in use and bool(use.get("cache", True))
 
@@ -109,19 +114,6 @@ class ShapeView:
             call: int | None = use.get("call")
             use = {} if call is None else self.calls[call]["inputs"].get(parameter, {})
         return use
-
-    def _graph_behind(self, place: Place) -> int | None:
-        call: int | None = self._use(place).get("call")
-        return None if call is None else self.calls[call].get("graph")
-
-
-def _drawn(graph: Graph[Any, Any]) -> Shape:
-    drawing = _Drawing()
-    drawing.graph(graph)
-    data = drawing.finished()
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-    nameless = {**data, "graphs": [{**g, "name": ""} for g in data["graphs"]]}
-    return Shape(text, _hash(nameless, 32))
 
 
 @dataclass(slots=True)
@@ -152,16 +144,12 @@ class _Drawing:
             return self.graph_numbers[key]
         number = self.graph_numbers[key] = len(self.graphs)
         classes: dict[str, Json] = {}
-        self.graphs.append(
-            {"name": graph.name, "start": graph.start.__name__, "classes": classes},
-        )
+        drawn = {"name": graph.name, "start": graph.start.__name__, "classes": classes}
+        self.graphs.append(drawn)
         self.nodes.update(graph.plans)
         for plan in graph.plans.values():
-            name, count = plan.name, 1
-            while name in classes:  # two classes of one name; only the first can be found by it
-                count += 1
-                name = f"{plan.name}-{count}"
-            classes[name] = self._class(plan)
+            # No graph with two classes of one name can have a journal.
+            classes[plan.name] = self._class(plan)
         return number
 
     def _class(self, plan: NodePlan) -> Json:
@@ -181,8 +169,9 @@ class _Drawing:
         if each.info.description:
             drawn["description"] = each.info.description
         functions = [getattr(marker, "func", None) for marker in each.info.metadata]
-        if validators := [_function_name(f) for f in functions if callable(f)]:
-            drawn["validators"] = validators
+        named = [getattr(f, "__name__", type(f).__name__) for f in functions if callable(f)]
+        if named:
+            drawn["validators"] = named
         match each.marker:
             case Map() as mapping:
                 drawn |= {"over": mapping.over, "call": self._call(cast(CallPlan, each.call))}
@@ -228,24 +217,18 @@ class _Drawing:
 def _schema_hashes(cores: list[Any], nodes: set[type[Node]]) -> list[str | None]:
     """A hash of the JSON schema of each type, with those of the classes it refers to; None where a
     type has none."""
+    inputs = [(number, "validation", core) for number, core in enumerate(cores)]
     try:
-        return [*_hashes(cores, nodes)]
+        made, shared = cast(Any, _Schemas(nodes)).generate_definitions(inputs)
+        schemas = [made[number, "validation"] for number in range(len(cores))]
+        keys = [json.dumps(schema, sort_keys=True, default=str) for schema in schemas]
+        known = dict(zip(keys, schemas, strict=True))  # many fields have the same type
+        hashes = {key: _schema_hash(schema, shared) for key, schema in known.items()}
+        return [hashes[key] for key in keys]
     except Exception:  # a type may bring code of its own for this, which may raise anything
         if len(cores) == 1:
             return [None]
     return [found for core in cores for found in _schema_hashes([core], nodes)]
-
-
-def _hashes(cores: list[Any], nodes: set[type[Node]]) -> Iterator[str]:
-    inputs = [(number, "validation", core) for number, core in enumerate(cores)]
-    made, shared = cast(Any, _Schemas(nodes)).generate_definitions(inputs)
-    known: dict[str, str] = {}  # many fields have the same type
-    for number in range(len(cores)):
-        schema = made[number, "validation"]
-        key = json.dumps(schema, sort_keys=True, default=str)
-        if key not in known:
-            known[key] = _schema_hash(schema, shared)
-        yield known[key]
 
 
 class _Schemas(GenerateJsonSchema):
@@ -331,7 +314,3 @@ def _validators(cls: type[BaseModel]) -> list[str]:
         known.model_validators,
     )
     return sorted(name for each in every for name in each)
-
-
-def _function_name(function: Any) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
