@@ -69,14 +69,14 @@ def changes(old: str, new: Shape) -> list[Change]:
     return found
 
 
-_Key = tuple[str, str]
+Key = tuple[str, str]
 """A graph by its name, which is empty for the run's own, and a place in it."""
 _MAY_REFUSE: Final = "what was stored may be refused"
 
 
-def _flat(shape: ShapeView) -> dict[_Key, Json]:
+def _flat(shape: ShapeView) -> dict[Key, Json]:
     """What a shape says of each class, route, field and parameter."""
-    found: dict[_Key, Json] = {}
+    found: dict[Key, Json] = {}
     for number, graph in enumerate(shape.graphs):
         name = graph["name"] if number else ""
         for cls, drawn in graph["classes"].items():
@@ -157,14 +157,11 @@ def _changed(place: str, graph: str, before: Json, now: Json) -> Change:
     kind = kinds[0] if kinds else "other"
     if not _may_refuse(keys, before, now):
         return Change(place, what, "no stored value depends on it", False, kind, graph)
-    match kind:
-        case "source":
-            fix = f"keep the source of {place} until these runs are done, or rename the field"
-        case "default":
-            fix = f"give {place} its default back"
-        case _:
-            fix = f"let {place} take the old values too: widen the type, or convert them in a "
-            fix += "validator"
+    fix = f"let {place} take the old values too: widen the type, or convert them in a validator"
+    if kind == "source":
+        fix = f"keep the source of {place} until these runs are done, or rename the field"
+    elif kind == "default":
+        fix = f"give {place} its default back"
     return Change(place, what, _MAY_REFUSE, True, kind, graph, fix)
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from bae.calls import call_at
 from bae.exceptions import JournalError, describe, faults
-from bae.journal.changes import Change, changes
+from bae.journal.changes import Change, Key, changes
 from bae.journal.shape import Json, ShapeView, shape_of
 from bae.journal.store import Journal, RunInfo, Status
 from bae.plan import plan_of
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import Line, StoredRun
     from bae.node import Node
-
-_Key = tuple[str, str]
-"""A graph by its name, which is empty for the run's own, and a place in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +130,7 @@ def changes_for(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
             refused = dict.fromkeys((key for key in met if key in run.met), _why(failure))
     decided = run.decided_routes()
     found: list[Change] = []
-    named: set[_Key] = set()
+    named: set[Key] = set()
     for change in different:
         key = change.graph, change.place
         if change.kind == "route-gone":
@@ -164,12 +161,12 @@ class _StoredValues:
         self._shape = ShapeView(stored.shape)
         self._graph = graph
         self._graphs: dict[str, Graph[Any, Any] | None] = {}
-        self.met: set[_Key] = set()
+        self.met: set[Key] = set()
         """The classes and fields that `refused_values` has read values of."""
 
-    def refused_values(self) -> dict[_Key, str]:
+    def refused_values(self) -> dict[Key, str]:
         """Why classes and fields refuse what was stored."""
-        found: dict[_Key, str] = {}
+        found: dict[Key, str] = {}
         for line, data in _parsed(self._stored.lines):
             graph = self._graph_at(line.path)
             if graph is None:
@@ -195,12 +192,12 @@ class _StoredValues:
                     found[name, place] = why
         return found
 
-    def refused_answers(self) -> dict[_Key, str]:
+    def refused_answers(self) -> dict[Key, str]:
         """Why gates refuse answers that the run has not taken yet."""
         from bae.journal.gates import open_gates
         from bae.journal.node_codec import node_codec
 
-        found: dict[_Key, str] = {}
+        found: dict[Key, str] = {}
         for gate in open_gates(self._stored):
             graph = self._graph_at(gate.path)
             cls = None if graph is None else _class(graph, gate.node)
@@ -213,7 +210,7 @@ class _StoredValues:
                 found[self._name(gate.path), gate.place] = f"an answer is refused: {_why(error)}"
         return found
 
-    def decided_routes(self) -> set[_Key]:
+    def decided_routes(self) -> set[Key]:
         """The routes that the run has decided on and not taken yet, with the name of the graph."""
         at: dict[str, tuple[int, str]] = {}
         decided: dict[str, tuple[int, str]] = {}
@@ -234,7 +231,7 @@ class _StoredValues:
                     decided.pop(line.path, None)
                 case _:
                     pass
-        found: set[_Key] = set()
+        found: set[Key] = set()
         for path, (step, target) in decided.items():
             reached, node = at.get(path, (step, ""))
             if step > reached:

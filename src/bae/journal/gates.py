@@ -172,7 +172,8 @@ def _answered(gate: GateLine, run_id: str, node_type: type[Node] | None = None) 
         node_type=node_type,
         field_name=gate.field,
         code="bae-gate-answered",
-        fix=f"resume the run: graph.resume({run_id!r}, …)",
+        fix=f"resume the run: graph.resume({run_id!r}, …); await journal.why({run_id!r}, "
+        f"{gate.place!r}) shows the answer",
     )
 
 
