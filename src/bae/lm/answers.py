@@ -186,12 +186,9 @@ def fill_failed(
 ) -> FillError:
     """The error when no attempt at filling a node is left."""
     last = tried[-1]
-    what = f"the LM refused to fill it: {'; '.join(last.errors)}"
-    if last.verdict != "refused":
-        none_valid = ", none valid" if last.verdict == "invalid" else ""
-        what = f"{_answers(tried)}{none_valid}{_ending(last)}"
+    none_valid = ", none valid" if last.verdict == "invalid" else ""
     return FillError(
-        f"{target.__name__}: {what}",
+        f"{target.__name__}: {_what_failed(tried, 'fill it', none_valid)}",
         node_type=target,
         validation_errors=details,
         attempts=len(tried),
@@ -209,10 +206,8 @@ def choice_failed(
 ) -> RouteError:
     """The error when no attempt at a choice is left."""
     last = tried[-1]
-    among = ", ".join(names)
-    what = f"the LM refused to choose among {among}: {'; '.join(last.errors)}"
-    if last.verdict != "refused":
-        what = f"{_answers(tried)}, none a choice among {among}{_ending(last)}"
+    among = f"among {', '.join(names)}"
+    what = _what_failed(tried, f"choose {among}", f", none a choice {among}")
     place = f"{type(source).__name__}: " if source is not None else ""
     return RouteError(
         f"{place}{what}",
@@ -225,20 +220,20 @@ def choice_failed(
     )
 
 
-def _answers(tried: Sequence[Attempt]) -> str:
-    return "1 answer" if len(tried) == 1 else f"{len(tried)} answers"
-
-
-def _ending(last: Attempt) -> str:
-    match last.verdict:
+def _what_failed(tried: Sequence[Attempt], asked: str, none_valid: str) -> str:
+    errors = "; ".join(tried[-1].errors)
+    answers = "1 answer" if len(tried) == 1 else f"{len(tried)} answers"
+    match tried[-1].verdict:
+        case "refused":
+            return f"the LM refused to {asked}: {errors}"
         case "empty":
-            return ", and the last was empty"
+            return f"{answers}{none_valid}, and the last was empty"
         case "cut-off":
-            return ", and the last was cut off before its end"
+            return f"{answers}{none_valid}, and the last was cut off before its end"
         case "unparsable":
-            return f", and the last was {'; '.join(last.errors)}"
+            return f"{answers}{none_valid}, and the last was {errors}"
         case _:
-            return f": {'; '.join(last.errors)}"
+            return f"{answers}{none_valid}: {errors}"
 
 
 _FILL_CODES: Final[Mapping[str, str]] = {

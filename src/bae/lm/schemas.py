@@ -4,7 +4,7 @@ Worked out once per class."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic.errors import PydanticInvalidForJsonSchema
@@ -25,15 +25,14 @@ Schema = dict[str, Any]
 
 def once(cls: type[BaseModel], key: object, make: Callable[[], T]) -> T:
     """What `make` returns for a class, worked out on first use and stored on the class."""
-    found = cast(dict[object, Any] | None, cls.__dict__.get(_KNOWN))
-    if found is None:
-        found = {}
-        type.__setattr__(cls, _KNOWN, found)
     try:
-        return found[key]
+        return cls.__dict__[_KNOWN][key]
     except KeyError:
-        value = found[key] = make()
-        return value
+        pass
+    if _KNOWN not in cls.__dict__:
+        type.__setattr__(cls, _KNOWN, {})
+    value = cls.__dict__[_KNOWN][key] = make()
+    return value
 
 
 def asked_fields(cls: type[Node]) -> tuple[str, ...]:
@@ -74,23 +73,12 @@ def fill_schema(cls: type[Node], names: tuple[str, ...]) -> Schema:
     return once(cls, names, make)
 
 
-def choice_schema(names: Sequence[str]) -> Schema:
-    """The schema of a choice among names, and of nothing else."""
-    return {
-        "type": "object",
-        "title": "Choice",
-        "properties": {"choice": {"type": "string", "enum": list(names)}},
-        "required": ["choice"],
-        "additionalProperties": False,
-    }
-
-
 def route_schema(options: Mapping[str, type[Node] | None]) -> Schema:
     """The schema of a choice among names. A name with a class is answered together with the fields
     of that class."""
     filled = {name: cls for name, cls in options.items() if cls is not None}
     if not filled:
-        return choice_schema(list(options))
+        return {**_object({"choice": {"type": "string", "enum": list(options)}}), "title": "Choice"}
 
     def make() -> Schema:
         generator = _Asked()

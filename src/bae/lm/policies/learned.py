@@ -55,7 +55,7 @@ class LearnedPrompt:
 
     def __post_init__(self) -> None:
         _check(self.instruction, str, "LearnedPrompt(instruction=…)", "give a text")
-        fix = "give a tuple of LearnedExamples"
+        fix = "give a tuple of PromptExamples"
         _check(self.examples, tuple, "LearnedPrompt(examples=…)", fix)
         for each in self.examples:
             _check(each, PromptExample, "LearnedPrompt(examples=…)", fix)
