@@ -40,7 +40,8 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
         )
     if not answer.usage.attempts:
         # An LM that asks again by itself has counted the answers that it judged.
-        answer = Answer(answer.text, _with_attempt(answer.usage), answer.stop, answer.value)
+        used = _changed(answer.usage, 1, answer.usage.seconds, answer.usage.models)
+        answer = Answer(answer.text, used, answer.stop, answer.value)
     report(answer.usage)
     return answer
 
@@ -191,33 +192,23 @@ def _used_by_failure(backend: Backend, error: BaseException) -> Usage | None:
     return Usage(calls=1, cost=0.0 if free else None)
 
 
-# In full in both, as `replace` takes three times as long, and this is done for every request.
-
-
 def _signed(used: Usage, backend: Backend, since: float) -> Usage:
     """The usage with the time that it took and the model that answered."""
+    models = used.models or ((backend.model,) if backend.model else ())
+    return _changed(used, used.attempts, perf_counter() - since, models)
+
+
+def _changed(used: Usage, attempts: int, seconds: float, models: tuple[str, ...]) -> Usage:
+    # In full, as `replace` takes three times as long, and this is done for every request.
     return Usage(
         used.calls,
         used.input_tokens,
         used.output_tokens,
         used.cached_tokens,
         used.cost,
-        used.attempts,
-        perf_counter() - since,
-        used.models or ((backend.model,) if backend.model else ()),
-    )
-
-
-def _with_attempt(used: Usage) -> Usage:
-    return Usage(
-        used.calls,
-        used.input_tokens,
-        used.output_tokens,
-        used.cached_tokens,
-        used.cost,
-        1,
-        used.seconds,
-        used.models,
+        attempts,
+        seconds,
+        models,
     )
 
 
