@@ -161,7 +161,7 @@ class RecallError(_FieldError):
 
 
 class GateError(_FieldError):
-    """A gate has no usable answer: nobody was there to give one, or what was given did not fit.
+    """A gate has no usable answer: none was given, or the one that was given does not fit.
 
     Read `.gates` for the questions that are open.
     """
@@ -211,7 +211,7 @@ class BudgetError(LimitError):
 
     `.limit` is "calls", "tokens", "cost" or "seconds", `.usage` what was spent, `.scope` the name
     of the budget and `.budget` the budget itself: compare it with yours before you handle the
-    error of somebody else's.
+    error of other code.
     """
 
     default_code = "bae-budget-spent"
@@ -312,7 +312,7 @@ class JournalError(BaeError):
     """A journal could not be read or written, or has not, or may not have, what was asked for.
 
     Nothing that was acknowledged is lost: `.run_id` names the run, where there is one, and
-    `graph.resume` goes on with it once the cause is mended. `.places` are the fields that must be
+    `graph.resume` continues it once the cause is fixed. `.places` are the fields that must be
     given again, as `Login.token`, where it is that.
     """
 

@@ -130,7 +130,7 @@ def too_many(run: Run, following: Node | type[Node]) -> LimitError:
 
 
 def body_failed(plan: NodePlan, error: Exception) -> NodeError:
-    fix = f"mend the body of {plan.name}; the nodes before it are in .trace"
+    fix = f"fix the body of {plan.name}; the nodes before it are in .trace"
     if isinstance(error, ValidationError):
         fix = (
             f"give {error.title} all its plain fields; or have the LM fill it, with a parameter "
@@ -175,7 +175,7 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
             node_type=plan.node,
             cause=error,
             code="bae-node-invalid",
-            fix=f"mend the validators of {plan.name}",
+            fix=f"fix the validators of {plan.name}",
         )
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
@@ -187,7 +187,7 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
             node_type=plan.node,
             cause=error,
             code="bae-node-invalid",
-            fix=f"mend what builds {plan.name}, or its validators",
+            fix=f"fix what builds {plan.name}, or its validators",
         )
     raised, code = {
         "recall": (RecallError, "bae-recall-invalid"),
@@ -216,5 +216,5 @@ def close_failed(raised: BaseException) -> DepError:
         f"the run ended, but closing a dependency raised {type(raised).__name__}",
         code="bae-dep-close",
         cause=raised,
-        fix="mend the part of the generator or context manager that cleans up",
+        fix="fix the part of the generator or context manager that cleans up",
     )

@@ -475,7 +475,7 @@ class Graph(Generic[S, T]):
                 plans[cls] = plan_of(cls)
                 ahead.extend(plans[cls].successors)
         shape = _Shape(plans, any(plan.sourced for plan in plans.values()))
-        # Names that could not be resolved may be defined by the next time somebody asks.
+        # Names that could not be resolved may be defined by the next time.
         if not any(plan.provisional for plan in plans.values()):
             self._shape = shape
         return shape

@@ -26,7 +26,7 @@ Explains = Callable[[asyncio.CancelledError], BaseException | None]
 
 def explained(task: asyncio.Task[Any], by: Explains) -> None:
     """Have `by` asked why a task was cancelled. A run in it that was for an error has failed with
-    that, for its journal and whoever observes it; the task is cancelled as any other."""
+    that, for its journal and its observers; the task is cancelled as any other."""
     _explained[task] = by
 
 

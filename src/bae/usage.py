@@ -86,7 +86,7 @@ class Restart:
 
 Event = Attempt | str | Restart
 """What can be told of a call while it lasts: an answer that was judged, a piece of text that
-arrived, or that all of it begins anew."""
+arrived, or that all of it begins again."""
 
 Meter = tuple[Callable[[Usage], None], Callable[[Event], None] | None]
 """Who hears what is reported, and what is told."""
@@ -101,7 +101,7 @@ def report(usage: Usage) -> None:
 
 
 def tell(event: Event) -> None:
-    """Tell whoever watches the run of an answer that was judged, or of text as it streams in."""
+    """Report to the watchers of the run an answer that was judged, or of text as it streams in."""
     meter = meter_in_force.get()
     if meter is not None and meter[1] is not None:
         meter[1](event)
@@ -138,8 +138,8 @@ def metered(watch: Callable[[Event], None] | None = None) -> Generator[list[Usag
 
 @contextmanager
 def collected(watch: Callable[[Event], None] | None = None) -> Generator[list[Usage]]:
-    """Collect as `metered` does, and keep it from whoever meters around the block: for those who
-    report it themselves. A `watch` replaces whoever watches around it."""
+    """Collect as `metered` does, and keep it from meters around the block: for callers that
+    report it themselves. A `watch` replaces the one around it."""
     reported: list[Usage] = []
     outer = meter_in_force.get()
     watching = watch if watch is not None or outer is None else outer[1]

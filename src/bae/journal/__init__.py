@@ -6,6 +6,7 @@ from bae.recorder import RunJournal
 from bae.records import (
     AnswerJudged,
     AnswerRestarted,
+    Asker,
     ChoiceMade,
     ChoiceStarted,
     FillEnded,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AnswerJudged",
     "AnswerRestarted",
+    "Asker",
     "BrokenRun",
     "Change",
     "ChoiceMade",

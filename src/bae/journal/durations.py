@@ -6,7 +6,7 @@ from datetime import datetime
 
 
 def when(at: float) -> str:
-    """A time in the zone of whoever reads it, with how far that is from UTC."""
+    """A time in the local zone of the reader, with how far that is from UTC."""
     return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
 
 

@@ -388,7 +388,7 @@ def _about_recall(source: Source) -> Attributes:
 
 def _about_usage(usage: Usage) -> Attributes:
     """What several calls used together. Not by the names of the conventions: calls have those, and
-    whoever adds them up would count them twice."""
+    adding them up would count them twice."""
     about: Attributes = {"bae.usage.calls": usage.calls, "bae.usage.attempts": usage.attempts}
     if usage.tokens:
         about["bae.usage.input_tokens"] = usage.input_tokens
