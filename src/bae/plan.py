@@ -50,13 +50,14 @@ class FieldPlan:
     )
     """For a Recall: the fields of a node class that may hold its value, see `recall.py`."""
 
+    required: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.required = self.info.is_required()
+
     @property
     def annotation(self) -> Any:
         return self.info.annotation
-
-    @property
-    def required(self) -> bool:
-        return self.info.is_required()
 
 
 @dataclass(slots=True, eq=False)
@@ -90,9 +91,10 @@ class NodePlan:
     provisional: bool = False
     """Whether a name was missing here or in a dependency: it may be defined later."""
 
-    @property
-    def name(self) -> str:
-        return self.node.__name__
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.node.__name__
 
 
 _SELF: Any = typing.Self
