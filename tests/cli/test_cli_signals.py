@@ -22,11 +22,11 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 import bae
-from bae.cli import main
+from bae.cli import journals, main
 from bae.cli.completing import open_gates, run_ids
 from bae.cli.running import carrying
 from bae.cli.running.signals import Interruption
-from bae.journal import SQLiteJournal, lookup
+from bae.journal import SQLiteJournal
 from bae.observers import observing
 from bae.records import RunStarted
 
@@ -301,7 +301,7 @@ def test_a_signal_that_is_ignored_stays_so():
 def test_no_way_to_resume_is_said_for_a_run_that_the_journal_does_not_have(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(lookup, "_sqlite", lambda file: SQLiteJournal(file, busy_timeout=0.05))
+    monkeypatch.setattr(journals, "_sqlite", lambda file: SQLiteJournal(file, busy_timeout=0.05))
     assert main(["run", "app.py:End"]) == 0
     others = sqlite3.connect(".bae/runs.db", isolation_level=None)
     others.execute("BEGIN IMMEDIATE")
@@ -337,7 +337,7 @@ def test_ctrl_c_while_the_journal_is_closed_is_heard_and_the_result_is_there(
     heard = asyncio.Event()
     monkeypatch.setattr(carrying, "SLOW_STOP", 0.0)
     monkeypatch.setattr(carrying, "_say_stopping", lambda console: heard.set())
-    monkeypatch.setattr(lookup, "_sqlite", SlowToClose)
+    monkeypatch.setattr(journals, "_sqlite", SlowToClose)
     assert main(["run", "app.py:End"]) == 0
     assert capsys.readouterr().out == "End\n"
 

@@ -65,15 +65,15 @@ def read_run(
     return records, reader.history
 
 
-async def decoded(
+async def decode_run(
     graph: Graph[Any, Any],
     lines: Sequence[Line],
     *,
     given: Mapping[str, Any] | None = None,
     partial: bool = False,
-) -> list[Record]:
-    """What `decode` returns, without blocking the event loop if a run is long."""
-    return await off_loop(len(lines), decode, graph, lines, given=given, partial=partial)
+) -> tuple[list[Record], History]:
+    """The records of a run and their history, without blocking the event loop; see `decode`."""
+    return await off_loop(len(lines), read_run, graph, lines, given=given, partial=partial)
 
 
 async def off_loop(count: int, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

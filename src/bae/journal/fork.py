@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from bae.draft import hold
 from bae.exceptions import JournalError, faults
-from bae.history import History
-from bae.journal.decoder import decoded
+from bae.journal.decoder import decode_run
 from bae.journal.node_codec import node_codec
 from bae.journal.recorder import encoder_for
 from bae.journal.store import Journal, Line, StoredRun
@@ -46,7 +45,7 @@ async def fork(
     if line is None:
         raise _no_step(stored, at)
     until = [each for each in stored.lines if each.n <= line.n]
-    history = History(await decoded(graph, until, partial=True))
+    _, history = await decode_run(graph, until, partial=True)
     node = cast("Node", history.run.steps[at].node)
     other = _changed_node(node, changed, run_id)
     forked = RunForked(time(), "", at, run_id, other, tuple(changed))

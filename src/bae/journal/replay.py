@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
 from bae.draft import hold
 from bae.exceptions import BaeError, LimitError, ReplayError
 from bae.history import History, call_behind
-from bae.journal.decoder import decoded
+from bae.journal.decoder import decode_run
 from bae.journal.lines import Encoder
 from bae.journal.recorder import RecordingLM
 from bae.journal.replay_errors import (
@@ -65,8 +65,7 @@ async def replay(
     """Run a recorded run again."""
     graph.prove()
     stored = await journal.read(run_id)
-    records = await decoded(graph, stored.lines, given=given)
-    past = History(records)
+    _, past = await decode_run(graph, stored.lines, given=given)
     limit = _limit_reached(past)
     run = Run(cast("LM", _NoLM()), limit, False, None, dep_cache, run_id=run_id)
     run.recorder = Replayer(journal, graph, past, run_id)

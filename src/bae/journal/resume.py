@@ -12,7 +12,7 @@ from bae.exceptions import BaeError, JournalError, describe
 from bae.graph import every_graph
 from bae.history import History
 from bae.journal.compatibility import refuse_changes
-from bae.journal.decoder import decoded, off_loop
+from bae.journal.decoder import decode_run, off_loop
 from bae.journal.gates import describe_status
 from bae.journal.node_codec import node_codec
 from bae.journal.resumed import ResumedRecorder
@@ -91,8 +91,8 @@ async def resume(
     run: Run | None = None
     try:
         stored = await journal.read(run_id)
-        records = await decoded(graph, stored.lines, given=given)
-        run, start = _restored(graph, stored, records, options, journal, claim, log)
+        records, past = await decode_run(graph, stored.lines, given=given)
+        run, start = _restored(graph, stored, records, past, options, journal, claim, log)
         said = tuple(str(change) for change in changes)
         recorder = cast(ResumedRecorder, run.recorder)
         recorder.given = given
@@ -140,8 +140,8 @@ async def result_of(
     graph: Graph[Any, T], stored: StoredRun, given: Mapping[str, Any] | None
 ) -> GraphResult[T]:
     """The result of a stored run, as far as it got."""
-    records = await decoded(graph, stored.lines, given=given, partial=True)
-    run = History(records).run
+    records, past = await decode_run(graph, stored.lines, given=given, partial=True)
+    run = past.run
     trace = [step.node for step in run.trace if step.whole and step.node is not None]
     gates = tuple(gate for gate in run.gates if gate.address not in stored.answers)
     status = stored.info.status
@@ -163,13 +163,13 @@ def _restored(
     graph: Graph[Any, Any],
     stored: StoredRun,
     records: list[Record],
+    past: History,
     options: RunOptions,
     journal: Journal,
     claim: Claim,
     log: Log | None,
 ) -> tuple[Run, Node]:
     """A run that knows what was recorded, and the node it started with."""
-    past = History(records)
     lines, answers = len(stored.lines), stored.answers
     recorder = ResumedRecorder(journal, graph, [*records], past, claim, lines, answers)
     run = Run(

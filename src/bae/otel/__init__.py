@@ -83,10 +83,10 @@ async def export_run(
 ) -> None:
     """Make the spans of a run that a journal holds, as `export` does. Each time it was resumed is a
     span of its own, which links to the one before."""
-    from bae.journal.decoder import decoded
+    from bae.journal.decoder import decode_run
 
     stored = await journal.read(run_id)
-    records = await decoded(graph, stored.lines, partial=True)
+    records, _ = await decode_run(graph, stored.lines, partial=True)
     export(records, tracer_provider, content=content, run_id=run_id, context=context)
 
 

@@ -41,8 +41,8 @@ async def make_fork(
 
 async def _class_at(graph: Graph[Any, Any], stored: StoredRun, at: int) -> type[Node] | None:
     """The class of the node at a step of a run; None where there is no such step."""
-    from bae.history import History
-    from bae.journal.decoder import decoded
+    from bae.journal.decoder import decode_run
 
-    step = History(await decoded(graph, stored.lines, partial=True)).step("", at)
+    _, history = await decode_run(graph, stored.lines, partial=True)
+    step = history.step("", at)
     return step.node_type if step is not None and step.whole else None

@@ -72,10 +72,10 @@ def _place(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
 
 async def _missing(graph: Graph[Any, Any], stored: StoredRun, given: dict[str, Any]) -> list[str]:
     """The fields that must be given, as `Login.token`."""
-    from bae.journal.decoder import decoded
+    from bae.journal.decoder import decode_run
 
     try:
-        await decoded(graph, stored.lines, given=given)
+        await decode_run(graph, stored.lines, given=given)
     except BaeError as error:
         # Of anything else the run itself speaks, in its own words.
         return list(error.places) if isinstance(error, JournalError) else []
