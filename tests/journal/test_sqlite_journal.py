@@ -886,3 +886,12 @@ async def test_a_closed_journal_says_of_a_run_that_was_under_way_alone_that_it_c
     with refused("bae-journal-closed") as error:
         await begun(journal, "new")
     assert "resumed" not in error.value.fix
+
+
+async def test_a_closed_journal_is_one_file_that_can_be_moved(tmp_path):
+    for number in range(40):
+        path = tmp_path / f"{number}.db"
+        async with SQLiteJournal(path) as journal:
+            await begun(journal, "one")
+            await journal.read("one")  # with a connection of its own
+        assert [each.name for each in tmp_path.iterdir() if each.stem == str(number)] == [path.name]

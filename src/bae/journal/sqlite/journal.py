@@ -215,9 +215,7 @@ class SQLiteJournal(SQLJournal):
         with self._starting:
             self._closed = True
             workers = [one for one in (self._reader, self._writer) if one is not None]
-        for worker in workers:
-            worker.stop()
-        await in_thread_to_the_end(_join, workers)
+        await in_thread_to_the_end(_stop, workers)
 
     def _ask(self, work: Work, run_id: str | None = None) -> Future[Any]:
         work.future = get_running_loop().create_future()
@@ -283,8 +281,11 @@ def _failed(error: BaseException) -> Future[Any]:
     return future
 
 
-def _join(workers: Sequence[ReaderThread | WriterThread]) -> None:
+def _stop(workers: Sequence[ReaderThread | WriterThread]) -> None:
+    # One after the other: the last connection to close empties the log into the file, and two that
+    # close at the same moment each take the other for the last.
     for worker in workers:
+        worker.stop()
         worker.thread.join()
 
 
