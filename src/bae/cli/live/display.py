@@ -38,7 +38,7 @@ class Display:
         self.pauses = 0
         """How many have the terminal to themselves."""
         self.lock = Lock()
-        """Held by whoever looks at the views: records come in from several threads."""
+        """Held while the views are read: records arrive from several threads."""
 
     def __enter__(self) -> Self:
         return self

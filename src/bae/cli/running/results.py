@@ -60,7 +60,7 @@ def _jsonable(value: Any) -> Any:
 
     try:
         return to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
-    except Exception:  # a serializer of somebody's own, which may raise anything
+    except Exception:  # a serializer of the user's, which may raise anything
         return repr(value)
 
 
