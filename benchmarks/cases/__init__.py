@@ -21,6 +21,7 @@ QUESTIONS = {
     "d": ("crowd", "What do 10,000 runs at once on one event loop cost, in time and memory?"),
     "e": ("build", "How long does building a graph of 200 node types take?"),
     "f": ("imports", "How long does the import take, and does it open a socket?"),
+    "g": ("cold_start", "How long does a program take that starts, runs two steps and exits?"),
 }
 
 Field = Mapping[str, Contender]
