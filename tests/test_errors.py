@@ -102,7 +102,7 @@ CLASSES: list[tuple[type[BaeError], str, dict[str, Any], dict[str, Any]]] = [
         FillError,
         "bae-fill-invalid",
         {"node_type": Worn, "validation_errors": ({"type": "missing"},), "attempts": 3},
-        {"node_type": Worn, "validation_errors": [{"type": "missing"}], "attempts": 3},
+        {"node_type": Worn, "validation_errors": ({"type": "missing"},), "attempts": 3},
     ),
     (JournalError, "bae-journal-failed", {"run_id": "an id"}, {"run_id": "an id"}),
     (ReplayError, "bae-replay-diverged", {"diff": "-a\n+b"}, {"diff": "-a\n+b"}),
@@ -178,7 +178,7 @@ def test_an_error_survives_pickling(cls: type[BaeError], code: str, given: Any, 
 
 def test_what_is_not_given_is_empty():
     assert (LimitError("x").limit, LimitError("x").bound, LimitError("x").used) == ("", 0, 0)
-    assert (FillError("x").validation_errors, FillError("x").attempts) == ([], 0)
+    assert (FillError("x").validation_errors, FillError("x").attempts) == ((), 0)
     assert (GateError("x").gates, ProofError("x").problems) == ((), ())
     assert (DepError("x").node_type, DepError("x").field_name) == (None, "")
 
@@ -273,7 +273,7 @@ async def test_a_fill_error_has_what_pydantic_said():
 
     error = caught.value
     assert isinstance(error.cause, ValidationError)
-    assert error.validation_errors == error.cause.errors(include_url=False)
+    assert list(error.validation_errors) == error.cause.errors(include_url=False)
     assert (error.node_type, error.attempts) == (Worn, 3)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         JournalError,
         LimitError,
         NodeError,
+        Problem,
         ProofError,
         RecallError,
         ReplayError,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from bae.lm import LM, Usage
     from bae.markers import Dep, Gate, Map, OpenGate, Recall
     from bae.node import Node, NodeConfig
-    from bae.problem import Problem
     from bae.result import GraphResult
 
 __version__ = "0.1.0"
@@ -76,7 +76,6 @@ _MODULES = {
     "Recall": "markers",
     "Node": "node",
     "NodeConfig": "node",
-    "Problem": "problem",
 }
 
 

@@ -13,11 +13,10 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
 
 from bae.assignable import union_members
-from bae.exceptions import HintError, describe
+from bae.exceptions import HintError, Problem, describe
 from bae.hints import NOWHERE, Names, annotations_of
 from bae.language_model import LM
 from bae.markers import FUNCTION_TIMEOUT, SOURCES, Dep, Map
-from bae.problem import Problem
 
 if TYPE_CHECKING:
     from bae.graph import Graph

@@ -1,23 +1,74 @@
-"""What a run raises. Every error is a `BaeError` with a stable code, the trace so far, the cause,
-and a message that ends in something to do; `docs/errors.md` explains each code."""
+"""What a run raises, and what a proof finds. Every error is a `BaeError` with a stable code, the
+trace so far, the cause, and a message that ends in something to do; `docs/errors.md` explains each
+code."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, dataclass_transform
+
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from pydantic_core import ValidationError
 
     from bae.markers import OpenGate
     from bae.node import Node
-    from bae.problem import Problem
     from bae.recorder import RunJournal
     from bae.rooms import Budget
-    from bae.usage import Attempt, Usage
+    from bae.usage import Attempt
 
 
-class BaeError(Exception):
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What `Graph.validate()` returns, one for each problem.
+
+    `code` never changes and is explained in `docs/errors.md`; `place` is the node, field or edge;
+    `fix` says what to write instead. An error keeps a run from starting, a warning does not; a
+    note says what a journal makes of a value.
+    """
+
+    severity: Literal["error", "warning", "note"]
+    code: str
+    place: str
+    message: str
+    fix: str = ""
+
+    def at(self, place: str) -> Problem:
+        """The same problem, seen at another place."""
+        return replace(self, place=place)
+
+    def __str__(self) -> str:
+        first = f"{self.severity:<7} {self.place:<16} {self.message}"
+        return f"{first}\n        fix: {self.fix}" if self.fix else first
+
+
+def _positional(*, kw_only: Literal[False] = False) -> Any:
+    """The default of an attribute that is given by its position."""
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(_positional,))
+class _Raised(Exception):
+    """Takes a message, and by name the attributes that a subclass annotates. Sequences are kept as
+    tuples."""
+
+    def __init__(self, message: str, **attributes: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.trace: list[Node] = []
+        self.journal: RunJournal | None = None
+        for name, value in attributes.items():
+            default = getattr(type(self), name)
+            setattr(self, name, tuple(value) if isinstance(default, tuple) else value)
+        self.__cause__ = attributes.get("cause")
+
+    def __setstate__(self, state: dict[str, Any] | None) -> None:
+        super().__setstate__(state)
+        self.__cause__ = self.__dict__.get("cause")  # which pickle does not keep
+
+
+class BaeError(_Raised):
     """The root of every error bae raises: catch it to catch them all.
 
     Read `.code` to tell errors apart in code (it never changes), `.trace` for the nodes that were
@@ -25,32 +76,12 @@ class BaeError(Exception):
     for the exception underneath, which is also the `__cause__`.
     """
 
-    default_code: ClassVar[str] = "bae-error"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        cause: BaseException | None = None,
-        code: str | None = None,
-        path: str | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.cause = cause
-        self.code = code or self.default_code
-        self.path = path
-        self.fix = fix
-        self.trace: list[Node] = []
-        self.journal: RunJournal | None = None
-        self.run_id: str | None = None
-        if cause is not None:
-            self.__cause__ = cause
-
-    def __setstate__(self, state: dict[str, Any] | None) -> None:
-        super().__setstate__(state)
-        self.__cause__ = self.cause  # pickle keeps attributes, and this one is not among them
+    message: str = _positional()
+    cause: BaseException | None = None
+    code: str = "bae-error"
+    path: str | None = None
+    fix: str | None = None
+    run_id: str | None = None
 
     def __str__(self) -> str:
         lines = [f"[{self.code}] {self.message}"]
@@ -66,7 +97,7 @@ class BaeError(Exception):
 class HintError(BaeError):
     """A name in a type hint could not be resolved, or a hint is not one bae can follow."""
 
-    default_code = "bae-hint-unresolved"
+    code: str = "bae-hint-unresolved"
 
 
 class ProofError(BaeError):
@@ -75,79 +106,34 @@ class ProofError(BaeError):
     Read `.problems` for all of them, or call `graph.validate()` to get them without running.
     """
 
-    default_code = "bae-proof-failed"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        problems: Sequence[Problem] = (),
-        cause: BaseException | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message, cause=cause, fix=fix)
-        self.problems = tuple(problems)
+    code: str = "bae-proof-failed"
+    problems: Sequence[Problem] = ()
 
 
 class NodeError(BaeError):
     """A node's own code raised, or a node was built from values its model refuses."""
 
-    default_code = "bae-node-failed"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        node_type: type[Node] | None = None,
-        cause: BaseException | None = None,
-        code: str | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message, cause=cause, code=code, fix=fix)
-        self.node_type = node_type
+    code: str = "bae-node-failed"
+    node_type: type[Node] | None = None
 
 
 class RouteError(NodeError):
     """A node, or the LM for it, went on to something its return type does not declare, or the LM
     made no choice; then `.tried` has its answers."""
 
-    default_code = "bae-route-undeclared"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        node_type: type[Node] | None = None,
-        tried: Sequence[Attempt] = (),
-        cause: BaseException | None = None,
-        code: str | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message, node_type=node_type, cause=cause, code=code, fix=fix)
-        self.tried = tuple(tried)
+    code: str = "bae-route-undeclared"
+    tried: Sequence[Attempt] = ()
 
 
 class _FieldError(BaeError):
-    def __init__(
-        self,
-        message: str,
-        *,
-        node_type: type[Node] | None = None,
-        field_name: str = "",
-        cause: BaseException | None = None,
-        code: str | None = None,
-        path: str | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message, cause=cause, code=code, path=path, fix=fix)
-        self.node_type = node_type
-        self.field_name = field_name
+    node_type: type[Node] | None = None
+    field_name: str = ""
 
 
 class DepError(_FieldError):
     """A dependency of a field failed; `.node_type` and `.field_name` say whose."""
 
-    default_code = "bae-dep-failed"
+    code: str = "bae-dep-failed"
 
 
 class CallTimeout(TimeoutError):
@@ -157,7 +143,7 @@ class CallTimeout(TimeoutError):
 class RecallError(_FieldError):
     """A `Recall()` field found nothing of its type in the trace."""
 
-    default_code = "bae-recall-missing"
+    code: str = "bae-recall-missing"
 
 
 class GateError(_FieldError):
@@ -166,44 +152,17 @@ class GateError(_FieldError):
     Read `.gates` for the questions that are open.
     """
 
-    default_code = "bae-gate-unanswered"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        gates: Sequence[OpenGate] = (),
-        node_type: type[Node] | None = None,
-        field_name: str = "",
-        cause: BaseException | None = None,
-        code: str | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(
-            message, node_type=node_type, field_name=field_name, cause=cause, code=code, fix=fix
-        )
-        self.gates = tuple(gates)
+    code: str = "bae-gate-unanswered"
+    gates: Sequence[OpenGate] = ()
 
 
 class LimitError(BaeError):
     """A bound was reached: `.limit` names it, `.bound` is its value, `.used` how far it got."""
 
-    default_code = "bae-limit-reached"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        limit: str = "",
-        bound: float = 0,
-        used: float = 0,
-        cause: BaseException | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message, cause=cause, fix=fix)
-        self.limit = limit
-        self.bound = bound
-        self.used = used
+    code: str = "bae-limit-reached"
+    limit: str = ""
+    bound: float = 0
+    used: float = 0
 
 
 class BudgetError(LimitError):
@@ -214,31 +173,10 @@ class BudgetError(LimitError):
     error of other code.
     """
 
-    default_code = "bae-budget-spent"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        limit: str = "",
-        bound: float = 0,
-        used: float = 0,
-        scope: str = "",
-        usage: Usage | None = None,
-        budget: Budget | None = None,
-        cause: BaseException | None = None,
-        code: str | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message, limit=limit, bound=bound, used=used, cause=cause, fix=fix)
-        self.code = code or self.default_code
-        self.scope = scope
-        if usage is None:
-            from bae.usage import Usage
-
-            usage = Usage()
-        self.usage = usage
-        self.budget = budget
+    code: str = "bae-budget-spent"
+    scope: str = ""
+    usage: Usage = Usage()
+    budget: Budget | None = None
 
 
 class BaeLMError(BaeError):
@@ -250,33 +188,18 @@ class BaeLMError(BaeError):
     that failed used, where its backend knows.
     """
 
-    default_code = "bae-lm-failed"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        retryable: bool = False,
-        retry_after: float | None = None,
-        status: int | None = None,
-        sent: bool = True,
-        usage: Usage | None = None,
-        cause: BaseException | None = None,
-        code: str | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message, cause=cause, code=code, fix=fix)
-        self.retryable = retryable
-        self.retry_after = retry_after
-        self.status = status
-        self.sent = sent
-        self.usage = usage
+    code: str = "bae-lm-failed"
+    retryable: bool = False
+    retry_after: float | None = None
+    status: int | None = None
+    sent: bool = True
+    usage: Usage | None = None
 
 
 class BaeParseError(BaeLMError):
     """The LM, or the program that speaks for it, answered with something that is not JSON."""
 
-    default_code = "bae-lm-unparsable"
+    code: str = "bae-lm-unparsable"
 
 
 class FillError(BaeError):
@@ -287,25 +210,11 @@ class FillError(BaeError):
     cut off from wrong values.
     """
 
-    default_code = "bae-fill-invalid"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        node_type: type[Node] | None = None,
-        validation_errors: Sequence[Any] = (),
-        attempts: int = 0,
-        tried: Sequence[Attempt] = (),
-        cause: BaseException | None = None,
-        code: str | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message, cause=cause, code=code, fix=fix)
-        self.node_type = node_type
-        self.validation_errors = list(validation_errors)
-        self.attempts = attempts
-        self.tried = tuple(tried)
+    code: str = "bae-fill-invalid"
+    node_type: type[Node] | None = None
+    validation_errors: Sequence[Any] = ()
+    attempts: int = 0
+    tried: Sequence[Attempt] = ()
 
 
 class JournalError(BaeError):
@@ -316,42 +225,15 @@ class JournalError(BaeError):
     given again, as `Login.token`, where it is that.
     """
 
-    default_code = "bae-journal-failed"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        run_id: str | None = None,
-        places: Sequence[str] = (),
-        cause: BaseException | None = None,
-        code: str | None = None,
-        path: str | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message, cause=cause, code=code, path=path, fix=fix)
-        self.run_id = run_id
-        self.places = tuple(places)
+    code: str = "bae-journal-failed"
+    places: Sequence[str] = ()
 
 
 class ReplayError(JournalError):
     """A replayed run does, or asks for, something else than was recorded; `.diff` says what."""
 
-    default_code = "bae-replay-diverged"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        diff: str = "",
-        run_id: str | None = None,
-        cause: BaseException | None = None,
-        code: str | None = None,
-        path: str | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message, run_id=run_id, cause=cause, code=code, path=path, fix=fix)
-        self.diff = diff
+    code: str = "bae-replay-diverged"
+    diff: str = ""
 
     def __str__(self) -> str:
         first, *more = super().__str__().splitlines()
@@ -367,23 +249,10 @@ class ArtefactError(BaeError):
     is about all of them: `.node_type` is None then, and each of `.changes` begins with its class.
     """
 
-    default_code = "bae-artefact-invalid"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        file: str = "",
-        node_type: type[Node] | None = None,
-        changes: Sequence[str] = (),
-        cause: BaseException | None = None,
-        code: str | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message, cause=cause, code=code, fix=fix)
-        self.file = file
-        self.node_type = node_type
-        self.changes = tuple(changes)
+    code: str = "bae-artefact-invalid"
+    file: str = ""
+    node_type: type[Node] | None = None
+    changes: Sequence[str] = ()
 
 
 def describe(error: BaseException) -> str:

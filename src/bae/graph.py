@@ -13,8 +13,8 @@ from bae.node import Node
 from bae.plan import NodePlan, plan_of
 
 if TYPE_CHECKING:
+    from bae.exceptions import Problem
     from bae.language_model import LM
-    from bae.problem import Problem
     from bae.recorder import RunStore
     from bae.result import GraphResult, Recovered
     from bae.run import Answer
@@ -170,7 +170,7 @@ class Graph(Generic[S, T]):
             from bae.proof import prove
 
             problems = prove(self)
-            if not any(problem.code == HintError.default_code for problem in problems):
+            if not any(problem.code == HintError.code for problem in problems):
                 self._problems = problems
         if not journal or any(plan.unresolved for plan in self.plans.values()):
             return list(problems)

@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from bae.assignable import assignable, type_name, union_members
 from bae.calls import MISSING, CallPlan, Input, every_call
 from bae.draft import converts
+from bae.exceptions import Problem
 from bae.language_model import is_lm
 from bae.markers import Map
 from bae.plan import FieldPlan, NodePlan
-from bae.problem import Problem
 
 if TYPE_CHECKING:
     from bae.node import Node

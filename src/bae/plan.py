@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from bae.assignable import type_name, union_members
 from bae.calls import CallPlan, buried, every_call, flat, is_buried, is_lm, plan_call
-from bae.exceptions import HintError
+from bae.exceptions import HintError, Problem
 from bae.hints import (
     Names,
     annotations_of,
@@ -26,7 +26,6 @@ from bae.hints import (
 )
 from bae.markers import SOURCES, Dep, Gate, Map, Recall, Source
 from bae.node import Node, sourced_fields
-from bae.problem import Problem
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -129,7 +128,7 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
         plan.problems.append(_unresolved(plan, error))
         return plan
     calls = [call for each in plan.sourced for call in every_call(each.call)]
-    if any(problem.code == HintError.default_code for call in calls for problem in call.problems):
+    if any(problem.code == HintError.code for call in calls for problem in call.problems):
         plan.provisional = True
         return plan
     type.__setattr__(cls, "__bae_plan__", plan)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from bae.assignable import assignable, type_name
 from bae.calls import CallPlan, every_call
 from bae.draft import field_schema
+from bae.exceptions import Problem
 from bae.markers import Dep, Recall
 from bae.node_proof import approvals_of_the_unseen, check_node, recall_on_start
 from bae.plan import FieldPlan, NodePlan
-from bae.problem import Problem
 from bae.recall import holders_for
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from bae.exceptions import (
     DepError,
     GateError,
     JournalError,
+    Problem,
     RecallError,
     describe,
 )
@@ -27,7 +28,6 @@ from bae.node import Node
 from bae.node_proof import check_node, problems_of, unfilled
 from bae.place import Place
 from bae.plan import FieldKind, FieldPlan, NodePlan, plan_of
-from bae.problem import Problem
 from bae.recall import recall_field, recall_from_trace
 from bae.records import Recalled
 from bae.run import Answer, Run, Waiting
@@ -341,7 +341,7 @@ def _failure(plan: NodePlan, name: str, failed: PendingValue) -> BaeError:
         below = below.failed_input[1]
     item = "" if below.failed_item is None else f"[{below.failed_item}]"
     place = f"{plan.name}.{name}{item}"
-    code = None
+    code = DepError.code
     if isinstance(error, CallTimeout):
         code, said = "bae-dep-timeout", str(error)
         marker = "Map" if below.source == "map" else "Dep"

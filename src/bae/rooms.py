@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bae.usage import Usage
 
 if TYPE_CHECKING:
-    from bae.exceptions import BaeLMError
+    from bae.exceptions import BaeLMError, Problem
     from bae.graph import Graph
     from bae.language_model import LM
     from bae.lm.policies.budget import Budget as Budget
     from bae.node import Node
-    from bae.problem import Problem
     from bae.run import Run
 
 

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
     from bae.cli.loading import Loaded
     from bae.cli.source_lines import SourceLine
-    from bae.exceptions import BaeError
+    from bae.exceptions import BaeError, Problem
     from bae.journal.compatibility import BrokenRun
-    from bae.problem import Problem
 
 EPILOG: Final = examples(
     "bae check app.py",

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from bae.calls import routes
-from bae.exceptions import ProofError
+from bae.exceptions import Problem, ProofError
 from bae.graph import every_graph
 from bae.journal.codec import Unkeepable
 from bae.journal.node_codec import NodeCodec, node_codec
-from bae.problem import Problem
 from bae.secrets import secret_fields
 
 if TYPE_CHECKING:

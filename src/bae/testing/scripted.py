@@ -32,7 +32,7 @@ Answerer = Callable[["Asked"], Scripted]
 class ScriptError(BaeLMError):
     """A scripted LM was asked something its script has no answer for."""
 
-    default_code = "bae-script-exhausted"
+    code: str = "bae-script-exhausted"
 
 
 @dataclass(frozen=True, slots=True)
