@@ -107,7 +107,7 @@ class ProofError(BaeError):
     """
 
     code: str = "bae-proof-failed"
-    problems: Sequence[Problem] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 class NodeError(BaeError):

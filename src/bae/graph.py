@@ -191,7 +191,7 @@ class Graph(Generic[S, T]):
             count = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
             raise ProofError(
                 f"the graph {self.name} cannot run, {count}:\n{listed}",
-                problems=errors,
+                problems=tuple(errors),
                 fix="graph.validate() lists all problems, warnings too",
             )
         self._proved = self._problems is not None

@@ -65,7 +65,7 @@ def prove_storable(graph: Graph[Any, Any]) -> None:
         listed = "\n".join(str(problem) for problem in problems)
         raise ProofError(
             f"the graph {graph.name} cannot run with a journal:\n{listed}",
-            problems=problems,
+            problems=tuple(problems),
             fix="graph.validate(journal=True) lists everything that a journal changes for a graph",
         )
     _STORABLE.add(graph)
