@@ -454,6 +454,8 @@ class History:
         if step.fill is None:
             asker = Asker("fill", type(record.node))
             step.fill = Question(record.at, asker=asker, asked_by=step)
+            choice = None if step.before is None else step.before.choice
+            step.fill.with_fields = choice is not None and choice.with_fields
         fill = step.fill
         step.node, step.filled, fill.took = record.node, record, record.seconds
         asked = step.filled_by or fill

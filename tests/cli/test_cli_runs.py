@@ -288,7 +288,7 @@ graph = Graph(start=Count)
 def test_where_a_value_came_from_is_told(journal, capsys):
     assert "get_weather" in said(capsys, "why", "abc123", "Day.weather", *DB)
     assert "recalled" in said(capsys, "why", "abc", "Outfit.mood", "--step", "2", *DB)
-    assert "no field wether" in refused(capsys, "why", "abc123", "Day.wether", *DB)
+    assert "did you mean 1:Day.weather?" in refused(capsys, "why", "abc123", "Day.wether", *DB)
     found = json.loads(said(capsys, "why", "abc", "Outfit.mood", "--json", *DB))
     assert (found["source"], found["origin"]["source"]) == ("recall", "lm")
 

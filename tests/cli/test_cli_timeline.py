@@ -29,8 +29,7 @@ from bae.cli.runs.bars import bars_of
 from bae.cli.runs.rows import rows_of
 from bae.cli.runs.story import story_of
 from bae.journal import Line, MemoryJournal, StoredRun
-from bae.journal.report import report_run
-from bae.journal.timeline import Span, Timeline, Work, timeline
+from bae.journal.report import Span, Timeline, Work, report_run, timeline
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from made_graphs import Made, made_graphs, number
@@ -412,7 +411,7 @@ async def test_the_story_and_the_timeline_say_the_same_of_how_long_a_source_took
     found = works(timeline(stored))
     told = report_run(stored)
     seconds = {
-        f"{each.step}:{each.name}.{field.name}": field.seconds
+        f"{each.step}:{each.name}.{field.field}": field.seconds
         for each in told.graphs[0].nodes
         for field in each.fields
         if field.source in ("dep", "gate", "map")

@@ -251,7 +251,7 @@ async def test_a_default_that_a_factory_made_is_not_made_again(journal: Journal)
     await payments.resume("one", journal=journal)
     [paid] = [what for what in WORLD.done if what.startswith("pay with")]
     assert WORLD.done[paid] == 2
-    assert "its default stands" in str(await journal.why("one", "Payment.key"))
+    assert "its default is used" in str(await journal.why("one", "Payment.key"))
 
 
 async def test_a_replay_has_the_defaults_that_a_factory_made(journal: Journal):

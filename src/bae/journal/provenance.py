@@ -1,4 +1,4 @@
-"""`Provenance`: where one value of a run came from."""
+"""`Provenance`: where one value of a run came from, and how that is printed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Literal
 
-from bae.journal.durations import long, when
-from bae.records import LIVE, WITHHELD
 from bae.usage import Usage
+from bae.work import NOTHING_USED
 
 ValueSource = Literal["caller", "lm", "dep", "map", "recall", "gate", "body", "default", "fork"]
 """Where a value can come from."""
@@ -19,22 +19,22 @@ Kept = Literal["value", "live", "withheld", "missing"]
 """What became of a value: the journal has it, none can hold it, it is a secret that was not stored,
 or there is none because its source failed."""
 
-_NOTHING_USED: Final = Usage()
-
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """One answer of a model and what was found wrong with it. `prompt` is a hash of what it was
-    asked; `asked` and `answer` are the texts, where the journal keeps prompts."""
+    """One answer of a model to whoever asked (`by`), and what was found wrong with it. `prompt` is
+    a hash of what it was asked; `asked` and `answer` are the texts, where the journal keeps
+    prompts."""
 
     number: int
     verdict: str
     errors: tuple[str, ...] = ()
     prompt: str = ""
     at: float = 0.0
-    usage: Usage = _NOTHING_USED
+    usage: Usage = NOTHING_USED
     asked: str | None = None
     answer: str | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,15 @@ class Provenance:
       returned), "default" or "fork" (changed in `graph.fork`).
     - `by`: the function, graph, model, question or body that it came from.
     - `value` as JSON where `kept` is "value"; else `kept` says why it is not there.
+    - `state`: "there", or "failed" if its source has failed. In the report of a run also "begun",
+      "waiting" for a person, or "absent" if nothing is recorded of it.
     - `at`: when it was there; `seconds`: how long it took; `usage`, `cost` and `models`: what the
       LM calls behind it used and who answered, those of a graph inside included.
     - `attempts`: the LM's answers with their verdicts; `prompts`: hashes of what it was asked.
     - `inputs`: the same for the parameters of a function, and for what a map goes over.
     - `items`: the same for each item of a map; None where one is not done.
-    - `origin`: the same for what a Recall found.
+    - `origin`: the same for what a Recall found, or for the field that a function was called for
+      which is called once for the whole run.
     - `inside`: the path of the graph that made it, for places such as `2:Report.x/1:Summary.text`.
     - `error`: why the source failed; `note`: what else there is to say.
 
@@ -70,8 +73,9 @@ class Provenance:
     at: float = 0.0
     kept: Kept = "value"
     value: Any = None
+    state: Literal["there", "failed", "begun", "waiting", "absent"] = "there"
     seconds: float | None = None
-    usage: Usage = _NOTHING_USED
+    usage: Usage = NOTHING_USED
     models: tuple[str, ...] = ()
     prompts: tuple[str, ...] = ()
     attempts: tuple[JudgedAnswer, ...] = ()
@@ -88,23 +92,24 @@ class Provenance:
         return self.usage.cost
 
     def __str__(self) -> str:
-        shown = _shown(self)
-        first = self.place if shown is None else f"{self.place} = {shown}"
-        return "\n".join([first, *_lines(self, "  ", _DEEPEST)])
+        return "\n".join([_titled(self.place, self), *_lines(self, "  ", _DEEPEST)])
 
 
-def kept_value(value: Any) -> tuple[Kept, Any]:
-    """A value of a source as the journal has it, or why it has none."""
-    if value is LIVE or value is WITHHELD:
-        return "live" if value is LIVE else "withheld", None
-    return "value", value
+def when(at: float) -> str:
+    """A time in the local zone of the reader, with how far that is from UTC."""
+    return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
 
 
-def stored_value(node: Any, name: str) -> tuple[Kept, Any] | None:
-    """The value of a field in a node as it is stored; None if the node has none."""
-    if name in node.fields:
-        return "value", node.fields[name]
-    return ("withheld", None) if name in node.withheld else None
+def long(seconds: float) -> str:
+    """How long something took, in the unit that fits."""
+    if seconds < 0.0005:
+        return "0 s"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"
 
 
 _DEEPEST: Final = 6
@@ -115,8 +120,7 @@ _WIDTH: Final = 72
 
 
 def _lines(of: Provenance, indent: str, deeper: int) -> Iterator[str]:
-    facts = ", ".join([_made(of), *_facts(of)])
-    yield f"{indent}{facts}"
+    yield indent + ", ".join([_made(of), *_facts(of)])
     if of.error:
         yield f"{indent}  failed: {of.error}"
     if of.note:
@@ -129,15 +133,14 @@ def _lines(of: Provenance, indent: str, deeper: int) -> Iterator[str]:
         yield f"{indent}  look inside with {of.inside}/…"
     if deeper == 0:
         return
-    if of.origin is not None:
+    if of.origin is not None and of.source == "recall":
         yield from _lines(of.origin, f"{indent}  ", deeper - 1)
     for name, each in of.inputs.items():
-        shown = _shown(each)
-        yield f"{indent}  {name}" if shown is None else f"{indent}  {name} = {shown}"
+        yield _titled(f"{indent}  {name}", each)
         yield from _lines(each, f"{indent}    ", deeper - 1)
     for index, item in enumerate(of.items[:_ITEMS]):
-        shown = "is not done" if item is None else f"= {_shown(item) or item.kept}"
-        yield f"{indent}  [{index}] {shown}"
+        name = f"{indent}  [{index}]"
+        yield f"{name} is not done" if item is None else _titled(name, item)
     if len(of.items) > _ITEMS:
         yield f"{indent}  … and {len(of.items) - _ITEMS} more"
 
@@ -145,7 +148,7 @@ def _lines(of: Provenance, indent: str, deeper: int) -> Iterator[str]:
 def _made(of: Provenance) -> str:
     match of.source:
         case "caller":
-            return f"given by {of.by}" if of.by else "given by the caller"
+            return f"given by {of.by or 'the caller'}"
         case "lm":
             return f"filled by {', '.join(of.models) or 'the LM'}"
         case "dep":
@@ -154,13 +157,13 @@ def _made(of: Provenance) -> str:
             over = f"for each of {len(of.items)} items" if of.items else "for one item"
             return f"from {of.by} {over}"
         case "recall":
-            return f"recalled from {of.by}" if of.by else "recalled"
+            return f"recalled from {of.by}"
         case "gate":
             return f"answered by a person who was asked {of.by!r}"
         case "body":
             return f"returned by {of.by}"
         case "default":
-            return "its default stands"
+            return "its default is used"
         case "fork":
             return f"changed when the run was forked from {of.by}"
 
@@ -180,16 +183,17 @@ def _facts(of: Provenance) -> Iterator[str]:
         yield when(of.at)
 
 
-def _shown(of: Provenance) -> str | None:
+def _titled(name: str, of: Provenance) -> str:
+    """A name with the value, if there is one."""
     match of.kept:
         case "value":
-            return _cut(json.dumps(of.value, ensure_ascii=False))
+            return f"{name} = {_cut(json.dumps(of.value, ensure_ascii=False))}"
         case "live":
-            return "(a live value, which no journal holds)"
+            return f"{name} = (a live value, which no journal holds)"
         case "withheld":
-            return "(withheld)"
+            return f"{name} = (withheld)"
         case "missing":
-            return None
+            return name
 
 
 def _cut(text: str) -> str:

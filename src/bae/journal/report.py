@@ -1,82 +1,135 @@
-"""A stored run as data, read without its code: its nodes in order, the graphs inside it, where the
-value of each field came from, what LM calls used, and how it came out."""
+"""A stored run as data, read without its code: `timeline` is what ran when, and `report_run` what
+happened: the nodes in order, where their values came from, and what LM calls used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from time import time
-from typing import Any, Literal, cast
+from types import NoneType
+from typing import Any, Literal
 
 from bae.history import History
-from bae.journal.lines import StoredNode, read_history
-from bae.journal.provenance import Kept, ValueSource, kept_value, stored_value
-from bae.journal.shape import ShapeView
-from bae.journal.store import Listed, ParkedGate, StoredRun
-from bae.journal.timeline import Timeline, timeline
-from bae.place import Place
-from bae.records import FillEnded, RunForked, error_text
+from bae.journal.lines import read_history
+from bae.journal.provenance import JudgedAnswer, Provenance
+from bae.journal.store import Listed, RunInfo, StoredRun
+from bae.journal.why import Search, judged_answers
+from bae.records import RunResumed, error_text
 from bae.usage import Usage
-from bae.work import NOTHING_USED, Question, Source, Step
+from bae.work import NOTHING_USED, GraphRun, Question, Source, Span, State, Step
+from bae.work import Work as Done
+
+WorkKind = Literal["node", "dep", "map", "item", "gate", "choice", "fill", "body"]
+"""What an entry is: a node from the first work for it until it has led on; a dependency, a map or
+one item of it, a question to a person; the LM's choice or fill; or the call of a written body."""
 
 
 @dataclass(frozen=True, slots=True)
-class FieldReport:
-    """A field of a node: its value, and where that came from.
+class Work:
+    """One piece of work of a run.
 
-    - `source` and `by`: as for a `Provenance`; the source is empty if no line tells.
-    - `state`: "there", or why it is not: its source has "failed", has "begun", or is "waiting" for
-      a person; "absent" if the lines say nothing of it.
-    - `kept`: whether `value` is the value, as JSON, or why the journal has none.
-    - `origin`: where a recalled value was found; `items`: how many a map has; `seconds`: how long
-      it took, as the timeline has it; `before`: whether a function was called once for the run,
-      before this field asked for it.
+    - `kind`, `place` and `name`: what it is, where, as `1:Day.weather`, and who does it: the class
+      of a node, a function or graph, a question, or the node that the LM chose.
+    - `spans`: when it was worked on; several if it was interrupted and resumed.
+    - `outcome` and `error`: how it came out; `note`: what else there is to know.
+    - `marks`: when the items of a map were done, if no more is known of them; those that graphs ran
+      for are `inside`.
+    - `usage`: what LM calls used for it, without what is inside it.
+    - `inside`: the work that belongs to it, in the order it began. It lies between `start` and
+      `end`, except for a question that is open: that lasts until now.
     """
 
+    kind: WorkKind
+    place: str
     name: str
-    source: ValueSource | Literal[""] = ""
-    by: str = ""
-    state: Literal["there", "failed", "begun", "waiting", "absent"] = "there"
-    kept: Kept = "value"
-    value: Any = None
-    origin: str = ""
-    items: int | None = None
-    seconds: float | None = None
-    before: bool = False
+    spans: tuple[Span, ...]
+    outcome: State
     error: str = ""
+    note: str = ""
+    marks: tuple[float, ...] = ()
+    usage: Usage = NOTHING_USED
+    inside: tuple[Work, ...] = ()
+
+    @property
+    def start(self) -> float:
+        """When it began."""
+        return self.spans[0].start
+
+    @property
+    def end(self) -> float:
+        """When it ended, or the last that is known of it."""
+        return self.spans[-1].end
+
+    @property
+    def seconds(self) -> float:
+        """How long it was worked on, without the times in between."""
+        return sum(span.seconds for span in self.spans)
+
+    def every(self) -> Iterator[Work]:
+        """This and everything inside it, depth first."""
+        yield self
+        for each in self.inside:
+            yield from each.every()
 
 
 @dataclass(frozen=True, slots=True)
-class CallReport:
-    """Something about an LM call: an answer with its verdict, and the texts if the journal has
-    them; a request that was sent again (`verdict` is "restarted"); or what a body or a dependency
-    used by itself (`verdict` is "used")."""
+class Timeline:
+    """What ran when in a run. `lives` are the times in which a process worked on it: in between it
+    was parked, had failed, or was interrupted. All `work` lies between `start` and `end`."""
 
-    by: str
-    verdict: str
-    number: int = 0
-    errors: tuple[str, ...] = ()
-    usage: Usage = NOTHING_USED
-    asked: str | None = None
-    answer: str | None = None
+    run_id: str
+    graph: str
+    status: Listed
+    lives: tuple[Span, ...]
+    work: tuple[Work, ...]
+
+    @property
+    def start(self) -> float:
+        """When the run began."""
+        return min(life.start for life in self.lives)
+
+    @property
+    def end(self) -> float:
+        """When it ended, or the last that is known of it: now, while it runs or waits for a
+        person."""
+        open_until = (work.end for work in self.every() if work.outcome == "waiting")
+        return max(max(life.end for life in self.lives), max(open_until, default=self.start))
+
+    @property
+    def seconds(self) -> float:
+        """How long processes worked on it."""
+        return sum(life.seconds for life in self.lives)
+
+    def worked_by(self, at: float) -> float:
+        """For how many seconds processes had worked on it at a time."""
+        return sum(min(life.end, at) - life.start for life in self.lives if life.start < at)
+
+    def every(self) -> Iterator[Work]:
+        """All work, depth first."""
+        for each in self.work:
+            yield from each.every()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
     """A node of a run. `chosen_among` are the classes it was chosen among, "" for the end;
     `filled_in` the seconds in which an LM filled it; `forked_from` and `changed` say that a fork
-    put it there."""
+    put it there.
+
+    `calls` are the answers of LMs. The verdict "restarted" is a request that was sent again, "used"
+    what a body or a dependency used by itself.
+    """
 
     step: int
     name: str
     whole: bool
-    chosen_among: tuple[str, ...] = ()
-    filled_in: float | None = None
-    usage: Usage = NOTHING_USED
-    forked_from: str = ""
-    changed: tuple[str, ...] = ()
-    calls: tuple[CallReport, ...] = ()
-    fields: tuple[FieldReport, ...] = ()
+    chosen_among: tuple[str, ...]
+    filled_in: float | None
+    usage: Usage
+    forked_from: str
+    changed: tuple[str, ...]
+    calls: tuple[JudgedAnswer, ...]
+    fields: tuple[Provenance, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,233 +141,203 @@ class GraphReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
-    """When a run was resumed, and what was different about its classes then."""
-
-    at: float
-    changes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class RunReport:
-    """A run as `report_run` reports it. `status` is "interrupted" if it was running and its process
-    is gone; `seconds` is how long the run lasted, pauses included: until now, while it runs or
-    waits."""
+    """What happened in a run. `seconds` is how long it lasted, pauses included: until now, while it
+    runs or waits; `resumed` has a record for each time it was resumed."""
 
-    run_id: str
-    graph: str
-    status: Listed
-    started: float
-    updated: float
+    info: RunInfo
+    timeline: Timeline
     seconds: float
-    parent: str | None
-    owner: str | None
     usage: Usage
-    resumed: tuple[Resumed, ...]
+    resumed: tuple[RunResumed, ...]
     graphs: tuple[GraphReport, ...]
-    waiting: tuple[ParkedGate, ...]
-    error: str
 
     @property
     def ended_at(self) -> str:
         """The class of the last node, if the run has ended."""
         nodes = self.graphs[0].nodes if self.graphs else ()
-        return nodes[-1].name if nodes and self.status == "ended" else ""
+        return nodes[-1].name if nodes and self.info.status == "ended" else ""
 
 
-def report_run(
-    stored: StoredRun, *, now: float | None = None, ran: Timeline | None = None
-) -> RunReport:
-    """Report a run. `now` is the time of looking, `ran` its timeline, if that is known already. A
-    damaged line is raised as `bae-journal-damaged`."""
+def timeline(stored: StoredRun, *, now: float | None = None) -> Timeline:
+    """Work out what ran when. `now` is the time of looking: work of a run in progress lasts until
+    then. A damaged line is raised as `bae-journal-damaged`."""
+    return _timeline(stored, read_history(stored), time() if now is None else now)
+
+
+def report_run(stored: StoredRun, *, now: float | None = None) -> RunReport:
+    """Report a run; the parameters and errors are those of `timeline`."""
     now = time() if now is None else now
-    ran = timeline(stored, now=now) if ran is None else ran
     history, info = read_history(stored), stored.info
-    reporting = _Reporting(history, ShapeView(stored.shape), ran)
+    ran = _timeline(stored, history, now)
+    # How long sources and LM calls took, in all lives of the run.
+    took = {(each.kind, each.place): each.seconds for each in ran.every()}
+    search = Search(stored, history)
+    graphs = tuple(
+        GraphReport(
+            graph.path,
+            tuple(_report_node(step, search, took) for step in graph.trace if step.name),
+        )
+        for graph in [history.run, *(each for path, each in history.graphs.items() if path)]
+    )
     # A fork shares the lines of the other run, and with them its times.
     lasted = info.lasted(now) if info.parent else ran.end - ran.start
-    graphs = [history.run, *(g for path, g in history.graphs.items() if path)]
-    return RunReport(
-        info.run_id,
-        info.graph,
-        ran.status,
-        info.started,
-        info.updated,
-        lasted,
-        info.parent,
-        info.owner,
-        history.usage,
-        tuple(Resumed(each.at, each.changes) for each in history.changes),
-        tuple(
-            GraphReport(graph.path, tuple(reporting.node(step) for step in steps))
-            for graph in graphs
-            if (steps := [step for step in graph.trace if step.name]) or not graph.path
-        ),
-        info.waiting,
-        info.error,
+    return RunReport(info, ran, lasted, history.usage, tuple(history.changes), graphs)
+
+
+def _report_node(step: Step, search: Search, took: dict[tuple[str, str], float]) -> NodeReport:
+    choice = None if step.before is None else step.before.choice
+    offered = () if choice is None else choice.offered
+    filled = None if step.filled is None else step.filled.seconds
+    fields: list[Provenance] = []
+    for name in search.field_names(step):
+        field = search.at(step.place._replace(field=name))
+        if field.state == "there" and field.seconds is not None:
+            field = replace(field, seconds=took.get((field.source, field.place), field.seconds))
+        fields.append(field)
+    return NodeReport(
+        step.number,
+        step.name,
+        step.whole,
+        tuple("" if each is NoneType else each.__name__ for each in offered),
+        filled if filled is None else took.get(("fill", str(step.place)), filled),
+        Usage.total(question.usage for question in (choice, step.fill) if question is not None),
+        "" if step.forked is None else step.forked.parent,
+        () if step.forked is None else step.forked.changed,
+        tuple(_report_calls(step)),
+        tuple(fields),
     )
 
 
-def field_names(history: History, shape: ShapeView, path: str, name: str) -> list[str]:
-    """The fields of a class, as far as the shape and the lines tell."""
-    cls = shape.class_at(path, name) or {"fields": {}}
-    known: dict[str, None] = dict.fromkeys(cls["fields"])
-    graph = history.graphs.get(path)
-    for step in () if graph is None else graph.steps.values():
-        if step.name == name:
-            for record in (step.forked, step.given, step.filled):
-                if record is not None:
-                    known.update(dict.fromkeys(cast(StoredNode, record.node).fields))
-            known.update(dict.fromkeys(s.place.field for s in step.sources.values()))
-    return list(known)
-
-
-class _Reporting:
-    """One run while it is reported."""
-
-    def __init__(self, history: History, shape: ShapeView, ran: Timeline) -> None:
-        self._history = history
-        self._shape = shape
-        self._took = {
-            (each.kind, each.place): each.seconds
-            for each in ran.every()
-            if each.kind not in ("node", "item", "body")
-        }
-        """How long sources and LM calls took, in all lives of the run."""
-        self._names: dict[tuple[str, str], list[str]] = {}
-
-    def node(self, step: Step) -> NodeReport:
-        before = step.before
-        choice = None if before is None else before.choice
-        offered = () if choice is None else choice.offered
-        used = [q.usage for q in (choice, step.fill) if q is not None]
-        report = NodeReport(
-            step.number,
-            step.name,
-            step.whole,
-            tuple("" if each is type(None) else each.__name__ for each in offered),
-            self._filled_in(step),
-            Usage.total(used),
-            calls=tuple(_calls(step, before)),
-            fields=tuple(self.field(step, name) for name in self._fields_of(step)),
-        )
-        if step.forked is None:
-            return report
-        return replace(report, forked_from=step.forked.parent, changed=step.forked.changed)
-
-    def _filled_in(self, step: Step) -> float | None:
-        if step.filled is None:
-            return None
-        return self._took.get(("fill", str(step.place)), step.filled.seconds)
-
-    def _fields_of(self, step: Step) -> list[str]:
-        key = step.place.path, step.name
-        if key not in self._names:
-            self._names[key] = field_names(self._history, self._shape, *key)
-        return self._names[key]
-
-    def field(self, step: Step, name: str) -> FieldReport:
-        source = step.field(name)
-        if source is not None:
-            if source.kind == "recall":
-                return self._recalled(name, source)
-            if source.state == "done":
-                return self._sourced(name, source)
-            if source.state == "failed" and source.error is not None:
-                about = cast(ValueSource, source.kind), source.by, "failed"
-                return FieldReport(name, *about, "missing", error=error_text(source.error))
-        return self._plain(name, step) or self._unfinished(name, step, source)
-
-    def _recalled(self, name: str, source: Source) -> FieldReport:
-        """The value that was found in the trace, wherever it came from."""
-        found = FieldReport(name, "recall", kept="missing")
-        seen: set[Place] = set()
-        while source.origin is not None and source.place not in seen:
-            seen.add(source.place)
-            path, number, field = source.origin
-            there = self._history.step(path, number)
-            where = Place(path, number, "?" if there is None else there.name or "?", field)
-            if not found.origin:
-                found = replace(found, origin=str(where))
-            if there is None or not field:
-                return found
-            behind = there.field(field)
-            if behind is None or behind.kind != "recall":
-                report = self.field(there, field)
-                return replace(found, kept=report.kept, value=report.value, items=report.items)
-            source = behind
-        return found
-
-    def _sourced(self, name: str, source: Source) -> FieldReport:
-        kind = cast(ValueSource, source.kind)
-        seconds = self._took.get((source.kind, str(source.place)), source.took)
-        report = FieldReport(name, kind, source.by, seconds=seconds)
-        if source.kind != "map":
-            kept, value = kept_value(source.value)
-            return replace(report, kept=kept, value=value)
-        done = [source.items[i] for i in sorted(source.items) if source.items[i].state == "done"]
-        values = [kept_value(item.value) for item in done]
-        other = next((kept for kept, _ in values if kept != "value"), None)
-        if other is not None:
-            return replace(report, items=len(done), kept=other)
-        return replace(report, items=len(done), value=[value for _, value in values])
-
-    def _plain(self, name: str, step: Step) -> FieldReport | None:
-        records = [each for each in (step.forked, step.given, step.filled) if each is not None]
-        held = [r for r in records if stored_value(r.node, name) is not None]
-        if not held:
-            return None
-        first = held[0]
-        kept, value = stored_value(first.node, name) or ("missing", None)
-        giver: Any = first
-        # A fork has the whole node; what gave it the fields it kept, another record may tell.
-        if isinstance(first, RunForked) and name not in first.changed:
-            giver = held[1] if len(held) > 1 else None
-        source, by = ("", "") if giver is None else _giver(giver, name)
-        if source == "body":
-            before = step.before
-            by = "" if before is None else before.name
-        return FieldReport(name, source, by, "there", kept, value)
-
-    def _unfinished(self, name: str, step: Step, source: Source | None) -> FieldReport:
-        if source is not None and source.gate is not None:
-            return FieldReport(name, "gate", source.by, "waiting", "missing")
-        if (source is not None and source.spans) or (source is not None and source.is_open):
-            return FieldReport(name, cast(ValueSource, source.kind), source.by, "begun", "missing")
-        where = step.place.path, step.name, name
-        call = self._shape.call_at(*where)
-        shared = self._history.shared.get(call) if self._shape.is_shared(*where) else None
-        if shared is not None:
-            kept, value = kept_value(shared.value)
-            return FieldReport(name, "dep", shared.by, "there", kept, value, before=True)
-        return FieldReport(name, state="absent", kept="missing")
-
-
-def _giver(record: Any, name: str) -> tuple[ValueSource | Literal[""], str]:
-    """What gave a plain field the value that a record has."""
-    if name in cast(StoredNode, record.node).unset:
-        return "default", ""
-    if isinstance(record, RunForked) and name in record.changed:
-        return "fork", record.parent
-    if isinstance(record, FillEnded):
-        return "lm", ", ".join(record.usage.models)
-    return ("caller", "") if record.step == 0 else ("body", "")
-
-
-def _calls(step: Step, before: Step | None) -> Iterator[CallReport]:
+def _report_calls(step: Step) -> Iterator[JudgedAnswer]:
     """The LM calls behind a node: its choice, what the body before it asked, its sources, its
     fill."""
+    before = step.before
     asked: list[Question | None] = [] if before is None else [before.choice, *before.asked]
     asked += [question for source in step.sources.values() for question in source.asked]
     for question in (*asked, step.fill):
         if question is None:
             continue
         by = str(question.asker)
-        for judged in question.answers:
-            attempt = judged.attempt
-            about = by, attempt.verdict, attempt.number, attempt.errors, attempt.usage
-            yield CallReport(*about, attempt.asked or None, attempt.answer or None)
+        yield from judged_answers(question)
         for restart in question.restarts:
-            yield CallReport(by, "restarted", errors=(error_text(restart.error),))
+            yield JudgedAnswer(0, "restarted", (error_text(restart.error),), by=by)
         if question.asker.kind in ("body", "source") and question.usage != NOTHING_USED:
-            yield CallReport(by, "used", usage=question.usage)
+            yield JudgedAnswer(0, "used", usage=question.usage, by=by)
+
+
+def _timeline(stored: StoredRun, history: History, now: float) -> Timeline:
+    info, status = stored.info, stored.info.standing(now)
+    if history.alive and status == "running":
+        history.stop(max(now, history.last), "running")
+    elif history.alive:
+        history.stop()
+    lives = tuple(history.lives) or (Span(info.started, info.started),)
+    builder = _Builder(lives, now if status == "waiting" else 0.0)
+    work = builder.steps(history.run) if "" in history.graphs else []
+    return Timeline(info.run_id, info.graph, status, lives, _in_order(work))
+
+
+class _Builder:
+    """Makes entries of the work in a history. A person is waited for until `waits_until`."""
+
+    def __init__(self, lives: tuple[Span, ...], waits_until: float) -> None:
+        self._lives = lives
+        self._waits_until = waits_until
+
+    def steps(self, graph: GraphRun) -> list[Work]:
+        every = (self._step(step) for step in graph.trace if step.name)
+        return [entry for entries in every for entry in entries]
+
+    def _step(self, step: Step) -> list[Work]:
+        place, before = str(step.place), step.before
+        inside = [entry for source in step.sources.values() for entry in self._source(source)]
+        if before is not None and _leads_to(before.choice):
+            inside += self._choice(place, before.choice)
+        fill = step.fill
+        if fill is not None and not fill.with_fields and _was_asked(fill):
+            inside += self._entry("fill", place, step.name, fill)
+        if step.called is not None:
+            usage = Usage.total(question.usage for question in step.asked)
+            inside += self._entry("body", place, step.name, step.called, usage=usage)
+        if not _leads_to(step.choice) or step.number + 1 not in step.graph.steps:
+            inside += self._choice(place, step.choice)
+        entries = self._entry("node", place, step.name, step, inside)
+        if step.whole and step.called is None and step.state in ("cancelled", "interrupted"):
+            return [replace(entry, outcome="done", error="") for entry in entries]
+        return entries
+
+    def _source(self, source: Source) -> list[Work]:
+        if source.kind == "recall":
+            return []
+        inside = [] if source.graph is None else self.steps(source.graph)
+        marks: list[float] = []
+        for index in sorted(source.items):
+            item = source.items[index]
+            if item.graph is not None:
+                place = str(source.place._replace(item=index))
+                inside += self._entry("item", place, f"[{index}]", item, self.steps(item.graph))
+            elif item.ended is not None:
+                marks.append(item.ended)
+        usage = Usage.total(question.usage for question in source.asked)
+        name = source.by or source.place.field
+        entries = self._entry(
+            source.kind, str(source.place), name, source, inside, marks=tuple(marks), usage=usage
+        )
+        if source.kind != "gate":
+            return entries
+        # The person is waited for all the time, whether a process runs or not.
+        until = self._waits_until if source.state == "waiting" else 0.0
+        return [
+            replace(entry, spans=(Span(entry.start, max(entry.end, until)),)) for entry in entries
+        ]
+
+    def _choice(self, place: str, choice: Question | None) -> list[Work]:
+        if choice is None:
+            return []
+        chosen = choice.offered if choice.chosen is None else (choice.chosen,)
+        name = " | ".join("the end" if cls is NoneType else cls.__name__ for cls in chosen)
+        note = "and filled in the same call" if choice.with_fields else ""
+        return self._entry("choice", place, name, choice, note=note)
+
+    def _entry(
+        self,
+        kind: WorkKind,
+        place: str,
+        name: str,
+        done: Done,
+        inside: Iterable[Work] = (),
+        **more: Any,
+    ) -> list[Work]:
+        """An entry, if it was worked on at all."""
+        inside, error = _in_order(inside), "" if done.error is None else error_text(done.error)
+        spans = self._spans(done, inside)
+        about: dict[str, Any] = {"error": error, "usage": done.usage, "inside": inside, **more}
+        return [Work(kind, place, name, spans, done.state, **about)] if spans else []
+
+    def _spans(self, done: Done, inside: Iterable[Work]) -> tuple[Span, ...]:
+        """When it was worked on: in each life, at least while something inside it was."""
+        every = [*done.spans]
+        for work in inside:
+            every += [Span(work.start, work.start)] if work.kind == "gate" else work.spans
+        found: list[Span] = []
+        ends = [*(life.start for life in self._lives[1:]), float("inf")]
+        for life, end in zip(self._lives, ends, strict=True):
+            here = [span for span in every if life.start <= span.start < end]
+            if here:
+                found.append(Span(min(s.start for s in here), max(s.end for s in here)))
+        return tuple(found)
+
+
+def _in_order(work: Iterable[Work]) -> tuple[Work, ...]:
+    return tuple(sorted(work, key=lambda each: each.start))
+
+
+def _was_asked(fill: Question) -> bool:
+    """Whether an LM was asked: a node without fields of its own is filled without one."""
+    return bool(fill.took) or fill.usage != NOTHING_USED or fill.state != "done"
+
+
+def _leads_to(choice: Question | None) -> bool:
+    """Whether the LM chose a node, and not the end."""
+    return choice is not None and choice.chosen not in (None, NoneType)

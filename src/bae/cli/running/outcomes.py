@@ -151,7 +151,7 @@ def _message(error: BaseException) -> str:
 
 def _gate_data(gate: OpenGate) -> dict[str, Any]:
     from bae.assignable import type_name
-    from bae.journal.durations import iso
+    from bae.cli.runs.wording import iso
 
     return {
         "gate": gate.address,

@@ -59,9 +59,9 @@ def lm_for(graph: Graph[Any, Any], stored: StoredRun, named: str | None) -> LM |
     for it, and that says so where another one has answered before."""
     if named is not None or os.environ.get(VARIABLE, "").strip() or not graph.needs_lm:
         return named
-    from bae.journal.report import report_run
+    from bae.journal.lines import read_history
 
-    return _FoundAgain(graph.needs_lm, report_run(stored).usage)
+    return _FoundAgain(graph.needs_lm, read_history(stored).usage)
 
 
 class _FoundAgain(LazyLM):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
     from bae.exceptions import ReplayError
+    from bae.journal.provenance import JudgedAnswer, Provenance
     from bae.journal.replay import Repeated
-    from bae.journal.report import CallReport, FieldReport, NodeReport, RunReport
+    from bae.journal.report import NodeReport, RunReport, Span, Work
     from bae.journal.store import ParkedGate, RunInfo
-    from bae.journal.timeline import Span, Timeline, Work
     from bae.usage import Usage
 
 
@@ -35,22 +35,23 @@ def listed_as_data(info: RunInfo) -> dict[str, Any]:
     )
 
 
-def run_as_data(told: RunReport, timeline: Timeline) -> dict[str, Any]:
+def run_as_data(told: RunReport) -> dict[str, Any]:
     """The story and the timeline of a run in one object."""
+    info, timeline = told.info, told.timeline
     return with_times(
         {
-            "run_id": told.run_id,
-            "graph": told.graph,
-            "status": told.status,
-            "started": told.started,
-            "updated": told.updated,
+            "run_id": info.run_id,
+            "graph": info.graph,
+            "status": timeline.status,
+            "started": info.started,
+            "updated": info.updated,
             "seconds": told.seconds,
             "seconds_at_work": timeline.seconds,
-            "parent": told.parent,
-            "owner": told.owner,
+            "parent": info.parent,
+            "owner": info.owner,
             "ended_at": told.ended_at or None,
-            "waiting": [_gate(gate) for gate in told.waiting],
-            "error": told.error or None,
+            "waiting": [_gate(gate) for gate in info.waiting],
+            "error": info.error or None,
             "usage": _usage(told.usage),
             "resumed": [{"at": each.at, "changes": each.changes} for each in told.resumed],
             "graphs": [
@@ -84,7 +85,7 @@ _TIMES: Final = frozenset(
 
 
 def _time(each: Any) -> Any:
-    from bae.journal.durations import iso
+    from bae.cli.runs.wording import iso
 
     if isinstance(each, list):
         return [_time(one) for one in cast("list[Any]", each)]
@@ -155,7 +156,7 @@ def _node(node: NodeReport) -> dict[str, Any]:
     }
 
 
-def _call(call: CallReport) -> dict[str, Any]:
+def _call(call: JudgedAnswer) -> dict[str, Any]:
     return {
         "by": call.by,
         "verdict": call.verdict,
@@ -167,18 +168,19 @@ def _call(call: CallReport) -> dict[str, Any]:
     }
 
 
-def _field(field: FieldReport) -> dict[str, Any]:
+def _field(field: Provenance) -> dict[str, Any]:
+    recalled = field.source == "recall"
     return {
-        "name": field.name,
+        "name": field.field,
         "state": field.state,
-        "source": field.source or None,
-        "by": field.by or None,
+        "source": None if field.state == "absent" else field.source,
+        "by": None if recalled else field.by or None,
         "kept": field.kept,
         "value": field.value,
-        "origin": field.origin or None,
-        "items": field.items,
+        "origin": field.by if recalled else None,
+        "items": len(field.items) if field.source == "map" else None,
         "seconds": field.seconds,
-        "before": field.before,
+        "before": field.source == "dep" and field.origin is not None,
         "error": field.error or None,
     }
 

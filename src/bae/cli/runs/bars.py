@@ -17,7 +17,7 @@ from bae.cli.runs.wording import long
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bae.journal.timeline import Timeline
+    from bae.journal.report import Timeline
 
 
 class Pen(NamedTuple):

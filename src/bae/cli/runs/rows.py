@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bae.cli.texts import in_one_line
-from bae.journal.timeline import Span
+from bae.journal.report import Span
 
 if TYPE_CHECKING:
-    from bae.journal.timeline import Timeline, Work, WorkKind
+    from bae.journal.report import Timeline, Work, WorkKind
 
 ITEMS: Final = 3
 """How many items of a map have a row, and as many that did not end well."""

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from bae.journal.timeline import Span
+from bae.journal.report import Span
 
 if TYPE_CHECKING:
-    from bae.journal.timeline import Timeline
+    from bae.journal.report import Timeline
 
 _GAP: Final = 2
 """Columns of a gap, where there is room for it."""

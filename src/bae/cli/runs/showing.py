@@ -33,27 +33,22 @@ def show(
     stand for work that was done at the same time.
     """
     import asyncio
-    from time import time
 
     from bae.cli.journals import file_to_read
     from bae.cli.printing import out, print_hanging, print_json
     from bae.cli.runs.meant import run_meant, to_read
     from bae.journal.report import report_run
     from bae.journal.run_file import is_sqlite
-    from bae.journal.timeline import timeline as timeline_of
 
     async def stored() -> StoredRun:
         async with to_read(journal) as runs:
             return await runs.read(await run_meant(runs, run))
 
-    found = asyncio.run(stored())
-    now = time()
-    drawn = timeline_of(found, now=now)
-    told = report_run(found, now=now, ran=drawn)
+    told = report_run(asyncio.run(stored()))
     if as_json:
         from bae.cli.runs.as_data import run_as_data
 
-        print_json(run_as_data(told, drawn))
+        print_json(run_as_data(told))
         return
     from bae.cli.runs.bars import bars_of
     from bae.cli.runs.story import heading_of, outcome_of, story_of
@@ -63,7 +58,7 @@ def show(
         print_hanging(console, line, 4)
     if timeline:
         console.print()
-        for line in bars_of(drawn, console, full=full):
+        for line in bars_of(told.timeline, console, full=full):
             console.print(line, soft_wrap=True)
     for line in story_of(told, full=full, width=console.width if console.is_terminal else None):
         print_hanging(console, line, 9)

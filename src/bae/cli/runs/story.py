@@ -18,7 +18,8 @@ from bae.journal.node_codec import is_node
 from bae.usage import Usage
 
 if TYPE_CHECKING:
-    from bae.journal.report import CallReport, FieldReport, GraphReport, NodeReport, RunReport
+    from bae.journal.provenance import JudgedAnswer, Provenance
+    from bae.journal.report import GraphReport, NodeReport, RunReport
 
 CUT: Final = 100
 """Characters after which a value is cut where there is no terminal to tell how wide it is."""
@@ -29,13 +30,14 @@ _ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
 
 def heading_of(told: RunReport) -> Iterator[Text]:
     """Which run it is, when it ran and what it used."""
-    head = Text(f"{in_one_line(told.graph)}, run {in_one_line(told.run_id)}: ", style="bold")
-    yield head.append(told.status, style=STYLES[told.status])
-    so_far = " so far" if told.status in ("running", "waiting") else ""
+    info, status = told.info, told.timeline.status
+    head = Text(f"{in_one_line(info.graph)}, run {in_one_line(info.run_id)}: ", style="bold")
+    yield head.append(status, style=STYLES[status])
+    so_far = " so far" if status in ("running", "waiting") else ""
     lasted = f"lasted {long(told.seconds)}{so_far}"
-    yield Text(f"  started {when(told.started)}, {lasted}", style="dim")
-    if told.parent:
-        yield Text(f"  forked from {in_one_line(told.parent)}", style="dim")
+    yield Text(f"  started {when(info.started)}, {lasted}", style="dim")
+    if info.parent:
+        yield Text(f"  forked from {in_one_line(info.parent)}", style="dim")
     if told.usage != Usage():
         yield Text(f"  {in_one_line(spent(told.usage))}", style="dim")
     for resumed in told.resumed:
@@ -112,26 +114,27 @@ def outcome_of(told: RunReport, journal: str | None) -> Iterator[Text]:
     from bae.cli.loading import is_configured
     from bae.cli.running.commands_to_copy import CommandLine
 
-    match told.status:
+    info, status = told.info, told.timeline.status
+    match status:
         case "ended":
             yield Text(f"ended at {told.ended_at}" if told.ended_at else "ended", style="green")
         case "waiting":
-            for gate in told.waiting:
+            for gate in info.waiting:
                 answered = " (answered)" if gate.answered else ""
                 said = f"waits at {gate.address}: {gate.question}{answered}"
                 yield Text(in_one_line(said), style="yellow")
         case "failed":
-            yield Text(f"failed: {in_one_line(told.error)}", style="red")
+            yield Text(f"failed: {in_one_line(info.error)}", style="red")
         case "running":
-            by = f" by {told.owner}" if told.owner else ""
+            by = f" by {info.owner}" if info.owner else ""
             yield Text(in_one_line(f"running{by}"))
         case _:
-            yield Text(told.status, style=STYLES[told.status])
-    if journal is None or told.status in ("ended", "running"):
+            yield Text(status, style=STYLES[status])
+    if journal is None or status in ("ended", "running"):
         return
-    asks = told.status == "waiting" and not any(gate.answered for gate in told.waiting)
+    asks = status == "waiting" and not any(gate.answered for gate in info.waiting)
     said = CommandLine(None if is_configured() else "MODULE", journal)
-    line = said.answer_with(told.run_id, None, None) if asks else said.resume(told.run_id)
+    line = said.answer_with(info.run_id, None, None) if asks else said.resume(info.run_id)
     yield Text(f"{'answer' if asks else 'go on'} with: {in_one_line(line)}", style="dim")
 
 
@@ -146,9 +149,9 @@ def _node(node: NodeReport, indent: str, room: int | None) -> Iterator[Text]:
     for call in node.calls:
         yield from _call(call, f"{indent}       ", full=room is None)
     shown = [field for field in node.fields if field.state != "absent"]
-    longest = max((len(field.name) for field in shown), default=0)
+    longest = max((len(field.field) for field in shown), default=0)
     for field in shown:
-        yield _field(field, f"{indent}       {field.name.ljust(longest)}  ", room)
+        yield _field(field, f"{indent}       {field.field.ljust(longest)}  ", room)
 
 
 def _made(node: NodeReport) -> str:
@@ -166,7 +169,7 @@ def _made(node: NodeReport) -> str:
     return "; ".join(parts)
 
 
-def _call(call: CallReport, indent: str, *, full: bool) -> Iterator[Text]:
+def _call(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
     """What went wrong with an answer, or all of it where all is asked for."""
     if call.verdict == "used":
         yield Text(
@@ -192,7 +195,7 @@ def _call(call: CallReport, indent: str, *, full: bool) -> Iterator[Text]:
             yield from (Text(f"{indent}    {in_one_line(line)}") for line in lines)
 
 
-def _field(field: FieldReport, start: str, room: int | None) -> Text:
+def _field(field: Provenance, start: str, room: int | None) -> Text:
     source = in_one_line(_source(field))
     value = in_one_line(_value(field))
     if room is not None:
@@ -208,7 +211,7 @@ def _field(field: FieldReport, start: str, room: int | None) -> Text:
     return line
 
 
-def _source(field: FieldReport) -> str:
+def _source(field: Provenance) -> str:
     """Where the value came from."""
     took = f", {long(field.seconds)}" if field.seconds and field.seconds >= 0.001 else ""
     match field.state:
@@ -222,26 +225,26 @@ def _source(field: FieldReport) -> str:
             pass
     match field.source:
         case "recall":
-            return f"recalled from {field.origin}"
+            return f"recalled from {field.by}"
         case "gate":
             return f"answered: {field.by}{took}"
         case "map":
-            return f"{field.by} for {field.items} items{took}"
+            return f"{field.by} for {len(field.items)} items{took}"
         case "dep":
-            return f"{field.by}, called before" if field.before else f"{field.by}{took}"
+            return f"{field.by}{took}" if field.origin is None else f"{field.by}, called before"
         case "lm":
             return "LM"
         case "caller":
             return "given"
         case "body":
-            return f"returned by {field.by}" if field.by else ""
+            return f"returned by {field.by.removesuffix('.__call__')}"
         case "fork":
             return f"changed in the fork from {field.by}"
         case _:
             return field.source
 
 
-def _value(field: FieldReport) -> str:
+def _value(field: Provenance) -> str:
     match field.kept:
         case "value":
             said = f"{field.value['type']} " if is_node(field.value) else ""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from bae.journal.durations import long, when
+from bae.journal.provenance import long, when
 
 if TYPE_CHECKING:
     from bae.usage import Usage
 
-__all__ = ["ago", "long", "runs", "spent", "when"]
+__all__ = ["ago", "iso", "long", "runs", "spent", "when"]
 
 
 def ago(at: float, now: float) -> str:
@@ -19,6 +20,11 @@ def ago(at: float, now: float) -> str:
         if seconds >= length:
             return f"{int(seconds // length)} {unit} ago"
     return f"{int(seconds)} s ago"
+
+
+def iso(at: float) -> str:
+    """A time as ISO 8601 has it, to the microsecond, for programs."""
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="microseconds")
 
 
 def spent(usage: Usage) -> str:
