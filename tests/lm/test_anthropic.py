@@ -418,7 +418,7 @@ async def test_without_a_key_the_error_names_the_variable_to_set(
     monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN")  # it was there when it was made, and is gone
     with Budget(calls=5) as budget, metered() as reported, named as raised:
         await backend.fill(Outfit, {}, "Outfit")
-    assert raised.value.code == "bae-lm-unauthorised"
+    assert raised.value.code == "bae-lm-unauthorized"
     assert not raised.value.retryable
     assert reported == []  # nothing was sent
     assert budget.usage.calls == 0

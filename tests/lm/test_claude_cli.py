@@ -426,7 +426,7 @@ async def test_without_a_login_it_says_how_to_get_one(
     monkeypatch.delenv("ANTHROPIC_API_KEY")
     with pytest.raises(BaeLMError) as caught:
         await claude.answer(prompt())
-    assert caught.value.code == "bae-lm-unauthorised"
+    assert caught.value.code == "bae-lm-unauthorized"
     assert "log in" in (caught.value.fix or "")
     assert provider.requests == []
 

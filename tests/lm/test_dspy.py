@@ -269,7 +269,7 @@ async def test_what_claudes_schemas_cannot_say_goes_by_a_tool(provider: Provider
     ("status", "code", "retryable"),
     [
         (400, "bae-lm-request-refused", False),
-        (401, "bae-lm-unauthorised", False),
+        (401, "bae-lm-unauthorized", False),
         (404, "bae-lm-not-found", False),
         (500, "bae-lm-unavailable", True),
         (529, "bae-lm-unavailable", True),
@@ -413,7 +413,7 @@ async def test_a_key_that_is_missing_is_told_as_such(
     async with ask(provider, api_key=None) as backend:
         with pytest.raises(BaeLMError) as raised:
             await backend.answer(PROMPT)
-    assert (raised.value.code, raised.value.retryable) == ("bae-lm-unauthorised", False)
+    assert (raised.value.code, raised.value.retryable) == ("bae-lm-unauthorized", False)
     assert not provider.requests
 
 

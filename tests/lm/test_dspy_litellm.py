@@ -75,7 +75,7 @@ async def test_a_fill_asks_the_same_and_reports_what_it_used(
     ("fault", "code", "retryable"),
     [
         (Status(400), "bae-lm-request-refused", False),
-        (Status(401), "bae-lm-unauthorised", False),
+        (Status(401), "bae-lm-unauthorized", False),
         (Status(404), "bae-lm-not-found", False),
         (Status(429, retry_after=7), "bae-lm-rate-limited", True),
         (Status(500), "bae-lm-unavailable", True),

@@ -251,9 +251,9 @@ def test_a_run_that_fails_leaves_nothing_open_either():
     ("status", "code", "retryable"),
     [
         (400, "bae-lm-request-refused", False),
-        (401, "bae-lm-unauthorised", False),
+        (401, "bae-lm-unauthorized", False),
         (402, "bae-lm-request-refused", False),
-        (403, "bae-lm-unauthorised", False),
+        (403, "bae-lm-unauthorized", False),
         (404, "bae-lm-not-found", False),
         (408, "bae-lm-timeout", True),
         (409, "bae-lm-request-refused", True),

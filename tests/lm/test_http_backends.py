@@ -230,7 +230,7 @@ async def test_a_rate_limit_is_told_with_the_time_to_wait(provider: Provider, ma
     ("status", "code", "retryable"),
     [
         (400, "bae-lm-request-refused", False),
-        (401, "bae-lm-unauthorised", False),
+        (401, "bae-lm-unauthorized", False),
         (404, "bae-lm-not-found", False),
         (500, "bae-lm-unavailable", True),
         (529, "bae-lm-unavailable", True),

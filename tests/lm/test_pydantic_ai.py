@@ -169,7 +169,7 @@ def test_without_a_key_the_error_names_the_variable_to_set(
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(BaeLMError) as raised:
         PydanticAIBackend("openai:gpt-5-mini")
-    assert raised.value.code == "bae-lm-unauthorised"
+    assert raised.value.code == "bae-lm-unauthorized"
     assert raised.value.fix == "set the environment variable OPENAI_API_KEY"
     assert str(raised.value).count("to use the OpenAI provider") == 1
 
@@ -350,7 +350,7 @@ async def test_a_wrong_answer_by_a_tool_is_told_and_asked_for_again(
         (ModelRateLimitError("m", "slow", retry_after=4), "bae-lm-rate-limited", True),
         (ModelOverloadedError("m", "busy"), "bae-lm-unavailable", True),
         (ModelServerError("m", "broken"), "bae-lm-unavailable", True),
-        (ModelAuthenticationError("m", "who?"), "bae-lm-unauthorised", False),
+        (ModelAuthenticationError("m", "who?"), "bae-lm-unauthorized", False),
         (ModelNotFoundError("m", "what?"), "bae-lm-not-found", False),
         (ModelContextWindowExceededError("m", "too long"), "bae-lm-request-refused", False),
         (ModelTimeoutError("m", "too late"), "bae-lm-timeout", True),

@@ -317,7 +317,7 @@ def _fitted(schema: str, *, forced: bool) -> Schema | None:
 def _no_key(who: str, cause: BaseException | None) -> BaeLMError:
     return BaeLMError(
         f"{who} has no key to ask with",
-        code="bae-lm-unauthorised",
+        code="bae-lm-unauthorized",
         sent=False,
         cause=cause,
         fix="set the environment variable ANTHROPIC_API_KEY, or give AnthropicBackend(api_key=…)",

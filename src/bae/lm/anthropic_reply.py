@@ -118,7 +118,7 @@ def error_for(who: str, error: Exception, *, idle: float) -> Exception:
         case anthropic.CredentialsError():
             return BaeLMError(
                 f"{who} has no credentials that work",
-                code="bae-lm-unauthorised",
+                code="bae-lm-unauthorized",
                 sent=False,
                 cause=error,
                 fix="set the environment variable ANTHROPIC_API_KEY, or fix the profile it uses",

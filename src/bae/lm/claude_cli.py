@@ -367,7 +367,7 @@ def _failure(who: str, result: Message, kind: str, stderr: bytes) -> BaeLMError:
         return status_error(who, status, reason, besides=_stderr(stderr))
     code, why, fix = "bae-lm-program-failed", "the program reports an error", "see what it says"
     if kind in ("authentication_failed", "oauth_org_not_allowed", "billing_error"):
-        code, why = "bae-lm-unauthorised", "it may not ask"
+        code, why = "bae-lm-unauthorized", "it may not ask"
         fix = "run claude once and log in, or set ANTHROPIC_API_KEY"
     elif kind in ("server_error", "unknown"):
         code, why = "bae-lm-unreachable", "it could not reach the model"

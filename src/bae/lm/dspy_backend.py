@@ -288,7 +288,7 @@ def _error_for(who: str, error: Exception) -> BaeLMError:
         case dspy.LMNotConfiguredError():
             return BaeLMError(
                 f"{who} has no key to ask with, or misses another setting",
-                code="bae-lm-unauthorised",
+                code="bae-lm-unauthorized",
                 sent=False,
                 cause=error,
                 fix="set the environment variable for the key, or give dspy.LM(…, api_key=…)",

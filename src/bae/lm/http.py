@@ -90,7 +90,7 @@ def status_error(
     wait = retry_after(found)
     match status:
         case 401 | 403:
-            code, fix = "bae-lm-unauthorised", "check the key, and that it may use this model"
+            code, fix = "bae-lm-unauthorized", "check the key, and that it may use this model"
         case 404:
             code, fix = "bae-lm-not-found", "check the name of the model and the base URL"
         case 408 | 504:

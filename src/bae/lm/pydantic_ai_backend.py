@@ -292,7 +292,7 @@ def _no_such_model(name: str, error: ImportError | RuntimeError) -> BaeLMError:
             variable = named[1] if named else "that it names"
             return BaeLMError(
                 f"{who} has no key to ask with",
-                code="bae-lm-unauthorised",
+                code="bae-lm-unauthorized",
                 cause=error,
                 fix=f"set the environment variable {variable}",
             )
