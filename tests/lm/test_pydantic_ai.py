@@ -33,7 +33,6 @@ from http_backends import (
 pytest.importorskip("pydantic_ai")
 pytest.importorskip("openai")
 
-from pydantic_ai import Agent
 from pydantic_ai.exceptions import (
     ModelAPIError,
     ModelAuthenticationError,
@@ -310,28 +309,6 @@ async def test_the_next_model_of_a_fallback_answers_for_one_that_fails(provider:
         with pytest.raises(BaeLMError) as raised:
             await backend.answer(prompt())
     assert raised.value.status == 529
-
-
-async def test_an_agent_is_made_once_for_a_schema(
-    provider: Provider, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Hat(Node):
-        brim: str
-
-        async def __call__(self) -> None: ...
-
-    made: list[Any] = []
-    make = Agent.__init__
-
-    def counted(self: Any, *args: Any, **options: Any) -> None:
-        made.append(self)
-        make(self, *args, **options)
-
-    monkeypatch.setattr(Agent, "__init__", counted)
-    async with PydanticAIBackend(gpt(provider)) as backend:
-        for degrees in range(3):
-            await backend.fill(Hat, {}, "Hat", Weather(sky="grey", degrees=degrees))
-    assert len(made) == 1
 
 
 @wrong_answers

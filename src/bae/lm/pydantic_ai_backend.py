@@ -1,6 +1,5 @@
-"""Any model that PydanticAI supports, asked through its agents: one request a question, the schema
-in the provider's channel for structured output. PydanticAI's own retries are off: bae judges the
-answers itself."""
+"""Any model that PydanticAI supports: one request a question, the schema in the provider's channel
+for structured output. PydanticAI's own retries are off: bae judges the answers itself."""
 
 from __future__ import annotations
 
@@ -8,25 +7,31 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic_core import to_jsonable_python
 
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.extras import need
-from bae.lm.http import PerLoop, without_password, without_secrets
+from bae.lm.http import (
+    PerLoop,
+    connection_error,
+    malformed_error,
+    status_error,
+    timeout_error,
+    without_password,
+    without_secrets,
+)
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import is_untyped, unfit, with_descriptions
-from bae.lm.pydantic_ai_reply import answer_of, error_for, response_in
 from bae.usage import Usage
 
 if TYPE_CHECKING:
-    from pydantic_ai import Agent
-    from pydantic_ai.messages import ModelMessage
-    from pydantic_ai.models import Model, ModelRequestContext
+    from pydantic_ai.exceptions import ModelAPIError
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model
     from pydantic_ai.profiles import ModelProfile
 
 Output = Literal["auto", "native", "tool", "prompted"]
@@ -76,7 +81,7 @@ class PydanticAIBackend(Backend):
         self._base_url = without_password(_address(made) or "") or None
         self._priced = made.model_name, made.system
         self.least_cost(Usage())
-        self._models = PerLoop(self._next, _close)
+        self._models = PerLoop(lambda: _InLoop(self._next()), _InLoop.leave)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -98,33 +103,22 @@ class PydanticAIBackend(Backend):
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Send one request to the model."""
-        from pydantic_ai import capture_run_messages
-        from pydantic_ai.exceptions import UnexpectedModelBehavior
+        from pydantic_ai.direct import model_request
 
-        model = await self._models.get()
-        output = self._output_for(model, prompt)
-        claude = output == "native" and _is_claude(model)
-        agent = _agent(_text_of(prompt.schema), prompt.name, prompt.system, output, claude=claude)
-        history, last = _conversation(prompt)
-        with capture_run_messages() as messages:
-            try:
-                await agent.run(
-                    last,
-                    model=model,
-                    message_history=history,
-                    model_settings=self._settings_for(model),
-                )
-            except Exception as error:
-                # An answer that it takes for wrong is there, and the layer above judges it.
-                answered = response_in(messages[len(history) :]) is not None
-                if not (answered and isinstance(error, UnexpectedModelBehavior)):
-                    failure = error_for(self._who, error, self.timeout)
-                    if failure is error:
-                        raise
-                    raise failure from error
-        response = response_in(messages[len(history) :])
-        assert response is not None
-        return answer_of(response, self._who)
+        model = await (await self._models.get()).enter()
+        try:
+            response = await model_request(
+                model,
+                _conversation(prompt),
+                model_settings=self._settings_for(model),
+                model_request_parameters=self._parameters(model, prompt),
+            )
+        except Exception as error:
+            failure = _error_for(self._who, error, self.timeout)
+            if failure is error:
+                raise
+            raise failure from error
+        return _answer_in(response, self._who)
 
     @property
     def _who(self) -> str:
@@ -157,6 +151,32 @@ class PydanticAIBackend(Backend):
             settings["max_retries"] = 0  # asking again is for the layer above, which counts it
         return {**settings, **self.model_settings}
 
+    def _parameters(self, model: Model, prompt: Prompt) -> Any:
+        """The schema, for each way to send it: PydanticAI drops those that it does not take."""
+        from pydantic_ai.models import ModelRequestParameters
+        from pydantic_ai.output import OutputObjectDefinition
+        from pydantic_ai.tools import ToolDefinition
+
+        output = self._output_for(model, prompt)
+        schema = dict(prompt.schema)
+        if output == "native" and _is_claude(model):
+            schema = with_descriptions(schema)
+        # Whether a provider can be strict about the schema is found out from it, but for one thing.
+        strict = False if is_untyped(schema) else None
+        tool = ToolDefinition(
+            name=prompt.name,
+            parameters_json_schema=schema,
+            description="Give your answer, the whole of it, to this tool.",
+            strict=strict,
+            kind="output",
+        )
+        return ModelRequestParameters(
+            output_mode=output,
+            output_object=OutputObjectDefinition(schema, prompt.name, strict=strict),
+            output_tools=[tool],
+            allow_text_output=output != "tool",
+        )
+
     def _output_for(self, model: Model, prompt: Prompt) -> Output:
         if self.output != "auto":
             return self.output
@@ -169,70 +189,15 @@ class PydanticAIBackend(Backend):
         return "tool" if profile.get("supports_tools", True) else "prompted"
 
 
-def _conversation(prompt: Prompt) -> tuple[list[ModelMessage], str]:
-    """The messages so far, and the text of the last one."""
+def _conversation(prompt: Prompt) -> list[ModelMessage]:
     from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
 
-    *before, last = prompt.messages()
-    history: list[ModelMessage] = [
-        ModelRequest(parts=[UserPromptPart(said["content"])])
+    return [
+        ModelRequest([UserPromptPart(said["content"])], instructions=prompt.system or None)
         if said["role"] == "user"
-        else ModelResponse(parts=[TextPart(said["content"])])
-        for said in before
+        else ModelResponse([TextPart(said["content"])])
+        for said in prompt.messages()
     ]
-    return history, last["content"]
-
-
-def _text_of(schema: Mapping[str, Any]) -> str:
-    # Schemas are made once per class: the same object comes again and again.
-    known = _texts.get(id(schema))
-    if known is None or known[0] is not schema:
-        if len(_texts) >= 256:
-            _texts.clear()
-        known = _texts[id(schema)] = schema, json.dumps(schema)
-    return known[1]
-
-
-_texts: dict[int, tuple[Mapping[str, Any], str]] = {}
-
-
-@lru_cache(maxsize=256)
-def _agent(
-    schema: str, name: str, system: str, output: Output, *, claude: bool
-) -> Agent[None, Any]:
-    """The agent for questions with this schema. The model and its settings are given each time."""
-    from pydantic_ai import Agent, NativeOutput, PromptedOutput, StructuredDict, ToolOutput
-    from pydantic_ai.capabilities import Hooks
-
-    found = json.loads(schema)
-    asked = with_descriptions(found) if claude else found
-    # A schema that refers to itself cannot be given by a type, and one with definitions would be
-    # written out, so the type is any object at all then and the schema is put into the request.
-    refers = "$defs" in asked
-    anything = StructuredDict({"type": "object"} if refers else dict(asked), name=name)
-
-    async def send_schema(ctx: Any, request: ModelRequestContext) -> ModelRequestContext:
-        sent = request.model_request_parameters
-        if sent.output_object is not None:
-            sent = replace(sent, output_object=replace(sent.output_object, json_schema=asked))
-        tools = [replace(tool, parameters_json_schema=asked) for tool in sent.output_tools]
-        return replace(request, model_request_parameters=replace(sent, output_tools=tools))
-
-    # Whether a provider can be strict about the schema is found out from it, but for one thing.
-    strict = False if is_untyped(asked) else None
-    kinds: dict[Output, Any] = {
-        "auto": anything,
-        "native": NativeOutput(anything, name=name, strict=strict),
-        "tool": ToolOutput(anything, name=name, description=_TOOL, strict=strict),
-        "prompted": PromptedOutput(anything, name=name),
-    }
-    return Agent(
-        output_type=kinds[output],
-        instructions=system or None,
-        name="bae",
-        retries=0,
-        capabilities=[Hooks(before_model_request=send_schema)] if refers else [],
-    )
 
 
 def _takes_max_retries(model: Any) -> bool:
@@ -261,9 +226,23 @@ def _address(model: Model) -> str | None:
         return None
 
 
-async def _close(model: Model) -> None:
-    async with model:
-        pass  # leaving it closes the client that its provider has made, and none of the user's
+class _InLoop:
+    """A model in one event loop. It is entered for every call, since PydanticAI then replaces a
+    client that was closed with another loop; leaving it closes the client that its provider has
+    made, and none of the user's."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.entered = 0
+
+    async def enter(self) -> Model:
+        self.entered += 1
+        return await self.model.__aenter__()
+
+    async def leave(self) -> None:
+        while self.entered:
+            self.entered -= 1
+            await self.model.__aexit__(None, None, None)
 
 
 def _no_such_model(name: str, error: ImportError | RuntimeError) -> BaeLMError:
@@ -310,7 +289,114 @@ def _not_a_model(given: object) -> TypeError:
     )
 
 
+# --- what comes back --------------------------------------------------------------------------
+
+
+def _answer_in(response: ModelResponse, who: str) -> Answer:
+    from pydantic_ai.messages import TextPart, ToolCallPart
+
+    text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+    for call in response.parts:
+        if isinstance(call, ToolCallPart):
+            # As the model wrote it, where that is known.
+            given: Any = call.args
+            text = given if isinstance(given, str) and given else json.dumps(given or {})
+            break
+    usage = _usage(response)
+    match response.finish_reason:
+        case "length":
+            return Answer(text, usage, "cut-off")
+        case "content_filter":
+            details = response.provider_details or {}
+            return Answer(text or str(details.get("refusal") or ""), usage, "refused")
+        case "error":
+            raise BaeLMError(
+                f"{who} ended its answer with an error",
+                code="bae-lm-unavailable",
+                retryable=True,
+                usage=usage,
+                fix="ask again later; bae.lm.Retry(…) does so by itself",
+            )
+        case _:
+            return Answer(text, usage)
+
+
+def _usage(response: ModelResponse) -> Usage:
+    used = response.usage
+    model = response.model_name or ""
+    usage = Usage(
+        calls=1,
+        input_tokens=used.input_tokens,
+        output_tokens=used.output_tokens,
+        cached_tokens=used.cache_read_tokens,
+        cost=float(used.cost) if used.cost is not None else None,
+        models=(model,) if model else (),
+    )
+    if usage.cost is not None or used.unmeasured_requests:
+        return usage
+    written = used.cache_write_tokens
+    cost = cost_of(model, usage, response.provider_name, cache_write_tokens=written)
+    return replace(usage, cost=cost)
+
+
+def _error_for(who: str, error: Exception, timeout: float) -> Exception:
+    """The error to raise in place of one PydanticAI raised; what is no failure of the call stays
+    as it is."""
+    from pydantic_ai import exceptions as raised
+
+    match error:
+        case raised.FallbackExceptionGroup():
+            return _error_for(who, error.exceptions[-1], timeout)
+        case raised.ModelTimeoutError() | raised.ModelRequestTimeout():
+            return timeout_error(who, getattr(error, "timeout", timeout), error)
+        case raised.ModelConnectionError():
+            return connection_error(who, error)
+        case raised.ModelAPIError():
+            return _refused(who, error)
+        case raised.UnexpectedModelBehavior():
+            return malformed_error(who, error)
+        case raised.UserError():
+            return BaeLMError(
+                f"{who} could not be asked: {error.message}",
+                code="bae-lm-request-refused",
+                sent=False,
+                cause=error,
+                fix="check output=… and model_settings=…, and what the model can do",
+            )
+        case _:
+            return error
+
+
+def _refused(who: str, error: ModelAPIError) -> BaeLMError:
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    status = getattr(error, "status_code", None)
+    if status is None:
+        status = next((_STATUSES[kind] for kind in kinds if kind in _STATUSES), None)
+    if status is None:
+        return malformed_error(who, error)
+    said = error.body
+    while isinstance(said, Mapping):
+        found = cast(Mapping[str, object], said)
+        said = found.get("error") or found.get("message")
+    headers: dict[str, str] = dict(getattr(error, "headers", None) or {})
+    if error.retry_after is not None:
+        headers.setdefault("retry-after", str(error.retry_after))
+    made = status_error(who, status, str(said or error.message), headers=headers, cause=error)
+    # No money left is reported as too many requests, and waiting does not help.
+    made.retryable = made.retryable and "ModelQuotaExceededError" not in kinds
+    return made
+
+
 _NO_MATTER = frozenset({"timeout", "request_timeout", "max_retries"})
 """Model settings that change nothing about an answer."""
 
-_TOOL = "Give your answer, the whole of it, to this tool."
+_STATUSES = {
+    "ModelRateLimitError": 429,
+    "ModelQuotaExceededError": 402,
+    "ModelUnavailableError": 503,
+    "ModelServerError": 500,
+    "ModelAuthenticationError": 401,
+    "ModelNotFoundError": 404,
+    "ModelRequestRejectedError": 400,
+}
+"""What providers with HTTP statuses would have sent, by PydanticAI's errors without one."""
