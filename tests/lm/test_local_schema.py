@@ -34,8 +34,7 @@ from pydantic import (
 
 from bae import BaeLMError
 from bae.lm.json_schemas import outline
-from bae.lm.local_patterns import FORMS
-from bae.lm.local_schema import LONGEST_LIST, LONGEST_TEXT, bounded, fit
+from bae.lm.local_schema import FORMS, LONGEST_LIST, LONGEST_TEXT, bounded, fit
 
 
 class Size(Enum):
@@ -561,11 +560,6 @@ def test_a_field_that_nothing_fits_is_named_and_one_that_can_be_left_out_is(sche
     with pytest.raises(BaeLMError, match="no value for odd"):
         bounded({**asked, "required": ["odd"]})
     assert list(bounded(asked).schema["properties"]) == ["even"]
-
-
-def test_a_reference_to_nothing_is_named():
-    with pytest.raises(BaeLMError, match="refers to 'Gone'"):
-        bounded({"type": "object", "properties": {"a": {"$ref": "#/$defs/Gone"}}})
 
 
 # --- lengths ----------------------------------------------------------------------------------

@@ -1,12 +1,12 @@
-"""Reading JSON schemas: references, definitions, what two schemas require together, and an outline
-of a schema in the few words that a model needs to see of it. A grammar holds a local model to the
-schema, but does not tell it what the fields are for."""
+"""Reading JSON schemas: references, definitions, and an outline of a schema in the few words that a
+model needs to see of it. A grammar holds a local model to the schema, but does not tell it what
+the fields are for."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
 Schema = dict[str, Any]
@@ -17,9 +17,10 @@ def outline(schema: Mapping[str, Any]) -> str:
     to a line. Recursive types, and long ones that occur several times, are named, and follow after
     it. Of very many values only the first are shown."""
     writer = _Outline(schema)
-    fields = writer.fields(definitions_of(schema)[""])
+    fields = writer.fields(writer.definitions[""])
     lines = ["{", ",\n".join(f"  {field}" for field in fields), "}"] if fields else ["{}"]
-    lines += [f"{writer.title(name)}: {text}" for name, text in writer.named().items()]
+    for name in writer.used:  # which grows meanwhile
+        lines.append(f"{writer.title(name)}: {writer.text(writer.definitions[name])}")
     return "\n".join(lines)
 
 
@@ -27,27 +28,13 @@ class _Outline:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.definitions = definitions_of(schema)
         below = reachable(self.definitions)
-        self.recursive = {name for name in below if name and name in below[name]}
-        reached = {"", *below[""]} & self.definitions.keys()
-        uses = Counter(name for each in reached for name in referred_to(self.definitions[each]))
-        self.shared = {name for name, times in uses.items() if times > 1}
-        self.known: dict[str, str] = {}
-        self.used: dict[str, None] = {}
-
-    def named(self) -> dict[str, str]:
-        """The types that were named so far, also inside those, by name."""
-        found: dict[str, str] = {}
-        while ahead := [name for name in self.used if name not in found]:
-            for name in ahead:
-                found[name] = self.definition(name)
-        return found
-
-    def definition(self, name: str) -> str:
-        if name not in self.known:
-            schema = self.definitions[name]
-            recursive = name in self.recursive
-            self.known[name] = self.type_of(schema) if recursive else self.text(schema)
-        return self.known[name]
+        uses = Counter(name for each in self.definitions.values() for name in _referred_to(each))
+        self.named = {
+            name
+            for name, each in self.definitions.items()
+            if name in below[name] or (uses[name] > 1 and len(str(each)) > _SHORT)
+        }
+        self.used: list[str] = []
 
     def fields(self, schema: Schema) -> list[str]:
         if "$ref" in schema:
@@ -64,51 +51,49 @@ class _Outline:
 
     def text(self, schema: Schema) -> str:
         """The type of a value and, in brackets, its bounds and description."""
-        notes = [*_notes(schema), " ".join(schema.get("description", "").split())]
-        more = "; ".join(note for note in notes if note)
-        return f"{self.type_of(schema)} ({more})" if more else self.type_of(schema)
+        # The size of a tuple can be seen.
+        notes = [
+            note.format(schema[key])
+            for key, note in _NOTES.items()
+            if key in schema and not ("prefixItems" in schema and "Items" in key)
+        ]
+        if schema.get("description"):
+            notes.append(" ".join(schema["description"].split()))
+        return f"{self.type_of(schema)} ({'; '.join(notes)})" if notes else self.type_of(schema)
 
     def type_of(self, schema: Schema) -> str:
         if "$ref" in schema:
-            name = name_in(schema["$ref"])
-            if not name or name not in self.definitions:
-                return self.title(name) if name in self.definitions else "any"
-            by_name = name in self.recursive
-            if not by_name and name in self.shared:
-                by_name = len(self.definition(name)) > _SHORT
-            if not by_name:
-                return self.definition(name)
-            self.used[name] = None
-            return self.title(name)
-        for key in ("anyOf", "oneOf", "allOf"):
-            if key in schema:
-                between = " & " if key == "allOf" else " | "
-                told = [self.text(as_schema(each)) for each in schema[key]]
-                return between.join(dict.fromkeys(told))
+            return self.referred(name_in(schema["$ref"]))
+        options = alternatives(schema)
+        if options is not None:
+            return " | ".join(dict.fromkeys(self.text(each) for each in options))
+        if "allOf" in schema:
+            return " & ".join(self.text(as_schema(each)) for each in schema["allOf"])
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if values is not None:
             return _listed(values)
-        kind = kind_of(schema)
-        match kind:
-            case list():
-                return " | ".join(self.type_of({**schema, "type": each}) for each in kind)
+        match schema.get("type", "any"):
             case "array":
-                return self.array(schema)
+                first = [self.text(as_schema(each)) for each in schema.get("prefixItems", ())]
+                items = first or [self.text(as_schema(schema.get("items"))), "..."]
+                return f"[{', '.join(items)}]"
             case "object":
                 return self.object(schema)
             case "string":
-                return schema.get("format", kind)
+                return schema.get("format", "string")
             case "boolean":
                 return "true | false"
-            case None:
-                return "any"
-            case _:
+            case kind:
                 return kind
 
-    def array(self, schema: Schema) -> str:
-        first = [self.text(as_schema(each)) for each in schema.get("prefixItems", ())]
-        items = [] if first else [self.text(as_schema(schema.get("items"))), "..."]
-        return f"[{', '.join([*first, *items])}]"
+    def referred(self, name: str) -> str:
+        if name not in self.definitions:
+            return "any"
+        if name and name not in self.named:
+            return self.text(self.definitions[name])
+        if name and name not in self.used:
+            self.used.append(name)
+        return self.title(name)
 
     def object(self, schema: Schema) -> str:
         if "properties" in schema:
@@ -132,30 +117,7 @@ def _listed(values: list[Any]) -> str:
     return " | ".join(told)
 
 
-def _notes(schema: Schema) -> list[str]:
-    """The bounds of a value, in words."""
-    sizes = [
-        _between(schema.get(f"min{what}") or None, schema.get(f"max{what}"), unit)
-        for what, unit in (("Length", " characters"), ("Items", " items"), ("Properties", " items"))
-        if "prefixItems" not in schema
-    ]
-    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-    return [
-        *sizes,
-        _between(schema.get("minimum"), schema.get("maximum"), ""),
-        f"above {above}" if above is not None else "",
-        f"below {below}" if below is not None else "",
-        f"a multiple of {schema['multipleOf']}" if "multipleOf" in schema else "",
-        f"like {schema['pattern']}" if "pattern" in schema else "",
-    ]
-
-
-def _between(least: float | None, most: float | None, unit: str) -> str:
-    if least is not None and most is not None:
-        return f"{least}{unit}" if least == most else f"{least} to {most}{unit}"
-    if most is not None:
-        return f"at most {most}{unit}"
-    return f"at least {least}{unit}" if least is not None else ""
+# --- reading a schema -------------------------------------------------------------------------
 
 
 def as_schema(given: Any) -> Schema:
@@ -166,9 +128,8 @@ def as_schema(given: Any) -> Schema:
 def definitions_of(schema: Mapping[str, Any]) -> dict[str, Schema]:
     """The targets of references, by name: the definitions, and the schema as a whole, which has
     the empty name."""
-    found = {**schema.get("definitions", {}), **schema.get("$defs", {})}
-    named = {name: as_schema(each) for name, each in found.items()}
-    return {**named, "": {k: v for k, v in schema.items() if k not in ("definitions", "$defs")}}
+    named = {name: as_schema(each) for name, each in schema.get("$defs", {}).items()}
+    return {**named, "": {key: value for key, value in schema.items() if key != "$defs"}}
 
 
 def name_in(reference: str) -> str:
@@ -178,7 +139,7 @@ def name_in(reference: str) -> str:
 
 def reachable(definitions: Mapping[str, Schema]) -> dict[str, set[str]]:
     """For each definition, the names of those that a value of it can have inside."""
-    direct = {name: set(referred_to(schema)) for name, schema in definitions.items()}
+    direct = {name: set(_referred_to(schema)) for name, schema in definitions.items()}
     found: dict[str, set[str]] = {}
     for name in definitions:
         reached: set[str] = set()
@@ -190,11 +151,6 @@ def reachable(definitions: Mapping[str, Schema]) -> dict[str, set[str]]:
                 ahead += direct.get(each, ())
         found[name] = reached
     return found
-
-
-def referred_to(schema: Any) -> Iterable[str]:
-    """The names that a schema refers to, each as often as it does."""
-    return (name_in(str(part["$ref"])) for part in parts(schema) if "$ref" in part)
 
 
 def is_recursive(schema: Mapping[str, Any]) -> bool:
@@ -236,61 +192,42 @@ def changed(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> Schema:
     return made
 
 
-def kind_of(schema: Schema) -> str | list[str] | None:
-    """The type of a value: as declared, or as implied by the other keywords."""
-    if "type" in schema:
-        return schema["type"]
-    for kind, words in _WORDS.items():
-        if any(word in schema for word in words):
-            return kind
-    return None
+def alternatives(schema: Schema) -> list[Schema] | None:
+    """The schemas of which a value fits one, where there are such."""
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return [{**schema, "type": each} for each in cast(list[str], kind)]
+    found = schema.get("anyOf", schema.get("oneOf"))
+    return None if found is None else [as_schema(each) for each in found]
 
 
-def tighter(one: Schema, other: Schema) -> Schema:
-    """What two schemas require together, as far as one schema can express it."""
-    both = {**one, **other}
-    for key, choose in _TIGHTER.items():
-        if key in one and key in other:
-            both[key] = choose(one[key], other[key])
-    if "properties" in one and "properties" in other:
-        both["properties"] = {**one["properties"], **other["properties"]}
-    if "required" in one and "required" in other:
-        both["required"] = list(dict.fromkeys([*one["required"], *other["required"]]))
-    return both
+def _referred_to(schema: Any) -> Iterator[str]:
+    """The names that a schema refers to, each as often as it does."""
+    return (name_in(str(part["$ref"])) for part in parts(schema) if "$ref" in part)
 
 
-def constrains(schema: Schema) -> bool:
-    """Whether a schema constrains its value at all."""
-    return any(key in _CONSTRAINING for key in schema)
-
-
-def _common(one: list[Any], other: list[Any]) -> list[Any]:
-    return [each for each in one if each in other]
-
-
-_SHORT: Final = 80
-"""Characters of a type that is written out wherever it occurs."""
+_SHORT: Final = 100
+"""Characters of the schema of a type that is written out wherever it occurs."""
 
 _MOST_LISTED: Final = 1000
 """Characters of the listed values of a field. The grammar knows all of them."""
 
+_NOTES: Final = {
+    "minLength": "{} or more characters",
+    "maxLength": "at most {} characters",
+    "minItems": "{} or more items",
+    "maxItems": "at most {} items",
+    "minProperties": "{} or more items",
+    "maxProperties": "at most {} items",
+    "minimum": "at least {}",
+    "maximum": "at most {}",
+    "exclusiveMinimum": "above {}",
+    "exclusiveMaximum": "below {}",
+    "multipleOf": "a multiple of {}",
+    "pattern": "like {}",
+}
+
 # The keywords whose value is, or has inside, further schemas: by name, in a list, or one.
-MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties"})
+MAPS: Final = frozenset({"properties", "$defs", "patternProperties"})
 LISTS: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 SINGLE: Final = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not"})
-_WORDS: Final = {
-    "object": ("properties", "additionalProperties", "patternProperties", "propertyNames"),
-    "array": ("items", "prefixItems", "minItems", "maxItems"),
-    "string": ("pattern", "format", "minLength", "maxLength"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-}
-_TIGHTER: Final[dict[str, Any]] = {
-    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
-    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
-    "enum": _common,
-}
-_CONSTRAINING: Final = {
-    *_TIGHTER,
-    *(word for words in _WORDS.values() for word in words),
-    *("type", "anyOf", "oneOf", "allOf", "required"),
-}

@@ -5,22 +5,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from bae.exceptions import BaeLMError
 from bae.lm.json_schemas import (
     Schema,
+    alternatives,
     as_schema,
-    constrains,
     definitions_of,
-    kind_of,
     name_in,
     reachable,
-    tighter,
 )
-from bae.lm.local_patterns import FORMS, can_be_enforced, is_finite, shortest_match
 
 LONGEST_TEXT: Final = 200
 """Characters of a text, unless the schema has a tighter bound, or asks for more."""
@@ -56,25 +56,17 @@ def fit(
     into `room` characters, as far as that is possible."""
     given = json.loads(schema)
     text, items = longest_text, longest_list
-
-    def bound(own_patterns: bool) -> Bounded:
-        return bounded(
-            given,
-            longest_text=text,
-            longest_list=items,
-            deepest=deepest,
-            own_patterns=own_patterns,
-        )
-
-    strict = bound(True)
-    while strict.longest > room and (items > 1 or text > _SHORTEST_TEXT):
+    while True:
+        bounds: Schema = {"longest_text": text, "longest_list": items, "deepest": deepest}
+        strict = bounded(given, **bounds)
+        if strict.longest <= room or (items == 1 and text <= _SHORTEST_TEXT):
+            break
         # Lists multiply, so they are reduced first; but a list of one is hardly a list.
         if items > 2 or text <= _SHORTEST_TEXT:
             items -= max(1, items // 4)
         else:
             text = max(_SHORTEST_TEXT, text // 2)
-        strict = bound(True)
-    loose = bound(False)
+    loose = bounded(given, **bounds, own_patterns=False)
     return (strict,) if loose == strict else (strict, loose)
 
 
@@ -94,66 +86,64 @@ def bounded(
     value of the result is one of the schema, but for what no grammar can enforce, such as
     `uniqueItems` and `not`. Raises `BaeLMError` where no bounded answer exists.
     """
-    return _Pass(schema, longest_text, longest_list, deepest, own_patterns).whole()
+    made = _Pass(definitions_of(schema), longest_text, longest_list, deepest, own_patterns)
+    root = made.definitions[""]
+    found = made.one(root, _TOP)
+    if found is None:
+        properties = as_schema(root.get("properties"))
+        bad = [name for name, each in properties.items() if made.one(each, _TOP) is None]
+        raise BaeLMError(
+            f"no answer of bounded length fits the schema of {schema.get('title', 'the answer')}"
+            + (f": there is no value for {', '.join(bad)}" if bad else ""),
+            code="bae-lm-schema-unbounded",
+            sent=False,
+            fix="let a recursive type end, with a None or an empty list, and check that every "
+            "least size or value is below its greatest",
+        )
+    return found._replace(schema={**found.schema, "$defs": made.named}) if made.named else found
 
 
+class _Nesting(NamedTuple):
+    """The recursive type that a part of a schema is in, and how often that was entered."""
+
+    inside: str
+    depth: int
+
+
+_TOP: Final = _Nesting("", 0)
+
+
+@dataclass
 class _Pass:
-    """The pass over one schema. Methods return None where no value fits. `inside` is the recursive
-    type that a part is in, and `depth` how often that was entered."""
+    """The pass over one schema. Methods return None where no value fits."""
 
-    def __init__(
-        self,
-        schema: Mapping[str, Any],
-        longest_text: int,
-        longest_list: int,
-        deepest: int,
-        own_patterns: bool,
-    ) -> None:
-        self.title = schema.get("title") or "the answer"
-        self.definitions = definitions_of(schema)
+    definitions: dict[str, Schema]
+    longest_text: int
+    longest_list: int
+    deepest: int
+    own_patterns: bool
+    done: dict[tuple[str, int], Bounded | None] = field(default_factory=dict[Any, Any])
+    named: dict[str, Schema] = field(default_factory=dict[str, Schema])
+
+    def __post_init__(self) -> None:
         self.reachable = reachable(self.definitions)
-        self.longest_text = longest_text
-        self.longest_list = longest_list
-        self.deepest = deepest
-        self.own_patterns = own_patterns
-        self.done: dict[tuple[str, int], Bounded | None] = {}
-        self.made: dict[str, Schema] = {}
 
-    def whole(self) -> Bounded:
-        root = self.definitions[""]
-        found = self.one(root, None, 0)
-        if found is None:
-            properties = as_schema(root.get("properties"))
-            bad = [name for name, each in properties.items() if self.one(each, None, 0) is None]
-            raise BaeLMError(
-                f"no answer of bounded length fits the schema of {self.title}"
-                + (f": there is no value for {', '.join(bad)}" if bad else ""),
-                code="bae-lm-schema-unbounded",
-                sent=False,
-                fix="let a recursive type end, with a None or an empty list, and check that every "
-                "least size or value is below its greatest",
-            )
-        return found._replace(schema={**found.schema, "$defs": self.made}) if self.made else found
-
-    def one(self, given: Any, inside: str | None, depth: int) -> Bounded | None:
+    def one(self, given: Any, at: _Nesting) -> Bounded | None:
         if given is False:
             return None
         schema = as_schema(given)
-        if "$ref" in schema or "allOf" in schema:
-            return self.referred(schema, inside, depth)
+        for part in schema.get("allOf", ()):
+            schema = {**as_schema(part), **schema}
+        if "$ref" in schema:
+            return self.referred(schema, at)
         if "const" in schema:
             return _one_of({"const": schema["const"]}, [schema["const"]])
         if "enum" in schema:
             return _one_of({"enum": list(schema["enum"])}, schema["enum"])
-        for key in ("anyOf", "oneOf"):
-            if key in schema:
-                around = {k: v for k, v in schema.items() if k != key}
-                options = [tighter(around, as_schema(each)) for each in schema[key]]
-                return self.any_of(options, inside, depth)
-        kind = kind_of(schema)
-        match kind:
-            case list():
-                return self.any_of([{**schema, "type": each} for each in kind], inside, depth)
+        options = alternatives(schema)
+        if options is not None:
+            return self.any_of(options, at)
+        match schema.get("type"):
             case "string":
                 return self.text(schema)
             case "integer":
@@ -165,66 +155,46 @@ class _Pass:
             case "null":
                 return Bounded({"type": "null"}, len("null"), len("null"))
             case "array":
-                return self.array(schema, inside, depth)
+                return self.array(schema, at)
             case "object":
-                return self.object(schema, inside, depth)
+                return self.object(schema, at)
             case _:
-                return self.any_of([{"type": each} for each in _PLAIN], inside, depth)
+                return self.any_of([{"type": each} for each in _PLAIN], at)
 
-    def referred(self, schema: Schema, inside: str | None, depth: int) -> Bounded | None:
-        """What a schema refers to, combined with the rest of the schema."""
-        parts = [as_schema(each) for each in schema.get("allOf", ())]
-        parts.append({k: v for k, v in schema.items() if k != "allOf"})
-        parts = [each for each in parts if "$ref" in each or constrains(each)]
-        alone = len(parts) == 1 and not constrains(parts[0])
-        whole: Schema = {}
-        for part in parts:
-            if "$ref" in part:
-                name = name_in(part["$ref"])
-                inside, depth = self.enter(name, inside, depth)
-                if depth > self.deepest:
-                    return None
-                if alone:
-                    return self.definition(name, inside, depth)
-                whole = tighter(whole, self.definitions[name])
-            whole = tighter(whole, {k: v for k, v in part.items() if k != "$ref"})
-        return self.one(whole, inside, depth)
-
-    def definition(self, name: str, inside: str | None, depth: int) -> Bounded | None:
-        key = name, depth
+    def referred(self, schema: Schema, at: _Nesting) -> Bounded | None:
+        name = name_in(schema["$ref"])
+        below = self.reachable.get(name, set[str]())
+        if name not in below:
+            at = _TOP
+        elif at.inside in below and name in self.reachable[at.inside]:
+            at = _Nesting(name, at.depth + 1)
+        else:
+            at = _Nesting(name, 1)
+        if at.depth > self.deepest:
+            return None
+        own = {key: value for key, value in schema.items() if key not in _BESIDE_A_REFERENCE}
+        if own:
+            return self.one({**self.definitions.get(name, {}), **own}, at)
+        key = name, at.depth
         if key not in self.done:
-            found = self.one(self.definitions[name], inside, depth)
+            found = self.one(self.definitions.get(name), at)
             if found is not None:
-                label = f"d{len(self.made)}"
-                self.made[label] = found.schema
+                label = f"d{len(self.named)}"
+                self.named[label] = found.schema
                 found = found._replace(schema={"$ref": f"#/$defs/{label}"})
             self.done[key] = found
         return self.done[key]
 
-    def enter(self, name: str, inside: str | None, depth: int) -> tuple[str | None, int]:
-        if name not in self.definitions:
-            raise BaeLMError(
-                f"the schema of {self.title} refers to {name!r}, which is not in it",
-                code="bae-lm-schema-unbounded",
-                sent=False,
-                fix="put what it refers to under $defs",
-            )
-        below = self.reachable[name]
-        if name not in below:
-            return None, 0
-        same = inside in below and name in self.reachable[inside or ""]
-        return name, depth + 1 if same else 1
-
-    def any_of(self, options: list[Schema], inside: str | None, depth: int) -> Bounded | None:
+    def any_of(self, options: list[Schema], at: _Nesting) -> Bounded | None:
         if any(each.get("type") in ("number", "integer") for each in options):
             # A number that may also be a text, such as a Decimal: a text that cannot be kept to
             # the form of a number is better left out.
             options = [each for each in options if "pattern" not in each or self.keeps(each)]
-        found = [self.one(each, inside, depth) for each in options]
         made: list[Bounded] = []
-        for each in found:
-            if each is not None and each not in made:
-                made.append(each)
+        for each in options:
+            found = self.one(each, at)
+            if found is not None and found not in made:
+                made.append(found)
         if len(made) < 2:
             return made[0] if made else None
         return Bounded(
@@ -235,12 +205,12 @@ class _Pass:
 
     def keeps(self, schema: Schema) -> bool:
         """Whether the answer can be kept to the pattern of a text or a key."""
-        return self.own_patterns and can_be_enforced(schema["pattern"])
+        return self.own_patterns and _BEYOND_GRAMMARS.search(schema["pattern"]) is None
 
     def text(self, schema: Schema) -> Bounded | None:
         least = int(schema.get("minLength", 0))
         own = schema.get("maxLength", math.inf)
-        needed = shortest_match(schema["pattern"]) if "pattern" in schema else 0
+        needed = _width(schema["pattern"])[0] if "pattern" in schema else 0
         most = int(min(own, max(self.longest_text, least, needed)))
         if least > most:
             return None
@@ -258,70 +228,61 @@ class _Pass:
             made["minLength"] = least
         return Bounded({**made, "maxLength": most}, 2 + least, 2 + most)
 
-    def array(self, schema: Schema, inside: str | None, depth: int) -> Bounded | None:
+    def array(self, schema: Schema, at: _Nesting) -> Bounded | None:
         least = int(schema.get("minItems", 0))
-        first: list[Bounded] = []
-        for each in schema.get("prefixItems", ()):
-            found = self.one(each, inside, depth)
-            if found is None:
-                return None
-            first.append(found)
-        rest = self.one(schema.get("items", {}), inside, depth)
+        first = [self.one(each, at) for each in schema.get("prefixItems", ())]
+        rest = self.one(schema.get("items", {}), at)
         most = len(first) if rest is None else max(self.longest_list, least, len(first))
-        if rest is not None and schema.get("uniqueItems") and "enum" in rest.schema:
-            most = min(most, len(rest.schema["enum"]))
         most = int(min(schema.get("maxItems", math.inf), most))
-        if least > most:
+        items = [each for each in [*first, *[rest] * (most - len(first))][:most] if each]
+        if least > most or len(items) < most:
             return None
         made: Schema = {"type": "array", "minItems": least, "maxItems": most}
         if most == 0:
-            return Bounded({**made, "items": {"type": "null"}}, 2, 2)  # `items` has to be there
-        made["items"] = rest.schema if rest is not None and most > len(first) else False
-        if first:
-            made["prefixItems"] = [each.schema for each in first]
-        items = [*first, *([rest] * (most - len(first)) if rest is not None else ())][:most]
+            made["items"] = {"type": "null"}  # the engine wants some
+        else:
+            made["items"] = rest.schema if rest and most > len(first) else False
+        if first and most:
+            made["prefixItems"] = [each.schema for each in items[: len(first)]]
         return Bounded(
             made,
             _joined(each.shortest for each in items[:least]),
             _joined(each.longest for each in items),
         )
 
-    def object(self, schema: Schema, inside: str | None, depth: int) -> Bounded | None:
+    def object(self, schema: Schema, at: _Nesting) -> Bounded | None:
         if "properties" not in schema and schema.get("additionalProperties") is not False:
-            return self.dictionary(schema, inside, depth)
+            return self.dictionary(schema, at)
         required = schema.get("required", ())
         found: dict[str, Bounded] = {}
         for name, each in schema.get("properties", {}).items():
-            value = self.one(each, inside, depth)
+            value = self.one(each, at)
             if value is not None:
                 found[name] = value
             elif name in required:
                 return None
         return _closed(found, [name for name in required if name in found])
 
-    def dictionary(self, schema: Schema, inside: str | None, depth: int) -> Bounded | None:
+    def dictionary(self, schema: Schema, at: _Nesting) -> Bounded | None:
         least = int(schema.get("minProperties", 0))
         most = int(min(schema.get("maxProperties", math.inf), max(self.longest_list, least)))
         if least > most:
             return None
-        empty = _closed({}, []) if least == 0 else None
         keys = as_schema(schema.get("propertyNames"))
         if "$ref" in keys:
             keys = self.definitions.get(name_in(keys["$ref"]), {})
         values = schema.get("additionalProperties", {})
         for pattern, each in as_schema(schema.get("patternProperties")).items():
             keys, values = {"pattern": pattern}, each
-        value = self.one(values, inside, depth)
-        if value is None or most == 0:
-            return empty
+        value = self.one(values, at)
         names = [keys["const"]] if "const" in keys else keys.get("enum")
-        if names is not None:
+        if value is not None and names is not None:
             texts = list(dict.fromkeys(name for name in names if isinstance(name, str)))
             fits = least <= len(texts)
             return _closed(dict.fromkeys(texts, value), texts[:least]) if fits else None
         key = self.key(keys)
-        if key is None:
-            return empty
+        if value is None or key is None or most == 0:
+            return _closed({}, []) if least == 0 else None
         made = {"patternProperties": {key: value.schema}, "minProperties": least}
         return Bounded(
             {**_closed({}, []).schema, **made, "maxProperties": most},
@@ -331,8 +292,10 @@ class _Pass:
 
     def key(self, schema: Schema) -> str | None:
         """The pattern of a key: a grammar has no other way to bound one."""
-        if "pattern" in schema and self.keeps(schema) and is_finite(schema["pattern"]):
-            return schema["pattern"]
+        pattern = schema.get("pattern", "")
+        whole = pattern.startswith("^") and pattern.endswith("$")
+        if whole and self.keeps(schema) and _width(pattern)[1] <= LONGEST_TEXT:
+            return pattern
         form = FORMS.get(schema.get("format", ""))
         if form is not None and form.longest is not None:
             return form.pattern
@@ -417,6 +380,68 @@ def _joined(lengths: Iterable[int]) -> int:
     return 2 + sum(found) + 2 * max(0, len(found) - 1)
 
 
+# --- patterns ---------------------------------------------------------------------------------
+
+
+class Form(NamedTuple):
+    """The pattern of a text with a `format`, and its greatest length; None where it has none."""
+
+    pattern: str
+    longest: int | None
+
+
+def _width(pattern: str) -> tuple[int, int]:
+    """The characters of the shortest and the longest text that matches, as far as Python can read
+    the pattern."""
+    parser: Any = import_module("re._parser")
+    try:
+        return parser.parse(pattern).getwidth()
+    except (re.error, OverflowError, RecursionError):
+        return 0, LARGEST
+
+
+_DAY: Final = (
+    "([12][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
+    "|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+    "|02-(0[1-9]|1[0-9]|2[0-8]))"
+    "|[12][0-9](0[48]|[2468][048]|[13579][26])-02-29)"
+)
+_CLOCK: Final = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+_HOURS: Final = "[0-9]{1,2}H([0-5]?[0-9]M)?"
+_HEX: Final = "[0-9a-f]"
+_HOST: Final = r"([a-z0-9]+(-[a-z0-9]+)*\.)+[a-z]{2,6}"
+_BYTE: Final = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4: Final = Form(rf"^({_BYTE}\.){{3}}{_BYTE}$", 15)
+
+
+def _uuid(version: str) -> Form:
+    groups = f"{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-[89ab]{_HEX}{{3}}-{_HEX}{{12}}"
+    return Form(f"^{groups}$", 36)
+
+
+FORMS: Final = {
+    "date": Form(f"^{_DAY}$", 10),
+    "date-time": Form(f"^{_DAY}T{_CLOCK}(Z|[+-](0[0-9]|1[0-3]):[0-5][0-9])?$", 25),
+    "time": Form(f"^{_CLOCK}$", 8),
+    "duration": Form(f"^P([0-9]{{1,3}}D(T{_HOURS})?|T({_HOURS}|[0-9]{{1,3}}M|[0-9]{{1,4}}S))$", 12),
+    "uuid": _uuid("[1-5]"),
+    **{f"uuid{version}": _uuid(str(version)) for version in (1, 3, 4, 5, 6, 7, 8)},
+    "ipv4": _IPV4,
+    "ipv6": Form(f"^({_HEX}{{1,4}}:){{7}}{_HEX}{{1,4}}$", 39),
+    "ipvanyaddress": _IPV4,
+    "hostname": Form(f"^{_HOST}$", None),
+    "email": Form(rf"^[a-z0-9]+([._-][a-z0-9]+)*@{_HOST}$", None),
+    "uri": Form(rf"^https?://{_HOST}(/[A-Za-z0-9._~-]*)*$", None),
+}
+"""By the word of JSON schemas. A grammar gets a pattern and not the word, because engines know few
+of those words and read some more loosely than pydantic."""
+
+_BEYOND_GRAMMARS: Final = re.compile(
+    r"\(\?(=|!|<=|<!|>|\(|P=|P>|R|&)"  # lookaround, atomic groups, conditions, references
+    r"|\\[bBAZzGK1-9]|\\k"  # word and text boundaries, back-references
+    r"|[*+?}]\+"  # possessive repeats
+)
 _PLAIN: Final = ("string", "number", "boolean", "null")
+_BESIDE_A_REFERENCE: Final = ("$ref", "allOf", "title", "description", "default", "examples")
 _ROOM_FOR_A_FORM: Final = 40
 _SHORTEST_TEXT: Final = 32

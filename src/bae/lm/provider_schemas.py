@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from math import isfinite
+from math import inf
 from typing import Any, cast
 
-from bae.lm.json_schemas import LISTS, MAPS, SINGLE, Schema, changed, inner, is_recursive, parts
+from bae.lm.json_schemas import Schema, changed, inner, is_recursive, parts
 
 MOST_OPTIONAL = 24
 """Optional properties in one schema that Claude's structured output takes."""
@@ -117,29 +117,21 @@ def for_claude_program(schema: Any) -> Any:
         return schema
     given = cast(Schema, schema)
     simple = changed(given, for_claude_program)
-    made: Schema = {}
-    described: list[str] = []
-    for key, value in simple.items():
-        if key == "enum" and value and _is_finite(value):
-            made[key] = _distinct(value)
-        elif _is_plain(key, value):
-            made[key] = value
-        elif key not in _IGNORED:
-            text = given[key]
-            if not isinstance(text, str):
-                text = json.dumps(text, ensure_ascii=False)
-            described.append(f"{key}: {text}")
+    made = {k: v for k, v in simple.items() if k in _SHARED and v not in (inf, -inf)}
     # The drafts share no way to say what each place of a list, or each kind of key, holds: any of
     # them may hold any.
     for key, others in (("prefixItems", "items"), ("patternProperties", "additionalProperties")):
         kinds = [each for inside, each in inner(simple) if inside == key]
         if kinds:
-            if isinstance(made.get(others), dict):
-                kinds.append(made[others])
-            made[others] = {"anyOf": _distinct(kinds)}
+            kinds += [made[others]] if isinstance(made.get(others), dict) else []
+            made[others] = {"anyOf": [k for n, k in enumerate(kinds) if k not in kinds[:n]]}
+    described = [
+        f"{key}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for key, value in given.items()
+        if not (key in made or key in _IGNORED)
+    ]
     if described:
-        before = [made["description"]] if made.get("description") else []
-        made["description"] = " ".join([*before, f"({'; '.join(described)})"])
+        made["description"] = f"{made.get('description', '')} ({'; '.join(described)})".strip()
     return made
 
 
@@ -168,35 +160,6 @@ def _is_any(part: Schema) -> bool:
     return _KINDS.isdisjoint(part)
 
 
-def _is_plain(key: str, value: Any) -> bool:
-    """Whether both drafts have this keyword, with a value that it may have: what a model's config
-    adds to its schema can have any."""
-    if key in _SHARED:
-        # Drafts before 2020-12 have tuples in `items`.
-        return bool(value) if key in LISTS else not isinstance(value, list)
-    kinds = _VALUES.get(key)
-    return kinds is not None and (not kinds or type(value) in kinds) and _is_finite(value)
-
-
-def _distinct(values: list[Any]) -> list[Any]:
-    """Each value once, as a list of alternatives must have it; 1.0 is 1 in JSON."""
-
-    def key(value: Any) -> str:
-        is_whole = isinstance(value, float) and value.is_integer()
-        return json.dumps(int(value) if is_whole else value, sort_keys=True)
-
-    return list({key(value): value for value in values}.values())
-
-
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(map(_is_finite, cast(Schema, value).values()))
-    if isinstance(value, list):
-        return all(map(_is_finite, cast(list[Any], value)))
-    return not isinstance(value, float) or isfinite(value)
-
-
-_SHARED = (MAPS | LISTS | SINGLE) - {"patternProperties", "prefixItems"}
 _KINDS = frozenset({"$ref", "anyOf", "oneOf", "allOf", "enum", "const", "type"})
 _UNFIT = frozenset({"prefixItems", "patternProperties", "propertyNames", "not", "if", "contains"})
 _STRICT = frozenset(
@@ -205,16 +168,10 @@ _STRICT = frozenset(
         *("items", "properties", "required", "additionalProperties"),
     }
 )
-_VALUES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("const", "default"), ()),
-    **dict.fromkeys(("$ref", "title", "description"), (str,)),
-    **dict.fromkeys(("required", "examples"), (list,)),
-    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), (bool,)),
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), (int,)),
-    **dict.fromkeys(("minProperties", "maxProperties"), (int,)),
-    **dict.fromkeys(("minimum", "maximum", "multipleOf"), (int, float)),
-    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), (int, float)),
-    "type": (str, list),
+_SHARED = _STRICT | {
+    *("oneOf", "allOf", "not", "propertyNames", "contains", "deprecated", "readOnly"),
+    *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties"),
+    *("maxProperties", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
 # Where a schema comes from says nothing about its values, and the constants of the alternatives
 # show which of them a value is.
