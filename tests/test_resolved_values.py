@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from bae import Dep, Graph, Map, Node, Recall
 from bae.journal import MemoryJournal
-from bae.lm import Budget, Retry
+from bae.lm import Answer, Backend, Budget, Prompt, Retry
 
 
 class Begin(Node):
@@ -98,6 +98,15 @@ async def test_inside_policies_and_budgets_it_cannot_either():
     check(result.trace)
     with Budget(calls=10):
         result = await GRAPH.arun(Begin(topic="t"), lm=Inventing(INVENTED))
+    check(result.trace)
+
+
+async def test_a_backend_with_a_fill_of_its_own_cannot_either():
+    class Overriding(Inventing, Backend):
+        async def answer(self, prompt: Prompt) -> Answer:
+            raise AssertionError
+
+    result = await GRAPH.arun(Begin(topic="t"), lm=Overriding(INVENTED))
     check(result.trace)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from bae.node import Node
+    from bae.usage import Usage
 
 N = TypeVar("N", bound="Node")
 
@@ -67,6 +68,15 @@ class RoutingLM(ABC):
     def pinned(self, lm: LM) -> LM:
         """The LM to ask where `lm` is pinned to a node. The same object each time."""
 
+    @property
+    @abstractmethod
+    def keeps_resolved(self) -> bool:
+        """Whether `fill` leaves the fields alone that were resolved. Otherwise the run checks."""
+
+    @abstractmethod
+    def restore(self, run_id: str, used: Usage, seconds: float) -> None:
+        """Charge what a run has used before to the budgets around this LM."""
+
 
 class SpendingLimit(ABC):
     """What limits the LM calls made in a context, such as a budget whose block was entered."""
@@ -74,6 +84,10 @@ class SpendingLimit(ABC):
     @abstractmethod
     def charge(self, lm: LM) -> LM:
         """The LM to ask in place of `lm`, so that its calls are charged."""
+
+    @abstractmethod
+    def restore(self, run_id: str, used: Usage, seconds: float) -> None:
+        """Charge what a run has used before."""
 
 
 spending_limit: ContextVar[SpendingLimit | None] = ContextVar("bae_spending_limit", default=None)
@@ -84,6 +98,17 @@ def with_limit(lm: LM) -> LM:
     """The LM, with its calls charged to the limit in force where there is one."""
     limit = spending_limit.get()
     return lm if limit is None else limit.charge(lm)
+
+
+def restore_limits(lm: LM | None, run_id: str, used: Usage, seconds: float) -> None:
+    """Charge what a run has used, and how long it took, to what limits it from here on: the limit
+    in force, and the budgets around its LM. Each is charged for a run once: a budget that was
+    around the run when it spent that, in this process, has it already."""
+    limit = spending_limit.get()
+    if limit is not None:
+        limit.restore(run_id, used, seconds)
+    if isinstance(lm, RoutingLM):
+        lm.restore(run_id, used, seconds)
 
 
 def is_lm(value: object) -> bool:

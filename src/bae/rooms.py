@@ -6,15 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bae.usage import Usage
-
 if TYPE_CHECKING:
     from bae.exceptions import BaeLMError, Problem
     from bae.graph import Graph
     from bae.language_model import LM
     from bae.lm.policies.budget import Budget as Budget
     from bae.node import Node
-    from bae.run import Run
 
 
 class QuestionText(NamedTuple):
@@ -50,13 +47,6 @@ def late_lm(why: str) -> LM:
     from bae.lm.registry import LazyLM
 
     return LazyLM(why)
-
-
-def restore_budgets(run: Run, used: Usage | None = None, seconds: float = 0.0) -> None:
-    """Charge what a run has used before to the budgets that limit it from now on."""
-    from bae.lm.policies import budget
-
-    budget.restore_budgets(run.lm, run.run_id, Usage() if used is None else used, seconds)
 
 
 def fill_question(

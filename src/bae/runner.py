@@ -381,7 +381,7 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
     if type(node) is not plan.node:
         _note_usage(run, doing, used)
         raise filled_other(plan, node)
-    if plan.sourced and not isinstance(lm, RoutingLM):  # backends never touch these fields
+    if plan.sourced and not (isinstance(lm, RoutingLM) and lm.keeps_resolved):
         try:
             node = with_resolved(node, resolved)
         except Exception as error:

@@ -34,8 +34,8 @@ from bae.lm import (
     WithPrompts,
     metered,
 )
+from bae.lm.policies.budget import estimated_tokens
 from bae.lm.policies.cache import cache_key
-from bae.lm.policies.reservations import estimated_tokens
 from bae.lm.prompts import fill_prompt
 from bae.testing import Provider, Received, ScriptedLM
 from bounded import BOUND

@@ -188,7 +188,7 @@ async def test_everything_a_backend_says_of_itself_is_passed_on(wrap: Callable[[
     }
     assert said == {
         *("model", "answers_unions", "attempts", "retries", "first_wait", "one_call", "free"),
-        "settings",
+        *("settings", "keeps_resolved"),
     }
     for name in said - ({"retries"} if isinstance(lm, Retry) else set()):
         assert getattr(lm, name) == getattr(toy, name) != getattr(Backend, name), name

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from bae import BaeLMError, Usage
 from bae.lm import Answer, Backend, Cached, Prompt, RateLimit, Retry, metered
-from bae.lm.policies.limits import Window
-from bae.lm.policies.reservations import estimated_tokens
+from bae.lm.policies.budget import estimated_tokens
 from policy_parts import REPLY, Ask, Clock, Reply, at_once, busy, graph, prompt, run, settled
 from toy_backend import ToyBackend
 
@@ -193,49 +192,51 @@ async def test_a_request_that_would_wait_too_long_fails_at_once():
     assert inner.order == ["a", "b"]
 
 
+async def ask_by_and_by(gaps: list[float], sizes: list[int], **limits: Any) -> list[float | None]:
+    """How long each request waited that came so long after the one before; None if refused."""
+    clock = Clock()
+    lm = limited(clock, ToyBackend(lambda _: Answer(REPLY, Usage(calls=1))), per=60, **limits)
+    waited: list[float | None] = []
+
+    async def ask(number: int) -> None:
+        await clock.sleep(sum(gaps[: number + 1]))
+        came = clock.now
+        try:
+            await lm.answer(prompt("x" * 4 * sizes[number], schema={}))
+        except BaeLMError:
+            waited[number] = None
+        else:
+            waited[number] = clock.now - came
+
+    waited = [0.0] * len(gaps)
+    asking = [asyncio.create_task(ask(number)) for number in range(len(gaps))]
+    await clock.until_idle()
+    await asyncio.gather(*asking)
+    return waited
+
+
+@given(gaps=st.lists(st.floats(0, 60), min_size=1, max_size=12), limit=st.integers(1, 6))
+def test_the_wait_behind_others_is_known_from_their_number(gaps: list[float], limit: int):
+    sizes = [1] * len(gaps)
+    waits = run(lambda: ask_by_and_by(gaps, sizes, requests=limit))
+    longest = max(wait for wait in waits if wait is not None)
+    bounds: dict[str, Any] = {"requests": limit, "longest_wait": longest + 0.1}
+    assert run(lambda: ask_by_and_by(gaps, sizes, **bounds)) == pytest.approx(waits, abs=1e-6)
+    if longest > 1:
+        bounds["longest_wait"] = longest - 0.5
+        assert None in run(lambda: ask_by_and_by(gaps, sizes, **bounds))
+
+
 @given(
-    sent=st.lists(st.floats(0, 60), max_size=12),
-    limit=st.integers(1, 6),
-    waiting=st.integers(0, 30),
-    now=st.floats(0, 100),
+    gaps=st.lists(st.floats(0, 60), min_size=12, max_size=12),
+    sizes=st.lists(st.integers(1, 120), min_size=1, max_size=12),
 )
-def test_the_wait_behind_others_is_known_from_their_number(
-    sent: list[float], limit: int, waiting: int, now: float
-):
-    def window() -> Window:
-        made = Window(limit, None, 60)
-        for at in sorted(sent)[-limit:]:
-            made.add(at, 0)
-        return made
-
-    now = max([now, *sent])
-    replayed, at = window(), now
-    for _ in range(waiting):
-        at += replayed.wait(at, 0)
-        replayed.add(at, 0)
-    at += replayed.wait(at, 0)
-    assert window().least_wait(now, waiting + 1, 0) == pytest.approx(at - now, abs=1e-6)
-
-
-@given(
-    sizes=st.lists(st.integers(1, 120), min_size=1, max_size=20),
-    there=st.lists(st.tuples(st.floats(0, 60), st.integers(1, 50)), max_size=5),
-)
-def test_nobody_is_refused_who_would_be_sent_in_time(
-    sizes: list[int], there: list[tuple[float, int]]
-):
-    def window() -> Window:
-        made = Window(None, 100, 60)
-        for at, size in sorted(there):
-            made.add(at, size)
-        return made
-
-    replayed, at = window(), 60.0
-    for size in sizes:
-        at += replayed.wait(at, size)
-        replayed.add(at, size)
-    least = window().least_wait(60.0, len(sizes), sum(min(size, 100) for size in sizes))
-    assert least <= at - 60.0 + 1e-6
+def test_nobody_is_refused_who_would_be_sent_in_time(gaps: list[float], sizes: list[int]):
+    gaps = gaps[: len(sizes)]
+    waits = run(lambda: ask_by_and_by(gaps, sizes, tokens=100))
+    longest = max(wait for wait in waits if wait is not None)
+    bounded = run(lambda: ask_by_and_by(gaps, sizes, tokens=100, longest_wait=longest + 0.1))
+    assert bounded == pytest.approx(waits, abs=1e-6)
 
 
 async def test_a_long_queue_does_not_hold_up_the_loop_when_waits_are_bounded():

@@ -22,7 +22,7 @@ from bae.evals.scoring import NOT_REACHED
 from bae.evals.shown import node_as_json
 from bae.exceptions import BaeError, BudgetError, JournalError, describe
 from bae.language_model import is_lm
-from bae.lm.policies.reservations import budgets_in_force
+from bae.lm.policies.budget import budgets_in_force
 from bae.observers import ObservedRun, observing
 from bae.optimizer.scores import Score
 from bae.records import Record, TextArrived

@@ -16,6 +16,7 @@ from bae.journal.lines import FOLLOWS, Encoder
 from bae.journal.node_codec import node_codec
 from bae.journal.shape import shape_of
 from bae.journal.store import Claim, Journal, Line, ParkedGate
+from bae.language_model import restore_limits
 from bae.node import Node
 from bae.plan import plan_of
 from bae.recorder import Log, Recorder, StartStep
@@ -29,8 +30,9 @@ from bae.records import (
     StepStarted,
     TextArrived,
 )
-from bae.rooms import QuestionText, choice_question, fill_question, restore_budgets
+from bae.rooms import QuestionText, choice_question, fill_question
 from bae.tasks import finish_despite_cancel
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -89,7 +91,7 @@ class JournalRecorder(Recorder):
         self._n = 1
         create = self.journal.create(run.run_id, graph.name, shape.json, shape.hash, [line])
         await finish_despite_cancel(create, self._take_claim)
-        restore_budgets(run)
+        restore_limits(run.lm, run.run_id, Usage(), 0.0)
 
     def step_starter(self, run: Run, plans: Mapping[type[Node], NodePlan]) -> StartStep:
         """What stores each step of a run."""

@@ -18,11 +18,12 @@ from bae.journal.node_codec import node_codec
 from bae.journal.resumed import ResumedRecorder
 from bae.journal.shape import shape_of
 from bae.journal.store import Claim, Journal, RunInfo, StoredRun
+from bae.language_model import restore_limits
 from bae.node import Node
 from bae.recorder import Log, RunJournal
 from bae.records import Record, RunResumed, TextArrived
 from bae.result import GraphResult, Recovered
-from bae.rooms import late_lm, restore_budgets
+from bae.rooms import late_lm
 from bae.run import Run, RunOptions
 from bae.runner import run_graph
 from bae.tasks import all_or_first_error, finish_despite_cancel
@@ -187,7 +188,7 @@ def _restored(
         recorder.log = log
     if run.lm is None and graph.needs_lm:
         run.lm = late_lm(graph.needs_lm)
-    restore_budgets(run, past.usage, past.seconds)
+    restore_limits(run.lm, run.run_id, past.usage, past.seconds)
     return run, cast("Node", past.run.start)
 
 

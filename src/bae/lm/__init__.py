@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from bae.lm.dspy_backend import DSPyBackend
     from bae.lm.local import LocalBackend
     from bae.lm.optimized import OptimizedLM
-    from bae.lm.policies.budget import Budget, Budgeted
+    from bae.lm.policies.budget import Budget
     from bae.lm.policies.cache import Cached
     from bae.lm.policies.cache_stores import MemoryCache, SQLiteCache
     from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
     from bae.lm.policies.limits import Concurrency, RateLimit
-    from bae.lm.policies.policy import Policy
-    from bae.lm.policies.retry import Retry, Timeout
+    from bae.lm.policies.policy import Budgeted, Policy, Retry, Timeout
     from bae.lm.prompts import FewShot, Prompt, Question, Turn
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
     from bae.lm.registry import resolve
@@ -65,43 +64,33 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Answer": "answers",
-    "AnthropicBackend": "anthropic_backend",
-    "Backend": "backend",
-    "Budget": "policies.budget",
-    "Budgeted": "policies.budget",
-    "Cached": "policies.cache",
-    "ClaudeCLIBackend": "claude_cli",
-    "Concurrency": "policies.limits",
-    "DSPyBackend": "dspy_backend",
-    "FewShot": "prompts",
-    "LearnedPrompt": "policies.learned",
-    "LocalBackend": "local",
-    "MemoryCache": "policies.cache_stores",
-    "NodePrompts": "policies.learned",
-    "OptimizedLM": "optimized",
-    "Policy": "policies.policy",
-    "Prompt": "prompts",
-    "PromptExample": "policies.learned",
-    "PydanticAIBackend": "pydantic_ai_backend",
-    "Question": "prompts",
-    "RateLimit": "policies.limits",
-    "Retry": "policies.retry",
-    "SQLiteCache": "policies.cache_stores",
-    "Timeout": "policies.retry",
-    "Turn": "prompts",
-    "WithPrompts": "policies.learned",
-    "node_to_signature": "signatures",
-    "resolve": "registry",
+    "answers": "Answer",
+    "anthropic_backend": "AnthropicBackend",
+    "backend": "Backend",
+    "claude_cli": "ClaudeCLIBackend",
+    "dspy_backend": "DSPyBackend",
+    "local": "LocalBackend",
+    "optimized": "OptimizedLM",
+    "policies.budget": "Budget",
+    "policies.cache": "Cached",
+    "policies.cache_stores": "MemoryCache SQLiteCache",
+    "policies.learned": "LearnedPrompt NodePrompts PromptExample WithPrompts",
+    "policies.limits": "Concurrency RateLimit",
+    "policies.policy": "Budgeted Policy Retry Timeout",
+    "prompts": "FewShot Prompt Question Turn",
+    "pydantic_ai_backend": "PydanticAIBackend",
+    "registry": "resolve",
+    "signatures": "node_to_signature",
 }
+_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in _NAMES:
         raise AttributeError(f"module 'bae.lm' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"bae.lm.{_MODULES[name]}"), name)
+    value = getattr(import_module(f"bae.lm.{_NAMES[name]}"), name)
     globals()[name] = value
     return value
 

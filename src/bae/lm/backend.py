@@ -113,6 +113,14 @@ class Backend(RoutingLM):
         and `lm` with the same learned prompts where this has some. The same object each time."""
         return lm
 
+    @property
+    def keeps_resolved(self) -> bool:
+        """Whether `fill` leaves the fields alone that were resolved: not where it is overridden."""
+        return type(self).fill is Backend.fill
+
+    def restore(self, run_id: str, used: Usage, seconds: float) -> None:
+        """Charge what a run has used before to the budgets around this LM: none here."""
+
     async def reject(self, prompt: Prompt) -> None:
         """Called when the answer to this prompt was not valid: a cache forgets it."""
 

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bae.exceptions import BaeLMError, BudgetError, describe
 from bae.lm.answers import Answer
-from bae.lm.policies.reservations import (
-    Reservation,
-    asked_under,
-    budgets_in_force,
-    scope_in_force,
-)
+from bae.lm.policies.budget import Reservation, asked_under, budgets_in_force, scope_in_force
 from bae.usage import Restart, Usage, collected, report, tell
 
 if TYPE_CHECKING:
@@ -54,8 +49,8 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     if scope is not None:
         around = asked_under.get()
         if around is not None:
-            around.give_back()
-        reservation = Reservation(scope, backend, prompt)
+            around.settle(None)
+        reservation = Reservation(scope.budgets, backend, prompt)
     token = asked_under.set(reservation if asks_others else None)
     reported: list[Usage] = []
     since = perf_counter()
@@ -71,10 +66,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
             used = _signed(used, backend, since)
             report(used)
         if reservation is not None:
-            if used is None:
-                reservation.give_back()
-            else:
-                reservation.settle(reservation.at_least(used))
+            reservation.settle(None if used is None else reservation.at_least(used))
         raise
     finally:
         asked_under.reset(token)

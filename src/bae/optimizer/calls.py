@@ -18,10 +18,10 @@ from weakref import WeakSet
 from bae.exceptions import BaeError, BaeLMError
 from bae.lm.adapter import LMAdapter
 from bae.lm.backend import Answer, Prompt
+from bae.lm.policies.budget import budgets_in_force
 from bae.lm.policies.cache import SharedRequests
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
 from bae.lm.policies.policy import innermost
-from bae.lm.policies.reservations import budgets_in_force
 from bae.optimizer.call_records import CallRecord, Spans, record_in, record_of
 from bae.optimizer.logged_lm import LoggedLM
 from bae.tasks import finish_despite_cancel

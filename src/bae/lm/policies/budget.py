@@ -1,35 +1,38 @@
 """Budgets: limits on calls, tokens, cost and time, as scopes that nest. `with budget:` counts every
-request made inside the block; the policy `Budgeted` counts those to one LM. A request is checked
-before it is sent."""
+request made inside the block. A request is checked before it is sent, and reserves what it needs
+while it is in progress."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
 
 from bae.exceptions import BudgetError
-from bae.lm.backend import Answer, Prompt
-from bae.lm.policies.policy import Policy
-from bae.lm.policies.reservations import (
-    Reservation,
-    Scope,
-    SharedScope,
-    budgets_in_force,
-    scope_in_force,
-)
-from bae.lm.requests import in_time
+from bae.language_model import SpendingLimit, spending_limit
 from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.language_model import LM
+    from bae.lm.backend import Backend
+    from bae.lm.prompts import Prompt
 
 T = TypeVar("T", int, float)
 
 Limit = Literal["calls", "tokens", "cost", "seconds"]
 _LIMITS: Final[tuple[Limit, ...]] = ("calls", "tokens", "cost", "seconds")
+
+BYTES_PER_TOKEN = 4
+"""For English text with the usual tokenizers. Bytes, since other scripts take more bytes a letter
+and more tokens too."""
+
+MOST_SCHEMAS = 1000
+"""Schemas whose size is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +91,7 @@ class Budget:
         self.quiet = quiet
         self.error: BudgetError | None = None
         self._used = spent or Usage()
-        self._held_calls = 0
-        self._held_tokens = 0
-        self._held_cost = 0.0
+        self._held = Usage()
         self._clock = clock
         self._before = elapsed
         self._since: float | None = None
@@ -110,11 +111,11 @@ class Budget:
     @property
     def remaining(self) -> Remaining:
         """What is left, less what is in progress; never below zero."""
-        used = self._used
+        used = self._used + self._held
         return Remaining(
-            _left(self.calls, used.calls + self._held_calls),
-            _left(self.tokens, used.tokens + self._held_tokens),
-            None if used.cost is None else _left(self.cost, used.cost + self._held_cost),
+            _left(self.calls, used.calls),
+            _left(self.tokens, used.tokens),
+            None if used.cost is None else _left(self.cost, used.cost),
             _left(self.seconds, self.elapsed),
         )
 
@@ -137,22 +138,17 @@ class Budget:
 
     def __enter__(self) -> Self:
         """Count requests from here on, in this task and those it starts."""
-        scope_in_force.set(self.scope_in(scope_in_force.get()))
+        scope_in_force.set(self.scope_here())
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         """End the block. Blocks may end in any order, each in the context it began in."""
         self.error = self._own(error)
-        inside: list[Budget] = []
         scope = scope_in_force.get()
-        while isinstance(scope, Scope) and scope.budget is not self:
-            inside.append(scope.budget)
-            scope = scope.outer
-        if isinstance(scope, Scope):
-            left = scope.outer
-            for budget in reversed(inside):
-                left = Scope(budget, left)
-            scope_in_force.set(left)
+        entered = [] if scope is None else list(scope.entered)
+        if self in entered:
+            del entered[len(entered) - 1 - entered[::-1].index(self)]
+            scope_in_force.set(Scope(*entered) if entered else None)
         else:
             message = (
                 f"the block of {self!r} ends in another context than it began in, where it is still"
@@ -164,20 +160,17 @@ class Budget:
             error.add_note(message)
         return self.quiet and self.error is not None
 
-    def scope_in(self, outer: Scope | SharedScope | None) -> Scope:
-        """The scope of this budget inside another. Its clock starts, where it has not yet."""
+    def scope_here(self) -> Scope:
+        """The scope of this budget inside the one in force. Its clock starts, if it has not yet."""
         for budget in self.line():
-            budget.begin()
-        return Scope(self, outer)
+            if budget._since is None:
+                budget._since = budget._clock()
+        outer = scope_in_force.get()
+        return Scope(self) if outer is None else Scope(*outer.entered, self)
 
     def line(self) -> tuple[Budget, ...]:
         """This budget and those it is `within`, the outermost first."""
         return (self,) if self.within is None else (*self.within.line(), self)
-
-    def begin(self) -> None:
-        """Start the clock, once."""
-        if self._since is None:
-            self._since = self._clock()
 
     def carry(self, run_id: str, used: Usage, seconds: float) -> None:
         """Charge what a stored run had spent before it came under this budget, once."""
@@ -186,41 +179,33 @@ class Budget:
             self._used += used
             self._before += seconds
 
-    # `Reservation` calls the next three with its lock held.
+    # `Reservation` calls the next two with its lock held.
 
-    def check(self, reservation: Reservation) -> None:
+    def check(self, asked: Reservation) -> None:
         """Raise where a request does not fit, beside what is spent and in progress."""
-        used = self._used
-        if self.calls is not None and used.calls + self._held_calls >= self.calls:
+        taken = self._used + self._held
+        if self.calls is not None and taken.calls >= self.calls:
             raise self.spent("calls")
-        if self.tokens is not None:
-            taken = used.tokens + self._held_tokens
-            if taken >= self.tokens or taken + reservation.tokens > self.tokens:
-                raise self.spent("tokens", reservation.tokens)
+        if self.tokens is not None and taken.tokens + asked.tokens > self.tokens:
+            raise self.spent("tokens", asked.tokens)
         if self.cost is not None:
-            if used.cost is None:
-                raise self.cost_unknown(", ".join(used.models))
-            if reservation.cost is None:
-                raise self.cost_unknown(reservation.backend.model)
-            taken = used.cost + self._held_cost
+            if taken.cost is None:
+                raise self.cost_unknown(", ".join(taken.models))
+            if asked.cost is None:
+                raise self.cost_unknown(asked.backend.model)
             # A limit of nothing is for models that are free.
-            if taken + reservation.cost > self.cost or (taken >= self.cost > 0):
-                raise self.spent("cost", reservation.cost)
+            if taken.cost + asked.cost > self.cost or (taken.cost >= self.cost > 0):
+                raise self.spent("cost", asked.cost)
         if self.seconds is not None and self.elapsed >= self.seconds:
             raise self.spent("seconds")
 
-    def take(self, reservation: Reservation) -> None:
-        """Reserve what a request needs while it is in progress."""
-        self._held_calls += 1
-        self._held_tokens += reservation.tokens
-        self._held_cost += reservation.cost or 0.0
-
-    def put_back(self, reservation: Reservation, used: Usage | None) -> None:
-        """Release what was reserved, and add what was used in its place."""
-        self._held_calls -= 1
-        self._held_tokens -= reservation.tokens
-        # Sums of floats do not return to zero by themselves.
-        self._held_cost = self._held_cost - (reservation.cost or 0.0) if self._held_calls else 0.0
+    def book(self, reservation: Reservation, used: Usage | None, *, ended: bool) -> None:
+        """Reserve what a request needs; or, where it has `ended`, charge what it has `used`."""
+        sign = -1 if ended else 1
+        cost = sign * (reservation.cost or 0.0)
+        self._held += Usage(sign, sign * reservation.tokens, cost=cost)
+        if not self._held.calls:
+            self._held = Usage()  # sums of floats do not return to zero by themselves
         if used is not None:
             self._used += used
 
@@ -228,27 +213,23 @@ class Budget:
         self, limit: Limit, needed: float = 0, cause: BaseException | None = None
     ) -> BudgetError:
         """The error for a limit of this budget."""
-        used = self._used
-        match limit:
-            case "calls":
-                bound, amount, held = self.calls or 0, used.calls, self._held_calls
-                said = f"{amount} of {_many(bound, 'call')} spent"
-                said += f" and {held} more in progress" if held else ""
-            case "tokens":
-                bound, amount, held = self.tokens or 0, used.tokens, self._held_tokens
-                said = f"{amount} of {_many(bound, 'token')} spent"
-                said += f" and about {held} more in progress" if held else ""
-                said += f", and this request is about {needed:g}"
-            case "cost":
-                bound, amount, held = self.cost or 0.0, used.cost or 0.0, self._held_cost
-                said = f"${amount:.4f} of ${bound:.4f} spent"
+        fix = f"raise the limit with Budget({limit}=…), or ask for less; the nodes that were done "
+        bound = getattr(self, limit) or 0
+        if limit == "seconds":
+            used, said = self.elapsed, f"the {bound:g} s are over"
+        else:
+            used, held = getattr(self._used, limit) or 0, getattr(self._held, limit)
+            unit = limit.removesuffix("s") if bound == 1 else limit
+            if limit == "cost":
+                said = f"${used:.4f} of ${bound:.4f} spent"
                 said += f" and ${held:.4f} or more in progress" if held else ""
                 said += f", and this request costs ${needed:.4f} or more" if needed else ""
-            case "seconds":
-                bound, amount = self.seconds or 0.0, self.elapsed
-                said = f"the {bound:g} s are over"
-        fix = f"raise the limit with Budget({limit}=…), or ask for less; the nodes that were done "
-        return self._error(limit, bound, amount, said, f"{fix}are in .trace", cause=cause)
+            else:
+                about = "" if limit == "calls" else "about "
+                said = f"{used} of {bound:g} {unit} spent"
+                said += f" and {about}{held} more in progress" if held else ""
+                said += f", and this request is about {needed:g}" if needed else ""
+        return self._error(limit, bound, used, said, f"{fix}are in .trace", cause=cause)
 
     def cost_unknown(self, model: str) -> BudgetError:
         """The error for a limit on cost where the cost of a request is unknown."""
@@ -290,45 +271,104 @@ class Budget:
         return f"Budget({', '.join([*limits, f'scope={self.scope!r}'])})"
 
 
-class Budgeted(Policy):
-    """Charges the requests to an LM to a budget: `Budgeted(lm, Budget(calls=100))`.
+class Scope(SpendingLimit):
+    """The budgets whose blocks were entered, the outermost first. A request is charged to
+    `budgets`: these and those they are within, each once."""
 
-    One budget may serve several LMs, and charges each request once, however often it is around it.
-    Answers from a cache inside are free, and every retry inside is charged.
-    """
+    def __init__(self, *entered: Budget) -> None:
+        self.entered = entered
+        self.budgets = tuple(dict.fromkeys(each for budget in entered for each in budget.line()))
 
-    def __init__(self, lm: LM | str, budget: Budget) -> None:
-        super().__init__(lm)
-        if not isinstance(cast(object, budget), Budget):
-            raise TypeError(f"Budgeted(lm, {budget!r}): give a Budget, as Budget(calls=100)")
-        self.budget = budget
+    def charge(self, lm: LM) -> LM:
+        """The LM itself where it is a backend; any other through an adapter, which is one."""
+        from bae.lm.adapter import LMAdapter
+        from bae.lm.backend import Backend
 
-    async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the LM inside, where the budget has something left."""
-        outer = scope_in_force.get()
-        scope_in_force.set(self.budget.scope_in(outer))
-        try:
-            return await in_time(lambda: self.ask(prompt))
-        finally:
-            scope_in_force.set(outer)
+        return lm if isinstance(lm, Backend) else LMAdapter(lm)
+
+    def restore(self, run_id: str, used: Usage, seconds: float) -> None:
+        """Charge what a run has used before, once."""
+        for budget in self.budgets:
+            budget.carry(run_id, used, seconds)
 
 
-def restore_budgets(lm: object, run_id: str, usage: Usage, seconds: float) -> None:
-    """Charge what a run had used, and how long it took, to the budgets that it is under from here
-    on: those in force, and those around its LM. Each is charged for a run once: a budget that was
-    around the run when it spent that, in this process, has it already."""
-    budgets = list(budgets_in_force())
-    while isinstance(lm, Policy):
-        if isinstance(lm, Budgeted):
-            budgets += lm.budget.line()
-        lm = lm.inner
-    for budget in budgets:
-        budget.carry(run_id, usage, seconds)
+class Reservation:
+    """What one request takes of its budgets while it is in progress. Making one raises
+    `BudgetError` where a budget does not allow the request."""
+
+    def __init__(self, budgets: tuple[Budget, ...], backend: Backend, prompt: Prompt) -> None:
+        self.budgets = budgets
+        self.backend = backend
+        self.tokens = estimated_tokens(prompt)
+        self.cost = backend.least_cost(Usage(1, self.tokens, 1))
+        self._open = True
+        with _LOCK:
+            # All or none: a request that one of them refuses takes nothing of the others.
+            for budget in budgets:
+                budget.check(self)
+            for budget in budgets:
+                budget.book(self, None, ended=False)
+
+    def settle(self, used: Usage | None) -> bool:
+        """End the request with what it used: None where nothing was sent, or it is charged by
+        itself. Returns whether that was charged here."""
+        with _LOCK:
+            if not self._open:
+                return False
+            self._open = False
+            for budget in self.budgets:
+                budget.book(self, used, ended=True)
+            return True
+
+    def at_least(self, used: Usage) -> Usage:
+        """What to charge for a request whose usage is not fully known: its estimate, so that the
+        budget holds and can still be used."""
+        if used.cost is not None:
+            return used
+        if not used.tokens:
+            used = replace(used, input_tokens=self.tokens)
+        if all(budget.cost is None for budget in self.budgets):
+            return used
+        return replace(used, cost=self.backend.least_cost(used))
+
+
+def budgets_in_force() -> tuple[Budget, ...]:
+    """The budgets that a request made here is charged to, the outermost first."""
+    scope = scope_in_force.get()
+    return () if scope is None else scope.budgets
+
+
+def estimated_tokens(prompt: Prompt) -> int:
+    """About how many tokens the prompt has, its schema included, and at least one. Budgets and rate
+    limits need a number before anything is sent, and correct it by the usage of the answer."""
+    texts = [prompt.system, prompt.text]
+    for turn in prompt.turns:
+        texts += turn.answer, turn.correction
+    for example in prompt.examples:
+        texts += example.asked, example.answer
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    # Schemas are made once per class: the same object comes again and again.
+    known = _sizes.get(id(prompt.schema))
+    if known is None or known[0] is not prompt.schema:
+        if len(_sizes) >= MOST_SCHEMAS:
+            _sizes.clear()
+        known = prompt.schema, len(json.dumps(prompt.schema, default=str))
+        _sizes[id(prompt.schema)] = known
+    return max(1, (size + known[1]) // BYTES_PER_TOKEN)
 
 
 def _left(limit: T | None, used: T) -> T | None:
     return None if limit is None else max(0, limit - used)
 
 
-def _many(number: float, unit: str) -> str:
-    return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"
+_sizes: dict[int, tuple[Mapping[str, Any], int]] = {}
+
+_LOCK = Lock()
+"""Held for a moment while budgets are read and written, by any thread and for all budgets."""
+
+scope_in_force = cast("ContextVar[Scope | None]", spending_limit)
+"""The scope that requests made here are charged in."""
+
+asked_under: ContextVar[Reservation | None] = ContextVar("bae_asked_under", default=None)
+"""What is reserved for a question to an LM that may ask backends in turn: these are charged
+themselves, and it is given back."""

@@ -18,18 +18,11 @@ from pydantic_core import to_json
 from bae.exceptions import BaeLMError, BudgetError, describe
 from bae.lm.adapter import LMAdapter, is_lossless
 from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
+from bae.lm.policies.budget import budgets_in_force
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
-from bae.lm.policies.limits import wake
 from bae.lm.policies.policy import Policy, innermost
-from bae.lm.policies.reservations import (
-    Payer,
-    SharedScope,
-    asked_under,
-    budgets_in_force,
-    scope_in_force,
-)
 from bae.tasks import gone
-from bae.usage import Event, Restart, Usage, meter_in_force, report, tell
+from bae.usage import Event, Meter, Restart, Usage, meter_in_force, report, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -203,16 +196,13 @@ class SharedRequests:
     async def answer(self, key: str, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """The answer to an equal question that is in progress, or else the one that `ask` gives."""
         place = asyncio.get_running_loop(), key
-
-        def remove(request: _SharedRequest) -> None:
-            if self._requests.get(place) is request:
-                del self._requests[place]
-
         while True:
             request = self._requests.get(place)
             joined = request is not None
             if request is None:
-                request = self._requests[place] = _SharedRequest(ask, remove)
+                request = self._requests[place] = _SharedRequest(
+                    ask, lambda: self._requests.pop(place)
+                )
             self.joined += joined
             try:
                 return await request.result()
@@ -224,107 +214,75 @@ class SharedRequests:
 
 
 class _SharedRequest:
-    """A request that several callers wait for. The first one pays for it and has its usage; when
-    that one leaves, the next pays. `remove` is called when it can no longer be joined."""
+    """A request that several callers wait for: a task with the budgets of the first caller. The
+    first of those who still wait when it ends has its usage. `close` is called once, when it can no
+    longer be joined."""
 
     def __init__(
-        self,
-        ask: Callable[[], Coroutine[Any, Any, Answer]],
-        remove: Callable[[_SharedRequest], None],
+        self, ask: Callable[[], Coroutine[Any, Any, Answer]], close: Callable[[], object]
     ) -> None:
-        first = Payer()
-        self._waiting = [first]
-        self._scope = SharedScope(first)
+        self._meters: list[Meter | None] = []
         self._told: list[Event] = []
-        self._remove = remove
-        self._first: Payer | None = first
+        self._is_given = False
+        self._close = close
         self._task = asyncio.get_running_loop().create_task(self._run(ask))
-        self._task.add_done_callback(self._finish)
+        self._task.add_done_callback(lambda _: self._end())
 
     async def result(self) -> Answer:
         """Wait for the answer. Callers who join later are told the events they missed. The last one
         to leave cancels the request and waits until it has ended."""
-        waiter, self._first = self._first, None
-        if waiter is None:
-            waiter = Payer()
-            self._waiting.append(waiter)
-            for event in self._told:
-                _tell(waiter, event)
+        meter, task = meter_in_force.get(), self._task
+        self._meters.append(meter)
+        for event in self._told:
+            tell(event)
         try:
-            if not self._task.done():
-                await waiter.turn
+            await asyncio.wait([task])
         except BaseException:
-            await self._leave(waiter)
+            if len(self._meters) > 1:
+                self._meters.remove(meter)
+                raise
+            self._end()
+            task.cancel()
+            await gone([task])
+            if not task.cancelled() and task.exception() is None:
+                report(self._usage())  # it was paid for, and no other caller has used it
             raise
-        if waiter.refused is not None:
-            raise waiter.refused
-        return self._result_for(waiter)
+        if task.cancelled():
+            return task.result()
+        error = task.exception()
+        if error is not None:
+            # Each gets an error of its own, as errors are written to where they are raised.
+            first, self._is_given = not self._is_given, True
+            raise error if first else _copy(error) from error.__cause__
+        return replace(task.result(), usage=self._usage())
 
     async def _run(self, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        # In a context of its own, which outlives that of the first caller.
-        scope_in_force.set(self._scope)
-        asked_under.set(self._scope)
         meter_in_force.set((self._report, self._tell))
         return await ask()
 
+    def _usage(self) -> Usage:
+        """What the request used, for the first who asks; nothing for the others."""
+        used = self._task.result().usage
+        first, self._is_given = not self._is_given, True
+        return used if first else Usage(models=used.models)
+
     def _report(self, usage: Usage) -> None:
-        meter = self._scope.payer.meter
-        if meter is not None:
-            meter[0](usage)
+        if self._meters and self._meters[0] is not None:
+            self._meters[0][0](usage)
 
     def _tell(self, event: Event) -> None:
         self._told.append(event)
-        for waiter in self._waiting:
-            _tell(waiter, event)
+        for meter in self._meters:
+            if meter is not None and meter[1] is not None:
+                meter[1](event)
 
-    def _finish(self, task: asyncio.Task[Answer]) -> None:
-        self._remove(self)
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            wake(waiter.turn)
-
-    async def _leave(self, waiter: Payer) -> None:
-        task = self._task
-        try:
-            if not task.done() and waiter.refused is None:
-                self._waiting.remove(waiter)
-                if waiter is self._scope.payer:
-                    self._hand_over()
-                if not self._waiting:
-                    self._remove(self)
-                    task.cancel()
-                    await gone([task])
-        finally:
-            answered = task.done() and not task.cancelled() and task.exception() is None
-            if answered and waiter is self._scope.payer:
-                report(task.result().usage)  # it was paid for, and no other caller has used it
-
-    def _hand_over(self) -> None:
-        """Have the next waiter pay. Those whose budgets do not allow it are refused."""
-        for waiter in list(self._waiting):
-            try:
-                self._scope.pass_to(waiter)
-                return
-            except BudgetError as error:
-                self._waiting.remove(waiter)
-                waiter.refused = error
-                wake(waiter.turn)
-
-    def _result_for(self, waiter: Payer) -> Answer:
-        """The answer, or the error. Only the payer has its usage. Each waiter gets an error of its
-        own, as errors are written to where they are raised."""
-        if waiter is self._scope.payer or self._task.cancelled():
-            return self._task.result()
-        error = self._task.exception()
-        if error is not None:
-            raise _copy(error) from error.__cause__
-        answer = self._task.result()
-        return replace(answer, usage=Usage(models=answer.usage.models))
+    def _end(self) -> None:
+        close, self._close = self._close, _nothing
+        close()
 
 
-def _tell(waiter: Payer, event: Event) -> None:
-    if waiter.meter is not None and waiter.meter[1] is not None:
-        waiter.meter[1](event)
+def _nothing() -> None:
+    pass
 
 
 def _copy(error: BaseException) -> BaseException:

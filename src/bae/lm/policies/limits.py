@@ -8,15 +8,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import isfinite
-from operator import attrgetter
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Prompt
+from bae.lm.policies.budget import estimated_tokens
 from bae.lm.policies.policy import Policy
-from bae.lm.policies.reservations import estimated_tokens
 from bae.usage import Usage, metered
 
 if TYPE_CHECKING:
@@ -88,8 +87,10 @@ class RateLimit(Policy):
     Requests beyond the limit queue. One that cannot be sent within `longest_wait` seconds fails as
     soon as that is certain, with the code `bae-lm-rate-wait`.
 
-    The limit belongs to the object, across runs, event loops and threads: share one to share the
-    limit. `clock` and `sleep` are for tests.
+    No span of `per` seconds holds more than the limits: that is stricter than a token bucket, which
+    is refilled while it is emptied, and also right for providers that count by the minute. The
+    limit belongs to the object, across runs, event loops and threads: share one to share the limit.
+    `clock` and `sleep` are for tests.
     """
 
     def __init__(
@@ -119,18 +120,16 @@ class RateLimit(Policy):
         self.longest_wait = longest_wait
         self._clock = clock
         self._sleep = sleep
-        self._window = Window(requests, tokens, per)
+        self._last: deque[_Sent] = deque()
         self._lock = Lock()
-        self._first = Slots(1)  # only the first in the queue looks at the window
+        self._first = Slots(1)  # only the first in the queue looks at what was sent
         self._waiting = 0
-        self._waiting_tokens = 0
         self._sent = 0
         self._waited = 0.0
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Wait until the request fits, then ask the LM inside."""
-        size = estimated_tokens(prompt) if self.tokens is not None else 0
-        sent = await self._admitted(size)
+        sent = await self._admitted(0 if self.tokens is None else estimated_tokens(prompt))
         used = Usage()
         reported: list[Usage] = []
         try:
@@ -139,48 +138,71 @@ class RateLimit(Policy):
             used = answer.usage
         finally:
             used = Usage.total([*reported, used])
-            with self._lock:
-                # An answer from a cache sends nothing. Some LMs do not report tokens.
-                tokens = used.tokens or sent.tokens if used.calls else 0
-                self._window.correct(sent, used.calls, tokens)
+            # An answer from a cache sends nothing. Some LMs do not report tokens.
+            sent.tokens = used.tokens or sent.tokens if used.calls else 0
+            sent.requests = used.calls
         return answer
 
     def statistics(self) -> RateStatistics:
         """What was sent in the last span of time, and what waits."""
         with self._lock:
-            window = self._window
-            window.forget(self._clock())
-            return RateStatistics(
-                window.requests, window.tokens, self._waiting, self._sent, self._waited
-            )
+            self._forget(self._clock())
+            requests = sum(each.requests for each in self._last)
+            tokens = sum(each.tokens for each in self._last)
+            return RateStatistics(requests, tokens, self._waiting, self._sent, self._waited)
 
-    async def _admitted(self, size: int) -> Sent:
+    async def _admitted(self, tokens: int) -> _Sent:
         came = self._clock()
-        # One that is larger than the limit takes a whole span.
-        tokens = size if self.tokens is None else min(size, self.tokens)
         with self._lock:
-            if self.longest_wait is not None:
-                waiting, theirs = self._waiting, self._waiting_tokens
-                self._refuse(self._window.least_wait(came, waiting + 1, theirs + tokens))
+            # Each of those who wait is sent before, so this one is sent no earlier than the last.
+            self._refuse(self._wait(came, self._waiting + 1, tokens))
             self._waiting += 1
-            self._waiting_tokens += tokens
         try:
             async with self._first:
                 while True:
                     with self._lock:
                         now = self._clock()
-                        wait = self._window.wait(now, size)
-                        if self.longest_wait is not None:
-                            self._refuse(now - came + wait)
+                        wait = self._wait(now, 1, tokens)
+                        self._refuse(now - came + wait)
                         if wait <= 0:
                             self._sent += 1
                             self._waited += now - came
-                            return self._window.add(now, size)
+                            self._last.append(_Sent(now, tokens))
+                            return self._last[-1]
                     await self._sleep(max(wait, SHORTEST_WAIT))
         finally:
             with self._lock:
                 self._waiting -= 1
-                self._waiting_tokens -= tokens
+
+    def _wait(self, now: float, requests: int, tokens: int) -> float:
+        """Seconds until the last of so many requests, which has so many tokens, can be sent. One
+        larger than the limit can when there is nothing else: its size is an estimate."""
+        self._forget(now)
+        return max(
+            self._until(now, "requests", self.requests, requests),
+            self._until(now, "tokens", self.tokens, min(tokens, self.tokens or 0)),
+        )
+
+    def _until(
+        self, now: float, what: Literal["requests", "tokens"], most: int | None, added: int
+    ) -> float:
+        if most is None:
+            return 0.0
+        # So much goes through in every span, and the rest when enough of the old has expired.
+        spans = max(0, added - 1) // most
+        there = sum(getattr(each, what) for each in self._last) + added - spans * most
+        at = now
+        for old in self._last:
+            if there <= most:
+                break
+            there -= getattr(old, what)
+            at = old.at + self.per
+        return at - now + spans * self.per
+
+    def _forget(self, now: float) -> None:
+        """Drop what is too old to count."""
+        while self._last and self._last[0].at + self.per <= now:
+            self._last.popleft()
 
     def _refuse(self, wait: float) -> None:
         if self.longest_wait is None or wait <= self.longest_wait:
@@ -195,6 +217,15 @@ class RateLimit(Policy):
             fix="ask for less at once, raise longest_wait=…, or raise the limits if the provider "
             "allows more",
         )
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A request that was sent: when, and with how many tokens as far as is known."""
+
+    at: float
+    tokens: int
+    requests: int = 1
 
 
 class Slots:
@@ -239,99 +270,13 @@ class Slots:
         while self._waiting:
             turn = self._waiting.popleft()
             try:
-                turn.get_loop().call_soon_threadsafe(wake, turn)
+                turn.get_loop().call_soon_threadsafe(_wake, turn)
             except RuntimeError:
                 continue  # its loop was closed under it
             return
         self.taken -= 1
 
 
-def wake(turn: asyncio.Future[None]) -> None:
-    """Continue the caller who waits for its turn, unless it was cancelled."""
-    if not turn.done():
+def _wake(turn: asyncio.Future[None]) -> None:
+    if not turn.done():  # it was cancelled
         turn.set_result(None)
-
-
-@dataclass(slots=True)
-class Sent:
-    """A request that was sent: when, and with how many tokens as far as is known. It is `counted`
-    until it is too old."""
-
-    at: float
-    tokens: int
-    requests: int = 1
-    counted: bool = True
-
-
-class Window:
-    """A sliding window: what was sent in the last `per` seconds, with limits on it.
-
-    No span of that length ever holds more than the limits. That is stricter than a token bucket,
-    which is refilled while it is emptied, and also right for providers that count by the minute.
-    """
-
-    def __init__(self, requests: int | None, tokens: int | None, per: float) -> None:
-        self.limits = requests, tokens
-        self.per = per
-        self.requests = 0
-        self.tokens = 0
-        self._sent: deque[Sent] = deque()
-
-    def wait(self, now: float, tokens: int) -> float:
-        """Seconds until a request with so many tokens fits. One larger than the limit fits when
-        there is nothing else: its size is an estimate."""
-        most = self.limits[1]
-        return self.least_wait(now, 1, tokens if most is None else min(tokens, most))
-
-    def add(self, now: float, tokens: int) -> Sent:
-        """Count a request that is sent now."""
-        sent = Sent(now, tokens)
-        self._sent.append(sent)
-        self.requests += 1
-        self.tokens += tokens
-        return sent
-
-    def correct(self, sent: Sent, requests: int, tokens: int) -> None:
-        """Correct the size of a request, now that it is known."""
-        if sent.counted:
-            self.requests += requests - sent.requests
-            self.tokens += tokens - sent.tokens
-        sent.requests, sent.tokens = requests, tokens
-
-    def least_wait(self, now: float, requests: int, tokens: int) -> float:
-        """Seconds until all of so many requests, with so many tokens in total, can have been sent.
-        With limits on tokens it may take longer: what does not fit into the rest of a span waits
-        for the next."""
-        self.forget(now)
-        most_requests, most_tokens = self.limits
-        return max(
-            self._until(now, most_requests, self.requests, requests, _requests),
-            self._until(now, most_tokens, self.tokens, tokens, _tokens),
-        )
-
-    def _until(
-        self, now: float, most: int | None, there: int, added: int, size: Callable[[Sent], int]
-    ) -> float:
-        if most is None:
-            return 0.0
-        # So much goes through in every span, and the rest when enough of the old has expired.
-        spans = max(0, added - 1) // most
-        at = now
-        for old in self._sent:
-            if there + added - spans * most <= most:
-                break
-            there -= size(old)
-            at = old.at + self.per
-        return at - now + spans * self.per
-
-    def forget(self, now: float) -> None:
-        """Drop what is too old to count."""
-        while self._sent and self._sent[0].at + self.per <= now:
-            old = self._sent.popleft()
-            self.requests -= old.requests
-            self.tokens -= old.tokens
-            old.counted = False
-
-
-_requests: Callable[[Sent], int] = attrgetter("requests")
-_tokens: Callable[[Sent], int] = attrgetter("tokens")

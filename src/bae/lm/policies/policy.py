@@ -1,14 +1,18 @@
 """What every policy is: a backend around a backend. Filling and choosing are written on top of the
-outermost, so a wrapped LM has all the methods of an LM, and policies nest in any order."""
+outermost, so a wrapped LM has all the methods of an LM, and policies nest in any order. The small
+ones are here: `Retry`, `Timeout` and `Budgeted`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bae.lm.adapter import LMAdapter, decide_with, make_with
 from bae.lm.backend import Answer, Backend, Prompt
-from bae.lm.requests import checked
+from bae.lm.policies.budget import Budget, scope_in_force
+from bae.lm.requests import checked, in_time, retrying
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -37,6 +41,8 @@ class Policy(Backend):
     first_wait: float = _of_inner("first_wait")
     free: bool = _of_inner("free")
     one_call: bool = _of_inner("one_call")
+
+    inner: Backend
 
     def __init__(self, lm: LM | str) -> None:
         # Not Backend.__init__: its attributes are read from the LM inside.
@@ -84,6 +90,10 @@ class Policy(Backend):
         for the LM that it wraps."""
         return self.inner.pinned(lm)
 
+    def restore(self, run_id: str, used: Usage, seconds: float) -> None:
+        """Charge what a run has used before to the budgets inside."""
+        self.inner.restore(run_id, used, seconds)
+
     async def reject(self, prompt: Prompt) -> None:
         """Pass on that the answer to this prompt was not valid."""
         await self.inner.reject(prompt)
@@ -94,6 +104,109 @@ class Policy(Backend):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
+
+
+class Retry(Policy):
+    """Sends a failed request again, up to `retries` times, where that can help: the provider was
+    busy or unreachable, or took too long.
+
+    The backoff starts at `first` seconds and grows by `factor`, up to `longest`; each wait is
+    shortened at random by up to the share `jitter`. A provider that asks for a longer wait gets
+    it, lengthened by as much, unless it asks for more than `longest`: then the error is raised at
+    once. In the end the last error is raised, with a note on how often it was tried.
+    """
+
+    def __init__(
+        self,
+        lm: LM | str,
+        retries: int = 4,
+        *,
+        first: float = 0.5,
+        longest: float = 60.0,
+        factor: float = 2.0,
+        jitter: float = 0.5,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        super().__init__(lm)
+        if type(retries) is not int or retries < 0:
+            raise ValueError(f"Retry(retries={retries!r}): give 0 or more")
+        waits = {"first": first, "longest": longest, "factor": factor, "jitter": jitter}
+        for name, value in waits.items():
+            least, most = float(name == "factor"), 1.0 if name == "jitter" else inf
+            if not (least <= value <= most and value < inf):
+                bounds = f"from {least:g} to {most:g}" if most < inf else f"{least:g} or more"
+                raise ValueError(f"Retry({name}={value!r}): give {bounds}")
+        self.times = retries
+        self._waits = waits
+        self._sleep = sleep
+
+    @property
+    def retries(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
+        """None besides those of this policy."""
+        return 0
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Ask the LM inside until it answers."""
+        return await retrying(
+            lambda: self.ask(prompt), self.times, sleep=self._sleep, **self._waits
+        )
+
+
+class Timeout(Policy):
+    """Cancels a request after `seconds`, and raises `BaeLMError` with the code `bae-lm-timeout`,
+    which `Retry` retries.
+
+    It bounds everything inside it. Put it inside `Retry`, so that each try has its own time, and
+    inside `Concurrency` and `RateLimit`, so that waiting in their queues does not count.
+    """
+
+    def __init__(self, lm: LM | str, seconds: float) -> None:
+        super().__init__(lm)
+        if not isinstance(cast(object, seconds), int | float) or not 0 < seconds < inf:
+            raise ValueError(f"Timeout(seconds={seconds!r}): give a number above 0")
+        self.seconds = seconds
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Ask the LM inside, for `seconds` at most."""
+        bound = asyncio.timeout(self.seconds)
+        try:
+            async with bound:
+                return await self.ask(prompt)
+        except TimeoutError as error:
+            if not bound.expired():
+                raise  # another timeout, from inside
+            from bae.lm.http import timeout_error
+
+            who = self.model or type(self.inner).__name__
+            raise timeout_error(who, self.seconds, error) from error
+
+
+class Budgeted(Policy):
+    """Charges the requests to an LM to a budget: `Budgeted(lm, Budget(calls=100))`.
+
+    One budget may serve several LMs, and charges each request once, however often it is around it.
+    Answers from a cache inside are free, and every retry inside is charged.
+    """
+
+    def __init__(self, lm: LM | str, budget: Budget) -> None:
+        super().__init__(lm)
+        if not isinstance(cast(object, budget), Budget):
+            raise TypeError(f"Budgeted(lm, {budget!r}): give a Budget, as Budget(calls=100)")
+        self.budget = budget
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Ask the LM inside, where the budget has something left."""
+        token = scope_in_force.set(self.budget.scope_here())
+        try:
+            return await in_time(lambda: self.ask(prompt))
+        finally:
+            scope_in_force.reset(token)
+
+    def restore(self, run_id: str, used: Usage, seconds: float) -> None:
+        """Charge what a run has used before to the budget, and to those inside."""
+        for budget in self.budget.line():
+            budget.carry(run_id, used, seconds)
+        super().restore(run_id, used, seconds)
 
 
 def as_backend(lm: LM | str) -> Backend:
