@@ -9,10 +9,9 @@ from asyncio import Future, get_running_loop
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from bae.journal.sqlite.journal import SQLJournal
+from bae.journal.sqlite.journal import SQLJournal, settle
 from bae.journal.sqlite.lease import Lease
-from bae.journal.sqlite.schema import closed
-from bae.journal.sqlite.worker import settle
+from bae.journal.sqlite.schema import failure
 from bae.journal.sqlite.writer import Work, Writer
 
 T = TypeVar("T")
@@ -47,23 +46,22 @@ class MemoryJournal(SQLJournal):
             self._closed = True
             self._writer.close()
 
-    def _ask(self, work: Work, run_id: str | None = None) -> Future[Any]:
-        work.future = get_running_loop().create_future()
+    def _ask(self, work: Work) -> Future[Any]:
+        future = work.future = get_running_loop().create_future()
         self._note(work)
-        return work.future
+        return future
 
     def _note(self, work: Work) -> None:
         with self._lock:
             if self._closed:
-                run_id = None if work.claim is None else work.claim.run_id
-                work.error = closed(self.name, run_id, in_progress=run_id is not None)
+                work.error = failure("bae-journal-closed", self.name, work.run_id)
             else:
-                self._writer.store([work])
+                self._writer.serve([work])
             if work.future is not None:
                 settle([work], self._writer.lease, self._note)
 
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
             if self._closed:
-                raise closed(self.name)
+                raise failure("bae-journal-closed", self.name)
             return question(self._writer.connect())

@@ -3,84 +3,65 @@ shares with `MemoryJournal`."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sqlite3
 import threading
 import weakref
 from abc import abstractmethod
-from asyncio import Future, get_running_loop
+from asyncio import AbstractEventLoop, Future, get_running_loop
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from time import time
 from typing import Any, Literal, TypeVar
 
 from bae.exceptions import JournalError
-from bae.journal.sqlite import statements
-from bae.journal.sqlite.lease import Lease, SQLiteClaim, claim_run
-from bae.journal.sqlite.schema import closed, forked
-from bae.journal.sqlite.worker import ReaderThread, WriterThread
-from bae.journal.sqlite.writer import Call, Release, Replace, Take, Work, Writer
-from bae.journal.store import (
-    Claim,
-    Journal,
-    Line,
-    Listed,
-    ParkedGate,
-    Rewrite,
-    RunInfo,
-    Status,
-    StoredRun,
-    check_listed,
-)
+from bae.journal.sqlite.lease import Lease, SQLiteClaim, give_up
+from bae.journal.sqlite.runs import RunTables, add_run, release_run
+from bae.journal.sqlite.schema import failure
+from bae.journal.sqlite.writer import Reader, Work, Writer
+from bae.journal.store import Claim, Line, ParkedGate, Status
 from bae.threads import in_thread_to_the_end
 
 T = TypeVar("T")
 
-RUNS_AT_ONCE = 50
-"""How many runs are deleted in one transaction: others need not wait long for theirs."""
+AT_EXIT = 5.0
+"""Seconds that a program which ends waits for lines that are still to be stored."""
+NOTED = 0.05
+"""Seconds that a noted line waits at most for one that a caller waits for."""
 
 
-class SQLJournal(Journal):
-    """A journal in the tables of SQLite: what is asked becomes work for a writer, or a question
-    that a connection answers."""
-
-    name: str
-    """What errors call the journal."""
-    _owner: str = ""
-
-    @abstractmethod
-    def _ask(self, work: Work, run_id: str | None = None) -> Future[Any]:
-        """Have work done; it is taken in at the call."""
+class SQLJournal(RunTables):
+    """The lines of runs, and the claims to write them."""
 
     @abstractmethod
     def _note(self, work: Work) -> None:
         """Have work done soon that no caller waits for."""
 
-    @abstractmethod
-    async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        """Ask a connection that sees all that was taken in before."""
-
-    # Writing
-
     def create(
         self, run_id: str, graph: str, shape: str, shape_hash: str, lines: Sequence[Line]
     ) -> Awaitable[Claim]:
-        make = partial(statements.create, run_id=run_id, graph=graph, shape=shape)
-        make = partial(make, shape_hash=shape_hash, lines=tuple(lines))
-        return self._ask(Take(run_id=run_id, do=make), run_id)
+        given = tuple(lines)
+
+        def make(db: sqlite3.Connection) -> SQLiteClaim:
+            fence = add_run(db, self._owner, run_id, graph, shape, shape_hash, given)
+            return SQLiteClaim(run_id, self._owner, fence, len(given))
+
+        return self._ask(Work(run_id, make))
 
     async def claim(self, run_id: str) -> Claim:
-        take = partial(claim_run, name=self.name, run_id=run_id)
-        return await self._ask(Take(run_id=run_id, do=take), run_id)
+        return await self._ask(Work(run_id, partial(self._claim_run, run_id=run_id)))
 
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
         if not isinstance(claim, SQLiteClaim) or claim.owner != self._owner:
             return _failed(self._not_ours(claim))
-        return self._ask(Work(claim, tuple(lines)), claim.run_id)
+        return self._ask(Work(claim.run_id, None, claim, tuple(lines)))
 
     def note(self, claim: Claim, line: Line) -> None:
         if isinstance(claim, SQLiteClaim) and claim.owner == self._owner:
-            self._note(Work(claim, (line,)))
+            self._note(Work(claim.run_id, None, claim, (line,)))
 
     def release(
         self,
@@ -92,63 +73,9 @@ class SQLJournal(Journal):
     ) -> Awaitable[None]:
         if not isinstance(claim, SQLiteClaim) or claim.owner != self._owner:
             return _failed(self._not_ours(claim))
-        work = Release(claim, tuple(lines), status=status, waiting=tuple(waiting), failure=error)
-        return self._ask(work, claim.run_id)
-
-    async def answer(self, run_id: str, gate: str, value: str) -> bool:
-        do = partial(statements.answer, name=self.name, run_id=run_id, gate=gate, value=value)
-        return await self._ask(Call(do=do), run_id)
-
-    async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
-        fork = partial(statements.fork, name=self.name, run_id=run_id, new_id=new_id)
-        await self._ask(Call(do=partial(fork, upto=upto, lines=tuple(lines))), run_id)
-
-    async def rewrite(self, changes: Sequence[Rewrite]) -> None:
-        """Replace lines by others with the same numbers, and leave nothing of the old ones in the
-        file or its log. If anything changed the file is vacuumed for that, which takes as long as
-        copying it and as much room; nothing else can be written meanwhile."""
-        given = [Rewrite(run_id, tuple(lines), tuple(gates)) for run_id, lines, gates in changes]
-        await self._ask(Replace(changes=given))
-
-    async def put(self, run: StoredRun, *, replace: bool = False) -> None:
-        """Store a run that was read elsewhere, in one transaction, which also deletes the run that
-        it replaces."""
-        do = partial(statements.put, run=run, replace=replace)
-        await self._ask(Call(do=do), run.info.run_id)
-
-    async def delete(self, run_ids: Sequence[str]) -> int:
-        """Delete runs and return how many. A run that has forks stays, and so does one that a
-        process works on. The file keeps its size, and its room is used again."""
-        given = tuple(run_ids)
-        found = await self._read(lambda db: statements.newest_first(db, given))
-        count = 0
-        for first in range(0, len(found), RUNS_AT_ONCE):
-            some = found[first : first + RUNS_AT_ONCE]
-            count += await self._ask(Call(do=partial(statements.delete, runs=some)))
-        return count
-
-    # Reading
-
-    async def read(self, run_id: str) -> StoredRun:
-        name = self.name
-        return await self._read(lambda db: statements.read(db, name, run_id))
-
-    async def runs(
-        self,
-        *,
-        status: Listed | None = None,
-        graph: str | None = None,
-        limit: int = 50,
-        before: str | None = None,
-    ) -> list[RunInfo]:
-        if limit < 0:
-            raise ValueError(f"runs(limit={limit}): give 0 or more")
-        check_listed(status)
-        name = self.name
-        return await self._read(lambda db: statements.runs(db, name, status, graph, limit, before))
-
-    async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
-        return await self._read(lambda db: statements.older(db, than, statuses))
+        gates = tuple(waiting)
+        do = partial(release_run, fence=claim.fence, status=status, waiting=gates, error=error)
+        return self._ask(Work(claim.run_id, do, claim, tuple(lines), ends=True))
 
     def _not_ours(self, claim: Claim) -> JournalError:
         return JournalError(
@@ -202,8 +129,8 @@ class SQLiteJournal(SQLJournal):
         self.lease = lease
         self.busy_timeout = busy_timeout
         self._starting = threading.Lock()
-        self._writer: WriterThread | None = None
-        self._reader: ReaderThread | None = None
+        self._workers: tuple[Worker, Worker] | None = None
+        """The thread that writes and the one that reads."""
         self._closed = False
 
     def __repr__(self) -> str:
@@ -214,64 +141,186 @@ class SQLiteJournal(SQLJournal):
         resumed elsewhere at once, and close the file."""
         with self._starting:
             self._closed = True
-            workers = [one for one in (self._reader, self._writer) if one is not None]
-        await in_thread_to_the_end(_stop, workers)
+        await in_thread_to_the_end(_stop_and_wait, self._workers or ())
 
-    def _ask(self, work: Work, run_id: str | None = None) -> Future[Any]:
-        work.future = get_running_loop().create_future()
+    def _ask(self, work: Work) -> Future[Any]:
+        future = work.future = get_running_loop().create_future()
         try:
-            writer = self._writer
-            if writer is None or writer.forked:
-                writer = self._start_writer(run_id)
-            writer.put(work)
+            writer, _ = self._workers or self._start(work.run_id)
         except JournalError as error:
             return _failed(error)
-        return work.future
+        writer.put(work)
+        return future
 
     def _note(self, work: Work) -> None:
-        if self._writer is not None:
-            self._writer.note(work)
+        if self._workers:
+            self._workers[0].note(work)
 
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        writer = self._writer
-        if writer is not None and writer.is_behind() and not writer.over:
+        writer, reader = self._workers or self._start()
+        if writer.is_behind():
             with contextlib.suppress(JournalError):  # then it can be read all the same
                 await self._ask(Work())  # what was noted before is stored afterwards
-        reader = self._reader
-        if reader is None or reader.forked:
-            reader = self._start_reader()
         future: Future[T] = get_running_loop().create_future()
-        reader.put(Call(future=future, do=question))
+        reader.put(Work(do=question, future=future))
         return await future
 
-    def _start_writer(self, run_id: str | None) -> WriterThread:
+    def _start(self, run_id: str | None = None) -> tuple[Worker, Worker]:
         with self._starting:
             if self._closed:
-                raise closed(self.path, run_id)
-            if self._writer is None or self._writer.forked:
+                raise failure("bae-journal-closed", self.path, run_id)
+            if not self._workers:
                 lease = Lease(self.lease)
-                self._writer = WriterThread(
-                    Writer(self.path, lease, self.durability, self.busy_timeout)
-                )
+                writer = Writer(self.path, lease, self.durability, self.busy_timeout)
+                reader = Reader(self.path, self.busy_timeout)
+                self._workers = Worker(self.path, writer), Worker(self.path, reader)
                 self._owner = lease.owner
-                weakref.finalize(self, WriterThread.stop, self._writer).atexit = False
-        return self._writer
+                weakref.finalize(self, _stop, self._workers).atexit = False
+        return self._workers
 
-    def _start_reader(self) -> ReaderThread:
-        with self._starting:
-            if self._closed:
-                raise closed(self.path)
-            if self._reader is None or self._reader.forked:
-                self._reader = ReaderThread(self.path, self.busy_timeout)
-                weakref.finalize(self, ReaderThread.stop, self._reader).atexit = False
-        return self._reader
 
-    def _not_ours(self, claim: Claim) -> JournalError:
-        if self._closed:
-            return closed(self.path, claim.run_id, in_progress=True)
-        if self._writer is not None and self._writer.forked:
-            return forked(self.path, claim.run_id)
-        return super()._not_ours(claim)
+class Worker:
+    """A thread that serves what is in its queue, all that is there at once, until it is told to
+    stop. It is stopped when the program ends, and not used in forked children."""
+
+    def __init__(self, path: str, desk: Writer | Reader) -> None:
+        if path in _inherited:
+            raise failure("bae-journal-forked", path)
+        self.path = path
+        self.desk = desk
+        self.queue: deque[Work] = deque()
+        self.over = ""
+        """Once nothing more is looked at: the code of the error that says why."""
+        self._busy = self._asleep = self._urgent = self._gathering = self._stopping = False
+        self._crowded = False
+        """Whether several callers waited for the last work: then the next ones share a transaction
+        too, which makes one commit of five where 100 runs take a step."""
+        # A lock that is released to wake the thread: by far the cheapest way.
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        name = f"bae {type(desk).__name__} {path}"
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        _alive.add(self)
+        self.thread.start()
+
+    def put(self, work: Work) -> None:
+        """Queue work that a caller waits for. After the thread's end it is refused."""
+        self.queue.append(work)
+        if not self._crowded or work.future is None:
+            self._hurry()
+        elif not self._gathering:  # all callers of this turn of the event loop share a commit
+            self._gathering = True
+            work.future.get_loop().call_soon(self._hurry)
+        if self.over:
+            self._refuse_rest()
+
+    def note(self, work: Work) -> None:
+        """Queue work that no caller waits for: it may wait for the next that one does."""
+        self.queue.append(work)
+        if self._asleep:
+            self._awaken()
+        if self.over:
+            self._refuse_rest()
+
+    def is_behind(self) -> bool:
+        """Whether there may be lines that were taken in and are not stored yet."""
+        return bool(self.queue or self._busy) and not self.over
+
+    def stop(self) -> None:
+        """Let the thread do what is queued, close what is open and end."""
+        self._stopping = True
+        self._awaken()
+
+    def _hurry(self) -> None:
+        self._urgent = True
+        self._awaken()
+
+    def _awaken(self) -> None:
+        if self._wake.locked():
+            try:  # noqa: SIM105 - the plain form is the faster one
+                self._wake.release()
+            except RuntimeError:  # another thread was first
+                pass
+
+    def _run(self) -> None:
+        try:
+            while self.queue or not self._stopping:
+                self._wait()
+                self._busy = True
+                self._serve_queued()
+                self._busy = False
+        finally:
+            self.desk.close()
+            self.over = "bae-journal-closed"
+            self._refuse_rest()
+
+    def _wait(self) -> None:
+        """Wait for work, or until the lease must be renewed. Noted lines wait for company."""
+        self._asleep = True
+        if not self.queue and not self._stopping:
+            self._wake.acquire(timeout=self.desk.wait())
+        self._asleep = False
+        while self.queue and not (self._urgent or self._stopping):
+            if not self._wake.acquire(timeout=NOTED):
+                return
+
+    def _serve_queued(self) -> None:
+        self._urgent = self._gathering = False
+        batch: list[Work] = []
+        while self.queue:
+            batch.append(self.queue.popleft())
+        if batch or not self.desk.wait():
+            self.desk.serve(batch)
+            self._tell(batch)
+
+    def _tell(self, batch: Sequence[Work]) -> None:
+        """Tell the callers what came of their work."""
+        by_loop: dict[AbstractEventLoop, list[Work]] = {}
+        for work in batch:
+            if work.future is not None:
+                by_loop.setdefault(work.future.get_loop(), []).append(work)
+        self._crowded = any(len(works) > 1 for works in by_loop.values())
+        for loop, works in by_loop.items():
+            try:  # noqa: SIM105 - the plain form is the faster one
+                loop.call_soon_threadsafe(settle, works, self.desk.lease, self.put)
+            except RuntimeError:  # a closed loop has no callers
+                pass
+
+    def _refuse_rest(self) -> None:
+        while self.queue:
+            try:
+                work = self.queue.popleft()
+            except IndexError:
+                return
+            work.error = failure(self.over, self.path, work.run_id)
+            self._tell([work])
+
+
+def settle(works: Sequence[Work], lease: Lease | None, put: Callable[[Work], None]) -> None:
+    """Tell the callers, in the thread of their event loop, what came of their work. A process that
+    was stopped for longer than its lease asks first whether it still owns the run: the caller would
+    start an effect that another process may have done."""
+    now = time()
+    for work in works:
+        future, value, error = work.future, work.value, work.error
+        assert future is not None
+        claimed = isinstance(value, SQLiteClaim)
+        claim: SQLiteClaim | None = value if claimed else work.claim
+        if work.ends:
+            claim = None
+        if error is None and claim is not None and claim.lost is not None:
+            error = claim.lost()
+        if future.done():  # it was cancelled
+            if claimed and error is None:
+                release = partial(give_up, fences=[value.fence])
+                put(Work(value.run_id, release, value, ends=True))
+        elif error is not None:
+            future.set_exception(error)
+            future.exception()  # a caller that does not wait is told at the next line
+        elif claim is not None and lease is not None and now >= lease.until:
+            put(Work(claim.run_id, lambda _, value=value: value, claim, future=future))
+        else:
+            future.set_result(value)
 
 
 def _failed(error: BaseException) -> Future[Any]:
@@ -281,10 +330,15 @@ def _failed(error: BaseException) -> Future[Any]:
     return future
 
 
-def _stop(workers: Sequence[ReaderThread | WriterThread]) -> None:
+def _stop(workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        worker.stop()
+
+
+def _stop_and_wait(workers: Sequence[Worker]) -> None:
     # One after the other: the last connection to close empties the log into the file, and two that
     # close at the same moment each take the other for the last.
-    for worker in workers:
+    for worker in reversed(workers):
         worker.stop()
         worker.thread.join()
 
@@ -307,3 +361,28 @@ def _checked(path: str | os.PathLike[str]) -> str:
             fix="give the path of a file in a folder that exists",
         )
     return found
+
+
+def _stop_all() -> None:
+    workers = list(_alive)
+    for worker in workers:
+        worker.stop()
+    for worker in workers:
+        worker.thread.join(AT_EXIT)
+
+
+def _in_child() -> None:
+    # SQLite thinks that this process has the locks of its parent: not even a new connection to the
+    # same file is safe, nor is closing the old one, which the frames of the lost thread hold.
+    for worker in list(_alive):
+        if not worker.over:
+            worker.over = "bae-journal-forked"
+            _inherited.add(worker.path)
+        _alive.discard(worker)
+
+
+_alive: weakref.WeakSet[Worker] = weakref.WeakSet()
+_inherited: set[str] = set()
+atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -8,7 +8,6 @@ import shutil
 import sqlite3
 import sys
 from contextlib import ExitStack, closing, suppress
-from secrets import token_hex
 from time import monotonic, sleep
 
 from bae.exceptions import JournalError
@@ -56,6 +55,10 @@ create view readable as
         step, data
     from lines join runs on runs.run = lines.id >> 32;
 """
+_KIND_OF_FILE = """
+select (select count(*) from sqlite_master), application_id, user_version
+from pragma_application_id, pragma_user_version
+"""
 
 
 def open_in_memory() -> sqlite3.Connection:
@@ -69,28 +72,27 @@ def open_to_write(path: str, busy_timeout: float, synchronous: str) -> sqlite3.C
     """A connection to the journal at `path`, which is created if there is none. A file that is
     something else is refused and not changed."""
     _check_size(path)
-    if not os.path.lexists(path):
-        _make_private(path)
-    elif not os.access(path, os.W_OK):  # a connection would not notice when it becomes writable
-        raise readonly(path)
-    try:
-        with ExitStack() as opened:
-            connection = opened.enter_context(closing(_connect(path, busy_timeout)))
-            new = _is_new(connection, path)
-            if new:
-                connection.execute(f"pragma page_size = {PAGE}")
-            _use_log(connection, path, busy_timeout)
-            connection.execute(f"pragma synchronous = {synchronous}")
-            connection.execute("pragma secure_delete = on")  # what was redacted is not left behind
-            connection.execute(f"pragma wal_autocheckpoint = {LOG_PAGES[synchronous]}")
-            connection.execute(f"pragma journal_size_limit = {LOG_BYTES}")
-            if sys.platform == "darwin":  # where fsync leaves data in the cache of the disk
-                connection.execute("pragma fullfsync = on")
-            if new:
-                _create_tables(connection, path)
-            opened.pop_all()  # it stays open
-    except (sqlite3.Error, OSError) as error:
-        raise as_journal_error(error, path) from error
+    is_missing = not os.path.lexists(path)
+    if not is_missing and not os.access(path, os.W_OK):
+        raise failure("bae-journal-readonly", path)  # a connection would not notice a change
+    with ExitStack() as opened:
+        connection = opened.enter_context(closing(_connect(path, busy_timeout)))
+        if is_missing:  # SQLite gives the files beside it the same rights
+            with suppress(OSError):
+                os.chmod(path, 0o600)
+        new = _is_new(connection, path)
+        if new:
+            connection.execute(f"pragma page_size = {PAGE}")
+        _use_log(connection, path, busy_timeout)
+        connection.execute(f"pragma synchronous = {synchronous}")
+        connection.execute("pragma secure_delete = on")  # what was redacted is not left behind
+        connection.execute(f"pragma wal_autocheckpoint = {LOG_PAGES[synchronous]}")
+        connection.execute(f"pragma journal_size_limit = {LOG_BYTES}")
+        if sys.platform == "darwin":  # where fsync leaves data in the cache of the disk
+            connection.execute("pragma fullfsync = on")
+        if new:
+            _create_tables(connection, path)
+        opened.pop_all()  # it stays open
     return connection
 
 
@@ -99,15 +101,23 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
     yet."""
     if not _check_size(path):
         return None
-    try:
-        with ExitStack() as opened:
-            connection = opened.enter_context(closing(_connect_to_read(path, busy_timeout)))
-            if _is_new(connection, path):
-                return None
-            connection.execute("pragma query_only = on")
-            opened.pop_all()  # it stays open
-    except sqlite3.Error as error:
-        raise as_journal_error(error, path) from error
+    with ExitStack() as opened:
+        connection = opened.enter_context(closing(_connect(path, busy_timeout)))
+        try:
+            new = _is_new(connection, path)
+        except sqlite3.OperationalError as error:
+            cannot_write = _code_of(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+            if not cannot_write or _size(path + "-wal"):
+                raise
+            # No process can be writing in a folder that cannot be written: read it as it is.
+            quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+            connection = _connect(f"file:{quoted}?mode=ro&immutable=1", busy_timeout)
+            opened.enter_context(closing(connection))
+            new = _is_new(connection, path)
+        if new:
+            return None
+        connection.execute("pragma query_only = on")
+        opened.pop_all()  # it stays open
     return connection
 
 
@@ -115,9 +125,10 @@ def _check_size(path: str) -> int:
     """The size of the file. One that SQLite would wrongly take for an empty one is refused."""
     size = _size(path)
     if not size and _size(path + "-wal"):
-        raise damaged(path, "it is empty or gone, but the log beside it, -wal, is not")
+        what = "it is empty or gone, but the log beside it, -wal, is not"
+        raise failure("bae-journal-damaged", path, what=what)
     if 0 < size < _HEADER:
-        raise damaged(path, f"it has {size} bytes")
+        raise failure("bae-journal-damaged", path, what=f"it has {size} bytes")
     return size
 
 
@@ -128,73 +139,29 @@ def _size(path: str) -> int:
         return 0
 
 
-def _make_private(path: str) -> None:
-    """Make an empty file that only this user can read, as it will hold prompts; SQLite gives those
-    beside it the same rights. It is linked to its place: to open and close the file there would
-    drop the locks of a connection that is made at the same moment."""
-    beside = f"{path}.{token_hex(4)}.new"
-    with suppress(OSError):  # then SQLite makes it, or reports why it cannot
-        os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        try:
-            os.link(beside, path)
-        finally:
-            os.unlink(beside)
-
-
-def _connect(path: str, busy_timeout: float, uri: bool = False) -> sqlite3.Connection:
+def _connect(path: str, busy_timeout: float) -> sqlite3.Connection:
     return sqlite3.connect(
         path,
         timeout=busy_timeout,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=64,
-        uri=uri,
+        uri=path.startswith("file:"),
     )
-
-
-def _connect_to_read(path: str, busy_timeout: float) -> sqlite3.Connection:
-    try:
-        with ExitStack() as opened:
-            connection = opened.enter_context(closing(_connect(path, busy_timeout)))
-            connection.execute("select 1 from sqlite_master").fetchone()
-            opened.pop_all()  # it stays open
-            return connection
-    except sqlite3.OperationalError as error:
-        cannot_write = code_of(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
-        if not cannot_write or _size(path + "-wal"):
-            raise
-    # Nobody can be writing in a folder that cannot be written: read the file as it is.
-    quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    return _connect(f"file:{quoted}?mode=ro&immutable=1", busy_timeout, uri=True)
 
 
 def _is_new(connection: sqlite3.Connection, path: str) -> bool:
     """Whether the file is empty. One of another program, or of another format, is refused."""
-    own = not connection.in_transaction
-    if own:  # all three at one moment: another process may be creating the tables just now
-        connection.execute("begin")
-    try:
-        tables: int = connection.execute("select count(*) from sqlite_master").fetchone()[0]
-        application: int = connection.execute("pragma application_id").fetchone()[0]
-        version: int = connection.execute("pragma user_version").fetchone()[0]
-    finally:
-        if own:
-            connection.execute("rollback")
-    if not (application or version or tables):
+    # In one statement: another process may be creating the tables just now.
+    found: tuple[int, int, int] = connection.execute(_KIND_OF_FILE).fetchone()
+    _, application, version = found
+    if not any(found):
         return True
     if application != APPLICATION:
-        raise JournalError(
-            f"{path} is no journal of bae: it is the SQLite file of another program",
-            code="bae-journal-foreign",
-            fix="name another file; nothing in this one was changed",
-        )
+        raise failure("bae-journal-foreign", path)
     if version != FORMAT:
         age = "a newer" if version > FORMAT else "an older"
-        raise JournalError(
-            f"{path} has format {version}, this bae reads {FORMAT}: {age} version wrote it",
-            code="bae-journal-version",
-            fix="use that version of bae (the package bae-graphs), or another file",
-        )
+        raise failure("bae-journal-version", path, version=version, age=age)
     return False
 
 
@@ -231,57 +198,124 @@ def _create_tables(connection: sqlite3.Connection, path: str) -> None:
 # Errors
 
 
+_FAILURES = {
+    "bae-journal-failed": (
+        "{name} could not be read or written",
+        "see the cause; once it is fixed, resume the run",
+    ),
+    "bae-journal-locked": (
+        "{name} is locked by another program, and stayed locked",
+        "end whatever holds the file (a backup, an open transaction in another program), "
+        "or wait longer with SQLiteJournal(…, busy_timeout=60)",
+    ),
+    "bae-journal-full": (
+        "the disk of {name} is full",
+        "make room, then resume the run: what was acknowledged is stored; "
+        "journal.prune(older_than=…) makes room inside the file",
+    ),
+    "bae-journal-readonly": (
+        "{name} cannot be written by this user",
+        "allow this user to write the file and its folder: SQLite keeps two more files there",
+    ),
+    "bae-journal-damaged": (
+        "the journal {name} is damaged, or is no journal: {what}",
+        "nothing in it was changed. Copy the file, and those beside it that end in -wal and "
+        "-shm, before you do anything; then try `sqlite3 FILE .recover`, or a backup",
+    ),
+    "bae-journal-foreign": (
+        "{name} is no journal of bae: it is the SQLite file of another program",
+        "name another file; nothing in this one was changed",
+    ),
+    "bae-journal-version": (
+        f"{{name}} has format {{version}}, this bae reads {FORMAT}: {{age}} version wrote it",
+        "use that version of bae (the package bae-graphs), or another file",
+    ),
+    "bae-journal-gone": (
+        "{name} was deleted, moved or replaced while it was in use",
+        "put the file back and resume its runs, or start them again; stop the processes that "
+        "use a journal before you move it",
+    ),
+    "bae-journal-closed": (
+        "the journal {name} is closed",
+        "open a new one, and close it when its last run has ended; a run that was in progress can "
+        "be resumed",
+    ),
+    "bae-journal-forked": (
+        "{name} was opened before this process was forked, and the parent still has it open",
+        "open the journal after the fork, start processes with "
+        "multiprocessing.get_context('spawn'), or give each process a file of its own",
+    ),
+    "bae-run-unknown": (
+        "the journal {name} has no run {run_id!r}",
+        "look at `await journal.runs()`: it may be in another journal, or was deleted",
+    ),
+    "bae-run-exists": (
+        "there is a run {run_id!r} already",
+        "give the new run another id, or continue that one: graph.resume(run_id, …)",
+    ),
+    "bae-run-ended": (
+        "run {run_id!r} has ended and cannot be continued",
+        "graph.resume(run_id, …) returns its result; to do some of it again, fork it",
+    ),
+    "bae-run-owned": (
+        "run {run_id!r} is owned by {owner}, whose lease lasts {left:.1f} s more",
+        "leave the run to its owner. If the owner has died on another machine, try again when its "
+        "lease is over",
+    ),
+    "bae-run-taken": (
+        "run {run_id!r} cannot be written any more: {why}",
+        "leave it to its new owner, or claim it again: graph.resume(run_id, …). A process that is "
+        "stopped for longer than its lease loses its runs: SQLiteJournal(…, lease=120) gives it "
+        "longer",
+    ),
+}
+"""By code: what happened, and what to do."""
+
+
+class FileGone(sqlite3.Error):
+    """The file was taken away: what was written to it was not stored."""
+
+
+def failure(
+    code: str,
+    name: str,
+    run_id: str | None = None,
+    *,
+    cause: BaseException | None = None,
+    **words: object,
+) -> JournalError:
+    """The error of that code about the journal `name`; `words` are what its message names."""
+    message, fix = _FAILURES[code]
+    message = message.format(name=name, run_id=run_id, **words)
+    return JournalError(message, code=code, run_id=run_id, cause=cause, fix=fix)
+
+
 def as_journal_error(error: BaseException, path: str, run_id: str | None = None) -> JournalError:
     """The error to raise for one of SQLite's."""
     if isinstance(error, JournalError):
         return error
-    result = code_of(error)
-    if is_busy(error):
-        what, code = f"{path} is locked by another program, and stayed locked", "bae-journal-locked"
-        fix = (
-            "end whatever holds the file (a backup, an open transaction in another program), "
-            "or wait longer with SQLiteJournal(…, busy_timeout=60)"
-        )
+    result = _code_of(error)
+    code = "bae-journal-failed"
+    if isinstance(error, FileGone):
+        code = "bae-journal-gone"
+    elif is_busy(error):
+        code = "bae-journal-locked"
     elif result == sqlite3.SQLITE_FULL or (result == sqlite3.SQLITE_IOERR and _is_full(path)):
-        what, code = f"the disk of {path} is full", "bae-journal-full"
-        fix = (
-            "make room, then resume the run: what was acknowledged is stored; "
-            "journal.prune(older_than=…) makes room inside the file"
-        )
+        code = "bae-journal-full"
     elif result in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH) or (
         result == sqlite3.SQLITE_CANTOPEN and not is_writable(path)
     ):
-        return readonly(path, run_id, error)
+        code = "bae-journal-readonly"
     elif result in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "decode to UTF-8" in str(
         error
     ):
-        return damaged(path, "SQLite cannot read it", run_id=run_id, cause=error)
-    else:
-        what, code = f"{path} could not be read or written", "bae-journal-failed"
-        fix = "see the cause; once it is fixed, resume the run"
-    return JournalError(what, code=code, cause=error, run_id=run_id, fix=fix)
-
-
-def code_of(error: BaseException) -> int:
-    """The primary result code of an SQLite error; 0 for any other error."""
-    code: int = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF
+        code = "bae-journal-damaged"
+    return failure(code, path, run_id, cause=error, what="SQLite cannot read it")
 
 
 def is_busy(error: BaseException) -> bool:
     """Whether another connection held the file for longer than we wait."""
-    return code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
-
-
-def needs_new_connection(error: BaseException) -> bool:
-    """Whether a connection may keep failing this way after the cause is gone."""
-    return code_of(error) in (
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_NOTADB,
-    )
+    return _code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
 def is_writable(path: str) -> bool:
@@ -290,72 +324,14 @@ def is_writable(path: str) -> bool:
     return beside and (not os.path.exists(path) or os.access(path, os.W_OK))
 
 
+def _code_of(error: BaseException) -> int:
+    """The primary result code of an SQLite error; 0 for any other error."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
 def _is_full(path: str) -> bool:
     try:
         return shutil.disk_usage(os.path.dirname(path)).free < _NEARLY_NOTHING
     except OSError:
         return False
-
-
-def damaged(
-    path: str, what: str, *, run_id: str | None = None, cause: BaseException | None = None
-) -> JournalError:
-    return JournalError(
-        f"the journal {path} is damaged, or is no journal: {what}",
-        code="bae-journal-damaged",
-        cause=cause,
-        run_id=run_id,
-        fix="nothing in it was changed. Copy the file, and those beside it that end in -wal and "
-        "-shm, before you do anything; then try `sqlite3 FILE .recover`, or a backup",
-    )
-
-
-def readonly(
-    path: str, run_id: str | None = None, cause: BaseException | None = None
-) -> JournalError:
-    return JournalError(
-        f"{path} cannot be written by this user",
-        code="bae-journal-readonly",
-        cause=cause,
-        run_id=run_id,
-        fix="allow this user to write the file and its folder: SQLite keeps two more files there",
-    )
-
-
-def gone(path: str, run_id: str | None = None) -> JournalError:
-    return JournalError(
-        f"{path} was deleted, moved or replaced while it was in use",
-        code="bae-journal-gone",
-        run_id=run_id,
-        fix="put the file back and resume its runs, or start them again; stop the processes that "
-        "use a journal before you move it",
-    )
-
-
-def closed(name: str, run_id: str | None = None, *, in_progress: bool = False) -> JournalError:
-    fix = "close it when its last run has ended; this run can be resumed"
-    return JournalError(
-        f"the journal {name} is closed",
-        code="bae-journal-closed",
-        run_id=run_id,
-        fix=fix if in_progress else "open a new one, and close it when you are done",
-    )
-
-
-def forked(path: str, run_id: str | None = None) -> JournalError:
-    return JournalError(
-        f"{path} was opened before this process was forked, and the parent still has it open",
-        code="bae-journal-forked",
-        run_id=run_id,
-        fix="open the journal after the fork, start processes with "
-        "multiprocessing.get_context('spawn'), or give each process a file of its own",
-    )
-
-
-def unknown(name: str, run_id: str) -> JournalError:
-    return JournalError(
-        f"the journal {name} has no run {run_id!r}",
-        code="bae-run-unknown",
-        run_id=run_id,
-        fix="look at `await journal.runs()`: it may be in another journal, or was deleted",
-    )

@@ -1,0 +1,399 @@
+"""The runs in the tables of a journal: how they are made, claimed, listed, read, changed and
+deleted. What writes runs inside a transaction and checks first, so that a refusal has changed
+nothing."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from abc import abstractmethod
+from asyncio import Future
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from secrets import randbits
+from time import time
+from typing import Any, TypeVar
+
+from bae.exceptions import JournalError, describe
+from bae.journal.sqlite.lease import Fence, SQLiteClaim, has_died, is_alive
+from bae.journal.sqlite.schema import LINES_OF_A_RUN, as_journal_error, failure, is_busy
+from bae.journal.sqlite.writer import Work, add_lines
+from bae.journal.store import (
+    Journal,
+    Line,
+    Listed,
+    ParkedGate,
+    Rewrite,
+    RunInfo,
+    Status,
+    StoredRun,
+    check_listed,
+    check_version,
+    is_listed,
+    not_replaced,
+)
+
+T = TypeVar("T")
+
+RUNS_AT_ONCE = 50
+"""How many runs are deleted in one transaction: others need not wait long for theirs."""
+PAGE = 200
+"""How many runs are read at once to find interrupted ones, which no index has."""
+
+_LAST = """(select {} from lines where lines.id between runs.run << 32
+    and (runs.run << 32) + 4294967295 order by lines.id desc limit 1)"""
+_COUNT = f"coalesce({_LAST.format('(lines.id & 4294967295) + 1')}, runs.shared)"
+"""How many lines a run has, including those it shares with the run it was forked from."""
+_UPDATED = f"coalesce({_LAST.format('at')}, runs.started)"
+_INFO = f"""select runs.run, runs.id, runs.graph, runs.status, runs.started, {_UPDATED}, hash,
+    runs.owner, until, runs.waiting, runs.error, coalesce(parents.id, runs.came_from)
+from runs join shapes using (shape)
+    left join owners on owners.name = runs.owner
+    left join runs parents on parents.run = runs.parent"""
+# Where the lines of a run are: in itself, and below where it was forked in its parents.
+_HOMES = """with recursive homes (run, first, end, parent) as (
+    select run, shared, 4294967296, parent from runs where run = ?
+    union all
+    select runs.run, min(runs.shared, homes.first), homes.first, runs.parent
+        from homes join runs on runs.run = homes.parent where homes.first > 0
+) select run, first, end from homes order by first, end"""
+
+
+class RunTables(Journal):
+    """A journal in the tables of SQLite: what is asked becomes work for a writer, or a question
+    that a connection answers."""
+
+    name: str
+    """What errors call the journal."""
+    _owner: str = ""
+
+    @abstractmethod
+    def _ask(self, work: Work) -> Future[Any]:
+        """Have work done; it is taken in at the call."""
+
+    @abstractmethod
+    async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        """Ask a connection that sees all that was taken in before."""
+
+    async def answer(self, run_id: str, gate: str, value: str) -> bool:
+        def add(db: sqlite3.Connection) -> bool:
+            statement = "insert or ignore into answers (run, gate, value) values (?, ?, ?)"
+            return db.execute(statement, (self._find(db, run_id), gate, value)).rowcount > 0
+
+        return await self._ask(Work(run_id, add))
+
+    async def fork(self, run_id: str, new_id: str, upto: int, lines: Sequence[Line]) -> None:
+        given = tuple(lines)
+
+        def add(db: sqlite3.Connection) -> None:
+            parent = self._find(db, run_id)
+            query = f"select {_COUNT} from runs where run = ?"
+            there: int = db.execute(query, (parent,)).fetchone()[0]
+            if not 0 <= upto <= there:
+                raise ValueError(f"run {run_id!r} has {there} lines, it cannot be forked at {upto}")
+            statement = """insert into runs
+                (id, started, epoch, graph, status, shape, parent, shared)
+                select ?, ?, ?, graph, 'running', shape, run, ? from runs where run = ?"""
+            _add_run(db, statement, new_id, given, upto, (upto, parent))
+
+        await self._ask(Work(run_id, add))
+
+    async def rewrite(self, changes: Sequence[Rewrite]) -> None:
+        """Replace lines by others with the same numbers, and leave nothing of the old ones in the
+        file or its log. If anything changed the file is vacuumed for that, which takes as long as
+        copying it and as much room; nothing else can be written meanwhile."""
+        given = [Rewrite(run_id, tuple(lines), tuple(gates)) for run_id, lines, gates in changes]
+        run_id = given[0].run_id if len(given) == 1 else None
+        change = partial(self._change_lines, changes=given)
+        await self._ask(Work(run_id, change, then=partial(self._vacuum, changes=given)))
+
+    async def put(self, run: StoredRun, *, replace: bool = False) -> None:
+        """Store a run that was read elsewhere, in one transaction, which also deletes the run that
+        it replaces."""
+        info = run.info
+
+        def add(db: sqlite3.Connection) -> None:
+            if replace and not _delete(db, [info.run_id]):
+                query = (
+                    "select owner, until from runs left join owners on name = owner where id = ?"
+                )
+                old = db.execute(query, (info.run_id,)).fetchone()
+                if old is not None:
+                    raise not_replaced(info.run_id, old[0] if is_alive(*old) else None)
+            fence = add_run(db, None, info.run_id, info.graph, run.shape, info.shape, run.lines)
+            statement = "update runs set started = ?, came_from = ? where run = ?"
+            db.execute(statement, (info.started, info.parent, fence[0]))
+            db.executemany(
+                "insert into answers (run, gate, value) values (?, ?, ?)",
+                [(fence[0], gate, value) for gate, value in run.answers.items()],
+            )
+            release_run(db, fence, info.status, info.waiting, info.error)
+
+        await self._ask(Work(info.run_id, add))
+
+    async def delete(self, run_ids: Sequence[str]) -> int:
+        """Delete runs and return how many. A run that has forks stays, and so does one that a
+        process works on. The file keeps its size, and its room is used again."""
+        given = set(run_ids)
+
+        def find(db: sqlite3.Connection) -> list[tuple[int, str]]:
+            query = "select run, id from runs where id = ?"
+            found = [row for run_id in given for row in db.execute(query, (run_id,))]
+            return sorted(found, reverse=True)  # a fork is newer than what it was forked from
+
+        found = [run_id for _, run_id in await self._read(find)]
+        count = 0
+        for first in range(0, len(found), RUNS_AT_ONCE):
+            some = found[first : first + RUNS_AT_ONCE]
+            count += await self._ask(Work(do=partial(_delete, run_ids=some)))
+        return count
+
+    async def read(self, run_id: str) -> StoredRun:
+        def ask(db: sqlite3.Connection) -> StoredRun:
+            db.execute("begin")  # others may write it: this is the run at one instant
+            try:
+                row = db.execute(f"{_INFO} where runs.id = ?", (run_id,)).fetchone()
+                if row is None:
+                    raise failure("bae-run-unknown", self.name, run_id)
+                info = _info(db, row)
+                query = "select text from shapes where hash = ?"
+                shape: str = db.execute(query, (info.shape,)).fetchone()[0]
+                query = "select gate, value from answers where run = ?"
+                answers = dict(db.execute(query, row[:1]).fetchall())
+                return StoredRun(info, shape, self._read_lines(db, row[0], run_id), answers)
+            finally:
+                if db.in_transaction:
+                    db.execute("rollback")
+
+        return await self._read(ask)
+
+    async def runs(
+        self,
+        *,
+        status: Listed | None = None,
+        graph: str | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[RunInfo]:
+        if limit < 0:
+            raise ValueError(f"runs(limit={limit}): give 0 or more")
+        check_listed(status)
+        interrupted = status == "interrupted"
+        text, values = page_query("running" if interrupted else status, graph)
+        size = PAGE if interrupted else limit
+
+        def ask(db: sqlite3.Connection) -> list[RunInfo]:
+            below = LINES_OF_A_RUN if before is None else self._find(db, before)
+            found: list[RunInfo] = []
+            while True:
+                rows = db.execute(text, (*values, below, size)).fetchall()
+                found += [info for row in rows if is_listed(info := _info(db, row), status)]
+                if len(rows) < size or len(found) >= limit:
+                    return found[:limit]
+                below = rows[-1][0]
+
+        return await self._read(ask)
+
+    async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
+        marks = ", ".join("?" * len(statuses))
+        query = f"select id from runs where status in ({marks}) and {_UPDATED} < ? order by run"
+
+        def ask(db: sqlite3.Connection) -> list[str]:
+            return [run_id for (run_id,) in db.execute(query, (*statuses, than))]
+
+        return await self._read(ask)
+
+    def _claim_run(self, db: sqlite3.Connection, run_id: str) -> SQLiteClaim:
+        """Make this process the owner of a run."""
+        found = db.execute(
+            f"select run, runs.owner, until, status, {_COUNT} from runs"
+            " left join owners on name = runs.owner where id = ?",
+            (run_id,),
+        ).fetchone()
+        if found is None:
+            raise failure("bae-run-unknown", self.name, run_id)
+        run, owner, until, status, count = found
+        if owner == self._owner or is_alive(owner, until):
+            left = max((until or 0.0) - time(), 0)
+            raise failure("bae-run-owned", self.name, run_id, owner=owner, left=left)
+        if status == "ended":
+            raise failure("bae-run-ended", self.name, run_id)
+        fence = run, randbits(48)
+        db.execute(
+            "update runs set owner = ?, epoch = ?, status = 'running', waiting = '[]', error = ''"
+            " where run = ?",
+            (self._owner, fence[1], run),
+        )
+        return SQLiteClaim(run_id, self._owner, fence, count)
+
+    def _find(self, db: sqlite3.Connection, run_id: str) -> int:
+        found = db.execute("select run from runs where id = ?", (run_id,)).fetchone()
+        if found is None:
+            raise failure("bae-run-unknown", self.name, run_id)
+        return found[0]
+
+    def _read_lines(self, db: sqlite3.Connection, run: int, run_id: str) -> tuple[Line, ...]:
+        lines: list[Line] = []
+        query = """select id & 4294967295, kind, at, path, step, data, version from lines
+            where id >= ? and id < ? order by id"""
+
+        def damaged(why: str, cause: BaseException | None = None) -> JournalError:
+            what = f"line {len(lines)} of run {run_id!r} {why}"
+            return failure("bae-journal-damaged", self.name, run_id, cause=cause, what=what)
+
+        try:
+            for home, first, end in db.execute(_HOMES, (run,)).fetchall():
+                base = home * LINES_OF_A_RUN
+                # Closed even after an error: an open cursor would keep the log from being cleared.
+                with closing(db.execute(query, (base + first, base + end))) as rows:
+                    for row in rows:
+                        line = Line(*row)
+                        if line.n != len(lines):
+                            raise damaged("is missing")
+                        check_version(line, run_id)
+                        if not isinstance(json.loads(line.data), dict):
+                            raise ValueError("no JSON object")
+                        lines.append(line)
+                if end < LINES_OF_A_RUN and end != len(lines):
+                    raise damaged("is missing")
+        except (ValueError, TypeError, sqlite3.OperationalError) as error:
+            if getattr(error, "sqlite_errorcode", None) is not None:
+                raise
+            raise damaged(f"cannot be read ({describe(error)})", error) from error
+        return tuple(lines)
+
+    def _change_lines(self, db: sqlite3.Connection, changes: Sequence[Rewrite]) -> None:
+        """Replace lines in the runs that have them."""
+        statement = """update lines set kind = ?, at = ?, path = ?, step = ?, data = ?, version = ?
+            where id = ?"""
+        changed = 0
+        for run_id, lines, forget in changes:
+            run = self._find(db, run_id)
+            homes = db.execute(_HOMES, (run,)).fetchall()
+            for line in lines:
+                home = next((home for home, first, end in homes if first <= line.n < end), 0)
+                key = home * LINES_OF_A_RUN + line.n
+                if not db.execute(statement, (*line[1:], key)).rowcount:
+                    raise ValueError(f"run {run_id!r} has no line {line.n} to replace")
+            gates = [(run, gate) for gate in forget]
+            db.executemany("delete from answers where run = ? and gate = ?", gates)
+            changed += len(lines) + len(gates)
+        if changed:
+            db.execute("insert into unclean (since) values (?)", (time(),))
+
+    def _vacuum(self, db: sqlite3.Connection, changes: Sequence[Rewrite]) -> None:
+        """Leave nothing in the file and its log but what can be read from the tables: pages have
+        copies of lines that were moved, and so has the log. The file notes that this is due, for
+        the next call where it fails. Outside of a transaction."""
+        if not db.execute("select 1 from unclean limit 1").fetchone():
+            return
+        try:
+            db.execute("vacuum")
+            if db.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
+                busy = sqlite3.OperationalError("the log is in use")
+                busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+                raise busy
+            db.execute("delete from unclean")
+        except sqlite3.Error as error:
+            failed = as_journal_error(error, self.name, changes[0].run_id)
+            runs = ", ".join(repr(change.run_id) for change in changes)
+            failed.message += f"; run {runs} is changed, but the file still has old lines"
+            if is_busy(error):
+                failed.fix = "do it again when no other process uses the file"
+            raise failed from error
+
+
+def add_run(
+    db: sqlite3.Connection,
+    owner: str | None,
+    run_id: str,
+    graph: str,
+    shape: str,
+    shape_hash: str,
+    lines: Sequence[Line],
+) -> Fence:
+    """Add a run with its first lines."""
+    db.execute("insert or ignore into shapes (hash, text) values (?, ?)", (shape_hash, shape))
+    statement = """insert into runs (id, started, epoch, graph, status, owner, shape)
+        select ?, ?, ?, ?, 'running', ?, shape from shapes where hash = ?"""
+    return _add_run(db, statement, run_id, lines, 0, (graph, owner, shape_hash))
+
+
+def release_run(
+    db: sqlite3.Connection, fence: Fence, status: Status, waiting: Sequence[ParkedGate], error: str
+) -> None:
+    """Store how a run ended, and that it has no owner."""
+    gates = "[]"
+    if waiting:
+        gates = json.dumps([(g.address, g.place, g.question, g.deadline) for g in waiting])
+    statement = """update runs set owner = null, status = ?, waiting = ?, error = ?
+        where run = ? and epoch = ?"""
+    db.execute(statement, (status, gates, error, *fence))
+
+
+def page_query(status: Status | None, graph: str | None) -> tuple[str, list[str]]:
+    """The statement behind `runs`, always found through an index, and its first parameters; those
+    after them are the key below which a page begins, and its size."""
+    wanted = {"runs.graph": graph, "runs.status": status}
+    given = {column: value for column, value in wanted.items() if value is not None}
+    where = "".join(f"{column} = ? and " for column in given)
+    text = f"{_INFO} where {where}runs.run < ? order by runs.run desc limit ?"
+    return text, list(given.values())
+
+
+def _add_run(
+    db: sqlite3.Connection,
+    statement: str,
+    run_id: str,
+    lines: Sequence[Line],
+    first: int,
+    more: tuple[Any, ...],
+) -> Fence:
+    """Add a run with lines that are numbered from `first`. The parameters of the statement are its
+    id, when it started, its epoch, and `more`."""
+    for n, line in enumerate(lines, first):
+        if line.n != n:
+            raise ValueError(f"run {run_id!r}: got line {line.n} where {n} is due")
+    started = lines[0].at if lines else time()
+    epoch = randbits(48)
+    added = db.execute(f"{statement} on conflict (id) do nothing", (run_id, started, epoch, *more))
+    if not added.rowcount:
+        raise failure("bae-run-exists", "", run_id)
+    assert added.lastrowid is not None
+    fence = added.lastrowid, epoch
+    add_lines(db, [line + fence for line in lines])
+    return fence
+
+
+def _delete(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
+    """Delete runs, the newest first, except those that have forks or a living owner; returns how
+    many."""
+    deleted = 0
+    for run_id in run_ids:
+        found = db.execute(
+            "select run, owner, until from runs left join owners on name = owner where id = ?"
+            " and not exists (select 1 from runs forks where forks.parent = runs.run)",
+            (run_id,),
+        ).fetchone()
+        if found is not None and not is_alive(*found[1:]):
+            deleted += 1
+            run = found[0]
+            of_run = run * LINES_OF_A_RUN, (run + 1) * LINES_OF_A_RUN
+            db.execute("delete from lines where id >= ? and id < ?", of_run)
+            db.execute("delete from runs where run = ?", (run,))
+            db.execute("delete from answers where run = ?", (run,))
+    return deleted
+
+
+def _info(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
+    run, run_id, graph, status, started, updated, shape, owner, until, waiting, *rest = row
+    if owner is not None and has_died(owner):
+        until = None
+    gates: list[list[Any]] = json.loads(waiting)
+    answered: set[str] = set()
+    if gates:
+        found = db.execute("select gate from answers where run = ?", (run,))
+        answered = {gate for (gate,) in found}
+    parked = tuple(ParkedGate(*gate, answered=gate[0] in answered) for gate in gates)
+    return RunInfo(run_id, graph, status, started, updated, shape, owner, until, parked, *rest)
