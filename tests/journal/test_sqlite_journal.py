@@ -18,8 +18,8 @@ import pytest
 from bae import JournalError
 from bae.journal import SQLiteJournal
 from bae.journal.sqlite.lease import has_died, process_name
-from bae.journal.sqlite.schema import LINES_OF_A_RUN
 from bae.journal.sqlite.runs import page_query
+from bae.journal.sqlite.schema import LINES_OF_A_RUN
 from bae.journal.store import Rewrite
 from journal_parts import begun, ended, ids, line, lines, numbers, printed, program, refused
 
@@ -797,7 +797,7 @@ async def test_a_run_whose_process_was_killed_is_listed_as_interrupted(path):
 @seen_to_die
 def test_a_process_is_known_to_be_gone_only_where_that_can_be_seen():
     own = process_name()
-    host, pid, token = own.split(":")
+    host, _, token = own.split(":")
     assert not has_died(own)
     with subprocess.Popen([sys.executable, "-c", ""]) as other:
         other.wait()
