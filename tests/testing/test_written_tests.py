@@ -3,23 +3,29 @@ that they are written in."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import sampled_from, text
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 import bae
-from bae.testing.written_tests import GraphName, literal
+from bae import Node
+from bae.journal import MemoryJournal
+from bae.testing.written_tests import GraphName, literal, write_test
 from wardrobe_runs import WARDROBE, noted, refused, write_runs
 
 pytestmark = pytest.mark.once
@@ -260,6 +266,48 @@ def test_every_value_is_written_as_code_that_means_it_and_fits_the_line():
         assert eval(literal(value, 16, 4)) == value
         assert max(map(len, code.splitlines())) <= 88, code
         compile(dedent(code), "x", "exec")
+
+
+class Said(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+HOSTILE = [
+    '"""\nimport os\nos.abort()\n"""',
+    "x\\",
+    "'''",
+    "\n",
+    "\r\u2028\u202e",
+    "",
+    "²",
+    "def",
+    "\x00",
+]
+
+
+@given(run_id=text(min_size=1) | sampled_from(HOSTILE), name=text() | sampled_from(HOSTILE))
+def test_no_text_of_a_recording_becomes_code(run_id, name):
+    async def written() -> str:
+        async with MemoryJournal() as journal:
+            graph = bae.Graph(start=Said)
+            await graph.arun(Said(text=name), journal=journal, run_id="a")
+            stored = await journal.read("a")
+        told = replace(stored, info=replace(stored.info, run_id=run_id, graph=name))
+        return (await write_test(graph, told, GraphName("said", "graph"))).source
+
+    parts = ast.parse(asyncio.run(written())).body
+    assert [type(part).__name__ for part in parts] == [
+        "Expr",  # the docstring
+        "ImportFrom",
+        "ImportFrom",
+        "ImportFrom",
+        "Assign",
+        "FunctionDef",
+    ]
+    asserted = parts[-1].body[-1].test.comparators[0]
+    assert ast.literal_eval(asserted) == name
 
 
 def test_a_graph_is_written_as_the_code_that_makes_it():

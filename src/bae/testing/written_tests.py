@@ -56,7 +56,7 @@ async def write_test(graph: Graph[Any, Any], stored: StoredRun, name: GraphName)
     the start helps nobody: where it goes another way by now, that is raised as `ReplayError`."""
     info = stored.info
     result = await graph.replay(info.run_id, journal=RecordedRuns([stored], info.run_id))
-    said = f"A run of {info.graph} ({info.run_id}) that must still go the same way"
+    said = f"A run of {_harmless(info.graph)} ({_harmless(info.run_id)})"
     source = source_of_test(result, name, info.graph, said)
     return WrittenTest(source, b"".join(write_run(stored)))
 
@@ -68,7 +68,7 @@ def source_of_test(result: GraphResult[Any], graph: GraphName, name: str, record
     graph, and `recorded` says which run it was and when.
     """
     lines = [
-        f'"""{recorded}.',
+        f'"""{recorded} that must still go the same way.',
         "",
         "It is replayed: no LM, no dependency and nobody at a gate is asked, the bodies of nodes",
         "are called. Written by `bae runs test`; edit it as you like.",
@@ -263,7 +263,14 @@ def _pieces(text: str, room: int) -> list[str]:
 
 def _snake(name: str) -> str:
     said = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    return re.sub(r"\W+", "_", said).strip("_").lower() or "run"
+    said = re.sub(r"\W+", "_", said).strip("_").lower()
+    return said if f"test_{said}".isidentifier() else "run"
+
+
+def _harmless(text: str) -> str:
+    """A text of a recording for a docstring. A recording may be another person's, and what would
+    end the docstring would be code."""
+    return re.sub(r"[^\w .:@/+-]", "?", text)
 
 
 def _is_first_party(module: str) -> bool:
