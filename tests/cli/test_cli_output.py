@@ -217,7 +217,7 @@ def test_stdout_is_what_it_was_after_a_command_with_json(bae: Any):
     assert bae("run", "app.py", "--no-journal").out.endswith("fine\n  text: " + PIPED)
 
 
-PIPED = "it is \x1b[31mred\x9b \u202e \\ud800 👩\u200d👧\n"
+PIPED = "it is \\x1b[31mred\\x9b \\u202e \\ud800 👩\u200d👧\n"
 
 
 def test_an_error_as_json_says_its_cause_and_what_was_noted(bae: Any):
@@ -334,7 +334,7 @@ def test_a_command_to_copy_is_never_wrapped(columns: int):
 def test_the_code_of_an_error_stands_on_its_first_line(capsys: pytest.CaptureFixture[str]):
     tell_error(BaeError("two things are wrong\n  this\n  that", code="bae-error"))
     assert capsys.readouterr().err.startswith(
-        "error two things are wrong  [bae-error]\n  this\n  that\n"
+        "error two things are wrong  [bae-error]\n      this\n      that\n"
     )
 
 

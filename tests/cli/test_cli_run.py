@@ -741,7 +741,7 @@ def test_a_result_is_laid_out_with_its_parts_indented_and_its_secrets_withheld()
     assert shown(width=80, terminal=False).splitlines() == [
         "Shown",
         "  lines: one",
-        "    \x1b[31mtwo",
+        "    \\x1b[31mtwo",
         "  inner:",
         "    name: a",
         "    parts:",

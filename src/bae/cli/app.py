@@ -14,6 +14,7 @@ import typer
 
 from bae.cli import exits
 from bae.cli.streams import let_go, stand_in_for_missing
+from bae.cli.texts import in_lines
 
 app = typer.Typer(
     name="bae",
@@ -77,37 +78,41 @@ def _carried_out(asked: list[str], debug: bool) -> int:
     except SystemExit as ending:
         if _is_meant(ending):
             return _code(ending)
-        if debug:
-            raise
-        _tell_unexpected(ending)
+        _tell_unexpected(ending, debug)
         return exits.FAILED
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except BaeError as error:
-        if debug:
-            raise
-        from bae.cli.printing import tell_error
+        from bae.cli.printing import tell_error, tell_traceback
         from bae.cli.refusals import Misuse
 
-        tell_error(error)
+        if debug:
+            tell_traceback(error)
+        else:
+            tell_error(error)
         if error.code in ("bae-run-owned", "bae-optimizing-elsewhere"):
             return exits.ELSEWHERE
         return exits.MISUSED if isinstance(error, Misuse) else exits.FAILED
-    except Exception as error:
-        if debug:
-            raise
-        _tell_unexpected(error)
+    except BrokenPipeError:
+        raise
+    except BaseException as error:
+        _tell_unexpected(error, debug)
         return exits.FAILED
     return exits.DONE
 
 
-def _tell_unexpected(error: BaseException) -> None:
+def _tell_unexpected(error: BaseException, debug: bool) -> None:
     try:
-        from bae.cli.printing import tell_unexpected
+        from bae.cli.printing import tell_traceback, tell_unexpected
 
-        tell_unexpected(error)
+        if debug:
+            tell_traceback(error)
+        else:
+            tell_unexpected(error)
     except Exception:  # what it is told with may be what is broken
-        said = f"{type(error).__name__}: {error}"
+        from bae.records import error_text
+
+        said = in_lines(error_text(error), 4)
         print(f"error {said}\n  try:   run it again with --debug", file=sys.stderr)
 
 

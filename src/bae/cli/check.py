@@ -226,7 +226,7 @@ def _print_broken(loaded: Loaded, file: str, broken: Sequence[BrokenRun] | None)
         note(f"{file} was not looked at: fix the errors first")
         return
     for run in broken:
-        print_hanging(out(), Text(in_lines(str(run))), 4)
+        print_hanging(out(), Text(in_lines(str(run), 6)), 4)
     if broken:
         last = Text(f"{file}: {_count(len(broken), 'run')} of {name} cannot be resumed", "bold red")
     else:

@@ -8,6 +8,8 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from bae.cli.texts import in_one_line
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -49,7 +51,7 @@ def run_ids(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
     if found:
         newest, what = found[0]
         found.insert(0, (NEWEST, f"{newest}: {what}"))
-    return [each for each in found if each[0].startswith(incomplete)][:MOST]
+    return _offered(found, incomplete)
 
 
 def open_gates(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
@@ -62,8 +64,17 @@ def open_gates(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
         return []
     places = [gate.place for gate in gates]
     named = (gate.place if places.count(gate.place) == 1 else gate.address for gate in gates)
-    offered = zip(named, (gate.question for gate in gates), strict=True)
-    return [each for each in offered if each[0].startswith(incomplete)][:MOST]
+    return _offered(zip(named, (gate.question for gate in gates), strict=True), incomplete)
+
+
+def _offered(found: Iterable[tuple[str, str]], incomplete: str) -> list[tuple[str, str]]:
+    """Words that begin as what is typed, each with what it is. What a shell would make something
+    else of is left out: a run may be another person's."""
+    return [
+        (word, in_one_line(about))
+        for word, about in found
+        if word.startswith(incomplete) and _PLAIN.fullmatch(word)
+    ][:MOST]
 
 
 def _newest(ctx: Any) -> Iterable[RunInfo]:
@@ -80,8 +91,8 @@ def _newest(ctx: Any) -> Iterable[RunInfo]:
     return asyncio.run(listed())
 
 
-_PLAIN: Final = re.compile(r"[\w./~+@%=-]+")
-"""Names that no shell makes something else of."""
+_PLAIN: Final = re.compile(r"(?!-)[\w./~+@%=:,-]+")
+"""Words that no shell makes something else of, and that are no option."""
 _LEFT_OUT: Final = ("__pycache__", "node_modules")
 
 

@@ -82,7 +82,7 @@ def explained(said: str, done: str = "imported") -> Generator[None]:
     except (BaeError, KeyboardInterrupt) as error:
         error.add_note(f"while {said} was {done}{place_of(error)}")
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # of a test framework, say, or of a library in Rust
         how = "could not be imported" if done == "imported" else "failed"
         raise BaeError(
             f"{said} {how}{place_of(error)}",

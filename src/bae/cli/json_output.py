@@ -49,7 +49,7 @@ def only_json(wanted: bool, command: str) -> Generator[None]:
         stack.callback(_outputs.remove, output)
         try:
             yield
-        except (Exception, KeyboardInterrupt, SystemExit) as error:
+        except BaseException as error:
             if not output.written and not _says_nothing(error):
                 _tell(error, command)
             raise

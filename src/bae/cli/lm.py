@@ -173,7 +173,7 @@ def _print_trial(name: str, trial: Trial) -> None:
     cost = "unknown" if usage.cost is None else f"${usage.cost:.6f}".rstrip("0").rstrip(".")
     more = f", {usage.attempts} attempts" if usage.attempts > 1 else ""
     rows = {
-        "answer": in_lines(trial.reply.answer),
+        "answer": trial.reply.answer,
         "sure": "yes" if trial.reply.sure else "no",
         "lm": name,
         "model": ", ".join(usage.models) or "not said",
@@ -183,4 +183,4 @@ def _print_trial(name: str, trial: Trial) -> None:
     }
     for label, value in rows.items():
         said = Text(f"{label:<8}", style="bold")
-        print_hanging(out(), said.append(value, style="not bold"), 8)
+        print_hanging(out(), said.append(in_lines(value, 8), style="not bold"), 8)

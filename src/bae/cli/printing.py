@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from bae.exceptions import BaeError
 
+_BELOW: Final = 9
+"""Spaces before the further lines of what an error says: none of them may look like one of ours."""
+
 
 def out() -> Console:
     """The console for results. Give `soft_wrap=True` to print, or use `print_hanging`: a line that
@@ -45,7 +48,7 @@ def note(message: str) -> None:
     """A line about something that is not the result, on stderr."""
     from rich.text import Text
 
-    print_hanging(err(), Text(in_lines(message), style="dim"), 2)
+    print_hanging(err(), Text(in_lines(message, 4), style="dim"), 2)
 
 
 def print_hanging(console: Console, text: Text, indent: int) -> None:
@@ -101,41 +104,50 @@ def tell_error(error: BaeError) -> None:
     from bae.exceptions import describe
 
     said = Text()
-    first, line_end, more = in_lines(error.message).partition("\n")
+    first, line_end, more = in_lines(error.message, 4).partition("\n")
     said.append("error", style="bold red").append(f" {first}")
     said.append(f"  [{error.code}]", style="dim").append(line_end + more)
     diff = getattr(error, "diff", "")
     if diff:
         said.append(f"\n{in_lines(diff)}")
     if error.path:
-        said.append("\n  path:  ", style="bold").append(in_lines(error.path))
+        said.append("\n  path:  ", style="bold").append(in_lines(error.path, _BELOW))
     if error.cause is not None:
-        said.append("\n  cause: ", style="bold").append(in_lines(describe(error.cause)))
+        said.append("\n  cause: ", style="bold").append(in_lines(describe(error.cause), _BELOW))
     if at := raised_at(error):
-        said.append("\n  at:    ", style="bold").append(in_lines(at))
+        said.append("\n  at:    ", style="bold").append(in_lines(at, _BELOW))
     if error.fix:
         fix = error.fix
         if at and not _COMMAND.search(fix):  # which is copied as it stands
             fix += "; --debug shows the traceback"
-        fix = in_lines(fix).replace("\n", "\n         ")
-        said.append("\n  try:   ", style="bold green").append(fix)
+        said.append("\n  try:   ", style="bold green").append(in_lines(fix, _BELOW))
     for each in getattr(error, "__notes__", ()):
-        said.append(f"\n  {in_lines(each)}", style="dim")
-    print_hanging(err(), said, 9)
+        said.append(f"\n  {in_lines(each, _BELOW)}", style="dim")
+    print_hanging(err(), said, _BELOW)
 
 
 def tell_unexpected(error: BaseException) -> None:
     """An error that nobody has foreseen."""
     from rich.text import Text
 
+    from bae.records import error_text
+
     said = Text()
-    said.append("error", style="bold red").append(
-        f" {in_lines(f'{type(error).__name__}: {error}')}"
-    )
+    said.append("error", style="bold red").append(f" {in_lines(error_text(error), _BELOW)}")
     said.append("\n  try:   ", style="bold green").append(
         "run it again with --debug, which shows where it comes from"
     )
-    print_hanging(err(), said, 9)
+    print_hanging(err(), said, _BELOW)
+
+
+def tell_traceback(error: BaseException) -> None:
+    """Where an error comes from, as Python tells it."""
+    from traceback import format_exception
+
+    from rich.text import Text
+
+    told = "".join(format_exception(error)).rstrip("\n")
+    err().print(Text(in_lines(told, 2)), soft_wrap=True)
 
 
 @cache

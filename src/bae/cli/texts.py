@@ -23,12 +23,12 @@ def in_one_line(text: str) -> str:
     return "".join(each if _is_safe(each) else _spelled(each) for each in text)
 
 
-def in_lines(text: str) -> str:
-    """The same, with lines that stay lines."""
+def in_lines(text: str, below: int = 0) -> str:
+    """The same, with lines that stay lines: those after the first are indented by `below`."""
     if text.isprintable():
         return text
     lines = text.replace("\r\n", "\n").replace("\t", "    ").split("\n")
-    return "\n".join(map(in_one_line, lines))
+    return f"\n{' ' * below}".join(map(in_one_line, lines))
 
 
 def in_json(value: Any, *, ascii_only: bool = False) -> str:

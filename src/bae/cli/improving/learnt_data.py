@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def as_data(
-    wanted: Wanted, learnt: Learnt, kept: KeptCalls, error: Exception | None
+    wanted: Wanted, learnt: Learnt, kept: KeptCalls, error: BaseException | None
 ) -> dict[str, Any]:
     """What was learnt, and what ended it."""
     from bae.cli.running.outcomes import error_data

@@ -55,9 +55,9 @@ class Status:
     def say(self, text: str) -> None:
         """Print a line beside it, however quiet it is to be."""
         if self.pauses:
-            print(in_lines(text), file=sys.stderr)  # held back
+            print(in_lines(text, 4), file=sys.stderr)  # held back
         else:
-            self.console.print(Text(in_lines(text), "dim"), soft_wrap=True)
+            self.console.print(Text(in_lines(text, 4), "dim"), soft_wrap=True)
 
     @contextmanager
     def paused(self) -> Generator[None]:

@@ -26,7 +26,7 @@ class Ended(Generic[T]):
     Work that was stopped may have a value as well: what was done until then."""
 
     value: T | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
     code: int = 0
 
 
@@ -66,7 +66,7 @@ async def _worked(
         except asyncio.CancelledError as cancelled:
             if not interruption.code:
                 ended.error = stops.reason(cancelled)
-        except Exception as error:
+        except BaseException as error:
             ended.error = error
         ended.code = interruption.code
 

@@ -74,9 +74,9 @@ class Display:
     def say(self, text: str) -> None:
         """Print a line about something beside the run, which no display is torn by."""
         if self.pauses:
-            print(in_lines(text), file=sys.stderr)  # held back
+            print(in_lines(text, 4), file=sys.stderr)  # held back
         else:
-            self.console.print(Text(in_lines(text), "dim"), soft_wrap=True)
+            self.console.print(Text(in_lines(text, 4), "dim"), soft_wrap=True)
 
     def summary(self, usage: Usage | None = None, seconds: float | None = None) -> Text:
         """The run in a line, to be printed when it is over: nodes, time, and what LM calls used.

@@ -82,7 +82,7 @@ class PlainLines(Display):
 
     def say(self, text: str) -> None:
         """Write a line about something beside the run."""
-        self._put(self.signs.said(in_lines(text)))
+        self._put(self.signs.said(in_lines(text, 4)))
 
     def observe(self, run: ObservedRun, record: Record) -> None:
         """Take in a record, and write of it."""

@@ -131,7 +131,7 @@ async def _carried_out(
                     outcome.kind, outcome.code = "cancelled", interruption.code
                 else:
                     outcome.error = stops.reason(cancelled)
-            except Exception as error:
+            except BaseException as error:
                 outcome.error = error
                 if getattr(error, "code", None) == "bae-run-owned":
                     outcome.kind = "running"

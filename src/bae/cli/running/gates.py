@@ -80,14 +80,14 @@ def question(gate: OpenGate) -> Any:
 
     from bae.cli.live.values import text_of
 
-    said = Text("? ", style="bold yellow").append(in_lines(gate.question), style="bold")
+    said = Text("? ", style="bold yellow").append(in_lines(gate.question, 4), style="bold")
     said.append(f"  {gate.place}", style="dim")
     hidden = {name for name in gate.context if is_secret(gate.node_type, name)}
     for name, value in gate.context.items():
         shown = WITHHELD if name in hidden else text_of(value)
         said.append(f"\n    {name}: ", style="dim").append(shown)
     if gate.problem:
-        said.append(f"\n  the answer before did not fit: {in_lines(gate.problem)}", style="red")
+        said.append(f"\n  the answer before did not fit: {in_lines(gate.problem, 6)}", style="red")
     said.append(f"\n{until(gate)}  Ctrl-D leaves the run waiting", style="dim")
     return said
 

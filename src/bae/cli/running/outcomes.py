@@ -32,7 +32,7 @@ class Outcome:
     seen: Seen
     seconds: float = 0.0
     result: GraphResult[Any] | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
     code: int = exits.DONE
     """The exit code."""
     kept: bool = False
@@ -176,7 +176,7 @@ def _tell_waiting(outcome: Outcome, said: CommandLine) -> None:
     console.print(Text(f"the run {outcome.run_id} waits for an answer", style="yellow"))
     places = Counter(gate.place for gate in outcome.waiting)
     for gate in outcome.waiting:
-        line = Text("  ").append(in_lines(gate.question), style="bold")
+        line = Text("  ").append(in_lines(gate.question, 6), style="bold")
         line.append(f"  {gate.place}: {wanted(gate.type)}{until(gate)}", style="dim")
         console.print(line, soft_wrap=True)
         if said.journal is not None:

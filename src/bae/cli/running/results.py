@@ -66,7 +66,7 @@ def _jsonable(value: Any) -> Any:
 
 def _plain(fields: Mapping[str, Any], before: str) -> Iterator[str]:
     for name, value in fields.items():
-        yield from _entry(f"{before}{name}:", value, before + "  ")
+        yield from _entry(f"{before}{in_one_line(name)}:", value, before + "  ")
 
 
 def _entry(start: str, value: Any, below: str) -> Iterator[str]:
@@ -80,9 +80,8 @@ def _entry(start: str, value: Any, below: str) -> Iterator[str]:
             for each in cast(list[Any], value):
                 yield from _item(each, below)
         case _:
-            first, *more = said(value).split("\n")
-            yield f"{start} {first}".rstrip()
-            yield from (f"{below}{line}".rstrip() for line in more)
+            lines = f"{start} {in_lines(said(value), len(below))}".split("\n")
+            yield from (line.rstrip() for line in lines)
 
 
 def _item(value: Any, before: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ def journal_for(graph: Graph[Any, Any], given: str | None, so: str) -> str | Non
     if not why:
         try:
             file = file_to_write(None)
-            with open(file, "ab"):  # SQLite takes an empty file for a new one
-                pass
+            # SQLite takes an empty file for a new one. Nobody else may read what is in it.
+            os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
         except OSError as error:
             why = [f"{error.filename or file} cannot be written: {error.strerror}"]
     if not why:

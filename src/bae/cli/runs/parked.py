@@ -154,7 +154,7 @@ def reply_to(
         )
     from rich.text import Text
 
-    err().print(Text("? ", style="bold yellow").append(in_lines(gate.question), style="bold"))
+    err().print(Text("? ", style="bold yellow").append(in_lines(gate.question, 4), style="bold"))
     return ask_answer(cls, gate.field).given_to(cls, gate.field)
 
 

@@ -67,7 +67,7 @@ def introduce(cls: type[Node], name: str) -> None:
     kind = _kind(info.annotation)
     said = Text(name, style="bold")
     if info.description:
-        said.append(f" - {in_lines(info.description)}", style="dim")
+        said.append(f" - {in_lines(info.description, 4)}", style="dim")
     if len(kind) > _SHORT:
         said.append(f"\n  {kind}", style="cyan")
     if said.plain != name:
@@ -102,7 +102,7 @@ def refusal(misfit: Misfit) -> Any:
     """A line that says what is wrong with what was typed."""
     from rich.text import Text
 
-    return Text("  that does not fit: ", style="red").append(in_lines(str(misfit)))
+    return Text("  that does not fit: ", style="red").append(in_lines(str(misfit), 6))
 
 
 def default_of(info: FieldInfo) -> str:
@@ -117,7 +117,7 @@ def default_of(info: FieldInfo) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str | Enum):
-        return cut(in_lines(spelled(value)), 40) or "no text"
+        return cut(in_one_line(spelled(value)), 40) or "no text"
     return text_of(value, 40)
 
 

@@ -1,0 +1,243 @@
+"""What other people and models have written cannot act on the terminal, the shell or the output of
+`bae`: it is text, wherever it is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from bae.cli import main
+from bae.journal import SQLiteJournal
+
+EVIL = "x \x1b[31m\x07\x9b\x0b\x0c\x00\u202e\u2028;$(touch it)`id`' \" \r\nFORGED\rFORGED\nFORGED"
+APP = f"""
+from __future__ import annotations
+
+from typing import Annotated
+
+from bae import Dep, Gate, Graph, Node
+from bae.lm import Answer, Backend, Usage
+
+EVIL = {EVIL!r}
+
+
+class Model(Backend):
+    model = EVIL
+    free = True
+
+    async def answer(self, prompt):
+        text = Answer('{{"text": "fine"}}', Usage(calls=1, input_tokens=1, models=(EVIL,)))
+        return text
+
+
+async def look_up() -> str:
+    return EVIL
+
+
+class Begin(Node):
+    text: str
+    found: Annotated[str, Dep(look_up)]
+
+    async def __call__(self) -> Told: ...
+
+
+class Told(Node):
+    text: str
+    found: Annotated[str, Dep(look_up)]
+
+    async def __call__(self) -> Failed | Asked | Done:
+        if "fail" in self.text:
+            raise ValueError(EVIL)
+        return Done(text=EVIL, parts={{EVIL: [EVIL]}})
+
+
+class Failed(Node):
+    async def __call__(self) -> None: ...
+
+
+class Asked(Node):
+    async def __call__(self) -> None: ...
+
+
+class Done(Node):
+    text: str
+    parts: dict[str, list[str]]
+
+    async def __call__(self) -> None: ...
+
+
+class Fails(Node):
+    text: str
+
+    async def __call__(self) -> None:
+        raise ValueError(EVIL)
+
+
+class Asks(Node):
+    text: str
+    sure: Annotated[str, Gate(EVIL)]
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Begin, end=(Failed, Asked, Done))
+failing = Graph(start=Fails)
+asking = Graph(start=Asks)
+lm = Model()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "hostile.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("BAE_LM", "none")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("hostile", None)
+
+
+async def write_runs(file: str) -> None:
+    import hostile  # pyright: ignore[reportMissingImports]
+
+    async with SQLiteJournal(file) as journal:
+        given = {"journal": journal, "lm": hostile.lm}
+        await hostile.graph.arun(hostile.Begin(text=EVIL), run_id="told", **given)
+        with pytest.raises(Exception, match="Fails"):
+            await hostile.failing.arun(hostile.Fails(text=EVIL), run_id="failed", **given)
+        await hostile.asking.arun(hostile.Asks(text=EVIL), run_id="asked", **given)
+
+
+COMMANDS = [
+    ["run", "hostile:graph", "-i", json.dumps({"text": EVIL}), "--lm", "hostile:lm"],
+    ["run", "hostile:failing", "-i", json.dumps({"text": EVIL})],
+    ["run", "hostile:asking", "-i", json.dumps({"text": EVIL})],
+    ["--debug", "run", "hostile:failing", "-i", json.dumps({"text": EVIL})],
+    ["runs", "list", "-j", "runs.db"],
+    *(["runs", "show", run, "-j", "runs.db"] for run in ("told", "failed", "asked")),
+    *(["runs", "show", run, "-j", "runs.db", "--timeline"] for run in ("told", "failed")),
+    ["runs", "why", "told", "Done.text", "-j", "runs.db"],
+    ["runs", "why", "told", "Told.found", "-j", "runs.db"],
+    ["runs", "replay", "told", "-m", "hostile:graph", "-j", "runs.db"],
+    ["runs", "replay", "failed", "-m", "hostile:failing", "-j", "runs.db"],
+    ["runs", "resume", "failed", "-m", "hostile:failing", "-j", "runs.db"],
+    ["runs", "show", EVIL, "-j", "runs.db"],
+    ["runs", "why", "told", EVIL, "-j", "runs.db"],
+    ["run", EVIL],
+    ["run", "hostile:graph", "-i", EVIL],
+    ["run", "hostile:graph", "--set", f"text={EVIL}", "--lm", EVIL],
+    ["runs", "answer", "asked", EVIL, EVIL, "-m", "hostile:asking", "-j", "runs.db"],
+    ["runs", "load", EVIL, "-j", "runs.db"],
+    ["check", f"hostile:{EVIL}"],
+    ["graph", "show", EVIL],
+    ["eval", EVIL],
+    [EVIL],
+    ["--debug", EVIL],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: " ".join(each)[:40].split("\n")[0])
+def test_no_text_acts_on_the_terminal_or_passes_for_a_line_of_ours(
+    command: list[str], project: Path, capfd: pytest.CaptureFixture[str]
+):
+    asyncio.run(write_runs("runs.db"))
+    capfd.readouterr()
+    main(command)
+    said = capfd.readouterr()
+    for text in said:
+        assert not [each for each in text if not each.isprintable() and each != "\n"]
+        assert not [line for line in text.split("\n") if line.startswith("FORGED")]
+
+
+def test_what_a_shell_is_offered_is_quoted_or_left_out(
+    project: Path, capfd: pytest.CaptureFixture[str]
+):
+    from bae.cli.completing import open_gates, run_ids
+
+    Path(".bae").mkdir()
+    asyncio.run(write_runs(".bae/runs.db"))
+    with closing(sqlite3.connect(".bae/runs.db")) as file, file:  # whoever gave it may have
+        copied = "graph, status, started, shape, owner, epoch"
+        for evil in ("$(id)", "`id`", "a;id", "-rf", "a b", "a\nb", "*", "a\x1b"):
+            file.execute(
+                f"insert into runs (id, {copied}) select ?, {copied} from runs where id = 'failed'",
+                (evil,),
+            )
+    of_run = SimpleNamespace(params={"run": "asked"})
+    offered = [each for each, _ in [*run_ids(None, ""), *open_gates(of_run, "")]]
+    assert {"last", "told", "Asks.sure"} <= set(offered)
+    assert not [each for each in offered if re.search(r"[^\w.:-]", each) or each.startswith("-")]
+
+
+BASE = """
+from __future__ import annotations
+import asyncio
+from typing import Annotated
+import pytest
+from bae import Dep, Graph, Map, Node
+
+class Panic(BaseException):
+    pass
+
+RAISED = {
+    "panic": Panic("out of order"),
+    "generator": GeneratorExit("out of order"),
+    "group": BaseExceptionGroup("out of order", [Panic("inside")]),
+    "outcome": pytest.fail.Exception("out of order"),
+}[%r]
+WHERE = %r
+
+if WHERE == "import":
+    raise RAISED
+
+async def broken() -> str:
+    raise RAISED
+
+class Start(Node):
+    text: str
+    async def __call__(self) -> Body | Source:
+        return Body() if WHERE == "body" else Source()
+
+class Body(Node):
+    async def __call__(self) -> None:
+        raise RAISED
+
+class Source(Node):
+    text: Annotated[str, Dep(broken)]
+    async def __call__(self) -> None: ...
+
+graph = Graph(start=Start)
+"""
+
+
+@pytest.mark.parametrize("where", ["import", "body", "dependency"])
+@pytest.mark.parametrize("raised", ["panic", "generator", "group", "outcome"])
+def test_whatever_code_raises_is_told_as_an_error(
+    where: str, raised: str, project: Path, capfd: pytest.CaptureFixture[str]
+):
+    Path("broken.py").write_text(BASE % (raised, where))
+    try:
+        assert main(["run", "broken.py", "-i", '{"text": "a"}', "--json", "-q"]) == 1
+    finally:
+        sys.modules.pop("broken", None)
+    said = capfd.readouterr()
+    told = json.loads(said.out)
+    assert told["outcome"] == "failed"
+    assert "out of order" in json.dumps(told["error"])
+    assert "Traceback" not in said.err
+    if where != "import":
+        assert main(["runs", "list", "--json"]) == 0
+        (run,) = json.loads(capfd.readouterr().out)
+        assert run["status"] == "failed"
