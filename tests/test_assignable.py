@@ -81,11 +81,6 @@ class Size(enum.IntEnum):
     LARGE = 2
 
 
-class Mode(enum.Flag):
-    READ = 1
-    WRITE = 2
-
-
 class Weather(BaseModel):
     sunny: bool = True
 
@@ -166,30 +161,8 @@ class Person(Named):
     age: int
 
 
-class MaybeNamed(TypedDict, total=False):
-    name: str
-
-
-class Marked(TypedDict):
-    name: Required[str]
-    nick: NotRequired[str]
-    born: ReadOnly[int]
-
-
 class Cell(TypedDict, Generic[T]):
     cell: T
-
-
-class LinkedA(TypedDict):
-    next: "LinkedA | None"
-
-
-class LinkedB(TypedDict):
-    next: "LinkedB | None"
-
-
-class LinkedOdd(TypedDict):
-    next: "LinkedOdd | int"
 
 
 class Broken(TypedDict):
@@ -273,7 +246,6 @@ FITS = [
     (Optional[int], int | None),
     (int | None, Union[None, float]),
     (list[int], list[int] | None),
-    (bool, Literal[True] | Literal[False]),
     # wrappers
     (Annotated[int, "a"], int),
     (int, Annotated[int, Field(gt=0)]),
@@ -303,21 +275,16 @@ FITS = [
     (T, T),
     (T, object),
     (T, T | None),
-    (AnyAnimal, Animal),
-    (Number, float),
     # literals and enums
     (Literal["a"], str),
     (Literal["a"], Literal["a", "b"]),
     (Literal["a", 1], str | int),
     (Literal[1], float),
     (Literal[None], None),
-    (None, Literal[None]),
     (Literal[Color.RED], Color),
     (Literal[Color.RED], Literal[Color.RED, Color.BLUE]),
-    (Color, Literal[Color.RED, Color.BLUE]),
-    (Color, Literal[Color.RED] | Literal[Color.BLUE]),
-    (bool, Literal[True, False]),
     (Literal["a"], LiteralString),
+    (str, LiteralString),  # for pydantic they are one
     (LiteralString, str),
     (LiteralString, Iterable[str]),
     # containers
@@ -347,7 +314,6 @@ FITS = [
     (list, list[Any]),
     (list, Sequence[object]),
     (Generator[int, None, None], Iterable[int]),
-    (Generator[int, object, str], Generator[float, int, str]),
     (Coroutine[Any, Any, int], Awaitable[float]),
     (list[T], Sequence[T]),
     # own generics
@@ -359,7 +325,6 @@ FITS = [
     (Words, Iterable[str]),
     (DogHolder, Holder[Animal]),
     (DogHolder, Holder),
-    (Sink[object], Sink[int]),
     (Many[int, str], Many),
     (Given, Gives[float]),
     # tuples
@@ -388,16 +353,9 @@ FITS = [
     (type[Dog], type[Animal]),
     (type[Dog], type[Animal | None]),
     (type[Dog], object),
-    (type[Color], enum.EnumMeta),
     # TypedDict
     (Named, dict),
-    (Named, dict[str, Any]),
-    (Named, Mapping[str, object]),
-    (Person, Named),
-    (Named, MaybeNamed),
-    (Marked, Named),
     (Cell[bool], Cell[int]),
-    (LinkedA, LinkedB),
     # protocols
     (File, Closes),
     (Said, Speaks),
@@ -443,21 +401,13 @@ MISFITS = [
     (UserId, AdminId),
     (UserId, str),
     (Literal[1], UserId),
-    (str, AnyAnimal),
-    (str, Number),
-    (AnyAnimal, str),
-    (Number, str),
     (str, Literal["a"]),
     (Literal["a", "b"], Literal["a"]),
     (Literal[1], Literal[True]),
     (Literal[True], Literal[1]),
     (Literal["a"], int),
-    (Color, Literal[Color.RED]),
     (Color, str),
     (Literal[Color.RED], Literal["red"]),
-    (Mode, Literal[Mode.READ, Mode.WRITE]),
-    (bool, Literal[True]),
-    (str, LiteralString),
     (Literal[1], LiteralString),
     (LiteralString, int),
     (LiteralString, Literal["a"]),
@@ -473,7 +423,6 @@ MISFITS = [
     (str, Sequence[int]),
     (bytes, Sequence[str]),
     (str, list[str]),
-    (Generator[int, int, str], Generator[int, object, str]),
     (Coroutine[Any, Any, int], Awaitable[str]),
     (Awaitable[int], int),
     (Coroutine[Any, Any, int], int),
@@ -482,7 +431,6 @@ MISFITS = [
     (Table[int], dict[str, str]),
     (DogHolder, Holder[str]),
     (Holder[int], DogHolder),
-    (Sink[int], Sink[object]),
     (Given, Gives[str]),
     (tuple[int, str], tuple[int, int]),
     (tuple[int, str], tuple[int]),
@@ -499,20 +447,12 @@ MISFITS = [
     (int, Callable[[], int]),
     (Callable[[int], str], int),
     (type[Animal], type[Dog]),
-    (type[int], type[float]),
     (type[int], int),
     (Dog, type[Dog]),
     (type[Dog], enum.EnumMeta),
-    (Named, dict[int, Any]),
-    (Named, dict[str, int]),
     (Named, list),
-    (Named, Person),
-    (MaybeNamed, Named),
     (Cell[str], Cell[int]),
-    (dict[str, int], Named),
-    (dict[int, str], Named),
     (list[str], Named),
-    (LinkedA, LinkedOdd),
     (Animal, Closes),
     (Box[int], Box[str]),
     (Box[int | None], Box[int]),
@@ -570,12 +510,23 @@ UNKNOWN = [
     (str, Indexed[int]),
     (pathlib.Path, os.PathLike[str]),
     (contextlib.nullcontext[int], contextlib.AbstractContextManager[int]),
+    # the keys of a TypedDict, the bound of a variable, all values of an enum: left to run time
     (dict, Named),
-    (dict[str, Any], Named),
     (dict[str, str], Named),
-    (MaybeNamed, TypedDict("Other", {"nick": NotRequired[str]})),
-    (Person, Mapping[str, int | str]),
+    (Named, dict[str, Any]),
+    (Person, Named),
+    (Named, Person),
     (Broken, Named),
+    (AnyAnimal, Animal),
+    (Number, str),
+    (str, AnyAnimal),
+    (Color, Literal[Color.RED, Color.BLUE]),
+    (Color, Literal[Color.RED]),
+    (bool, Literal[True]),
+    (None, Literal[None]),
+    # what a generic takes, and does not give
+    (Generator[int, object, str], Generator[float, int, str]),
+    (Sink[int], Sink[str]),
     (Box, Box[int]),
     (NamedBox, Box[int]),
     (Box[Any], Box[int]),
@@ -810,7 +761,6 @@ def test_a_variable_bound_to_itself_ends() -> None:
         (UserId, "UserId"),
         (Never, "Never"),
         (Self, "Self"),
-        (LiteralString, "LiteralString"),
         (Box[int], "Box[int]"),
         (Box[list[Weather]], "Box[list[Weather]]"),
         (Holder[int], "Holder[int]"),
@@ -914,8 +864,6 @@ NOT_HELD = [
     ([], Mapping[str, int]),
     ([], Named),
     (Animal(), Dog),
-    ("", AnyAnimal),
-    ("", Number),
     (1, Callable[[], int]),
     (1, type[int]),
     (Animal(), Closes),

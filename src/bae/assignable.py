@@ -10,7 +10,7 @@ import itertools
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum, Flag
+from enum import Enum
 from types import GenericAlias, NoneType, UnionType
 from typing import Any, Literal, LiteralString, NewType, TypeVar, Union, cast, get_args, get_origin
 
@@ -71,21 +71,20 @@ def could_hold(value: Any, tp: Any) -> bool:
 
 _UNIONS = (Union, UnionType)
 _NEVER = (typing.Never, typing.NoReturn)
-_CALLABLE = get_origin(abc.Callable[..., Any])
 _QUALIFIERS = ("Final", "ClassVar", "Required", "NotRequired", "ReadOnly")
 _MAX_DEPTH, _MAX_STEPS = 60, 5_000
 
 # What only typeshed says of the standard classes: the items of those without arguments, ...
 _ITEMS = {str: str, bytes: int, bytearray: int, memoryview: int, range: int}
-# ... where the rule "the first arguments are those of the base too" does not hold, ...
+# ... and where the rule "the first arguments are those of the base too" does not hold.
 _BASE_ARGUMENTS: dict[Any, abc.Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
     abc.Coroutine: lambda args: args[2:],
     abc.ItemsView: lambda args: (GenericAlias(tuple, args),),
     collections.Counter: lambda args: (*args, int),
     tuple: lambda args: (_union(arg for arg in args if arg is not ...),),
 }
-# ... and which take their second argument instead of giving it.
-_SENT_TO = (abc.Generator, abc.AsyncGenerator, abc.Coroutine)
+# Generics that take some of their arguments instead of giving them.
+_OPAQUE = (get_origin(abc.Callable[..., Any]), abc.Generator, abc.AsyncGenerator, abc.Coroutine)
 
 
 @dataclass
@@ -113,80 +112,41 @@ def _fits(source: Any, target: Any, trail: _Trail) -> bool | None:
 
 
 def _member_fits(source: Any, target: Any, trail: _Trail) -> bool | None:
-    targets = union_members(target)
-    if isinstance(source, TypeVar) and source not in targets:
-        return _from_typevar(source, target, trail)
-    fits = _any(_one_fits(source, member, trail) for member in targets)
-    if fits is not True and any(get_origin(member) is Literal for member in targets):
-        values = _all_values(source)
-        return _all(_fits(value, target, trail) for value in values) if values else fits
-    return fits
+    return _any(_one_fits(source, member, trail) for member in union_members(target))
 
 
 def _one_fits(source: Any, target: Any, trail: _Trail) -> bool | None:
     if target is Any or target is object or source in _NEVER or _same(source, target):
         return True
-    if source is Any:
-        return None
-    if isinstance(target, TypeVar):
-        return _into_typevar(source, target, trail)
     if isinstance(source, NewType):
         return _fits(source.__supertype__, target, trail)
+    literal = get_origin(target) is Literal
     if get_origin(source) is Literal:
-        return _from_literal(get_args(source)[0], target, trail)
-    if source is LiteralString:
-        return _fits(str, target, trail)
-    if not isinstance(_split(source)[0], type):
+        value = get_args(source)[0]
+        return _among(value, get_args(target)) if literal else _fits(type(value), target, trail)
+    cls = _split(source)[0]
+    if source is Any or not isinstance(cls, type):
         return None
     if isinstance(_split(target)[0], type):
         return _class_fits(source, target, trail)
+    if literal and issubclass(cls, (bool, Enum, NoneType)):
+        return None  # all of its few values may be listed
     # These take only values that were declared to be one.
-    closed = target in _NEVER or target is LiteralString or isinstance(target, NewType)
-    return False if closed or get_origin(target) is Literal else None
-
-
-def _from_typevar(source: TypeVar, target: Any, trail: _Trail) -> bool | None:
-    if source.__constraints__:
-        answers = {_fits(choice, target, trail) for choice in source.__constraints__}
-        return answers.pop() if len(answers) == 1 else None
-    bound = source.__bound__ or Any
-    fits = _fits(bound, target, trail)
-    # The variable may yet be solved to something narrower than its bound.
-    return None if fits is False and _fits(target, bound, trail) is not False else fits
-
-
-def _into_typevar(source: Any, target: TypeVar, trail: _Trail) -> bool | None:
-    choices = target.__constraints__ or (target.__bound__ or Any,)
-    return False if _any(_fits(source, choice, trail) for choice in choices) is False else None
-
-
-def _from_literal(value: Any, target: Any, trail: _Trail) -> bool | None:
-    if get_origin(target) is Literal:
-        return _among(value, get_args(target))
-    return (target is LiteralString and type(value) is str) or _fits(type(value), target, trail)
+    return False if literal or target in _NEVER or isinstance(target, NewType) else None
 
 
 def _class_fits(source: Any, target: Any, trail: _Trail) -> bool | None:
-    (cls, args), (wanted, wanted_args) = _split(source), _split(target)
-    if _is_typed_dict(wanted):
-        return _into_typed_dict(source, target, trail)
-    if _is_typed_dict(cls):
-        return _from_typed_dict(source, target, trail)
-    if cls is type and args and isinstance(args[0], type) and wanted is not type:
-        cls = cast("type", type(args[0]))  # as a value, a class is an instance of its metaclass
+    cls, (wanted, wanted_args) = _split(source)[0], _split(target)
     related = _is_subclass(cls, wanted)
-    if related is not True or wanted_args is None:
-        return related
-    if wanted is _CALLABLE:
-        return True if wanted_args == (..., Any) else None
+    if related is not True:
+        # The keys of a TypedDict are left to pydantic.
+        return _is_subclass(cls, abc.Mapping) and None if _is_typed_dict(wanted) else related
+    if wanted_args is None or wanted in _OPAQUE:
+        return True if wanted_args in (None, (..., Any)) else None
     seen = _seen_as(source, wanted, len(wanted_args))
     if wanted is tuple:
         return _tuple_fits((Any, ...) if seen is None else seen, wanted_args, trail)
-    if seen is None:
-        seen = (Any,) * len(wanted_args)
-    if wanted is type:
-        return _class_object_fits(seen[0], wanted_args[0], trail)
-    fits = _arguments_fit(wanted, seen, wanted_args, trail)
+    fits = _arguments_fit(wanted, seen or (Any,) * len(wanted_args), wanted_args, trail)
     # A type checker takes a str for a Sequence[str]; pydantic never does.
     text = issubclass(cls, (str, bytes, bytearray))
     return None if fits and text and wanted in (abc.Sequence, abc.MutableSequence) else fits
@@ -198,25 +158,12 @@ def _arguments_fit(
     params = _parameters(cls)
     if len(args) != len(wanted) or not all(isinstance(param, TypeVar) for param in params):
         return None
-    answers: list[bool | None] = []
-    for i, (arg, want) in enumerate(zip(args, wanted, strict=True)):
-        param = params[i] if i < len(params) else None
-        if getattr(param, "__contravariant__", cls in _SENT_TO and i == 1):
-            arg, want = want, arg
-        fits = _fits(arg, want, trail)
-        # Only a type checker infers the variance of `class Sink[T]`; a model has fields alone.
-        if fits is False and getattr(param, "__infer_variance__", False) and not _generic(cls):
-            fits = False if _fits(want, arg, trail) is False else None
-        answers.append(fits)
-    return _all(answers)
-
-
-def _class_object_fits(source: Any, target: Any, trail: _Trail) -> bool | None:
-    # An int may stand for a float, but the class int is no kind of the class float.
-    return _all(
-        _any(False if _is_promoted(s, t) else _fits(s, t, trail) for t in union_members(target))
-        for s in union_members(source)
+    fits = _all(_fits(arg, want, trail) for arg, want in zip(args, wanted, strict=True))
+    # Only a type checker infers the variance of `class Sink[T]`; a model has fields alone.
+    taken = any(
+        param.__contravariant__ or getattr(param, "__infer_variance__", False) for param in params
     )
+    return None if fits is False and taken and not _generic(cls) else fits
 
 
 def _tuple_fits(args: tuple[Any, ...], wanted: tuple[Any, ...], trail: _Trail) -> bool | None:
@@ -231,53 +178,13 @@ def _tuple_fits(args: tuple[Any, ...], wanted: tuple[Any, ...], trail: _Trail) -
     return _all(_fits(arg, want, trail) for arg, want in zip(args, wanted, strict=True))
 
 
-def _into_typed_dict(source: Any, target: Any, trail: _Trail) -> bool | None:
-    cls, wanted = _split(source)[0], _typed_dict_fields(target)
-    if _is_typed_dict(cls):
-        given = _typed_dict_fields(source)
-        if any(
-            required and not given.get(k, (Any, False))[1] for k, (_, required) in wanted.items()
-        ):
-            return False
-        # A key the target can do without may be missing, or hide in a dict wider than declared.
-        shared = (_fits(given[k][0], tp, trail) for k, (tp, _) in wanted.items() if k in given)
-        return _all((*shared, True if wanted.keys() <= given.keys() else None))
-    if _is_subclass(cls, abc.Mapping) is False:
-        return False
-    key, value, *_ = *(_seen_as(source, abc.Mapping, 2) or ()), Any, Any
-    needed = (_fits(value, tp, trail) for tp, required in wanted.values() if required)
-    return False if _all((_fits(key, str, trail), *needed)) is False else None
-
-
-def _from_typed_dict(source: Any, target: Any, trail: _Trail) -> bool | None:
-    # Beside the keys it names, a TypedDict may hold others of any type.
-    values = (Any, *(tp for tp, _ in _typed_dict_fields(source).values()))
-    return _all(_fits(GenericAlias(dict, (str, tp)), target, trail) for tp in values)
-
-
-def _typed_dict_fields(tp: Any) -> dict[str, tuple[Any, bool]]:
-    """The type of every key, and whether it is required."""
-    cls, args = _split(tp)
-    # Under `from __future__ import annotations` the class itself overlooks NotRequired.
-    return {
-        key: (
-            _substitute(hint, _parameters(cls), args),
-            key in cls.__required_keys__ and _form(hint) != "NotRequired",
-        )
-        for key, hint in _hints(cls, cls.__required_keys__ | cls.__optional_keys__).items()
-    }
-
-
 def _could_be(value: Any, tp: Any) -> bool:
     if isinstance(tp, NewType):
         return could_hold(value, tp.__supertype__)
-    if isinstance(tp, TypeVar):
-        choices = tp.__constraints__ or (tp.__bound__ or Any,)
-        return any(could_hold(value, choice) for choice in choices)
     origin, args = _split(tp)
     if origin is Literal:
         return _among(value, args or ())
-    cls = str if tp is LiteralString else dict if _is_typed_dict(origin) else origin
+    cls = dict if _is_typed_dict(origin) else origin
     if tp is Any or not isinstance(cls, type):
         return tp not in _NEVER
     try:
@@ -388,7 +295,7 @@ def _split(tp: Any) -> tuple[Any, tuple[Any, ...] | None]:
 def _strip(tp: Any) -> Any:
     while get_origin(tp) is typing.Annotated or _form(tp) in _QUALIFIERS:
         tp = get_args(tp)[0]
-    return NoneType if tp is None else tp
+    return NoneType if tp is None else str if tp is LiteralString else tp
 
 
 def _form(tp: Any) -> str | None:
@@ -433,15 +340,6 @@ def _alternatives(tp: Any) -> Iterator[Any]:
             yield from (cast("Any", Literal)[value] for value in get_args(member))
         else:
             yield member
-
-
-def _all_values(tp: Any) -> tuple[Any, ...]:
-    """Every value of a type that has few, each as a Literal; () for the rest."""
-    if tp is bool or tp is NoneType:
-        return (Literal[True], Literal[False]) if tp is bool else (Literal[None],)
-    if isinstance(tp, type) and issubclass(tp, Enum) and not issubclass(tp, Flag):
-        return tuple(cast("Any", Literal)[member] for member in tp)
-    return ()
 
 
 def _literal_name(value: Any) -> str:
