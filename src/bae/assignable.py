@@ -129,7 +129,9 @@ def _one_fits(source: Any, target: Any, trail: _Trail) -> bool | None:
         return None
     if isinstance(_split(target)[0], type):
         return _class_fits(source, target, trail)
-    if literal and issubclass(cls, (bool, Enum, NoneType)):
+    if issubclass(cls, (bool, Enum, NoneType)) and any(
+        isinstance(v, cls) for v in get_args(target)
+    ):
         return None  # all of its few values may be listed
     # These take only values that were declared to be one.
     return False if literal or target in _NEVER or isinstance(target, NewType) else None
