@@ -5,24 +5,22 @@ LM with it, and needs no dspy for that."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
 
-from bae.exceptions import BaeError
+from bae.graph import run_sync
 from bae.node import Node
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal import Journal
-    from bae.lm import LM, Backend, Budget
+    from bae.lm import LM, Backend
     from bae.optimizer.calls import CallLog
     from bae.optimizer.judging import Judge
     from bae.optimizer.metrics import Metric
     from bae.optimizer.predictors import NodePredictor
-    from bae.optimizer.progress import Progress
     from bae.result import GraphResult
-    from bae.run import Answer
+    from bae.run import RunParameters
 
 __all__ = ["CompiledGraph", "compile_graph", "create_optimized_lm"]
 
@@ -77,39 +75,17 @@ class CompiledGraph(Generic[S, T]):
         start: S,
         lm: LM | str | Any = None,
         max_iters: int = 10,
-        *,
-        prefetch: bool = True,
-        answer: Answer | None = None,
-        dep_cache: dict[Any, Any] | None = None,
-        journal: Journal | None = None,
-        run_id: str | None = None,
-        resume: bool = False,
+        **options: Unpack[RunParameters],
     ) -> GraphResult[T]:
         """`arun` for sync callers. Inside a running event loop use `await compiled.arun(…)`."""
-        return self.graph.run(
-            start,
-            self._asked(lm),
-            max_iters,
-            prefetch=prefetch,
-            answer=answer,
-            dep_cache=dep_cache,
-            journal=journal,
-            run_id=run_id,
-            resume=resume,
-        )
+        return self.graph.run(start, self._asked(lm), max_iters, **options)
 
     async def arun(
         self,
         start: S,
         lm: LM | str | Any = None,
         max_iters: int = 10,
-        *,
-        prefetch: bool = True,
-        answer: Answer | None = None,
-        dep_cache: dict[Any, Any] | None = None,
-        journal: Journal | None = None,
-        run_id: str | None = None,
-        resume: bool = False,
+        **options: Unpack[RunParameters],
     ) -> GraphResult[T]:
         """Run the graph from `start` to its end, the LM asked with what was learnt.
 
@@ -117,63 +93,17 @@ class CompiledGraph(Generic[S, T]):
         node that has an LM pinned to it asks that one, with what was learnt too, unless `lm` is a
         `dspy.LM`: predictors ask that one alone.
         """
-        return await self.graph.arun(
-            start,
-            self._asked(lm),
-            max_iters,
-            prefetch=prefetch,
-            answer=answer,
-            dep_cache=dep_cache,
-            journal=journal,
-            run_id=run_id,
-            resume=resume,
-        )
+        return await self.graph.arun(start, self._asked(lm), max_iters, **options)
 
     def optimize(
-        self,
-        trainset: Iterable[Any],
-        metric: Metric | Judge | None = None,
-        *,
-        lm: LM | str | Any = None,
-        teacher: LM | str | Any = None,
-        optimizer: str = "bootstrap",
-        budget: Budget | None = None,
-        seed: int = 0,
-        calls: CallLog | str | Path | None = None,
-        concurrency: int = 4,
-        progress: Callable[[Progress], None] | None = None,
-        nodes: Iterable[type[Node] | str] | None = None,
-        **options: Any,
+        self, trainset: Iterable[Any], metric: Metric | Judge | None = None, **options: Any
     ) -> Self:
         """`aoptimize` for sync callers. Inside a running event loop use
         `await compiled.aoptimize(…)`."""
-        import asyncio
-
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            raise BaeError(
-                "compiled.optimize() was called inside a running event loop, which it would block",
-                code="bae-run-in-loop",
-                fix="write `await compiled.aoptimize(…)` there",
-            )
-        return asyncio.run(
-            self.aoptimize(
-                trainset,
-                metric,
-                lm=lm,
-                teacher=teacher,
-                optimizer=optimizer,
-                budget=budget,
-                seed=seed,
-                calls=calls,
-                concurrency=concurrency,
-                progress=progress,
-                nodes=nodes,
-                **options,
-            )
+        return run_sync(
+            lambda: self.aoptimize(trainset, metric, **options),
+            "compiled.optimize()",
+            "await compiled.aoptimize(…)",
         )
 
     async def aoptimize(
@@ -183,12 +113,7 @@ class CompiledGraph(Generic[S, T]):
         *,
         lm: LM | str | Any = None,
         teacher: LM | str | Any = None,
-        optimizer: str = "bootstrap",
-        budget: Budget | None = None,
-        seed: int = 0,
         calls: CallLog | str | Path | None = None,
-        concurrency: int = 4,
-        progress: Callable[[Progress], None] | None = None,
         nodes: Iterable[type[Node] | str] | None = None,
         **options: Any,
     ) -> Self:
@@ -203,29 +128,18 @@ class CompiledGraph(Generic[S, T]):
         from bae.optimizer.calls import CallLog
         from bae.optimizer.optimizing import aoptimize_node
 
-        chosen = self._chosen(nodes)
-        self._check_metrics(metric)
+        chosen = self._chosen("nodes", nodes)
+        metrics: Any = metric
+        if isinstance(metrics, Mapping):  # one for another class would never be asked
+            self._chosen("metric", cast("Mapping[Any, Any]", metrics))
         examples = list(trainset)
-        lm, teacher = _by_name(lm), _by_name(teacher)
+        options |= {"lm": _by_name(lm), "teacher": _by_name(teacher)}
         log = calls if isinstance(calls, CallLog) else CallLog(calls)
         try:
             for cls in chosen:
                 if not self.predictors[cls].predictors():
                     continue  # there is nothing that a model is asked for
-                learnt = await aoptimize_node(
-                    cls,
-                    examples,
-                    metric,
-                    lm=lm,
-                    teacher=teacher,
-                    optimizer=optimizer,
-                    budget=budget,
-                    seed=seed,
-                    calls=log,
-                    concurrency=concurrency,
-                    progress=progress,
-                    **options,
-                )
+                learnt = await aoptimize_node(cls, examples, metric, calls=log, **options)
                 self.predictors[cls] = _kept(self.predictors[cls], learnt)
         finally:
             if log is not calls:
@@ -268,47 +182,25 @@ class CompiledGraph(Generic[S, T]):
         prompts = {cls: artefact_of(each).prompts() for cls, each in learnt.items()}
         return WithPrompts(_found(lm, self.graph), prompts)
 
-    def _check_metrics(self, metric: Any) -> None:
-        """Refuse a metric for what is no node of this graph: it would never be asked."""
-        if not isinstance(metric, Mapping):
-            return
-        given = cast("Mapping[Any, Any]", metric)
-        unknown = [
-            f"{each.__module__}.{each.__qualname__}" if isinstance(each, type) else repr(each)
-            for each in given
-            if each not in self.predictors
-        ]
-        if unknown:
-            raise ValueError(
-                f"optimize(metric={{…}}) has a metric for {', '.join(unknown)}, which the graph "
-                f"{self.graph.name} has not; it has "
-                f"{', '.join(f'{cls.__module__}.{cls.__qualname__}' for cls in self.predictors)}"
-            )
-
-    def _chosen(self, nodes: Iterable[type[Node] | str] | None) -> list[type[Node]]:
+    def _chosen(self, by: str, nodes: Iterable[Any] | None) -> list[type[Node]]:
+        """The classes that the parameter `by` names, itself or as the keys of a mapping."""
         from bae.optimizer.nodes import is_node_class
 
         if nodes is None:
             return list(self.predictors)
-        if isinstance(nodes, str | type):
-            nodes = (nodes,)
-        if not isinstance(cast(object, nodes), Iterable):
-            raise TypeError(f"optimize(nodes={nodes!r}): give node classes, or their names")
-        wanted = list(nodes)
-        for each in wanted:
-            if not (isinstance(each, str) or is_node_class(each)):
-                raise TypeError(f"optimize(nodes=[{each!r}]): give node classes, or their names")
-        unknown = [
-            each if isinstance(each, str) else each.__name__
-            for each in wanted
-            if not any(each in (cls, cls.__name__) for cls in self.predictors)
-        ]
-        if unknown:
-            raise ValueError(
-                f"the graph {self.graph.name} has no node {', '.join(unknown)}; it has "
-                f"{', '.join(cls.__name__ for cls in self.predictors)}"
-            )
-        return [cls for cls in self.predictors if cls in wanted or cls.__name__ in wanted]
+        wanted = (nodes,) if isinstance(nodes, str | type) else nodes
+        listed: list[Any] = [*wanted] if isinstance(cast(object, wanted), Iterable) else [wanted]
+        if not all(isinstance(each, str) or is_node_class(each) for each in listed):
+            raise TypeError(f"optimize({by}={nodes!r}): give node classes, or their names")
+        names = [cls.__name__ for cls in self.predictors]
+        for each in listed:
+            if each not in self.predictors and each not in names:
+                name = each if isinstance(each, str) else f"{each.__module__}.{each.__qualname__}"
+                raise ValueError(
+                    f"optimize({by}=…): the graph {self.graph.name} has no node {name}; it has "
+                    f"{', '.join(names)}"
+                )
+        return [cls for cls in self.predictors if cls in listed or cls.__name__ in listed]
 
 
 def create_optimized_lm(

@@ -3,9 +3,9 @@ once and run as often as wanted. `runner.py` does the running, `proof.py` the pr
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from bae.calls import CallPlan, every_call
 from bae.exceptions import BaeError, HintError, ProofError
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from bae.language_model import LM
     from bae.recorder import RunStore
     from bae.result import GraphResult, Recovered
-    from bae.run import Answer
+    from bae.run import Answer, RunParameters, StreamParameters
     from bae.stream import RunStream
 
 S = TypeVar("S", bound=Node, contravariant=True)
 T = TypeVar("T", bound=Node, covariant=True)
+R = TypeVar("R")
 X = TypeVar("X", bound=Node)
 A = TypeVar("A", bound=Node)
 B = TypeVar("B", bound=Node)
@@ -44,10 +45,6 @@ class Graph(Generic[S, T]):
     @overload
     def __init__(
         self: Graph[X, Node], start: type[X], end: None = None, *, name: str | None = None
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: Graph[X, A], start: type[X], end: type[A], *, name: str | None = None
     ) -> None: ...
     @overload
     def __init__(
@@ -93,7 +90,7 @@ class Graph(Generic[S, T]):
     def __init__(
         self: Graph[X, A],
         start: type[X],
-        end: tuple[type[A], ...],
+        end: type[A] | tuple[type[A], ...],
         *,
         name: str | None = None,
     ) -> None: ...
@@ -218,39 +215,13 @@ class Graph(Generic[S, T]):
         start: S,
         lm: LM | str | None = None,
         max_iters: int = 10,
-        *,
-        prefetch: bool = True,
-        answer: Answer | None = None,
-        dep_cache: dict[Any, Any] | None = None,
-        journal: RunStore | None = None,
-        run_id: str | None = None,
-        resume: bool = False,
+        **options: Unpack[RunParameters],
     ) -> GraphResult[T]:
         """`arun` for sync callers. Inside a running event loop use `await graph.arun(…)`."""
-        import asyncio
-
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass  # and not run in here, or every error of a run would show this one above it
-        else:
-            raise BaeError(
-                "graph.run() was called inside a running event loop, which it would block",
-                code="bae-run-in-loop",
-                fix="write `await graph.arun(…)` there",
-            )
-        return asyncio.run(
-            self.arun(
-                start,
-                lm,
-                max_iters,
-                prefetch=prefetch,
-                answer=answer,
-                dep_cache=dep_cache,
-                journal=journal,
-                run_id=run_id,
-                resume=resume,
-            )
+        return run_sync(
+            lambda: self.arun(start, lm, max_iters, **options),
+            "graph.run()",
+            "await graph.arun(…)",
         )
 
     def arun(
@@ -432,12 +403,7 @@ class Graph(Generic[S, T]):
         start: S,
         lm: LM | str | None = None,
         max_iters: int = 10,
-        *,
-        prefetch: bool = True,
-        answer: Answer | None = None,
-        dep_cache: dict[Any, Any] | None = None,
-        journal: RunStore | None = None,
-        run_id: str | None = None,
+        **options: Unpack[StreamParameters],
     ) -> RunStream[T]:
         """Run the graph and hand out its records as they are written:
 
@@ -453,17 +419,7 @@ class Graph(Generic[S, T]):
         """
         from bae.stream import RunStream
 
-        return RunStream(
-            self,
-            start,
-            lm=lm,
-            max_iters=max_iters,
-            prefetch=prefetch,
-            answer=answer,
-            dep_cache=dep_cache,
-            journal=journal,
-            run_id=run_id,
-        )
+        return RunStream(self, start, lm=lm, max_iters=max_iters, **options)
 
     def _known(self) -> _Shape:
         if self._shape is not None:
@@ -544,6 +500,23 @@ def _recalls(graph: Graph[Any, Any], inside: tuple[type[Node], ...]) -> bool:
 def _call_recalls(call: CallPlan | None, inside: tuple[type[Node], ...]) -> bool:
     graphs = (each.graph for each in every_call(call))
     return any(g is not None and g.start not in inside and _recalls(g, inside) for g in graphs)
+
+
+def run_sync(work: Callable[[], Coroutine[Any, Any, R]], called: str, instead: str) -> R:
+    """Do async work for a sync caller; inside a running event loop it is refused."""
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass  # and not run in here, or every error of a run would show this one above it
+    else:
+        raise BaeError(
+            f"{called} was called inside a running event loop, which it would block",
+            code="bae-run-in-loop",
+            fix=f"write `{instead}` there",
+        )
+    return asyncio.run(work())
 
 
 def _no_node_class(given: object) -> TypeError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from os import urandom
 from time import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, cast
 
 from bae.language_model import RoutingLM, with_limit
 from bae.observers import in_force, observed
@@ -19,11 +19,28 @@ if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import NodePlan
+    from bae.recorder import RunStore
     from bae.records import Asker
     from bae.usage import Event
 
 Answer = Callable[["OpenGate"], Awaitable[Any]]
 """What answers gates: an async callable that is given the open gate."""
+
+
+class StreamParameters(TypedDict, total=False):
+    """The parameters of `Graph.stream` that are given by name."""
+
+    prefetch: bool
+    answer: Answer | None
+    dep_cache: dict[Any, Any] | None
+    journal: RunStore | None
+    run_id: str | None
+
+
+class RunParameters(StreamParameters, total=False):
+    """The parameters of `Graph.arun` that are given by name."""
+
+    resume: bool
 
 
 class RunOptions(NamedTuple):

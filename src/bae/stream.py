@@ -70,7 +70,7 @@ async def _follow(
     graph: Graph[Any, T], start: Node, options: dict[str, Any], results: list[GraphResult[T]]
 ) -> AsyncGenerator[Record, None]:
     news = asyncio.Event()
-    store: RunStore | None = options.pop("journal")
+    store: RunStore | None = options.pop("journal", None)
     run = Run(**options, recorder=Recorder(ObservedLog(wake=news.set)))
     journal = run.journal
     if store is None:
