@@ -13,7 +13,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
 
 from bae.assignable import union_members
-from bae.exceptions import HintError, Problem, describe
+from bae.exceptions import HintError, Problem, an_error, describe
 from bae.hints import NOWHERE, Names, annotations_of
 from bae.language_model import LM
 from bae.markers import FUNCTION_TIMEOUT, SOURCES, Dep, Map
@@ -179,7 +179,7 @@ def _plan_function(
         hints = _hints(plan, names)
     except HintError as error:
         plan.problems.append(
-            Problem("error", error.code, "", flat(error), error.fix or "correct the annotation")
+            an_error(error.code, flat(error), error.fix or "correct the annotation")
         )
         plan.declared = Any  # unknown, so no problem is reported for it
         return plan
@@ -293,10 +293,8 @@ def is_buried(annotation: Any) -> bool:
 
 def buried(whose: str = "") -> Problem:
     """The problem of such a marker."""
-    return Problem(
-        "error",
+    return an_error(
         "bae-field-buried",
-        "",
         f"{whose}a source marker is inside its type, where it is not seen",
         "put Annotated outermost, on a field of the node: Annotated[T | None, Dep(…)]",
     )
@@ -305,10 +303,8 @@ def buried(whose: str = "") -> Problem:
 def _cycle(above: tuple[tuple[Hashable, str], ...], key: Hashable) -> Problem:
     start = next(i for i, (seen, _) in enumerate(above) if seen == key)
     path = " -> ".join([*(name for _, name in above[start:]), above[start][1]])
-    return Problem(
-        "error",
+    return an_error(
         "bae-dep-cycle",
-        "",
         f"dependencies wait for each other: {path}",
         "break the circle: take one of these Dep parameters out",
     )
@@ -328,10 +324,8 @@ def every_call(call: CallPlan | None) -> list[CallPlan]:
 
 def _misplaced(plan: CallPlan, parameter: str, marker: object) -> Problem:
     kind = type(marker).__name__
-    return Problem(
-        "error",
+    return an_error(
         "bae-dep-unfilled",
-        "",
         f"{plan.name}({parameter}) is annotated {kind}, which only a node's field can be: a "
         "function is called once for the whole run, whichever fields use it",
         f"put the {kind} on a field of the node, or use Dep here",

@@ -44,6 +44,16 @@ class Problem:
         return f"{first}\n        fix: {self.fix}" if self.fix else first
 
 
+def an_error(code: str, message: str, fix: str = "", place: str = "") -> Problem:
+    """A problem that keeps a run from starting."""
+    return Problem("error", code, place, message, fix)
+
+
+def a_warning(code: str, message: str, fix: str = "", place: str = "") -> Problem:
+    """A problem that a run may meet."""
+    return Problem("warning", code, place, message, fix)
+
+
 def _positional(*, kw_only: Literal[False] = False) -> Any:
     """The default of an attribute that is given by its position."""
 

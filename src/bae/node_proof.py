@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from bae.assignable import assignable, type_name, union_members
 from bae.calls import MISSING, CallPlan, Input, every_call
 from bae.draft import converts
-from bae.exceptions import Problem
+from bae.exceptions import Problem, a_warning, an_error
 from bae.language_model import is_lm
 from bae.markers import Map
 from bae.plan import FieldPlan, NodePlan
@@ -56,14 +56,12 @@ def _check_lm(plan: NodePlan) -> Iterator[Problem]:
         error = not_an_lm(pinned)
     if error is not None:
         said = f"NodeConfig pins no LM to it: {error.message}"
-        yield Problem("error", "bae-lm-type", plan.name, said, error.fix or "")
+        yield an_error("bae-lm-type", said, error.fix or "", plan.name)
 
 
 def recall_on_start() -> Problem:
-    return Problem(
-        "error",
+    return an_error(
         "bae-recall-start",
-        "",
         "Recall() on the start node: there is no trace before it",
         "have the caller give the value, or use Dep",
     )
@@ -79,14 +77,13 @@ def approvals_of_the_unseen(plan: NodePlan) -> Iterator[Problem]:
     for field in plan.fields.values():
         members = {member for member in union_members(field.annotation) if member is not NoneType}
         if field.kind == "gate" and members == {bool}:
-            yield Problem(
-                "warning",
+            yield a_warning(
                 "bae-gate-before-fill",
-                f"{plan.name}.{field.name}",
                 f"the question is asked before the LM fills {names}, so the person does not "
                 f"see {it}",
                 f"put the gate on a node after {plan.name}, one that shows {names}; or on a node "
                 "before it, where the answer is for the LM to work with",
+                f"{plan.name}.{field.name}",
             )
 
 
@@ -106,10 +103,8 @@ def _check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Pro
     returned = below.call.returns
     if assignable(returned, below.wanted) is False:
         takes, made = type_name(below.wanted), type_name(returned)
-        yield Problem(
-            "error",
+        yield an_error(
             "bae-dep-type",
-            "",
             f"{caller.name}({parameter}) takes {takes}, but {below.call.name} returns {made}",
             f"annotate the parameter {made}, or give Dep a function that returns {takes}",
         )
@@ -142,10 +137,8 @@ def unfilled(call: CallPlan) -> list[Problem]:
     """The problems of parameters, or start fields of a graph, that nothing can fill."""
     if call.kind == "graph":
         return [
-            Problem(
-                "error",
+            an_error(
                 "bae-dep-unfilled",
-                "",
                 f"{call.name}: nothing fills the field {name} of the start node of a graph "
                 "used as a Dep",
                 f"give {name} a Dep, a Recall or a default, or use Map(…, over=…) to hand it items",
@@ -153,10 +146,8 @@ def unfilled(call: CallPlan) -> list[Problem]:
             for name, _ in call.free
         ]
     return [
-        Problem(
-            "error",
+        an_error(
             "bae-dep-unfilled",
-            "",
             f"nothing can fill the parameter {name} of {call.name}",
             "a Dep sees no field of its node: to look something up by a value of the run, call "
             f"{call.name} in a written body, use Map over the field, or give Dep a graph that "
@@ -178,10 +169,8 @@ def _check_dep(cls: type[Node], field: FieldPlan, call: CallPlan) -> Iterator[Pr
 def _check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Problem]:
     if call.returns is not MISSING and assignable(returned, declared) is False:
         made = type_name(returned)
-        yield Problem(
-            "error",
+        yield an_error(
             "bae-dep-type",
-            "",
             f"is {type_name(declared)}, but {call.name} returns {made}",
             f"declare the field {made}, or give it a function that returns {type_name(declared)}",
         )
@@ -192,10 +181,8 @@ def _check_map(plan: NodePlan, field: FieldPlan, call: CallPlan, marker: Map) ->
     yield from unreturned(call)
     if assignable(call.returns, field.annotation) is True and field.annotation is not Any:
         declared = type_name(field.annotation)
-        yield Problem(
-            "error",
+        yield an_error(
             "bae-dep-type",
-            "",
             f"is {declared}, but Map makes a list of what {call.name} returns",
             f"declare the field list[{declared}]",
         )
@@ -204,25 +191,19 @@ def _check_map(plan: NodePlan, field: FieldPlan, call: CallPlan, marker: Map) ->
     over = plan.fields.get(marker.over)
     if over is None:
         names = ", ".join(name for name in plan.fields if name != field.name) or "none"
-        yield Problem(
-            "error",
+        yield an_error(
             "bae-map-over",
-            "",
             f"maps over {marker.over!r}, and {plan.name} has no such field (it has: {names})",
             "name a field of the same node that holds a list",
         )
         return
     if _maps_in_a_circle(plan, field):
-        yield Problem(
-            "error", "bae-map-over", "", "maps over itself", "map over a field that is no map of it"
-        )
+        yield an_error("bae-map-over", "maps over itself", "map over a field that is no map of it")
         return
     element = _element(over.annotation)
     if element is None:
-        yield Problem(
-            "error",
+        yield an_error(
             "bae-map-over",
-            "",
             f"maps over {marker.over}, which is {type_name(over.annotation)} and no list",
             f"declare {marker.over} a list, tuple, set or sequence",
         )
@@ -236,10 +217,8 @@ def _check_item(call: CallPlan, element: Any) -> Iterator[Problem]:
     if len(call.free) != 1:
         takes = ", ".join(name for name, _ in call.free) or "nothing"
         what = "the required plain fields of its start" if call.graph else "its free parameters"
-        yield Problem(
-            "error",
+        yield an_error(
             "bae-map-item",
-            "",
             f"{call.name} must take the item and nothing else that is not filled, but {what} are: "
             f"{takes}",
             "leave exactly one; give the others a Dep or a default",
@@ -247,10 +226,8 @@ def _check_item(call: CallPlan, element: Any) -> Iterator[Problem]:
         return
     name, declared = call.free[0]
     if assignable(element, declared) is False:
-        yield Problem(
-            "error",
+        yield an_error(
             "bae-map-item",
-            "",
             f"{call.name}({name}) takes {type_name(declared)}, but the items are "
             f"{type_name(element)}",
             f"annotate {name} as {type_name(element)}, or map over another field",

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from bae.assignable import type_name, union_members
 from bae.calls import CallPlan, buried, every_call, flat, is_buried, is_lm, plan_call
-from bae.exceptions import HintError, Problem
+from bae.exceptions import HintError, Problem, an_error
 from bae.hints import (
     Names,
     annotations_of,
@@ -144,8 +144,8 @@ def _unresolved(plan: NodePlan, error: HintError) -> Problem:
     where, _, rest = said.partition(": ")
     owner, _, member = where.rpartition(".")
     if owner.rpartition(".")[2] == plan.name and member.isidentifier():
-        return Problem("error", error.code, f"{plan.name}.{member}", rest, error.fix or "")
-    return Problem("error", error.code, plan.name, said, error.fix or "")
+        return an_error(error.code, rest, error.fix or "", f"{plan.name}.{member}")
+    return an_error(error.code, said, error.fix or "", plan.name)
 
 
 def _pinned_lm(cls: type[Node]) -> LM | str | None:
@@ -181,7 +181,7 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
     if len(markers) > 1:
         said = " and ".join(type(m).__name__ for m in markers)
         plan.problems.append(
-            Problem("error", "bae-field-sources", place, f"has {said}", "keep one of them")
+            an_error("bae-field-sources", f"has {said}", "keep one of them", place)
         )
     if not markers:
         plan.problems.extend(problem.at(place) for problem in _missed_markers(info))
@@ -210,19 +210,15 @@ def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
     """Sources that were meant and are written where, or as, they are not seen."""
     bare = [m for m in info.metadata if m in SOURCES]
     if bare:
-        yield Problem(
-            "error",
+        yield an_error(
             "bae-field-bare",
-            "",
             f"has the class {bare[0].__name__} for a source, not one of its objects",
             f"write {bare[0].__name__}(…) with its parentheses",
         )
     if isinstance(info.default, SOURCES):
         kind = type(info.default).__name__
-        yield Problem(
-            "error",
+        yield an_error(
             "bae-field-default",
-            "",
             f"has a {kind} for its default, where it is a value like any other",
             f"put it into the annotation: Annotated[…, {kind}(…)]",
         )
@@ -232,10 +228,8 @@ def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
     inside = _in_model(info.annotation, ())
     if inside:
         model = inside.partition(".")[0]
-        yield Problem(
-            "error",
+        yield an_error(
             "bae-field-buried",
-            "",
             f"{inside} has a source, where it is not seen: {model} is a model, and no Node",
             f"put the source on a field of the node, or make {model} a Node and write Dep({model})",
         )
@@ -265,13 +259,12 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
     if owner is Node:
         plan.misrouted = True
         plan.problems.append(
-            Problem(
-                "error",
+            an_error(
                 "bae-node-without-call",
-                plan.name,
                 "has no __call__, so nothing says where it leads",
                 "write `async def __call__(self) -> NextNode: ...` in the class, or `-> None` "
                 "where the run ends",
+                plan.name,
             )
         )
         return
@@ -282,12 +275,11 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
     if "return" not in hints:
         plan.misrouted = True
         plan.problems.append(
-            Problem(
-                "error",
+            an_error(
                 "bae-route-unannotated",
-                f"{plan.name}.__call__",
                 "has no return annotation, so nothing says where it leads",
                 "write `-> NextNode`, or `-> None` where the run ends",
+                f"{plan.name}.__call__",
             )
         )
         return
@@ -328,12 +320,11 @@ def _plan_parameters(plan: NodePlan, call: Any, hints: Mapping[str, Any]) -> Non
         ):
             continue
         plan.problems.append(
-            Problem(
-                "error",
+            an_error(
                 "bae-node-parameter",
-                f"{plan.name}.__call__",
                 f"nothing can fill its parameter {parameter.name}",
                 "annotate one parameter LM; make other values fields of the node",
+                f"{plan.name}.__call__",
             )
         )
 
@@ -355,14 +346,13 @@ def _plan_route(plan: NodePlan, hint: Any) -> None:
             continue
         plan.misrouted = True
         plan.problems.append(
-            Problem(
-                "error",
+            an_error(
                 "bae-route-not-a-node",
-                f"{plan.name}.__call__",
                 f"returns {type_name(member)}, which is not a node class of its own"
                 if member is Node
                 else f"returns {type_name(member)}, which is not a Node",
                 "return Node subclasses, or None to end the run",
+                f"{plan.name}.__call__",
             )
         )
     plan.successors, plan.offered = tuple(successors), tuple(offered)

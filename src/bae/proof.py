@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from bae.assignable import assignable, type_name
 from bae.calls import CallPlan, every_call
 from bae.draft import field_schema
-from bae.exceptions import Problem
+from bae.exceptions import Problem, a_warning, an_error
 from bae.markers import Dep, Recall
 from bae.node_proof import approvals_of_the_unseen, check_node, recall_on_start
 from bae.plan import FieldPlan, NodePlan
@@ -54,24 +54,22 @@ def _prove(graph: Graph[Any, Any], chain: Chain) -> Iterator[Problem]:
         if any(plans[cls].problems for cls in loop):
             continue  # an exit may be what that problem hides
         names = [cls.__name__ for cls in loop]
-        yield Problem(
-            "warning",
+        yield a_warning(
             "bae-loop-endless",
-            " -> ".join([*names, names[0]]),
             f"the loop has no exit that the types show ({names[-1]} never returns None)",
             "let one of its nodes return None or a node that leads out",
+            " -> ".join([*names, names[0]]),
         )
 
 
 def _one_name_twice(plan: NodePlan) -> Iterator[Problem]:
     names = [cls.__name__ for cls in plan.successors]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-        yield Problem(
-            "error",
+        yield an_error(
             "bae-route-same-name",
-            f"{plan.name}.__call__",
             f"returns two classes named {name}, which the LM cannot tell apart",
             "rename one of them",
+            f"{plan.name}.__call__",
         )
 
 
@@ -88,36 +86,33 @@ def _check_recall(
             yield recall_on_start().at(place)
             return
         skipped = _skipped(graph, field, gap)
-        yield Problem(
-            "error",
+        yield an_error(
             "bae-recall-path",
-            place,
             f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}{skipped}",
             "use the same Dep here, which is not called again"
             if "from Dep" in skipped
             else f"fill {_a(wanted)} before {cls.__name__} on that path, or give the field a "
             "default",
+            place,
         )
         return
     gap = _gap((*chain, (graph, cls, field.name)), field, surely=True)
     if gap is not None:
-        yield Problem(
-            "warning",
+        yield a_warning(
             "bae-recall-unsure",
-            place,
             f"{field.marker} may find no {wanted} on the path {' -> '.join(gap)}: the fields "
             "there can hold something else",
             f"hold nothing but {_a(wanted)} there, or give the field a default",
+            place,
         )
     for holder in graph.nodes:
         held = [name for name, _ in holders_for(field, holder)]
         if len(held) > 1 and held[0] != field.name:
-            yield Problem(
-                "warning",
+            yield a_warning(
                 "bae-recall-ambiguous",
-                place,
                 f"{holder.__name__} holds {_a(wanted)} in {', '.join(held)}; {held[0]} is taken",
                 "name the field as the one that is meant, or give the values types of their own",
+                place,
             )
 
 
@@ -168,12 +163,11 @@ def _graphs_inside(graph: Graph[Any, Any], chain: Chain) -> Iterator[Problem]:
                 around = [g for g, _, _ in link]
                 if any(inner.start is g.start for g in around):
                     names = " -> ".join([*(g.name for g in around), inner.name])
-                    yield Problem(
-                        "error",
+                    yield an_error(
                         "bae-dep-cycle",
-                        f"{plan.name}.{field.name}",
                         f"the graph is a dependency of itself: {names}",
                         "break the circle: a graph cannot wait for its own result",
+                        f"{plan.name}.{field.name}",
                     )
                     continue
                 yield from _prove(inner, link)
@@ -187,13 +181,12 @@ def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:
             for call, marker, asker in _asked(plan, field):
                 first, before = seen.setdefault(call.key, (marker, asker))
                 if first != marker:
-                    yield Problem(
-                        "warning",
+                    yield a_warning(
                         "bae-dep-options",
-                        asker,
                         f"asks for {call.name} with other options than {before}; the first to ask "
                         "decides for both",
                         "give both the same options, or cache=False to one",
+                        asker,
                     )
 
 
@@ -218,14 +211,13 @@ def _fields_without_schema(plan: NodePlan) -> Iterator[Problem]:
         reason = _no_schema(plan.node, field)
         if reason is None:
             continue
-        yield Problem(
-            "error",
+        yield an_error(
             "bae-field-no-schema",
-            f"{plan.name}.{field.name}",
             f"the LM is to fill it, but {type_name(field.annotation)} has no JSON schema"
             + (f" ({reason})" if reason else ""),
             "use what JSON can say (str, int, list, a BaseModel, …), or give the field a "
             "source, as Annotated[…, Dep(…)]",
+            f"{plan.name}.{field.name}",
         )
 
 
@@ -275,39 +267,36 @@ def _check_end(graph: Graph[Any, Any]) -> Iterator[Problem]:
         if plan is None and known:
             yield _unreachable(graph, cls)
         elif plan is not None and not plan.may_end and (plan.offered or not plan.misrouted):
-            yield Problem(
-                "error",
+            yield an_error(
                 "bae-end-not-terminal",
-                cls.__name__,
                 "is named in end=, but no run can end there: its return type has no None",
                 f"name where the graph ends: {_spelled(graph.terminal_nodes)}"
                 if graph.terminal_nodes
                 else f"let {cls.__name__} return None: so far the graph ends nowhere",
+                cls.__name__,
             )
     for cls in graph.terminal_nodes:
         if cls not in graph.end:
-            yield Problem(
-                "error",
+            yield an_error(
                 "bae-end-incomplete",
-                cls.__name__,
                 "the graph can end there, but end= does not name it, so .result would not be "
                 "what its type says",
                 f"write end={_spelled(graph.terminal_nodes)}",
+                cls.__name__,
             )
 
 
 def _unreachable(graph: Graph[Any, Any], cls: type[Node]) -> Problem:
     twin = any(other.__name__ == cls.__name__ for other in graph.nodes)
-    return Problem(
-        "error",
+    return an_error(
         "bae-end-unreachable",
-        cls.__name__,
         f"is named in end=, but cannot be reached from {graph.start.__name__}"
         + ("; the graph has another class of that name" if twin else ""),
         "define again the classes that lead to it, in a notebook by running their cells: they "
         "still mean the older one"
         if twin
         else "return it from a node on the way, or take it out of end=",
+        cls.__name__,
     )
 
 
