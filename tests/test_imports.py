@@ -132,7 +132,7 @@ sys.addaudithook(watch)
 sys.dont_write_bytecode = True
 import bae
 from bae import *
-import bae.testing, bae.resolver, bae.runner, bae.stream, bae.proof, bae.pictures
+import bae.testing, bae.resolver, bae.runner, bae.observers, bae.proof, bae.pictures
 print("quiet")
 """
     assert python(program) == ["quiet"]

@@ -334,6 +334,7 @@ class HoldsOpaque(BaseModel, arbitrary_types_allowed=True):
         SkipJsonSchema[int],
         SkipJsonSchema[Mood],
         type[Mood],
+        Literal[Colour.RED],
     ],
     ids=str,
 )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from pydantic_core import SchemaValidator, ValidationError, to_json
 
 from bae.assignable import union_members
-from bae.core_schemas import json_validator
 from bae.exceptions import NodeError, faults
 
 if TYPE_CHECKING:
@@ -295,8 +294,7 @@ def _validator(
         schema = cast(dict[str, Any], cls.__pydantic_core_schema__)
         config = model_config_of(cls)
         shape: Any = _reshaped(schema, kind, names, config, said)
-        make = json_validator if said else SchemaValidator
-        found = made[kind, names, said] = make(shape, cast(Any, config))
+        found = made[kind, names, said] = SchemaValidator(shape, cast(Any, config))
     return found
 
 

@@ -15,10 +15,10 @@ from bae.plan import NodePlan, plan_of
 if TYPE_CHECKING:
     from bae.exceptions import Problem
     from bae.language_model import LM
+    from bae.observers import RunStream
     from bae.recorder import RunStore
     from bae.result import GraphResult, Recovered
     from bae.run import Answer, RunParameters, StreamParameters
-    from bae.stream import RunStream
 
 S = TypeVar("S", bound=Node, contravariant=True)
 T = TypeVar("T", bound=Node, covariant=True)
@@ -417,7 +417,7 @@ class Graph(Generic[S, T]):
         The parameters are those of `arun`, and so is what the loop raises. Leaving the block, or
         breaking out of a plain `async for`, cancels the run.
         """
-        from bae.stream import RunStream
+        from bae.observers import RunStream
 
         return RunStream(self, start, lm=lm, max_iters=max_iters, **options)
 

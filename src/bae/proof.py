@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bae.assignable import assignable, type_name
 from bae.calls import CallPlan, every_call
+from bae.core_schemas import unreadable_enum
 from bae.draft import field_schema
 from bae.exceptions import Problem, a_warning, an_error
 from bae.markers import Dep, Recall
@@ -230,8 +231,11 @@ def _no_schema(cls: type[Node], field: FieldPlan) -> str | None:
     from pydantic.errors import PydanticInvalidForJsonSchema
     from pydantic_core import PydanticOmit
 
+    schema = field_schema(cls, field.name)
+    if enum := unreadable_enum(schema):
+        return f"JSON cannot name the members of {enum}: make it a StrEnum"
     try:
-        _schema_generator()().generate(field_schema(cls, field.name))
+        _schema_generator()().generate(schema)
     except PydanticOmit:
         return "SkipJsonSchema leaves it out"
     except PydanticInvalidForJsonSchema as error:

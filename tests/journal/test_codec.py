@@ -60,10 +60,6 @@ class Colour(enum.Enum):
     RED = "red"
 
 
-class Odd(enum.Enum):
-    PAIR = (1, 2)
-
-
 class Level(enum.IntEnum):
     LOW = 1
 
@@ -304,10 +300,8 @@ KEPT: list[tuple[Any, Any]] = [
     (uuid.UUID, uuid.UUID(int=7)),
     (fractions.Fraction, fractions.Fraction(1, 3)),
     (Colour, Colour.RED),
-    (Odd, Odd.PAIR),
     (Level, Level.LOW),
     (Literal["a", 1], 1),
-    (Literal[Colour.RED, "green"], Colour.RED),
     (int | str, "1"),
     (bool | int, True),
     (float | int, 1),

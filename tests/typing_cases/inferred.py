@@ -24,7 +24,7 @@ from bae import (
 )
 from bae.journal import FillEnded, Record, RunJournal, StepStarted
 from bae.lm import Budget, Budgeted, Cached, Retry, Timeout, resolve
-from bae.stream import RunStream
+from bae.observers import RunStream
 from bae.testing import ScriptedLM
 
 

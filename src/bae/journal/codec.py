@@ -18,7 +18,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import SchemaSerializer, SchemaValidator, from_json, to_json
 
 from bae.assignable import type_name
-from bae.core_schemas import Schema, json_validator, parts, type_schema
+from bae.core_schemas import Schema, parts, type_schema
 from bae.secrets import is_masked, secret_in
 
 Verdict = Literal["keep", "live", "secret"]
@@ -101,7 +101,7 @@ class ValueCodec:
 
     @cached_property
     def _validator(self) -> SchemaValidator:
-        return json_validator(self._schema, self._config)
+        return SchemaValidator(self._schema, self._config)
 
 
 def value_codec(declared: Any, schema: Callable[[], Any] | None = None) -> ValueCodec:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import SchemaSerializer, SchemaValidator, from_json, to_json
 
 from bae.calls import MISSING, CallPlan, asked_at
-from bae.core_schemas import json_validator, returned_schema
+from bae.core_schemas import returned_schema
 from bae.draft import (
     complete,
     field_schema,
@@ -174,7 +174,7 @@ class NodeCodec:
                 field = inner["fields"][name]
                 inner["fields"][name] = {**field, "schema": _by_type_alone(field["schema"])}
             config = cast(Any, {**self._config, **STORED_CONFIG})
-            reader = self._readers[names, bare] = json_validator(schema, config)
+            reader = self._readers[names, bare] = SchemaValidator(schema, config)
         values, _, _ = reader.validate_json(to_json(data, inf_nan_mode="constants"), by_name=True)
         return values
 
