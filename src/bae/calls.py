@@ -16,12 +16,16 @@ from bae.assignable import union_members
 from bae.exceptions import HintError, Problem, an_error, describe
 from bae.hints import NOWHERE, Names, annotations_of
 from bae.language_model import LM
-from bae.markers import FUNCTION_TIMEOUT, SOURCES, Dep, Map
+from bae.markers import SOURCES, Dep
 
 if TYPE_CHECKING:
     from bae.graph import Graph
 
 Kind = Literal["async", "sync", "async_generator", "generator", "async_context", "context", "graph"]
+
+
+OPENING: Final = ("generator", "async_generator", "context")
+"""The kinds whose calls open something that is closed after the run."""
 
 
 class _Missing:
@@ -62,7 +66,7 @@ class CallPlan:
     @property
     def opens(self) -> bool:
         """Whether a call opens something that is closed after the run."""
-        return self.kind in ("generator", "async_generator", "context")
+        return self.kind in OPENING
 
     @property
     def returns(self) -> Any:
@@ -81,12 +85,6 @@ class CallPlan:
             return self.unfilled
         plain = self.graph.plans[self.graph.start].plain
         return tuple((field.name, field.annotation) for field in plain if field.required)
-
-    def timeout(self, marker: Dep | Map) -> float | None:
-        """Seconds a call may take under this marker."""
-        if isinstance(marker.timeout, int | float) or marker.timeout is None:
-            return marker.timeout
-        return None if self.kind == "graph" else FUNCTION_TIMEOUT
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(name for name, _ in self.inputs)})"

@@ -9,7 +9,7 @@ from functools import partial
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Literal
 
-from bae.calls import CallPlan, Input
+from bae.calls import OPENING, CallPlan, Input
 from bae.exceptions import JournalError
 from bae.invoke import invoke
 from bae.place import Place
@@ -17,7 +17,7 @@ from bae.recorder import NOTHING
 from bae.records import Asker, LMUsed, SourceEnded, SourceStarted
 from bae.run import Run, Waiting
 from bae.tasks import Closer, cancellations, gone
-from bae.usage import Usage, collected
+from bae.usage import Usage, meter_in_force
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -156,7 +156,7 @@ class Dataflow:
     def __init__(self, cache: dict[Any, Any] | None = None) -> None:
         self.cache: dict[Any, Any] = {} if cache is None else cache
         self._pending: dict[Hashable, PendingValue] = {}
-        self._closers: list[tuple[str, Closer]] = []
+        self.closers: list[tuple[str, Closer]] = []
         self._opened: list[Hashable] = []
         self._given = frozenset(self.cache)
         self._recorded_given: set[Hashable] = set()
@@ -180,7 +180,7 @@ class Dataflow:
             if pending is not None:
                 pending.users += 1
                 return pending
-        else:
+        elif run.recorder.looks_back:
             known = run.recorder.known_value(place, node_type)
             if known is not NOTHING:
                 return known_value(run, node_type, place, known)
@@ -276,7 +276,7 @@ class Dataflow:
 
     def on_close(self, name: str, closer: Closer) -> None:
         """Have `closer` called when the run is over; `name` says who opened what it closes."""
-        self._closers.append((name, closer))
+        self.closers.append((name, closer))
 
     async def close(self, error: BaseException | None) -> BaseException | None:
         """Close what was opened, the newest first. All are closed, whatever any of them raises;
@@ -286,8 +286,8 @@ class Dataflow:
         asked = cancellations()
         for key in self._opened:  # what is closed is of no use to the caller who gave the cache
             self.cache.pop(key, None)
-        while self._closers:
-            name, closer = self._closers.pop()
+        while self.closers:
+            name, closer = self.closers.pop()
             try:
                 await closer(error)
             except (Exception, asyncio.CancelledError) as caught:
@@ -323,30 +323,32 @@ class Dataflow:
     async def _compute(self, pending: PendingValue) -> None:
         place, run, recorder = pending.place, pending.run, pending.run.recorder
         started = perf_counter()
-        known = recorder.recorded_value(place, pending.node_type)
-        if known is not NOTHING:
-            self._end(pending, known)
-            return
+        if recorder.looks_back:
+            known = recorder.recorded_value(place, pending.node_type)
+            if known is not NOTHING:
+                self._end(pending, known)
+                return
         what = pending.node_type, place.field, pending.source, pending.name
         recorder.write(SourceStarted(time(), place.path, place.step, *what, place.parameter))
         value: Any = None
         failure: BaseException | None = None
+        asker = pending.asker
+        used: list[Usage] = []
+        token = meter_in_force.set((used.append, partial(run.watch, asker, step=place.step)))
         try:
             assert pending.compute is not None
-            asker = pending.asker
-            with collected(partial(run.watch, asker, step=place.step)) as used:
-                try:
-                    value = await pending.compute(pending)
-                finally:
-                    if used:
-                        usage = Usage.total(used)
-                        recorder.write(LMUsed(time(), place.path, place.step, asker, usage))
+            value = await pending.compute(pending)
         except asyncio.CancelledError as error:
             if cancellations():
                 raise
             failure = error  # raised by the function itself: a failure like any other
         except Exception as error:
             failure = error
+        finally:
+            meter_in_force.reset(token)
+            if used:
+                usage = Usage.total(used)
+                recorder.write(LMUsed(time(), place.path, place.step, asker, usage))
         seconds = perf_counter() - started
         ended = SourceEnded(
             time(), place.path, place.step, *what, seconds, value, failure, place.parameter
@@ -380,7 +382,7 @@ class Dataflow:
                 pending.cancelled.extend(failed_input[1].cancelled)
         elif pending.key is not None:
             self.cache[pending.key] = value
-            if pending.call is not None and pending.call.opens:
+            if pending.call is not None and pending.call.kind in OPENING:
                 self._opened.append(pending.key)
             del self._pending[pending.key]
         for waiter in pending.waiters:  # before the dependents: who asked for this one is first

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, cast
 
 from bae.calls import CallPlan
 from bae.exceptions import CallTimeout, JournalError
-from bae.markers import Dep, Map
+from bae.markers import FUNCTION_TIMEOUT, Dep, Map
 from bae.run import Waiting
 from bae.tasks import Closer, opened_in_task
 from bae.threads import in_thread, in_thread_to_the_end
@@ -38,7 +38,9 @@ def invoke(
 
 async def bounded(call: CallPlan, marker: Dep | Map, once: Callable[[], Awaitable[Any]]) -> Any:
     """Do something once, within the time and the tries its marker allows."""
-    timeout = call.timeout(marker)
+    timeout = marker.timeout
+    if timeout is ...:
+        timeout = None if call.kind == "graph" else FUNCTION_TIMEOUT
     pause = FIRST_PAUSE
     tries = marker.retries
     while True:

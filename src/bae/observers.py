@@ -61,10 +61,10 @@ def observe(observer: Observer, *, patience: float = 1.0) -> Callable[[], None]:
     """
     _refuse_async(observer)
     registration = Watching(observer, patience)
-    _everywhere.append(registration)
+    everywhere.append(registration)
 
     def remove() -> None:
-        _everywhere[:] = [each for each in _everywhere if each is not registration]
+        everywhere[:] = [each for each in everywhere if each is not registration]
 
     return remove
 
@@ -75,11 +75,11 @@ def observing(observer: Observer, *, patience: float = 1.0) -> Generator[None]:
     including those in tasks and threads started in it. One that takes more than `patience` seconds
     for a record is not called again in that run."""
     _refuse_async(observer)
-    token = _here.set((*_here.get(), Watching(observer, patience)))
+    token = here.set((*here.get(), Watching(observer, patience)))
     try:
         yield
     finally:
-        _here.reset(token)
+        here.reset(token)
 
 
 class RunStream(Generic[T], AsyncIterator[Record]):
@@ -172,10 +172,7 @@ class Watching:
 
 def in_force() -> Sequence[Watching]:
     """The observers of a run that begins here."""
-    here = _here.get()
-    if not _everywhere:
-        return here
-    found = [*_everywhere, *here]
+    found = [*everywhere, *here.get()]
     # One that is there twice is called once.
     known = [each.observer for each in found]
     return [each for index, each in enumerate(found) if each.observer not in known[:index]]
@@ -263,5 +260,5 @@ def _refuse_async(observer: Observer) -> None:
         )
 
 
-_everywhere: list[Watching] = []
-_here: ContextVar[tuple[Watching, ...]] = ContextVar("bae_observers", default=())
+everywhere: list[Watching] = []
+here: ContextVar[tuple[Watching, ...]] = ContextVar("bae_observers", default=())

@@ -175,7 +175,10 @@ async def resolve(
             if field.kind != "recall" and field.name not in pending:
                 _start(run, flow, plan, field, known, pending)
         wanted = list(pending.values())
-        needed = {f.name: pending[f.name] for f in fields if f.required and f.name in pending}
+        needed: dict[str, PendingValue] = {}
+        for field in fields:
+            if field.required and field.name in pending:
+                needed[field.name] = pending[field.name]
         failed = await flow.gather(wanted, frozenset(wanted).difference(needed.values()))
         if failed is not None:
             asked = [*needed.items(), *pending.items()]
@@ -186,7 +189,11 @@ async def resolve(
                 values[name] = value.value
             else:
                 _warn_of_default(plan, name, value)
-    return {field.name: values[field.name] for field in fields if field.name in values}
+    ordered: dict[str, Any] = {}
+    for field in fields:
+        if field.name in values:
+            ordered[field.name] = values[field.name]
+    return ordered
 
 
 def start_early(run: Run, plan: NodePlan) -> None:
@@ -235,7 +242,7 @@ class _StackedFlow(Dataflow):
         except BaseException as error:
             await self.close(error)
             raise
-        if self._closers:
+        if self.closers:
             raised = await self.close(None if failed is None else failed.error)
             if failed is None:
                 raise BaeError(

@@ -8,7 +8,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, cast
 
 from bae.language_model import RoutingLM, with_limit
-from bae.observers import in_force, observed
+from bae.observers import everywhere, here, in_force, observed
 from bae.recorder import Recorder, RunJournal
 from bae.records import AnswerJudged, AnswerRestarted, TextArrived
 from bae.usage import Attempt, Restart
@@ -127,8 +127,8 @@ class Run:
         self.returned: Node | None = None
         self.indexed: dict[type[Node], list[int]] | None = None
         self.by_name: dict[str, LM] | None = None
-        if outer is None and (observers := in_force()):
-            self.recorder.log = observed(self.recorder.log, self.run_id, observers)
+        if outer is None and (everywhere or here.get()):
+            self.recorder.log = observed(self.recorder.log, self.run_id, in_force())
 
     def inside(self, path: str) -> Run:
         """The run of a graph inside this one: a trace of its own, everything else shared."""

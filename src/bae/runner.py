@@ -31,11 +31,11 @@ from bae.failures import (
     undeclared,
 )
 from bae.invoke import bounded
-from bae.language_model import RoutingLM, is_lm, with_limit
+from bae.language_model import RoutingLM, is_lm, spending_limit
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan
-from bae.recorder import NOTHING
+from bae.recorder import NOTHING, RunJournal
 from bae.records import (
     Asker,
     ChoiceMade,
@@ -49,7 +49,7 @@ from bae.resolver import resolve, start_early
 from bae.result import GraphResult
 from bae.run import NONE, Run, Waiting
 from bae.tasks import gone, reason_of
-from bae.usage import Usage, collected
+from bae.usage import Usage, meter_in_force
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -69,12 +69,11 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
 
     Graphs inside a run come through here too, with a `Run` of their own that knows the outer one.
     """
-    if run.outer is None:
-        _check_start(graph, start, run)
+    plans = _check_start(graph, start, run) if run.outer is None else graph.plans
     failure: BaseException | None = None
     try:
         await run.recorder.begin(run, graph, start)
-        await _follow(run, graph.plans, start)
+        await _follow(run, plans, start)
     except BaseException as caught:
         failure = caught
     if run.flow is not None:
@@ -156,16 +155,17 @@ async def _finish(run: Run, failure: BaseException | None) -> BaseException | No
 
 def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
     """The result of a run, or the exception that it failed with."""
+    journal = RunJournal(run.recorder.log, run.trace) if run.outer is None else run.journal
     if failure is None:
-        return GraphResult(list(run.trace), run.journal, run.run_id)
+        return GraphResult(list(run.trace), journal, run.run_id)
     if isinstance(failure, Waiting):
         node = failure.node
         if node is None and run.trace:
             node = run.trace[-1]
-        return GraphResult(list(run.trace), run.journal, run.run_id, node, failure.gates)
+        return GraphResult(list(run.trace), journal, run.run_id, node, failure.gates)
     if isinstance(failure, BaeError):
         failure.trace = failure.trace or list(run.trace)
-        failure.journal, failure.run_id = run.journal, run.run_id
+        failure.journal, failure.run_id = journal, run.run_id
     try:
         raise failure
     finally:
@@ -175,11 +175,12 @@ def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
 async def _close(run: Run, failure: BaseException | None) -> BaseException | None:
     """Cancel what was started early for nothing; in the outermost run, close what was opened."""
     flow = cast(Dataflow, run.flow)
-    try:
-        await _let_go(run, flow)
-    except asyncio.CancelledError as cancelled:
-        failure = cancelled
-    if run.outer is not None:
+    if run.ahead is not None:
+        try:
+            await _let_go(run, flow)
+        except asyncio.CancelledError as cancelled:
+            failure = cancelled
+    if run.outer is not None or not flow.closers:
         return failure
     try:
         raised = await flow.close(None if isinstance(failure, Waiting) else failure)
@@ -194,16 +195,16 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
 
 
 async def _let_go(run: Run, flow: Dataflow) -> None:
-    if run.ahead is not None:
-        ahead, run.ahead = run.ahead, None
-        await gone([task for one in ahead for task in [*one.cancelled, *flow.release(one)]])
+    ahead, run.ahead = run.ahead or (), None
+    await gone([task for one in ahead for task in [*one.cancelled, *flow.release(one)]])
 
 
 async def _follow(run: Run, plans: Plans, node: Node) -> None:
     trace, limit, recorder = run.trace, run.max_iters, run.recorder
     start_step = recorder.step_starter(run, plans)
     looks_back, stores = recorder.looks_back, recorder.stores
-    node = recorder.first_node(run.path, node)
+    if looks_back:
+        node = recorder.first_node(run.path, node)
     step = 0
     since = now = time()
     following: Node | None
@@ -286,11 +287,13 @@ async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
     asker = Asker("body", plan.node)
     lm = run.recorder.record_answers(run, run.step, asker, lambda: run.lm_for(plan))
-    with collected(partial(run.watch, asker)) as used:
-        try:
-            return await node(**{parameter: lm})
-        finally:
-            _note_usage(run, asker, Usage.total(used))
+    used: list[Usage] = []
+    token = meter_in_force.set((used.append, partial(run.watch, asker)))
+    try:
+        return await node(**{parameter: lm})
+    finally:
+        meter_in_force.reset(token)
+        _note_usage(run, asker, used)
 
 
 async def _ask_for_next(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node | None:
@@ -311,9 +314,10 @@ async def _choose(
     run: Run, plans: Plans, plan: NodePlan, node: Node
 ) -> tuple[type[Node] | type[None], Node | None]:
     """Where to go on, and the node itself where the LM has filled it in the same call."""
-    known = run.recorder.recorded_choice(run, plan)
-    if known is not None:
-        return known, None
+    if run.recorder.looks_back:
+        known = run.recorder.recorded_choice(run, plan)
+        if known is not None:
+            return known, None
     lm = cast("LM", run.lm_for(plan))
     run.recorder.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = Asker("choice", plan.node)
@@ -330,7 +334,7 @@ async def _choose(
             run, lm, doing, lambda: lm.route(node, plan.offered, fillable)
         )
     if chosen not in plan.offered:
-        _note_usage(run, doing, used)
+        _note_usage(run, doing, [used])
         raise chosen_outside(plan, chosen)
     if filled is None:
         await run.recorder.store(
@@ -338,7 +342,7 @@ async def _choose(
         )
         return chosen, None
     if type(filled) is not chosen:
-        _note_usage(run, doing, used)
+        _note_usage(run, doing, [used])
         raise filled_other(plans[cast("type[Node]", chosen)], filled)
     place = time(), run.path, run.step
     await run.recorder.store(
@@ -350,22 +354,25 @@ async def _choose(
 
 
 async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
-    known = run.recorder.recorded_fill(run, plan)
-    if known is not None:
+    looks_back = run.recorder.looks_back
+    if looks_back and (known := run.recorder.recorded_fill(run, plan)) is not None:
         return known
     resolved: dict[str, Any] = {}
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {})
-        run.given_up = frozenset(f.name for f in plan.context if f.name not in resolved)
-        await _let_go(run, cast(Dataflow, run.flow))
+        if len(resolved) < len(plan.context):
+            run.given_up = frozenset(f.name for f in plan.context if f.name not in resolved)
+        if run.ahead is not None:
+            await _let_go(run, cast(Dataflow, run.flow))
         try:
             validated(plan.node, resolved)  # the model is not asked in vain
         except Exception as error:
             raise invalid(plan, error) from error
-    known = run.recorder.replayed_fill(run, plan, resolved, source)
-    if known is not None:
-        return known
-    lm = run.lm_for(plan)
+    if looks_back:
+        known = run.recorder.replayed_fill(run, plan, resolved, source)
+        if known is not None:
+            return known
+    lm = run.lm if plan.lm is None else run.lm_for(plan)
     sure = len(plan.offered) == 1 and plan.successors and run.step + 1 != run.max_iters
     if run.prefetch and run.flow is not None and sure:
         start_early(run, plans[plan.successors[0]])
@@ -379,7 +386,7 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         run, lm, doing, lambda: lm.fill(plan.node, resolved, plan.name, source=source), plan.node
     )
     if type(node) is not plan.node:
-        _note_usage(run, doing, used)
+        _note_usage(run, doing, [used])
         raise filled_other(plan, node)
     if plan.sourced and not (isinstance(lm, RoutingLM) and lm.keeps_resolved):
         try:
@@ -399,44 +406,53 @@ async def _answer(
 ) -> tuple[A, float, Usage]:
     """What the LM answers, how long it took and what it used; that of a failure is noted too."""
     started = perf_counter()
-    with collected(partial(run.watch, doing)) as used:
-        try:
-            answer = await ask()
-        except BaseException as error:
-            _note_usage(run, doing, Usage.total(used))
-            if isinstance(error, BaeError) or not isinstance(error, Exception):
-                raise
-            if target is not None and isinstance(error, ValidationError):
-                raise filled_wrong(target, error) from error
-            raise lm_failed(error, str(doing), lm) from error
-    return answer, perf_counter() - started, Usage.total(used)
+    used: list[Usage] = []
+    token = meter_in_force.set((used.append, partial(run.watch, doing)))
+    try:
+        answer = await ask()
+    except BaseException as error:
+        _note_usage(run, doing, used)
+        if isinstance(error, BaeError) or not isinstance(error, Exception):
+            raise
+        if target is not None and isinstance(error, ValidationError):
+            raise filled_wrong(target, error) from error
+        raise lm_failed(error, str(doing), lm) from error
+    finally:
+        meter_in_force.reset(token)
+    usage = used[0] if len(used) == 1 else Usage.total(used)
+    return answer, perf_counter() - started, usage
 
 
-def _note_usage(run: Run, asker: Asker, used: Usage) -> None:
-    if used != Usage():
-        run.recorder.write(LMUsed(time(), run.path, run.step, asker, used))
+def _note_usage(run: Run, asker: Asker, used: Sequence[Usage]) -> None:
+    usage = Usage.total(used)
+    if usage != Usage():
+        run.recorder.write(LMUsed(time(), run.path, run.step, asker, usage))
 
 
-def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
+def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:
+    """Refuse what cannot run; what a run starts with is ready after that."""
     if type(start) is not graph.start:
         raise other_start(graph, start)
     if isinstance(run.lm, str):
         run.lm = run.named(run.lm)
-    if run.lm is not None and (isinstance(run.lm, type) or not is_lm(run.lm)):
-        raise not_an_lm(run.lm)
+    lm = run.lm
+    if not isinstance(lm, RoutingLM | None) and (isinstance(lm, type) or not is_lm(lm)):
+        raise not_an_lm(lm)
     if type(run.max_iters) is not int or run.max_iters < 0:
         raise ValueError(f"max_iters={run.max_iters}: give a number of nodes, or 0 for no bound")
     for key in run.dep_cache or ():
         if not callable(key) and not hasattr(key, "arun") and not isinstance(key, tuple):
             raise not_a_dependency(key)
     graph.prove()
-    if run.lm is None and graph.needs_lm:
+    if lm is None and graph.needs_lm:
         from bae.rooms import default_lm
 
         run.lm = default_lm(graph.needs_lm)
-    if run.lm is not None:
-        run.lm = with_limit(run.lm)
-    if graph.has_sources:
+    plans, has_sources = graph.plans, graph.has_sources
+    if run.lm is not None and (limit := spending_limit.get()) is not None:
+        run.lm = limit.charge(run.lm)
+    if has_sources:
         run.flow = Dataflow(run.dep_cache)
         if run.recorder.looks_back:
             run.flow.take_known(run.recorder.recorded_dependencies())
+    return plans
