@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
@@ -18,9 +17,10 @@ _NO_SCHEMAS = frozenset(
 """What may look like a schema and is none: defaults are values, and metadata is anybody's."""
 
 
-def parts(schema: Any, *, written: bool = False) -> Iterator[Schema]:
+def parts(schema: Any, *, written: bool = False) -> list[Schema]:
     """A core schema and those inside it, as they apply to JSON. With `written`, not those inside a
     schema that says itself how its values are written."""
+    inside: list[Schema] = []
     ahead = [schema]
     while ahead:
         current = ahead.pop()
@@ -31,7 +31,7 @@ def parts(schema: Any, *, written: bool = False) -> Iterator[Schema]:
             if not isinstance(found.get("type"), str):
                 ahead.extend(found.values())
                 continue
-            yield found
+            inside.append(found)
             writer: Schema = found.get("serialization") or {}
             if written and writer.get("type") in _WRITERS:
                 continue
@@ -42,6 +42,7 @@ def parts(schema: Any, *, written: bool = False) -> Iterator[Schema]:
                     ahead.append(found["lax_schema"])
                 case _:
                     ahead.extend(each for key, each in found.items() if key not in _NO_SCHEMAS)
+    return inside
 
 
 _WRITERS = ("function-plain", "to-string", "format")

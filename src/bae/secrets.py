@@ -6,12 +6,12 @@ A secret is a `SecretStr`, `SecretBytes` or `Secret[…]`, however deep inside a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
-from bae.calls import MISSING, CallPlan, every_call
+from bae.calls import MISSING, CallPlan, call_at, every_call
 from bae.core_schemas import Schema, parts, returned_schema, type_schema
 from bae.draft import field_schema
 from bae.plan import plan_of
@@ -96,29 +96,27 @@ class Secrets:
     """What is secret among node classes that run together."""
 
     def __init__(self, classes: Iterable[type[Node]]) -> None:
-        self._secret = {cls: secret_fields(cls) for cls in classes}
+        self._plans = {cls: plan_of(cls, strict=True) for cls in classes}
+        self._secret = {cls: secret_fields(cls) for cls in self._plans}
         self._calls = {
             call.key
             for cls, names in self._secret.items()
             for name in names
-            if (call := plan_of(cls).fields[name].call) is not None
+            if (call := self._plans[cls].fields[name].call) is not None
         }
         self._holders = {
             cls
-            for cls, names in self._secret.items()
-            if names or any(map(self._recalls, plan_of(cls).sourced))
+            for cls, plan in self._plans.items()
+            if self._secret[cls] or any(map(self._recalls, plan.sourced))
         }
         self.any = bool(self._holders) or any(
             secret_call(call)
-            for cls in self._secret
-            for field in plan_of(cls).sourced
+            for plan in self._plans.values()
+            for field in plan.sourced
             for call in every_call(field.call)
         )
         """Whether there is a secret at all."""
         self._asks: dict[Asker, bool] = {}
-        self._hidden: dict[type[Node], frozenset[str]] = {}
-        self._sources: dict[tuple[type[Node], str, str], bool] = {}
-        self._names = {name for cls in self._secret for name in plan_of(cls).fields}
 
     @classmethod
     def of(cls, graph: Graph[Any, Any]) -> Secrets:
@@ -136,8 +134,7 @@ class Secrets:
 
     def _note_asks(self, graph: Graph[Any, Any]) -> None:
         for cls, plan in graph.plans.items():
-            choosing = {cls, *plan.successors}
-            self._note(Asker("choice", cls), choosing)
+            self._note(Asker("choice", cls), {cls, *plan.successors})
             for successor in plan.successors:
                 self._note(Asker("fill", successor), {cls, successor})
 
@@ -148,31 +145,23 @@ class Secrets:
     def fields(self, cls: type[Node]) -> frozenset[str]:
         """The fields of a class that are not to be shown: they hold a secret, share a dependency
         with one that does, or may recall one."""
-        found = self._hidden.get(cls)
-        if found is None:
-            found = self._hidden[cls] = frozenset(self._secret[cls]).union(
-                field.name
-                for field in plan_of(cls).sourced
-                if self._recalls(field) or (field.call is not None and self._is_secret(field.call))
-            )
-        return found
+        return frozenset(self._secret[cls]).union(
+            field.name
+            for field in self._plans[cls].sourced
+            if self._recalls(field) or self._is_secret(field.call)
+        )
 
     def source(self, cls: type[Node], field: str, route: str = "") -> bool:
         """Whether the value of the dependency behind a field, or of a parameter further down such
         as `(place)(client)`, is a secret, or is in a field that is one, here or elsewhere."""
-        found = self._sources.get((cls, field, route))
-        if found is None:
-            call = plan_of(cls).fields[field].call
-            for parameter in route[1:-1].split(")(") if route else ():
-                below = None if call is None else dict(call.inputs).get(parameter)
-                call = None if below is None else below.call
-            found = not route and field in secret_fields(cls)
-            found = found or (call is not None and self._is_secret(call))
-            self._sources[cls, field, route] = found
-        return found
+        if not self.any:
+            return False
+        if not route and field in self._secret[cls]:
+            return True
+        return self._is_secret(call_at(self._plans[cls].fields[field], route))
 
-    def _is_secret(self, call: CallPlan) -> bool:
-        return call.key in self._calls or bool(secret_call(call))
+    def _is_secret(self, call: CallPlan | None) -> bool:
+        return call is not None and (call.key in self._calls or bool(secret_call(call)))
 
     def asks(self, asker: Asker) -> bool:
         """Whether what an asker asks an LM, or is answered, may contain a secret. What bodies and
@@ -183,7 +172,7 @@ class Secrets:
         """The field that a complaint about an answer begins with, and nothing else of it, since the
         rest may quote a value."""
         name = complaint.partition(":")[0].partition(".")[0]
-        return name if name in self._names else "withheld"
+        return name if any(name in plan.fields for plan in self._plans.values()) else "withheld"
 
     def _recalls(self, field: FieldPlan) -> bool:
         """Whether a field may find its value in one that is a secret, though it is none itself."""
@@ -194,66 +183,38 @@ class Secrets:
         )
 
 
-def has_hidden_part(value: Any) -> bool:
-    """Whether a value, or anything inside it, has a field with `repr=False`."""
-    seen: set[int] = set()
-    ahead = [(value, 0)]
-    while ahead:
-        each, deep = ahead.pop()
-        if deep > _DEEPEST or id(each) in seen:
-            continue
-        seen.add(id(each))
-        named = _named_parts(each)
-        if named is None:
-            ahead += [(part, deep + 1) for part in _items(each)]
-        elif any(hidden for _, _, hidden in named):
-            return True
-        else:
-            ahead += [(part, deep + 1) for _, part, _ in named]
-    return False
+def without_hidden_parts(value: Any, instead: Any, inside: tuple[int, ...] = ()) -> Any:
+    """A value with `instead` in the place of what has `repr=False` anywhere in it, made of dicts
+    and lists; the value itself where nothing has."""
+    from pydantic import BaseModel
 
-
-def without_hidden_parts(value: Any, instead: Any, deep: int = 0) -> Any:
-    """A value made of dicts and lists, with `instead` in the place of what has `repr=False`."""
-    if deep > _DEEPEST:
+    if id(value) in inside or len(inside) > _DEEPEST:
         return "…"
-    named = _named_parts(value)
-    if named is not None:
-        return {
-            name: instead if hidden else without_hidden_parts(part, instead, deep + 1)
-            for name, part, hidden in named
-        }
-    if isinstance(value, Mapping):
-        held = cast("Mapping[Any, Any]", value)
-        return {k: without_hidden_parts(each, instead, deep + 1) for k, each in held.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        items = cast("list[Any]", value)
-        return [without_hidden_parts(each, instead, deep + 1) for each in items]
-    return value
+    hidden: set[Any] = set()
+    held: dict[Any, Any]
+    if isinstance(value, BaseModel):
+        held = {**value.__dict__, **(value.__pydantic_extra__ or {})}
+        hidden = {n for n, field in type(value).__pydantic_fields__.items() if not field.repr}
+    elif is_dataclass(value) and not isinstance(value, type):
+        held = {field.name: getattr(value, field.name, None) for field in fields(value)}
+        hidden = {field.name for field in fields(value) if not field.repr}
+    elif isinstance(value, Mapping):
+        held = {**cast("Mapping[Any, Any]", value)}
+    elif isinstance(value, list | tuple | set | frozenset):
+        held = dict(enumerate(cast("list[Any]", value)))
+    else:
+        return value
+    inside = (*inside, id(cast(object, value)))
+    shown = {
+        name: instead if name in hidden else without_hidden_parts(part, instead, inside)
+        for name, part in held.items()
+    }
+    if all(shown[name] is part for name, part in held.items()):
+        return cast(Any, value)
+    return [*shown.values()] if isinstance(value, list | tuple | set | frozenset) else shown
 
 
 _DEEPEST: Final = 100
-
-
-def _named_parts(value: Any) -> list[tuple[str, Any, bool]] | None:
-    """The fields of a model or a dataclass, each with whether it is hidden."""
-    from pydantic import BaseModel
-
-    if isinstance(value, BaseModel):
-        declared = type(value).__pydantic_fields__
-        held = {**value.__dict__, **(value.__pydantic_extra__ or {})}
-        return [(n, each, n in declared and not declared[n].repr) for n, each in held.items()]
-    if is_dataclass(value) and not isinstance(value, type):
-        return [(f.name, getattr(value, f.name, None), not f.repr) for f in fields(value)]
-    return None
-
-
-def _items(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        yield from cast("Mapping[Any, Any]", value).keys()
-        yield from cast("Mapping[Any, Any]", value).values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        yield from cast("list[Any]", value)
 
 
 def _why_secret(cls: type[Node], name: str) -> str:

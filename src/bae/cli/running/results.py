@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bae.cli.start.questions import is_secret
 from bae.cli.texts import WITHHELD, in_lines, in_one_line
-from bae.secrets import has_hidden_part, without_hidden_parts
+from bae.secrets import without_hidden_parts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +36,8 @@ def fields_of(node: Node) -> dict[str, Any]:
     cls = type(node)
     hidden = {name for name in cls.__pydantic_fields__ if is_secret(cls, name)}
     held = {**node.__dict__, **(node.__pydantic_extra__ or {})}
-    within = {name for name in held.keys() - hidden if has_hidden_part(held[name])}
+    cleaned = {n: without_hidden_parts(v, WITHHELD) for n, v in held.items() if n not in hidden}
+    within = {name for name, value in cleaned.items() if value is not held[name]}
     try:
         shown: dict[str, Any] = node.model_dump(
             mode="json", exclude=hidden | within, fallback=repr, warnings=False
@@ -48,7 +49,7 @@ def fields_of(node: Node) -> dict[str, Any]:
         if name in hidden:
             made[name] = WITHHELD
         elif name in within:
-            made[name] = _jsonable(without_hidden_parts(held[name], WITHHELD))
+            made[name] = _jsonable(cleaned[name])
         elif name in shown:
             made[name] = _jsonable(shown[name])
     return made
