@@ -673,7 +673,7 @@ import bae.lm
 from bae.lm import DSPyBackend, OptimizedLM, node_to_signature
 assert "dspy" not in sys.modules, "dspy was imported before it was needed"
 backend = DSPyBackend("openai/gpt-4o-mini", api_key="a key")
-import bae.lm.dspy_adapter
+import bae.lm.dspy_request
 import litellm
 litellm.completion
 assert not seen, seen

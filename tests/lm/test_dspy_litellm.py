@@ -22,7 +22,6 @@ if not is_there("litellm"):  # importing it here would have it fetch its list of
 
 import dspy
 
-from bae.lm.dspy_adapter import JSONSchemaAdapter
 from bae.lm.dspy_backend import DSPyBackend
 
 
@@ -229,15 +228,6 @@ async def test_an_lm_with_such_settings_keeps_its_history_and_one_made_here_none
     async with ask_with(provider, drop_params=True) as backend:
         await backend.fill(AskBack, {}, "AskBack")
         assert backend.lm.history == []
-
-
-def test_a_program_of_dspys_own_asks_with_such_settings_and_as_often_as_it_wants() -> None:
-    with Provider.in_thread() as provider:
-        provider.script({"answer": "one"}, {"answer": "two"})
-        with dspy.context(lm=of_ones_own(provider), adapter=JSONSchemaAdapter()):
-            found = dspy.Predict("question -> answer", n=2)(question="how many?")
-        assert found.completions.answer == ["one", "two"]
-        assert all(request.body.get("n") in (None, 1) for request in provider.requests)
 
 
 async def test_a_setting_that_the_engine_refuses_is_named(provider: Provider) -> None:

@@ -1,12 +1,10 @@
-"""Optimised predictors behind `OptimizedLM`, and the adapter that optimisers ask by, over real HTTP
-against a provider on loopback."""
+"""Optimized predictors behind `OptimizedLM`, over real HTTP against a provider on loopback."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +19,6 @@ from bounded import BOUND
 
 dspy = pytest.importorskip("dspy")
 
-from bae.lm.dspy_adapter import JSONSchemaAdapter  # noqa: E402
 from bae.lm.optimized import OptimizedLM  # noqa: E402
 
 
@@ -151,7 +148,7 @@ async def test_only_what_was_wrong_is_asked_for_again_and_the_examples_stay(
     assert "layers: Input should be less than or equal to 5" in said[-1]
 
 
-async def test_a_module_around_a_predictor_is_used_as_it_is(provider: Provider) -> None:
+async def test_a_chain_of_thought_is_asked_for_with_its_reasoning(provider: Provider) -> None:
     thinking = dspy.ChainOfThought(node_to_signature(Outfit))
     provider.script(
         {"reasoning": "cold", "top": "x", "layers": 2}, {"reasoning": "hm", "top": "xx"}
@@ -212,18 +209,7 @@ def test_what_is_no_predictor_for_a_class_is_refused_when_it_is_made() -> None:
         OptimizedLM({Outfit: dspy.Predict("weather -> top")}, "openai/gpt-4o-mini")
 
 
-# --- the adapter, as optimisers use it ----------------------------------------------------------
-
-
-class Trip(Node):
-    where: str = Field(description="a place")
-    day: date
-    config: list[Weather] = []
-
-    async def __call__(self) -> None: ...
-
-
-def test_an_optimiser_asks_by_the_adapter_and_what_it_makes_is_used(tmp_path: Path) -> None:
+def test_what_an_optimizer_makes_is_used(tmp_path: Path) -> None:
     signature = node_to_signature(Outfit)
     train = [
         dspy.Example(weather=Weather(sky=sky), top="", layers=0).with_inputs("weather")
@@ -234,11 +220,9 @@ def test_an_optimiser_asks_by_the_adapter_and_what_it_makes_is_used(tmp_path: Pa
         url = f"{provider.url}/v1"
         lm = dspy.LM("openai/gpt-4o-mini", api_base=url, api_key="k", cache=False)
         optimiser = dspy.BootstrapFewShot(max_bootstrapped_demos=2, max_labeled_demos=0)
-        with dspy.context(lm=lm, adapter=JSONSchemaAdapter()):
+        with dspy.context(lm=lm, adapter=dspy.JSONAdapter()):
             best = optimiser.compile(dspy.Predict(signature), trainset=train)
         lm.close()
-        asked = provider.requests[0]
-        assert said_in(asked) == ['Outfit\n\n{"context":{"weather":{"sky":"snow"}}}']
         best.save(tmp_path / "best.json")
         loaded = dspy.Predict(signature)
         loaded.load(tmp_path / "best.json")
@@ -247,34 +231,3 @@ def test_an_optimiser_asks_by_the_adapter_and_what_it_makes_is_used(tmp_path: Pa
         assert filled.top == "a blue shirt"
         examples = said_in(provider.requests[-1])[1::2]
         assert [json.loads(each) for each in examples] == [SHIRT, SHIRT]
-
-
-async def test_what_the_adapter_reads_has_the_types_of_the_outputs(provider: Provider) -> None:
-    provider.script({"where": "Oslo", "day": "2024-05-01", "config": [{"sky": "grey"}]})
-    url = f"{provider.url}/v1"
-    lm = dspy.LM("openai/gpt-4o-mini", api_base=url, api_key="k", cache=False)
-    with dspy.context(lm=lm, adapter=JSONSchemaAdapter()):
-        trip = await dspy.Predict(node_to_signature(Trip)).acall()
-    assert (trip.where, trip.day) == ("Oslo", date(2024, 5, 1))
-    assert trip.config_ == [Weather(sky="grey")]  # dspy needs the name for itself
-    assert (provider.requests[0].schema or {})["properties"]["where"]["description"] == "a place"
-    await lm.aclose()
-
-
-@pytest.mark.parametrize("text", ['{"where": 3}', "no JSON", '["a"]', ""])
-def test_an_answer_that_does_not_fit_is_an_error_of_dspys_own(text: str) -> None:
-    with pytest.raises(dspy.AdapterParseError) as raised:
-        JSONSchemaAdapter().parse(node_to_signature(Trip), text)
-    assert raised.value.lm_response == text
-
-
-async def test_several_answers_to_one_question_are_asked_for_one_by_one(
-    provider: Provider,
-) -> None:
-    provider.script({"question": "a?"}, {"question": "b?"})
-    url = f"{provider.url}/v1"
-    lm = dspy.LM("openai/gpt-4o-mini", api_base=url, api_key="k", cache=False)
-    with dspy.context(lm=lm, adapter=JSONSchemaAdapter()):
-        found = await dspy.Predict(node_to_signature(AskBack), n=2).acall()
-    assert found.completions.question == ["a?", "b?"]
-    await lm.aclose()

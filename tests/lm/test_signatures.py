@@ -16,7 +16,6 @@ from bae import Dep, Gate, Map, Node, Recall
 from bae.lm.signatures import (
     choice_signature,
     model_name,
-    narrowed,
     node_to_signature,
     with_source,
 )
@@ -151,14 +150,6 @@ def test_the_node_the_run_comes_from_is_one_more_input() -> None:
 def test_a_choice_can_only_be_one_of_its_names() -> None:
     signature = choice_signature(("Mood", "None"))
     assert signature.output_fields["choice"].annotation == Literal["Mood", "None"]
-
-
-def test_a_signature_is_narrowed_to_some_of_its_fields() -> None:
-    signature = node_to_signature(Mood)
-    some = narrowed(signature, frozenset({"weather", "text"}))
-    assert list(some.fields) == ["weather", "text"]
-    assert some.instructions == "Mood"
-    assert narrowed(signature, frozenset(signature.fields)) is signature
 
 
 SOURCES: list[Callable[[], Any]] = [

@@ -1,73 +1,85 @@
 """One request to an LM of DSPy's, with the schema of the answer in the provider's channel for
-structured output, or in words; and what its response says."""
+structured output, or in words; what its response says, and what its errors mean."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
+from bae.exceptions import BaeLMError
 from bae.lm.extras import is_there, load_dspy
+from bae.lm.http import connection_error, malformed_error, status_error, timeout_error
+from bae.lm.prompts import Prompt, text_of_json
 from bae.lm.provider_schemas import closed, for_claude, is_strict, unfit
 
-_dspy = load_dspy("JSONSchemaAdapter")
+_dspy = load_dspy("DSPyBackend")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A question to a model. `own` are the settings of this call alone, where those of the LM
-    itself are not enough."""
+async def send(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> Any:
+    """DSPy's response to a prompt. `config` is for this request alone, beside what the LM is set
+    to. A model without a channel for schemas is told in words."""
+    asked = prompt.messages()
+    try:
+        return await _send(lm, prompt.system, asked, config, _channel(lm.model, prompt.schema))
+    except _dspy.LMUnsupportedFeatureError:
+        in_words = f"{prompt.system}\n\nThe schema: {text_of_json(prompt.schema)}"
+        return await _send(lm, in_words, asked, config, {})
 
-    body: Mapping[str, Any]
-    schema: Mapping[str, Any]
-    prompt_cache: Any
-    control: Mapping[str, Any]
-    own: Mapping[str, Any]
-    by_channel: bool = True
 
-    def send(self, lm: Any) -> Any:
-        """Send it; what comes back is DSPy's response."""
-        request = self._typed()
-        if request is not None:
-            return lm(request, **self.control)
-        with _by_messages(lm, self.body["messages"]) as asked:
-            asked.lm(messages=asked.messages, **self._options())
-        return asked.response
+async def _send(
+    lm: Any,
+    system: str,
+    asked: list[dict[str, str]],
+    config: Mapping[str, Any],
+    channel: Mapping[str, Any],
+) -> Any:
+    messages = [{"role": "system", "content": system}, *asked]
+    given = {**lm.kwargs, **config}
+    control = {k: given[k] for k in ("cache", "rollout_id") if given.get(k) is not None}
+    request = _request({**options_of(given), "model": lm.model, "messages": messages, **channel})
+    if request is None:
+        return await _send_messages(lm, messages, {**config, **control, **channel})
+    if given.get("prompt_cache") is not None:
+        request = replace(request, config=replace(request.config, cache=given["prompt_cache"]))
+    return await lm.acall(request, **control)
 
-    async def asend(self, lm: Any) -> Any:
-        """Send it; what comes back is DSPy's response."""
-        request = self._typed()
-        if request is not None:
-            return await lm.acall(request, **self.control)
-        with _by_messages(lm, self.body["messages"]) as asked:
-            await asked.lm.acall(messages=asked.messages, **self._options())
-        return asked.response
 
-    def in_words(self) -> Request:
-        """The same with the schema in the prompt, for a model without a channel for it."""
-        system, *rest = self.body["messages"]
-        first = {**system, "content": f"{system['content']}\n\nThe schema: {_json(self.schema)}"}
-        return replace(self, body={**self.body, "messages": [first, *rest]}, by_channel=False)
+async def _send_messages(lm: Any, messages: list[dict[str, str]], options: dict[str, Any]) -> Any:
+    """Ask by messages, for settings that no request carries: credentials of a cloud, options of a
+    server, whatever LiteLLM knows. What is answered besides the text, such as why it ended, is only
+    in the history, so a copy of the LM keeps one."""
+    copy = lm.copy()
+    for name in ("n", "num_generations"):  # one answer is asked for
+        copy.kwargs.pop(name, None)
+        options.pop(name, None)
+    kept: list[dict[str, Any]] = []
+    copy.update_history = kept.append
+    adapters: Any = import_module("dspy.adapters.base")
+    with adapters.adapter_message_call(copy, messages), _dspy.context(disable_history=False):
+        await copy.acall(messages=messages, **options)
+    if not _dspy.settings.disable_history:
+        for entry in kept:
+            lm.update_history(entry)
+    raw: Any = kept[0]["response"]
+    if isinstance(raw, _dspy.lm15.Response):
+        return raw
+    boundary: Any = import_module("dspy.clients.lm15_boundary")
+    bare = _request({"model": lm.model, "messages": messages})
+    response: Any = boundary.response_value(raw, lm.model_type, bare)
+    if getattr(raw, "cache_hit", False):
+        response = replace(response, usage=_dspy.lm15.Usage(input_tokens=0, output_tokens=0))
+    return response
 
-    def _typed(self) -> Any:
-        """A request of DSPy's own engine, or None where it cannot carry a setting of the LM."""
-        try:
-            request = _dspy.lm15.request_from_openai_chat({**self.body, **self._channel()})
-        except _dspy.lm15.UnsupportedFeatureError:
-            return None
-        if self.prompt_cache is None:
-            return request
-        return replace(request, config=replace(request.config, cache=self.prompt_cache))
 
-    def _options(self) -> dict[str, Any]:
-        return {**self.own, **self.control, **self._channel()}
-
-    def _channel(self) -> dict[str, Any]:
-        return _channel(self.body["model"], self.schema) if self.by_channel else {}
+def _request(body: Mapping[str, Any]) -> Any:
+    """A request of DSPy's own engine, or None where it cannot carry a setting."""
+    try:
+        return _dspy.lm15.request_from_openai_chat(dict(body))
+    except _dspy.lm15.UnsupportedFeatureError:
+        return None
 
 
 def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,111 +87,165 @@ def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in settings.items() if k not in _NOT_SENT and v is not None}
 
 
-def can_be_carried(settings: Mapping[str, Any]) -> bool:
-    """Whether a request of DSPy's own engine can carry these settings."""
-    body = {"model": "any", "messages": [{"role": "user", "content": "any"}], **settings}
+def needs_litellm(lm: Any) -> bool:
+    """Whether an LM has settings that DSPy's own engine cannot carry."""
+    asked = [{"role": "user", "content": "any"}]
     try:
-        _dspy.lm15.request_from_openai_chat(body)
-    except _dspy.lm15.UnsupportedFeatureError:
-        return False
+        return _request({**options_of(lm.kwargs), "model": "any", "messages": asked}) is None
     except (TypeError, ValueError):  # the question itself will show what is wrong
-        return True
-    return True
+        return False
 
 
-def text_of(response: Any) -> str:
-    """What a response says, without thoughts and refusals."""
+def read_response(response: Any) -> tuple[str, Literal["end", "cut-off", "refused"]]:
+    """What a response says, without thoughts, and why it ended."""
     said: list[str] = []
+    refusal: list[str] = []
     for part in response.message.parts:
         if part.type == "text":
             said.append(part.text)
         elif part.type == "data":  # JSON that was parsed on the way
-            said.append(_json(part.value))
+            said.append(text_of_json(part.value))
         elif part.type == "tool_call":
-            return _json(part.input)
-    return "".join(said)
-
-
-def refusal_of(response: Any) -> str:
-    """What a response says about why there is no answer, if it is a refusal."""
-    said = [part.text for part in response.message.parts if part.type == "refusal"]
-    if not said:
+            said = [text_of_json(part.input)]
+            break
+        elif part.type == "refusal":
+            refusal.append(part.text)
+    match response.provider_data:
         # LiteLLM puts it where dspy does not look.
-        match response.provider_data:
-            case {"choices": [{"message": {"provider_specific_fields": {"refusal": str(text)}}}]}:
-                said.append(text)
-            case _:
-                pass
-    return "\n".join(said)
+        case {"choices": [{"message": {"provider_specific_fields": {"refusal": str(text)}}}]}:
+            refusal = refusal or [text]
+        case _:
+            pass
+    if refusal or response.finish_reason == "content_filter":
+        return "\n".join(refusal) or "".join(said), "refused"
+    return "".join(said), "cut-off" if response.finish_reason == "length" else "end"
 
 
 def _channel(model: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a request, in OpenAI's words, that holds the answer to a schema. A schema that
     Claude's structured output refuses goes by a tool, which Claude is made to use."""
     name = re.sub(r"[^a-zA-Z0-9_-]", "_", str(schema.get("title", "Answer")))[:64]
+    sent: dict[str, Any] = {"name": name}
     if not model.startswith("anthropic/"):
-        sent = closed(schema)
-        strict = {"strict": True} if is_strict(sent) else {}
-        return _format({"name": name, "schema": sent, **strict})
-    if is_there("anthropic") and unfit(schema) is None:
-        return _format({"name": name, "schema": for_claude(schema)})
-    about = "Give your answer, the whole of it, to this function."
-    function = {"name": name, "description": about, "parameters": dict(schema)}
-    return {
-        "tools": [{"type": "function", "function": function}],
-        "tool_choice": {"type": "function", "function": {"name": name}},
-    }
-
-
-def _format(sent: dict[str, Any]) -> dict[str, Any]:
+        sent["schema"] = closed(schema)
+        if is_strict(sent["schema"]):
+            sent["strict"] = True
+    elif is_there("anthropic") and unfit(schema) is None:
+        sent["schema"] = for_claude(schema)
+    else:
+        about = "Give your answer, the whole of it, to this function."
+        function = {"name": name, "description": about, "parameters": dict(schema)}
+        return {
+            "tools": [{"type": "function", "function": function}],
+            "tool_choice": {"type": "function", "function": {"name": name}},
+        }
     return {"response_format": {"type": "json_schema", "json_schema": sent}}
 
 
-@dataclass(slots=True)
-class _ByMessages:
-    """An LM to ask by `messages`, and after that its `response`."""
+def error_for(who: str, error: Exception) -> BaeLMError:
+    """The error to raise in place of one that DSPy raised. DSPy has one family of errors, whichever
+    of its engines the request went through."""
+    status: int | None = getattr(error, "status", None)
+    match error:
+        case _dspy.LMNotConfiguredError():
+            return _not_sent(
+                f"{who} has no key to ask with, or misses another setting",
+                "bae-lm-unauthorized",
+                error,
+                "set the environment variable for the key, or give dspy.LM(…, api_key=…)",
+            )
+        case _dspy.LMUnsupportedFeatureError():
+            return _not_sent(
+                f"{who} cannot be asked as it is set: {error.message.partition(_ADVICE)[0]}",
+                "bae-lm-request-refused",
+                error,
+                "leave out the setting that it names, or give the LM another engine",
+            )
+        case ImportError():
+            return _not_sent(
+                f"{who} needs a package that is not installed: {error}",
+                "bae-lm-extra-missing",
+                error,
+                f"pip install {error.name or 'litellm'}",
+            )
+        case _dspy.LMBillingError():
+            refused = _answered(who, error, 402)
+            refused.retryable = False  # some report it with the status of a rate limit
+            return refused
+        case _dspy.LMTimeoutError() if status is None:
+            return timeout_error(who, None, error)
+        case _dspy.LMServerError() if _is_made_up(error):
+            if any(isinstance(cause, ValueError) for cause in _causes(error)):
+                return malformed_error(who, error)
+            return connection_error(who, error)
+        case _dspy.LMTransportError():
+            return connection_error(who, error)
+        case _:
+            pass
+    for kind, usual in _STATUSES:
+        if isinstance(error, kind):
+            return _answered(who, error, usual)
+    if isinstance(error, _dspy.LMProviderError):
+        if status is None or status < 400:
+            return malformed_error(who, error)
+        return _answered(who, error, status)
+    if isinstance(error.__cause__, TimeoutError):
+        return timeout_error(who, None, error)
+    if isinstance(error.__cause__, ConnectionError):
+        return connection_error(who, error)
+    return BaeLMError(
+        f"{who} could not ask the model",
+        cause=error,
+        fix="see the cause; it is raised by dspy, or by the LM that was given",
+    )
 
-    lm: Any
-    messages: list[dict[str, Any]]
-    kept: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
-    @property
-    def response(self) -> Any:
-        """The answer, in the form in which DSPy answers a request."""
-        lm15 = _dspy.lm15
-        raw = self.kept[0]["response"]
-        if isinstance(raw, lm15.Response):
-            return raw
-        bare = lm15.request_from_openai_chat({"model": self.lm.model, "messages": self.messages})
-        boundary: Any = import_module("dspy.clients.lm15_boundary")
-        response: Any = boundary.response_value(raw, self.lm.model_type, bare)
-        if getattr(raw, "cache_hit", False):
-            response = replace(response, usage=lm15.Usage(input_tokens=0, output_tokens=0))
-        return response
+def _not_sent(message: str, code: str, error: Exception, fix: str) -> BaeLMError:
+    return BaeLMError(message, code=code, sent=False, cause=error, fix=fix)
 
 
-@contextmanager
-def _by_messages(lm: Any, messages: list[dict[str, Any]]) -> Generator[_ByMessages]:
-    """A copy of an LM that keeps its responses, for settings that no request carries: credentials
-    of a cloud, options of a server, whatever LiteLLM knows. Where the LM itself keeps a history,
-    the call is in it too."""
-    adapters: Any = import_module("dspy.adapters.base")
-    copy = lm.copy()
-    for name in ("n", "num_generations"):  # each answer is asked for by itself
-        copy.kwargs.pop(name, None)
-    asked = _ByMessages(copy, messages)
-    copy.update_history = asked.kept.append
-    # What is answered besides the text, such as why it ended, is only in the history.
-    with adapters.adapter_message_call(copy, messages), _dspy.context(disable_history=False):
-        yield asked
-    if not _dspy.settings.disable_history:
-        for entry in asked.kept:
-            lm.update_history(entry)
+def _answered(who: str, error: Any, status: int) -> BaeLMError:
+    headers = _headers(error)
+    if error.retry_after is not None:
+        headers["retry-after"] = str(error.retry_after)
+    said = error.message.partition(_ADVICE)[0]
+    return status_error(who, error.status or status, said, headers=headers, cause=error)
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def _is_made_up(error: Exception) -> bool:
+    """Whether the status is LiteLLM's, which has one where there was no answer too."""
+    asked = any(type(cause).__module__.startswith("litellm.") for cause in _causes(error))
+    return asked and not _headers(error)
 
+
+def _headers(error: Exception) -> dict[str, str]:
+    """Those of the answer, which an error of LiteLLM has, somewhere underneath."""
+    for cause in _causes(error):
+        found: Any = getattr(cause, "litellm_response_headers", None)
+        if found is not None:
+            return {str(name).lower(): str(value) for name, value in dict(found).items()}
+    return {}
+
+
+def _causes(error: Exception) -> Iterator[BaseException]:
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+_ADVICE = "\n\n"
+"""What follows in a message of DSPy's is advice, and not on bae."""
+
+_STATUSES = (
+    (_dspy.LMRateLimitError, 429),
+    (_dspy.LMTimeoutError, 504),
+    (_dspy.LMServerError, 500),
+    (_dspy.LMAuthError, 401),
+    (_dspy.LMUnsupportedModelError, 404),
+    (_dspy.LMInvalidRequestError, 400),
+)
+"""What an error has for a status where it names none."""
 
 _NOT_SENT = frozenset(
     {

@@ -224,7 +224,9 @@ def names_of(types: Sequence[type[Node] | type[None]]) -> dict[str, type[Node] |
 
 def text_of_question(instruction: str, known: Mapping[str, Any]) -> str:
     """The text of a question: the instruction, then what is known, as JSON."""
-    return f"{instruction}\n\n{text_of_json(known)}" if known else instruction
+    if not known:
+        return instruction
+    return f"{instruction}\n\n{text_of_json(known)}" if instruction else text_of_json(known)
 
 
 def text_of_answer(value: Any) -> str:

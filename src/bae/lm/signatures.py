@@ -7,19 +7,17 @@ import types
 import typing
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import InstanceOf, TypeAdapter
+from pydantic import InstanceOf, TypeAdapter, create_model
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from pydantic_core import PydanticSerializationError, PydanticUndefined, to_jsonable_python
 
 from bae.lm.extras import load_dspy
 from bae.markers import SOURCES
+from bae.node import Node
 from bae.plan import plan_of
-
-if TYPE_CHECKING:
-    from bae.node import Node
 
 SOURCE = "source"
 """The input that holds the node the run comes from."""
@@ -65,13 +63,47 @@ def choice_signature(names: tuple[str, ...]) -> Any:
     return _signature(fields, "Choice", "Choice")
 
 
+# Optimizers make a new signature for every change, and do not use old ones again.
 @lru_cache(maxsize=1024)
-def narrowed(signature: Any, names: frozenset[str]) -> Any:
-    """The signature with these of its fields alone."""
-    kept = {name: field for name, field in signature.fields.items() if name in names}
-    if len(kept) == len(signature.fields):
-        return signature
-    return _signature(kept, signature.instructions)
+def answer_class(signature: Any) -> type[Node]:
+    """The outputs of a signature as a class, by the names a model knows them by."""
+    fields: dict[str, Any] = {}
+    for name, info in signature.output_fields.items():
+        reasons = info.annotation is load_dspy("answer_class").Reasoning
+        kind: Any = str if reasons else info.annotation
+        about: dict[str, Any] = {
+            "default": info.default,
+            "default_factory": info.default_factory,
+            "examples": info.examples,
+            "discriminator": info.discriminator,
+        }
+        extra = _extra(info)
+        if extra["desc"] != f"${{{name}}}":  # what dspy puts where nothing is said
+            about["description"] = extra["desc"]
+        about["json_schema_extra"] = {k: v for k, v in extra.items() if k not in _OWN} or None
+        typed = Annotated[(kind, *info.metadata)] if info.metadata else kind
+        fields[model_name(name, info)] = typed, FieldInfo(**about)
+    title = "Answer" if signature.__name__ == "StringSignature" else signature.__name__
+    return create_model(title, __base__=Node, __module__=__name__, **fields)
+
+
+def known_inputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of a signature among `values` as the JSON of a prompt; one that JSON cannot
+    express is not for the model."""
+    known: dict[str, Any] = {}
+    context: dict[str, Any] = {}
+    for name, field in signature.input_fields.items():
+        if name not in values:
+            continue
+        try:
+            value = to_jsonable_python(values[name], by_alias=False)
+        except PydanticSerializationError:
+            continue
+        if is_known(field) and isinstance(value, dict):
+            known |= cast(dict[str, Any], value)
+        else:
+            context[model_name(name, field)] = value
+    return {**known, "context": context} if context else known
 
 
 def model_name(name: str, field: FieldInfo) -> str:
@@ -88,7 +120,7 @@ def is_known(field: FieldInfo) -> bool:
 _NAME = "bae_name"
 _KNOWN = "bae_known"
 
-OWN = frozenset(
+_OWN = frozenset(
     {
         "__dspy_field_type",
         "constraints",

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bae.exceptions import BaeLMError, FillError
 from bae.lm.backend import ask_to_fill
-from bae.lm.dspy_adapter import JSONSchemaAdapter, answer_class
 from bae.lm.extras import load_dspy
 from bae.lm.prompts import text_of_question
-from bae.lm.signatures import is_known, model_name
+from bae.lm.signatures import answer_class, is_known, known_inputs, model_name
 from bae.optimizer.bridging import Bridge, OutOfBudget
 from bae.optimizer.questions import Exactly, recalled
 from bae.optimizer.refusals import Refusals
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 Role = Literal["student", "teacher"]
 
+_dspy = load_dspy("optimize_node")
+
 
 def asking_lm(role: Role) -> Any:
     """A `dspy.LM` that stands for one of the LMs of an optimisation: the adapter knows which. DSPy
@@ -42,7 +43,7 @@ class NotTaken(Exception):
     """The LM would not take a request of an optimiser's own."""
 
 
-class AskingAdapter(JSONSchemaAdapter):
+class AskingAdapter(_dspy.Adapter):
     """Asks bae's backends what DSPy's programs ask, from any thread.
 
     `backends` are asked through `calls`, in their roles. `candidate` is what this thread has asked
@@ -59,7 +60,7 @@ class AskingAdapter(JSONSchemaAdapter):
         telling: Telling,
         teaching: Teaching,
     ) -> None:
-        super().__init__()
+        _dspy.Adapter.__init__(self)
         self._bridge = bridge
         self._calls = calls
         self._backends = backends
@@ -151,7 +152,7 @@ class AskingAdapter(JSONSchemaAdapter):
 
     def _program(self, backend: Backend, signature: Any, inputs: dict[str, Any]) -> dict[str, Any]:
         target, instruction = answer_class(signature), signature.instructions
-        known = self.known(signature, inputs, True)
+        known = known_inputs(signature, inputs)
         exactly = Exactly(backend, text_of_question(instruction, known))
         source = recalled("Known", known.get("context", {}))
 
