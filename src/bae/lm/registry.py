@@ -15,7 +15,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from bae.exceptions import BaeLMError
-from bae.lm.adapter import LMAdapter
 from bae.lm.extras import is_there
 from bae.lm.policies.policy import Policy, as_backend
 
@@ -319,16 +318,15 @@ class LazyLM(Policy):
         self._why = why
         self._found: Backend | None = None
 
-    @property
-    def lm(self) -> LM:
-        """The LM itself. Raises where this machine has none."""
-        return self.inner.lm if isinstance(self.inner, LMAdapter) else self.inner
+    def find(self) -> LM:
+        """Look for the LM. Raises where this machine has none."""
+        return default_lm(self._why)
 
     @property
     def inner(self) -> Backend:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
         """The LM as policies ask it. Raises where this machine has none."""
         if self._found is None:
-            self._found = as_backend(default_lm(self._why))
+            self._found = as_backend(self.find())
         return self._found
 
     def pinned(self, lm: LM) -> LM:

@@ -71,10 +71,9 @@ class _FoundAgain(LazyLM):
         super().__init__(why)
         self._before = before
 
-    @property
-    def lm(self) -> LM:
-        """The LM itself. Raises where this machine has none."""
-        name = default_name().name if self._found is None and self._before.calls else ""
+    def find(self) -> LM:
+        """Look for the LM. Raises where this machine has none."""
+        name = default_name().name if self._before.calls else ""
         if name:
             found = cached_lm(name)
             model = str(getattr(found, "model", ""))
@@ -84,8 +83,8 @@ class _FoundAgain(LazyLM):
                     ", ".join(self._before.models) or "one without a name, such as a script",
                     f"{name} ({model})" if model else name,
                 )
-                self._found = found
-        return super().lm
+                return found
+        return super().find()
 
 
 def has_answered(model: str, models: tuple[str, ...]) -> bool:
