@@ -210,7 +210,7 @@ def test_each_question_of_a_body_has_its_own_answers_and_usage():
     first, second = history.run.steps[0].asked
     assert (len(first.answers), first.usage, first.state) == (2, Usage(2, 11), "done")
     assert (second.text, second.text_since, second.state) == ("so far", 6.0, "running")
-    assert history.run.steps[0].body is second
+    assert history.run.steps[0].asked[-1] is second
 
 
 def test_an_error_of_the_users_own_called_waiting_is_a_failure():

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from bae.place import Place
@@ -59,7 +58,7 @@ class Work:
     ended: float | None = None
     error: BaseException | None = None
     usage: Usage = NOTHING_USED
-    spans: list[Span] = dataclasses.field(default_factory=list[Span])
+    spans: list[Span] = field(default_factory=list[Span])
     since: float | None = None
     resumed: bool = False
     """Whether it was done before the run was resumed."""
@@ -67,7 +66,35 @@ class Work:
     @property
     def inside(self) -> Work | None:
         """What this is a part of; None for the run itself."""
-        return None
+        match self:
+            case Question():
+                return self.asked_by
+            case Source() | BodyCall():
+                return self.step
+            case Step():
+                return self.graph
+            case Item() | GraphRun():
+                return self.source
+            case _:
+                return None
+
+    @property
+    def parts(self) -> Iterator[Work]:
+        """What is directly a part of this."""
+        parts: tuple[Work | None, ...] = ()
+        match self:
+            case GraphRun():
+                parts = (*self.steps.values(),)
+            case Step():
+                asked = (self.fill, *self.asked, self.choice)
+                parts = (*self.sources.values(), *asked, self.called)
+            case Source():
+                parts = (self.graph, *self.items.values(), *self.asked)
+            case Item():
+                parts = (self.graph,)
+            case _:
+                pass
+        return (part for part in parts if part is not None)
 
     def begin(self, at: float) -> None:
         """Work on it starts, or starts again."""
@@ -87,39 +114,29 @@ class Work:
         """Whether something works on it."""
         return self.since is not None
 
-    @property
-    def seconds(self) -> float:
-        """How long it was worked on, as far as that is over."""
-        return sum(span.seconds for span in self.spans)
 
-
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Question(Work):
     """What an LM is asked, until it has answered: a fill, a choice, or whatever a body or a
     dependency asks."""
 
-    asker: Asker = dataclasses.field(kw_only=True)
-    asked_by: Step | Source = dataclasses.field(kw_only=True)
+    asker: Asker
+    asked_by: Step | Source
     offered: tuple[type[Node] | type[None], ...] = ()
     chosen: type[Node] | type[None] | None = None
     """What the LM chose; `NoneType` ends the run."""
     with_fields: bool = False
-    """Whether one answer chose the node and filled it."""
+    """Of a choice: whether one answer chose the node and filled it."""
     took: float = 0.0
-    """How long the answer took by the clock that measured it."""
-    answers: list[AnswerJudged] = dataclasses.field(default_factory=list["AnswerJudged"])
-    restarts: list[AnswerRestarted] = dataclasses.field(default_factory=list["AnswerRestarted"])
+    """How long the answer took, as it was measured."""
+    answers: list[AnswerJudged] = field(default_factory=list["AnswerJudged"])
+    restarts: list[AnswerRestarted] = field(default_factory=list["AnswerRestarted"])
     text: str = ""
     """The end of the text that has arrived since the last answer."""
     text_since: float = 0.0
     """When the first of it arrived."""
     retry: AnswerRestarted | None = None
     """Why the request is being sent again."""
-
-    @property
-    def inside(self) -> Work:
-        """The step or the source that asks."""
-        return self.asked_by
 
     @property
     def paid(self) -> Usage:
@@ -129,29 +146,24 @@ class Question(Work):
         return Usage.total(answer.attempt.usage for answer in self.answers)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Item(Work):
     """One item of a map. When it began is known of those that graphs run for."""
 
-    source: Source = dataclasses.field(kw_only=True)
+    source: Source
     index: int = 0
     value: Any = None
     graph: GraphRun | None = None
 
-    @property
-    def inside(self) -> Work:
-        """The map."""
-        return self.source
 
-
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Source(Work):
     """Work on the value of a field, or of a parameter of the function behind it."""
 
-    place: Place = dataclasses.field(kw_only=True)
-    node_type: type[Node] = dataclasses.field(kw_only=True)
-    step: Step = dataclasses.field(kw_only=True)
-    kind: Literal["dep", "map", "gate", "recall"] = dataclasses.field(kw_only=True)
+    place: Place
+    node_type: type[Node]
+    step: Step
+    kind: Literal["dep", "map", "gate", "recall"]
     by: str = ""
     """The function, the graph or the question."""
     took: float = 0.0
@@ -161,47 +173,30 @@ class Source(Work):
     gate: OpenGate | None = None
     waiting_since: float = 0.0
     """When the gate was opened."""
-    items: dict[int, Item] = dataclasses.field(default_factory=dict[int, Item])
+    items: dict[int, Item] = field(default_factory=dict[int, Item])
     items_done: int = 0
     graph: GraphRun | None = None
     """The graph that makes the value."""
-    asked: list[Question] = dataclasses.field(default_factory=list[Question])
+    asked: list[Question] = field(default_factory=list[Question])
     """What the function asked LMs, in order."""
-    answered: list[LMAnswered] = dataclasses.field(default_factory=list["LMAnswered"])
-
-    @property
-    def inside(self) -> Work:
-        """The step."""
-        return self.step
-
-    @property
-    def question(self) -> Question | None:
-        """What the function asked an LM last."""
-        return self.asked[-1] if self.asked else None
+    answered: list[LMAnswered] = field(default_factory=list["LMAnswered"])
 
     @property
     def graphs(self) -> Iterator[GraphRun]:
         """The graphs that run for it."""
-        if self.graph is not None:
-            yield self.graph
-        for item in self.items.values():
-            if item.graph is not None:
-                yield item.graph
+        for each in (self, *self.items.values()):
+            if each.graph is not None:
+                yield each.graph
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class BodyCall(Work):
     """The call of a written body."""
 
-    step: Step = dataclasses.field(kw_only=True)
-
-    @property
-    def inside(self) -> Work:
-        """The step."""
-        return self.step
+    step: Step
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Step(Work):
     """One node of a graph, from the first work for it until it has led on.
 
@@ -209,8 +204,8 @@ class Step(Work):
     and `forked` are the records that hold it.
     """
 
-    place: Place = dataclasses.field(kw_only=True)
-    graph: GraphRun = dataclasses.field(kw_only=True)
+    place: Place
+    graph: GraphRun
     node_type: type[Node] | None = None
     node: Node | None = None
     whole: bool = False
@@ -225,23 +220,16 @@ class Step(Work):
     """The node that a fork put another in the place of."""
     made: tuple[str, ...] = ()
     """The fields whose default a factory made."""
-    sources: dict[tuple[str, str], Source] = dataclasses.field(
-        default_factory=dict[tuple[str, str], Source]
-    )
+    sources: dict[tuple[str, str], Source] = field(default_factory=dict[tuple[str, str], Source])
     """By field and parameter."""
     fill: Question | None = None
     choice: Question | None = None
     """The LM's choice of what follows this node."""
-    asked: list[Question] = dataclasses.field(default_factory=list[Question])
+    asked: list[Question] = field(default_factory=list[Question])
     """What the body asked LMs, in order."""
-    answered: list[LMAnswered] = dataclasses.field(default_factory=list["LMAnswered"])
+    answered: list[LMAnswered] = field(default_factory=list["LMAnswered"])
     """What an LM answered the body."""
     called: BodyCall | None = None
-
-    @property
-    def inside(self) -> Work:
-        """The graph."""
-        return self.graph
 
     @property
     def number(self) -> int:
@@ -259,36 +247,23 @@ class Step(Work):
         return self.graph.steps.get(self.number - 1)
 
     @property
-    def body(self) -> Question | None:
-        """What the body asked an LM last."""
-        return self.asked[-1] if self.asked else None
-
-    @property
     def filled_by(self) -> Question | None:
         """The question whose answer filled the node: its fill, or the choice before it where one
         answer did both."""
-        before = self.before
-        if self.fill is not None and self.fill.with_fields and before is not None:
-            return before.choice
-        return self.fill
-
-    def field(self, name: str) -> Source | None:
-        """The source of a field."""
-        return self.sources.get((name, ""))
+        choice = None if self.before is None else self.before.choice
+        return choice if self.fill and choice and choice.with_fields else self.fill
 
     @property
     def questions(self) -> Iterator[Question]:
         """What LMs were asked, in this step and by its sources."""
-        for source in self.sources.values():
-            yield from source.asked
-        if self.fill is not None:
-            yield self.fill
-        yield from self.asked
-        if self.choice is not None:
-            yield self.choice
+        for part in self.parts:
+            if isinstance(part, Source):
+                yield from part.asked
+            elif isinstance(part, Question):
+                yield part
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class GraphRun(Work):
     """The run itself, at the empty path, or a graph that runs inside it."""
 
@@ -296,7 +271,7 @@ class GraphRun(Work):
     name: str = ""
     start: Node | None = None
     max_iters: int = 10
-    steps: dict[int, Step] = dataclasses.field(default_factory=dict[int, Step])
+    steps: dict[int, Step] = field(default_factory=dict[int, Step])
     dropped: int = 0
     """How many steps that are long over are not kept."""
     outcome: Literal["", "ended", "waiting", "failed", "cancelled"] = ""
@@ -308,11 +283,6 @@ class GraphRun(Work):
     source: Source | None = None
     """What it runs for."""
     item: Item | None = None
-
-    @property
-    def inside(self) -> Work | None:
-        """The source that the graph runs for."""
-        return self.source
 
     @property
     def newest(self) -> Step | None:

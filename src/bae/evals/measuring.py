@@ -69,7 +69,7 @@ def measure(records: Iterable[Record]) -> RunMeasure:
         if step.choice is not None and step.graph is history.run:
             node.chose.append(step.choice.chosen)
         for question in questions:
-            _count(node, step.place, question)
+            _count(node, step, question)
     return measured
 
 
@@ -85,13 +85,14 @@ def _in_order(graph: GraphRun) -> Iterator[Step]:
                 yield from _in_order(inner)
 
 
-def _count(node: NodeMeasure, place: Place, question: Question) -> None:
+def _count(node: NodeMeasure, step: Step, question: Question) -> None:
     node.usage += question.paid
     node.judged += len(question.answers)
     node.valid += sum(answer.attempt.verdict == "valid" for answer in question.answers)
-    is_fill = question.asker.kind == "fill"
-    # How long a question took that failed says nothing about the node.
-    if question.state == "done" and not (is_fill and question.with_fields):
+    # How long a question took that failed says nothing about the node; where one answer chose and
+    # filled, the choice has the time.
+    by_choice = question is step.fill and step.filled_by is not question
+    if question.state == "done" and not by_choice:
         by_runner = question.asker.kind in ("fill", "choice")
         taken = question.took if by_runner else question.usage.seconds
-        node.seconds[place] = node.seconds.get(place, 0.0) + taken
+        node.seconds[step.place] = node.seconds.get(step.place, 0.0) + taken

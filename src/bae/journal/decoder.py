@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from bae.calls import every_call
 from bae.exceptions import JournalError
-from bae.history import call_behind
 from bae.journal.line_data import Data, Missing, Refused
 from bae.journal.line_table import Kind
 from bae.journal.lines import LineReader
@@ -17,6 +16,7 @@ from bae.markers import Dep, Gate, Map, OpenGate
 from bae.place import Place
 from bae.plan import FieldPlan, plan_of
 from bae.records import LIVE, WITHHELD, Origin, Record, Unstored
+from bae.run_tree import call_behind
 from bae.threads import in_thread
 
 if TYPE_CHECKING:
@@ -332,7 +332,7 @@ class GraphReader(LineReader):
     def _resolved(self, line: Line, cls: type[Node], field: FieldPlan) -> Any:
         """The value of a field's source; `_ABSENT` if it has none, so that the default is used."""
         step = self._step_at(line)
-        source = None if step is None else step.field(field.name)
+        source = None if step is None else step.sources.get((field.name, ""))
         if source is not None and source.node_type is not cls:
             source = None
         if field.kind == "recall":

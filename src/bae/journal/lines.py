@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae.exceptions import BaeError, JournalError, describe
-from bae.history import Catalog, Exit, History
+from bae.history import History
 from bae.journal.line_data import Data, Json, Missing, damaged, parse_line, quoted
 from bae.journal.line_table import TABLE, Kind, place_of
 from bae.journal.node_codec import node_codec
@@ -19,6 +19,7 @@ from bae.records import (
     Record,
     Unstored,
 )
+from bae.run_tree import Exit
 from bae.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ class LineReader:
     """Reads the lines of a run in order, without its code: classes are stand-ins that have the
     recorded name, values are JSON. `history` is what the lines so far tell."""
 
-    def __init__(self, catalog: Catalog | None = None) -> None:
-        self.history = History(catalog=catalog)
+    def __init__(self, history: History | None = None) -> None:
+        self.history = History() if history is None else history
         self._stand_ins: dict[str, type[StoredNode]] = {}
 
     def read(self, line: Line) -> Record | None:
@@ -208,7 +209,7 @@ class StoredNode:
 
 def read_history(stored: StoredRun) -> History:
     """What happened in a stored run, read without its code."""
-    reader = LineReader(ShapeCatalog(ShapeView(stored.shape)))
+    reader = LineReader(StoredHistory(ShapeView(stored.shape)))
     for line in stored.lines:
         try:
             reader.read(line)
@@ -220,13 +221,15 @@ def read_history(stored: StoredRun) -> History:
     return reader.history
 
 
-class ShapeCatalog:
-    """What a history must know about classes, taken from the shape that a run is stored with."""
+class StoredHistory(History):
+    """A history that takes what it must know about classes from the shape that a run is stored
+    with."""
 
     def __init__(self, shape: ShapeView) -> None:
+        super().__init__()
         self._shape = shape
 
-    def shared_key(self, place: Place, node_type: type[Node]) -> Hashable | None:
+    def shared_key(self, place: Place, node_type: type[Node] | None = None) -> Hashable | None:
         """The number of the call behind a place, if it is called once for the whole run."""
         where = place.path, place.node, place.field, place.parameter
         return self._shape.call_at(*where) if self._shape.is_shared(*where) else None
@@ -234,11 +237,6 @@ class ShapeCatalog:
     def exit_of(self, path: str, node_type: type[Node]) -> Exit:
         """What leads on from a node of a class."""
         cls = self._shape.class_at(path, node_type.__name__)
-        if cls is None:
+        if cls is None or cls.get("written"):
             return "body"
-        if cls.get("written"):
-            return "body"
-        following = len(cls.get("next", ())) + bool(cls.get("ends"))
-        if following > 1:
-            return "choice"
-        return "fill" if cls.get("next") else "end"
+        return "choice" if len(cls.get("next", ())) + bool(cls.get("ends")) > 1 else "other"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
 
 from bae.draft import hold
 from bae.exceptions import BaeError, LimitError, ReplayError
-from bae.history import History, call_behind
+from bae.history import History
 from bae.journal.decoder import decode_run
 from bae.journal.lines import Encoder
 from bae.journal.recorder import RecordingLM
@@ -41,6 +41,7 @@ from bae.records import (
 from bae.result import GraphResult
 from bae.rooms import QuestionText, choice_question, fill_question
 from bae.run import Run
+from bae.run_tree import call_behind
 from bae.runner import run_graph
 
 if TYPE_CHECKING:

@@ -255,7 +255,7 @@ class _Builder:
         if before is not None and _leads_to(before.choice):
             inside += self._choice(place, before.choice)
         fill = step.fill
-        if fill is not None and not fill.with_fields and _was_asked(fill):
+        if fill is not None and step.filled_by is fill and _was_asked(fill):
             inside += self._entry("fill", place, step.name, fill)
         if step.called is not None:
             usage = Usage.total(question.usage for question in step.asked)

@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from bae.history import History, call_behind
+from bae.history import History
 from bae.journal.node_codec import node_codec
 from bae.journal.recorder import JournalRecorder, encoder_for
 from bae.markers import Map
 from bae.place import Place, is_inside
 from bae.recorder import Log
 from bae.records import NOTHING, Asker, LMAnswered, RunStarted, Unstored
+from bae.run_tree import call_behind
 
 if TYPE_CHECKING:
     from bae.graph import Graph

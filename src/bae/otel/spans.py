@@ -22,9 +22,10 @@ from opentelemetry.trace import (
 )
 
 from bae.exceptions import BaeError, describe
-from bae.history import Change, History
+from bae.history import History
 from bae.markers import Map
 from bae.plan import plan_of
+from bae.run_tree import Change
 from bae.secrets import may_show, secret_behind
 from bae.work import NOTHING_USED, BodyCall, GraphRun, Item, Question, Source, Step, Work
 

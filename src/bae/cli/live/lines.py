@@ -26,9 +26,9 @@ from bae.work import GraphRun, Item, Question, Source, Step, Work
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bae.history import Change
     from bae.observers import ObservedRun
     from bae.records import Record
+    from bae.run_tree import Change
     from bae.usage import Usage
 
 NAMES: Final = 16

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from bae.cli.live.fields import asking_rows, choice_row, field_rows, held
 from bae.cli.live.row import Guides, Row, State
 from bae.cli.live.wording import count, spent, took
-from bae.history import ITEMS_KEPT
+from bae.run_tree import ITEMS_KEPT
 from bae.work import GraphRun, Source, Step
 
 if TYPE_CHECKING:

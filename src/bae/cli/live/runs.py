@@ -10,9 +10,10 @@ from bae.cli.live.row import Row, State
 from bae.cli.live.rows import rows_of
 from bae.cli.live.values import Shown, is_hidden
 from bae.cli.live.wording import count
-from bae.history import Change, History
+from bae.history import History
 from bae.markers import Map
 from bae.plan import plan_of
+from bae.run_tree import Change
 from bae.usage import Usage
 from bae.work import NOTHING_USED, GraphRun, Question, Source, Step, Work
 
@@ -87,7 +88,7 @@ class RunView:
 
     def asking(self, by: Step | Source) -> Question | None:
         """What the LM is being asked."""
-        asked = (by.choice, by.fill, by.body) if isinstance(by, Step) else (by.question,)
+        asked = [by.choice, by.fill, *by.asked[-1:]] if isinstance(by, Step) else by.asked[-1:]
         for question in asked:
             if question is None or not question.is_open:
                 continue
@@ -116,7 +117,7 @@ class RunView:
         over = plan.marker.over
         if step.node is not None and over in step.node.__dict__:
             return _length(step.node.__dict__[over])
-        found = step.field(over)
+        found = step.sources.get((over, ""))
         return None if found is None else _length(found.value)
 
     def value(self, step: Step, plan: FieldPlan) -> Shown:

@@ -1,0 +1,298 @@
+"""`RunTree`: the work of a run while it grows. It finds or makes graphs, steps, sources and
+questions, begins and ends them, and drops those that are not needed any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from types import NoneType
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from bae.place import Place
+from bae.records import NOTHING, Asker, Nothing, Record, Returned
+from bae.work import GraphRun, Item, Question, Source, State, Step, Work
+
+if TYPE_CHECKING:
+    from bae.calls import CallPlan, Input
+    from bae.node import Node
+    from bae.plan import FieldPlan
+
+ITEMS_KEPT: Final = 4
+"""Of how many items of a map the graphs are kept, where `keep` bounds what is."""
+
+Exit = Literal["body", "choice", "other"]
+"""What leads on from a node: its own body, a choice by the LM, or what takes no time of its own."""
+Change = Literal["started", "whole", "waiting", "answered", "restarted", "ended"]
+"""What can happen to work: it starts and ends, a node is whole, a gate waits for a person, a
+question is answered or its request is sent again."""
+
+
+class RunTree:
+    """The graphs of a run by path, with what belongs to them: the run itself is at the empty path.
+
+    `on_change` is called with work that changes; parts end before the whole. With `keep`, at most
+    so many steps are kept of each graph, and the graphs of the first items of a map: for a display
+    of long runs.
+    """
+
+    def __init__(
+        self, keep: int = 0, on_change: Callable[[Change, Work], None] | None = None
+    ) -> None:
+        self.graphs: dict[str, GraphRun] = {}
+        self.met: dict[type[Node], None] = {}
+        """The node classes that were met, in order."""
+        self.on_change = on_change
+        self.replaying = True
+        """Whether the records were written by an earlier process; the owner sets it."""
+        self.last = 0.0
+        """The time of the newest record."""
+        self._keep = keep
+
+    @property
+    def run(self) -> GraphRun:
+        """The run itself."""
+        return self.graphs.get("") or self._new_graph("", self.last)
+
+    def step(self, path: str, number: int) -> Step | None:
+        """A step of the run or of a graph inside it."""
+        graph = self.graphs.get(path)
+        return None if graph is None else graph.steps.get(number)
+
+    def source(self, place: Place) -> Source | None:
+        """The work on the value of a field, or of a parameter behind it."""
+        step = self.step(place.path, place.step)
+        found = None if step is None else step.sources.get((place.field, place.parameter))
+        return found if found is not None and found.place.node == place.node else None
+
+    def following(self, path: str, number: int) -> Node | Nothing | None:
+        """What the node before step `number` led to: the node there, whole or a draft that a body
+        returned, None where the run ended, or `NOTHING`."""
+        graph, step = self.graphs.get(path), self.step(path, number)
+        if step is not None and (step.whole or isinstance(step.given, Returned)):
+            return step.node
+        has_ended = graph is not None and graph.outcome == "ended" and graph.end_step == number
+        return None if has_ended else NOTHING
+
+    def steps(self) -> Iterator[Step]:
+        """All steps, those of graphs inside the run too."""
+        for graph in self.graphs.values():
+            yield from graph.steps.values()
+
+    def exit_of(self, path: str, node_type: type[Node]) -> Exit:
+        """What leads on from a node of a class. A run that is read without its code takes it from
+        what is stored about its classes."""
+        from bae.plan import plan_of
+
+        plan = plan_of(node_type)
+        return "body" if plan.written else "choice" if len(plan.offered) > 1 else "other"
+
+    def shared_key(self, place: Place, node_type: type[Node]) -> Hashable | None:
+        """What identifies the dependency behind a place, if it is called once for the whole run. A
+        run that is read without its code takes it from what is stored about its classes."""
+        call, is_shared = call_behind(node_type, place)
+        return call.key if call is not None and is_shared else None
+
+    # Finding or making the parts.
+
+    def _graph(self, record: Record) -> GraphRun:
+        graph = self.graphs.get(record.path)
+        if graph is None:
+            graph = self._new_graph(record.path, record.at)
+            self._begin(graph, record.at)
+        elif not graph.is_open and not graph.outcome and record.path:
+            # It was cut off, and nothing records that it is resumed: it begins with its source.
+            since = None if graph.source is None else graph.source.since
+            self._resume(graph, record.at if since is None else since)
+        return graph
+
+    def _new_graph(self, path: str, at: float) -> GraphRun:
+        """A graph that begins, or that began before anything was recorded of it here."""
+        graph = self.graphs[path] = GraphRun(at, path=path)
+        place = Place.parse(path) if path else None
+        if place is None:
+            return graph
+        outer = self.graphs.get(place.path)
+        if outer is None:
+            outer = self._new_graph(place.path, at)
+            self._begin(outer, at)
+        step = outer.steps.get(place.step)
+        if step is None:
+            where = Place(place.path, place.step, place.node)
+            step = outer.steps[place.step] = Step(at, place=where, graph=outer)
+            self._begin(step, at)
+        kind = "dep" if place.item is None else "map"
+        key = place.field, place.parameter
+        source = step.sources.get(key)
+        if source is None:
+            source = self._source(step, key, step.node_type, kind, at)
+            self._begin(source, at)
+        graph.source = source
+        if place.item is None:
+            source.graph = graph
+        else:
+            graph.item = self._item(source, place.item, at)
+            graph.item.graph = graph
+            graph.item.begin(at)
+        return graph
+
+    def _resume(self, graph: GraphRun, at: float) -> None:
+        self._begin(graph, at)
+        newest = graph.newest
+        if newest is not None and newest.whole and self._exit(newest) == "body":
+            # Its body is called again, or what follows it is known.
+            self._begin(newest, at)
+            if newest.called is not None:
+                self._begin(newest.called, at)
+
+    def _exit(self, step: Step) -> Exit:
+        return "other" if step.node_type is None else self.exit_of(step.place.path, step.node_type)
+
+    def _step(
+        self,
+        record: Record,
+        number: int,
+        node_type: type[Node] | None,
+        *,
+        leads: bool = False,
+        begins: bool = True,
+    ) -> Step:
+        """A step of the graph of a record. If it `leads` on, the step before it is done."""
+        graph = self._graph(record)
+        if leads:
+            self._lead_on(graph.steps.get(number - 1), record.at)
+        step = graph.steps.get(number)
+        is_new = step is None
+        if step is None:
+            place = Place(graph.path, number)
+            step = graph.steps[number] = Step(record.at, place=place, graph=graph)
+        if node_type is not None and step.node_type is not node_type:
+            step.node_type = node_type
+            step.place = step.place._replace(node=node_type.__name__)
+            self.met.setdefault(node_type)
+        if begins and (is_new or not (step.is_open or step.whole)):
+            self._begin(step, record.at)
+        return step
+
+    def _source(
+        self,
+        step: Step,
+        key: tuple[str, str],
+        node_type: type[Node] | None,
+        kind: Literal["dep", "map", "gate", "recall"],
+        at: float,
+    ) -> Source:
+        """The source of a field and parameter. Its class is `NoneType` where only the path of a
+        graph that runs for it is known."""
+        source, cls = step.sources.get(key), cast("type[Node]", node_type or NoneType)
+        if source is None or source.node_type not in (cls, NoneType):
+            if source is not None and source.is_open:
+                self._end(source, at, "cancelled")
+            place = step.place._replace(field=key[0], parameter=key[1])
+            source = step.sources[key] = Source(
+                at, place=place, node_type=cls, step=step, kind=kind
+            )
+        source.node_type = cls
+        return source
+
+    def _item(self, source: Source, index: int, at: float) -> Item:
+        item = source.items.get(index)
+        if item is None:
+            item = source.items[index] = Item(at, source=source, index=index)
+        return item
+
+    def _question(
+        self,
+        record: Record,
+        asker: Asker,
+        offered: tuple[type[Node] | type[None], ...] = (),
+    ) -> Question | None:
+        """What the LM is asked by the asker of a record: of a body or a function the last question,
+        until that is answered."""
+        after = asker.kind in ("choice", "body")
+        step = self._graph(record).steps.get(record.step - 1 if after else record.step)
+        if step is None:
+            return None
+        by = step.sources.get((asker.field, asker.parameter)) if asker.kind == "source" else step
+        if by is None:
+            return None
+        if asker.kind == "choice":
+            question = step.choice
+        elif asker.kind == "fill":
+            question = step.fill
+        else:
+            question = by.asked[-1] if by.asked and by.asked[-1].is_open else None
+        if question is None:
+            question = Question(record.at, asker=asker, asked_by=by, offered=offered)
+            if asker.kind == "choice":
+                step.choice = question
+            elif asker.kind == "fill":
+                step.fill = question
+            else:
+                by.asked.append(question)
+            self._begin(question, record.at)
+        return question
+
+    # Beginning and ending.
+
+    def _begin(self, work: Work, at: float) -> None:
+        started = work.since is None
+        work.begin(at)
+        if started:
+            work.resumed = False
+            self._change("started", work)
+
+    def _end(
+        self, work: Work, at: float, state: State = "done", error: BaseException | None = None
+    ) -> None:
+        work.end(at, state, error)
+        work.resumed = work.resumed or self.replaying
+        self._change("ended", work)
+
+    def _change(self, change: Change, work: Work) -> None:
+        if self.on_change is not None:
+            self.on_change(change, work)
+
+    def _lead_on(self, step: Step | None, at: float) -> None:
+        """The node of a step has led on, so its step is done."""
+        if step is not None and step.whole:
+            for work in (step.called, step):
+                if work is not None and work.is_open:
+                    self._end(work, at)
+
+    def _close(self, work: Work, at: float, state: State) -> None:
+        """Nothing works on something, or on what belongs to it, any more."""
+        for part in [*work.parts]:
+            self._close(part, at, state)
+        if work.is_open:
+            self._end(work, at, "waiting" if work.state == "waiting" else state)
+
+    # What is dropped.
+
+    def _drop_graph(self, graph: GraphRun) -> None:
+        for each in [*graph.tree()]:
+            self.graphs.pop(each.path, None)
+
+    def _drop_step(self, graph: GraphRun, number: int) -> None:
+        for source in graph.steps.pop(number).sources.values():
+            for inner in source.graphs:
+                self._drop_graph(inner)
+
+    def _drop_old_steps(self, graph: GraphRun) -> None:
+        """Keep the first and the last steps. Many are dropped at once, so that is rarely done."""
+        if self._keep and len(graph.steps) > self._keep:
+            for number in sorted(graph.steps)[self._keep // 6 : -(self._keep // 2)]:
+                self._drop_step(graph, number)
+                graph.dropped += 1
+
+
+def call_behind(node_type: type[Node], place: Place) -> tuple[CallPlan | None, bool]:
+    """What is called for the value at a place, and whether that happens once for the whole run. A
+    gate and a recall call nothing; an unknown field or parameter is a KeyError."""
+    from bae.markers import Dep
+    from bae.plan import plan_of
+
+    asked: FieldPlan | Input = plan_of(node_type).fields[place.field]
+    for parameter in place.parameters:
+        if asked.call is None:
+            raise KeyError(place.parameter)
+        asked = dict(asked.call.inputs)[parameter]
+    return asked.call, isinstance(asked.marker, Dep) and asked.marker.cache
