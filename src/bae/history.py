@@ -4,7 +4,7 @@ what happened, found by place: graphs, steps, sources and questions to LMs, with
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae import records as kinds
 from bae.place import is_inside
@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 
 TEXT_KEPT: Final = 600
 """How many characters of a streaming answer are kept: the last ones."""
-
-
-class SharedCall(NamedTuple):
-    """One call of a dependency that is called once for the whole run, and the error it ended with.
-    `number` is that of its record."""
-
-    number: int
-    source: Source
-    error: BaseException | None
 
 
 class History(RunTree):
@@ -49,8 +40,9 @@ class History(RunTree):
         """The paths of graphs that run once for the whole run."""
         self.shared_askers: dict[Hashable, tuple[str, int, Asker]] = {}
         """From where a dependency that is called once for the whole run asks an LM."""
-        self.shared_calls: dict[Hashable, list[SharedCall]] = {}
-        """Each call of such a dependency that has ended: it is called again where it failed."""
+        self.shared_calls: dict[Hashable, list[tuple[int, BaseException | None]]] = {}
+        """The calls of such a dependency that have ended, with the number of the record and the
+        error: it is called again where it failed."""
         self.failed_keys: set[Hashable] = set()
         self.live_keys: set[Hashable] = set()
         """Those whose value no journal holds."""
@@ -157,7 +149,7 @@ class History(RunTree):
             step.node = node
         self._change("whole", step)
         for source in step.sources.values():
-            if source.is_open:  # the node did without it; if another waits for it, its end comes
+            if source.is_open:  # the node did without it; another may still wait for it
                 self._end(source, record.at, "cancelled")
         leads_on = self._exit(step)
         if leads_on == "body":
@@ -259,8 +251,7 @@ class History(RunTree):
         source.by, source.took = record.by, record.seconds
         shared = self.shared_key(source.place, record.node_type)
         if shared is not None:
-            call = SharedCall(self.count, source, error)
-            self.shared_calls.setdefault(shared, []).append(call)
+            self.shared_calls.setdefault(shared, []).append((self.count, error))
         if error is None:
             source.value = record.value
             source.started = source.started if source.since is not None else record.at
@@ -362,13 +353,12 @@ class History(RunTree):
                     self._end(question, record.at)
 
     def _lm_answered(self, record: kinds.LMAnswered) -> None:
-        asker = record.asker
-        step = self.step(record.path, record.step - (asker.kind == "body"))
-        if step is not None:
-            is_body = asker.kind == "body"
-            by = step if is_body else step.sources.get((asker.field, asker.parameter))
-            if by is not None:
-                by.answered.append(record)
+        asker, is_body = record.asker, record.asker.kind == "body"
+        by = step = self.step(record.path, record.step - is_body)
+        if step is not None and not is_body:
+            by = step.sources.get((asker.field, asker.parameter))
+        if by is not None:
+            by.answered.append(record)
 
     _handlers: Final[dict[type[Record], Callable[[Any, Any], None]]] = {
         kinds.RunStarted: _run_started,

@@ -121,7 +121,7 @@ class Replayer(ResumedRecorder):
         self._recovered = {
             key
             for key, calls in past.shared_calls.items()
-            if key in past.shared and any(call.error is not None for call in calls)
+            if key in past.shared and any(error is not None for _, error in calls)
         }
         """Dependencies that are called once in the whole run and that failed before they had a
         value."""
@@ -260,7 +260,7 @@ class Replayer(ResumedRecorder):
         if source is not None and source.state == "failed" and source.error is not None:
             raise raised_again(source.error)
         if call is not None and cached and call.key in self.past.failed_keys:  # for another field
-            failed = [each.error for each in self.past.shared_calls[call.key]]
+            failed = [error for _, error in self.past.shared_calls[call.key]]
             raise raised_again(next(error for error in failed if error is not None))
         raise unkept(self._run_id, place, call, self._how_it_ended())
 
@@ -332,9 +332,9 @@ class Replayer(ResumedRecorder):
         """The outcome of a dependency when the run reached a node: it had failed at first."""
         step = self.past.step(place.path, place.step)
         until = step.whole_count if step is not None and step.whole else self.past.count
-        before = [each for each in self.past.shared_calls[key] if each.number < until]
-        if before and before[-1].error is not None:
-            raise raised_again(before[-1].error)
+        before = [error for count, error in self.past.shared_calls[key] if count < until]
+        if before and before[-1] is not None:
+            raise raised_again(before[-1])
         return self.past.shared[key].value
 
     def _compare(self, run: Run, asker: Asker, texts: list[str]) -> None:
