@@ -20,8 +20,6 @@ from bae.observers import ObservedRun, observe, observing  # noqa: E402
 from bae.otel.spans import RunSpans  # noqa: E402
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
-
     from bae.graph import Graph
     from bae.journal.store import Journal
     from bae.records import Record
@@ -56,16 +54,14 @@ def export(
     *,
     content: bool = False,
     run_id: str = "",
-    context: Context | None = None,
 ) -> None:
     """Make the spans of a run that is over, or was interrupted, from its records: `result.journal`,
     or the `.journal` of an error. `export_run` does it for one that is in a journal.
 
-    They have the times of the records, under the span that is current, or that of `context`. Give a
-    `run_id` where the records are those of a fork: its first ones name the run that it was forked
-    from.
+    They have the times of the records, under the span that is current. Give a `run_id` where the
+    records are those of a fork: its first ones name the run that it was forked from.
     """
-    around = contexts.get_current() if context is None else context
+    around = contexts.get_current()
     spans = RunSpans(_tracer(tracer_provider), content=content, run_id=run_id, around=around)
     for record in records:
         spans.write(record)
@@ -79,7 +75,6 @@ async def export_run(
     journal: Journal,
     tracer_provider: TracerProvider | None = None,
     content: bool = False,
-    context: Context | None = None,
 ) -> None:
     """Make the spans of a run that a journal holds, as `export` does. Each time it was resumed is a
     span of its own, which links to the one before."""
@@ -87,7 +82,7 @@ async def export_run(
 
     stored = await journal.read(run_id)
     records, _ = await decode_run(graph, stored.lines, partial=True)
-    export(records, tracer_provider, content=content, run_id=run_id, context=context)
+    export(records, tracer_provider, content=content, run_id=run_id)
 
 
 class _Watching:

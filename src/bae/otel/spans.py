@@ -4,11 +4,11 @@ is in them only where `content` is wanted, and never with secrets."""
 from __future__ import annotations
 
 import json
-from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from threading import RLock
 from types import NoneType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import context as contexts
 from opentelemetry.trace import (
@@ -25,6 +25,7 @@ from bae.exceptions import BaeError, describe
 from bae.history import History
 from bae.markers import Map
 from bae.plan import plan_of
+from bae.records import Record, RecordedError
 from bae.run_tree import Change
 from bae.secrets import may_show, secret_behind
 from bae.work import NOTHING_USED, BodyCall, GraphRun, Item, Question, Source, Step, Work
@@ -34,15 +35,13 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
     from bae.place import Place
-    from bae.records import Record
     from bae.usage import Attempt, Usage
 
-Attributes = dict[str, "str | bool | int | float | list[str]"]
+Attributes = dict[str, Any]
 
-UNNEEDED_KEPT: Final = 1000
-"""How many sources are kept open that their node did without. Another node may wait for the same
-value, and then they end later."""
 STEPS_KEPT: Final = 200
+_HAVE_SPANS: Final = ("fill", "choice")
+"""The kinds of questions that have spans; others are asked within that of a step or a source."""
 
 
 class RunSpans:
@@ -69,7 +68,6 @@ class RunSpans:
         self._around = around
         self._current = around is None
         self._open: dict[Work, _OpenSpan] = {}
-        self._unneeded: dict[Source, None] = {}
         self._before: SpanContext | None = None
         # Sync dependencies that ask an LM write records in their thread.
         self._lock = RLock()
@@ -91,7 +89,10 @@ class RunSpans:
     def _change(self, change: Change, work: Work) -> None:
         match change, work:
             case "started", BodyCall():
-                self._make_current(self._nearest(work))
+                # A record is written by the task that does what it is about, so it is enough to
+                # attach the context here. What was current before is attached again at the end.
+                around = self._nearest(work)
+                self._attach(None if around is None else around.context)
             case "started", GraphRun() | Step() | Source():
                 self._start(work, work.since or 0.0)
             case "started", Question() if work.asker.kind in _HAVE_SPANS:
@@ -103,7 +104,7 @@ class RunSpans:
                 about = {**_about_error(restart.error), "bae.wait": restart.wait}
                 self._add_event(work, "bae.restarted", restart.at, about)
             case "waiting", Source():
-                gate: Attributes = {"bae.gate": str(work.place)}
+                gate = {"bae.gate": str(work.place)}
                 self._add_event(work, "bae.gate_opened", work.waiting_since, gate)
             case "ended", _:
                 self._ended(work)
@@ -112,38 +113,29 @@ class RunSpans:
 
     # Spans that start.
 
-    def _start(self, work: GraphRun | Step | Source | Question, at: float) -> _OpenSpan:
-        around = self._nearest(work.inside)
-        links: list[Link] = []
+    def _start(self, work: GraphRun | Step | Source | Question, at: float) -> None:
+        nearest, links = self._nearest(work.inside), list[Link]()
+        around = self._around if nearest is None else nearest.context
+        around = contexts.get_current() if around is None else around
         name, about = _describe(work)
-        context = self._around if around is None else around.context
         if isinstance(work, GraphRun):
+            about["bae.run.id"] = self._run_id or self._history.run_id
             if not work.path:
                 about |= self._about_run(work)
-                if self._before is not None:
-                    links.append(Link(self._before))
-            run_id = self._run_id or self._history.run_id
-            if run_id:
-                about["bae.run.id"] = run_id
-        if context is None:
-            context = contexts.get_current()
-        span = self._tracer.start_span(name, context, SpanKind.INTERNAL, about, links, _ns(at))
-        opened = self._open[work] = _OpenSpan(span, context, at)
+                links = [] if self._before is None else [Link(self._before)]
+        span = self._span(name, around, at, about, links)
+        context = set_span_in_context(span, around)
+        self._open[work] = _OpenSpan(span, around, context, at)
         if isinstance(work, GraphRun):
             self._before = self._before if work.path else span.get_span_context()
         elif not isinstance(work, Step):
-            self._make_current(opened)
-        return opened
+            self._attach(context)
 
     def _about_run(self, run: GraphRun) -> Attributes:
-        about: Attributes = {}
-        if self._history.forks:
-            about["bae.run.parent"] = self._history.forks[-1].parent
-        resumed = self._history.changes[-1] if self._history.changes else None
-        if resumed is not None and resumed.at == run.since:
-            about["bae.run.resumed"] = True
-            if resumed.changes:
-                about["bae.run.changes"] = list(resumed.changes)
+        forks, resumed = self._history.forks, self._history.changes[-1:]
+        about: Attributes = {"bae.run.parent": forks[-1].parent if forks else ""}
+        if resumed and resumed[0].at == run.since:
+            about |= {"bae.run.resumed": True, "bae.run.changes": list(resumed[0].changes)}
         return about
 
     def _add_chat(self, question: Question) -> None:
@@ -162,11 +154,20 @@ class RunSpans:
         if question.text_since:
             waited = max(0.0, question.text_since - began)
             about["gen_ai.response.time_to_first_chunk"] = waited
-        model = attempt.usage.models[-1] if attempt.usage.models else ""
-        span = self._tracer.start_span(
-            f"chat {model}".strip(), around.context, SpanKind.CLIENT, about, (), _ns(began)
-        )
+        name = " ".join(["chat", *attempt.usage.models[-1:]])
+        span = self._span(name, around.context, began, about, kind=SpanKind.CLIENT)
         span.end(_ns(max(began, judged.at)))
+
+    def _span(
+        self,
+        name: str,
+        around: Context,
+        at: float,
+        about: Attributes,
+        links: Sequence[Link] = (),
+        kind: SpanKind = SpanKind.INTERNAL,
+    ) -> Span:
+        return self._tracer.start_span(name, around, kind, _known(about), links, _ns(at))
 
     def _add_event(self, work: Work, name: str, at: float, about: Attributes) -> None:
         around = self._nearest(work)
@@ -183,13 +184,8 @@ class RunSpans:
                 self._end_item(work)
             case Source(kind="recall"):
                 self._add_event(work.step, "bae.recalled", work.started, _about_recall(work))
-            case Source(state="cancelled") if work in self._open:
-                # Another node may wait for it, and then it ends once more.
-                self._unneeded[work] = None
-                if len(self._unneeded) > UNNEEDED_KEPT:
-                    self._end(next(iter(self._unneeded)))
             case Source() if work not in self._open and work.state in ("done", "failed"):
-                # Nothing recorded that it started.
+                # Nothing recorded that it started, or it was cancelled and another node waited.
                 self._start(work, (work.ended or 0.0) - work.took)
                 self._end(work)
             case Question():
@@ -203,9 +199,6 @@ class RunSpans:
                 self._end(work)
 
     def _end_graph(self, graph: GraphRun) -> None:
-        if not graph.path:
-            for source in [*self._unneeded]:
-                self._end(source)
         opened = self._open.get(graph)
         if opened is None:
             return
@@ -215,8 +208,8 @@ class RunSpans:
             gates = [f"{gate.node_type.__name__}.{gate.field_name}" for gate in graph.gates]
             opened.span.set_attribute("bae.gates", gates)
         self._end(graph, graph.outcome or graph.state)
-        if graph.outcome and self._current:
-            contexts.attach(opened.around)
+        if graph.outcome:
+            self._attach(opened.around)
 
     def _end_item(self, item: Item) -> None:
         """When an item began no record says: its turn came when another was done."""
@@ -227,27 +220,20 @@ class RunSpans:
             limit = cast(Map, plan_of(source.node_type).fields[source.place.field].marker).limit
             turn = item.index - limit
             began = opened.ends[turn] if 0 <= turn < len(opened.ends) else opened.since
-            about: Attributes = {"bae.item": item.index, "bae.by": source.by}
-            span = self._tracer.start_span(
-                f"item {source.by}", opened.context, SpanKind.INTERNAL, about, (), _ns(began)
-            )
+            about = {"bae.item": item.index, "bae.by": source.by}
+            span = self._span(f"item {source.by}", opened.context, began, about)
             span.end(_ns(max(began, item.ended)))
         opened.ends.append(item.ended)
 
     def _end(self, work: Work, outcome: str = "") -> None:
         opened = self._open.pop(work, None)
-        if isinstance(work, Source):
-            self._unneeded.pop(work, None)
         if opened is None:
             return
         ended = _ns(max(work.ended or 0.0, opened.since))  # clocks are set back now and then
         outcome = outcome or ("" if work.state == "done" else work.state)
-        if outcome:
-            opened.span.set_attribute("bae.outcome", outcome)
-        if isinstance(work, Question) and work.chosen is not None:
-            opened.span.set_attribute("bae.chosen", _name_of(work.chosen))
-        if opened.usage != NOTHING_USED:
-            opened.span.set_attributes(_about_usage(opened.usage))
+        chosen = work.chosen if isinstance(work, Question) else None
+        about = {"bae.outcome": outcome, "bae.chosen": None if chosen is None else _name_of(chosen)}
+        opened.span.set_attributes(_known({**about, **_about_usage(opened.usage)}))
         if work.error is not None:
             _fail(opened.span, ended, work.error, self._may_quote(work))
         opened.span.end(ended)
@@ -257,41 +243,27 @@ class RunSpans:
         by, usage = question.asked_by, question.usage
         if question.asker.kind == "fill" and isinstance(by, Step) and by.filled_by is not None:
             usage = by.filled_by.usage
-        counting = [self._open.get(question if question.asker.kind in _HAVE_SPANS else by)]
-        outer = by.inside
-        while outer is not None:
-            if isinstance(outer, GraphRun):
-                counting.append(self._open.get(outer))
-            outer = outer.inside
+        counting: list[Work] = [question if question.asker.kind in _HAVE_SPANS else by]
+        counting += [each for each in _around(by) if isinstance(each, GraphRun)]
         for each in counting:
-            if each is not None:
-                each.usage += usage
+            if each in self._open:
+                self._open[each].usage += usage
 
     # What is around.
 
     def _nearest(self, work: Work | None) -> _OpenSpan | None:
         """The span of work, or the one that is open around it."""
-        while work is not None:
-            found = self._open.get(work)
-            if found is not None:
-                return found
-            work = work.inside
-        return None
+        return next((self._open[each] for each in _around(work) if each in self._open), None)
 
-    def _make_current(self, opened: _OpenSpan | None) -> None:
-        # A record is written by the task that does what it is about, so it is enough to attach the
-        # context here. What was current before a graph began is attached again when it ends.
-        if self._current and opened is not None:
-            contexts.attach(opened.context)
+    def _attach(self, context: Context | None) -> None:
+        if self._current and context is not None:
+            contexts.attach(context)
 
     def _leave(self, work: Work) -> None:
         """What the graph of some work calls next is not inside that work."""
-        outer: Work | None = work
-        while outer is not None and not isinstance(outer, GraphRun):
-            outer = outer.inside
-        opened = None if outer is None else self._open.get(outer)
-        if self._current and opened is not None:
-            contexts.attach(opened.around)
+        graph = next(each for each in _around(work) if isinstance(each, GraphRun))
+        if graph in self._open:
+            self._attach(self._open[graph].around)
 
     # What may be shown.
 
@@ -319,61 +291,59 @@ class RunSpans:
         return self._may_quote(by)
 
 
+@dataclass(slots=True)
 class _OpenSpan:
-    """A span that has started: `around` is the context it is in, `context` that of its parts."""
+    """A span that has started: `around` is the context it is in, `context` that of its parts, and
+    `ends` when the items of a map ended."""
 
-    __slots__ = ("around", "context", "ends", "since", "span", "usage")
-
-    def __init__(self, span: Span, around: Context, since: float) -> None:
-        self.span = span
-        self.around = around
-        self.context = set_span_in_context(span, around)
-        self.since = since
-        self.usage = NOTHING_USED
-        self.ends: array[float] = array("d")
-        """When the items of a map ended."""
+    span: Span
+    around: Context
+    context: Context
+    since: float
+    usage: Usage = NOTHING_USED
+    ends: list[float] = field(default_factory=list[float])
 
 
-_HAVE_SPANS: Final = ("fill", "choice")
-"""The kinds of questions that have spans; others are asked within that of a step or a source."""
+def _around(work: Work | None) -> Iterable[Work]:
+    """Some work and all that it is inside of."""
+    while work is not None:
+        yield work
+        work = work.inside
 
 
 # What spans are called and have as attributes: by the names of the conventions where there is one.
+
+
+def _known(about: Mapping[str, Any]) -> Attributes:
+    """Attributes without those that there is nothing to say of."""
+    return {name: value for name, value in about.items() if value not in (None, "", [])}
 
 
 def _describe(work: GraphRun | Step | Source | Question) -> tuple[str, Attributes]:
     match work:
         case GraphRun():
             name = work.name or ("" if work.source is None else work.source.by)
-            about: Attributes = {"gen_ai.operation.name": "invoke_agent"}
-            if work.path:
-                about["bae.path"] = work.path
-            if name:
-                about["gen_ai.agent.name"] = name
-            return f"invoke_agent {name}".strip(), about
+            about = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": name}
+            return f"invoke_agent {name}".strip(), {**about, "bae.path": work.path}
         case Step():
             return f"step {work.name}", _about_place(work.place)
         case Source():
-            about = _about_place(work.place)
-            about |= {"bae.field": work.place.field, "bae.source": work.kind, "bae.by": work.by}
-            if work.place.parameter:
-                about["bae.parameter"] = work.place.parameter
+            place, by = work.place, work.by
+            about = {"bae.field": place.field, "bae.source": work.kind, "bae.by": by}
+            about |= {**_about_place(place), "bae.parameter": place.parameter}
             if work.kind == "gate":
-                return f"gate {work.place.node}.{work.place.field}", about
-            return f"{work.kind} {work.by}", about
+                return f"gate {place.node}.{place.field}", about
+            return f"{work.kind} {by}", about
         case Question():
-            by = work.asked_by
-            about = _about_place(by.place)
-            name = work.asker.node.__name__
+            about, name = _about_place(work.asked_by.place), work.asker.node.__name__
             if work.asker.kind == "fill":
                 return f"fill {name}", about
-            about["bae.offered"] = [_name_of(each) for each in work.offered]
-            return f"choose after {name}", about
+            offered = [_name_of(each) for each in work.offered]
+            return f"choose after {name}", {**about, "bae.offered": offered}
 
 
 def _about_place(place: Place) -> Attributes:
-    about: Attributes = {"bae.node": place.node, "bae.step": place.step}
-    return {**about, "bae.path": place.path} if place.path else about
+    return {"bae.node": place.node, "bae.step": place.step, "bae.path": place.path}
 
 
 def _about_recall(source: Source) -> Attributes:
@@ -381,77 +351,69 @@ def _about_recall(source: Source) -> Attributes:
     if origin is None:
         return {"bae.field": source.place.field}
     at = f"{origin.path}/{origin.step}" if origin.path else f"{origin.step}"
-    return {
-        "bae.field": source.place.field,
-        "bae.origin": f"{at}.{origin.field}" if origin.field else at,
-    }
+    at = f"{at}.{origin.field}" if origin.field else at
+    return {"bae.field": source.place.field, "bae.origin": at}
 
 
 def _about_usage(usage: Usage) -> Attributes:
     """What several calls used together. Not by the names of the conventions: calls have those, and
     adding them up would count them twice."""
-    about: Attributes = {"bae.usage.calls": usage.calls, "bae.usage.attempts": usage.attempts}
-    if usage.tokens:
-        about["bae.usage.input_tokens"] = usage.input_tokens
-        about["bae.usage.output_tokens"] = usage.output_tokens
-    if usage.cached_tokens:
-        about["bae.usage.cached_tokens"] = usage.cached_tokens
-    if usage.cost is not None:
-        about["bae.usage.cost"] = usage.cost
-    if usage.models:
-        about["bae.usage.models"] = list(usage.models)
-    return about
+    if usage == NOTHING_USED:
+        return {}
+    return {
+        "bae.usage.calls": usage.calls,
+        "bae.usage.attempts": usage.attempts,
+        "bae.usage.input_tokens": usage.input_tokens if usage.tokens else None,
+        "bae.usage.output_tokens": usage.output_tokens if usage.tokens else None,
+        "bae.usage.cached_tokens": usage.cached_tokens or None,
+        "bae.usage.cost": usage.cost,
+        "bae.usage.models": list(usage.models),
+    }
 
 
 def _about_attempt(attempt: Attempt, by: str, *, content: bool) -> Attributes:
     """One answer of a model, and what was wrong with it."""
     usage, reason = attempt.usage, _FINISHED.get(attempt.verdict, "stop")
+    model = usage.models[-1] if usage.models else ""
     about: Attributes = {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": provider_of(usage.models[-1] if usage.models else ""),
+        "gen_ai.provider.name": provider_of(model),
         "gen_ai.output.type": "json",
         "gen_ai.response.finish_reasons": [reason],
+        "gen_ai.response.model": model,
+        "gen_ai.usage.input_tokens": usage.input_tokens if usage.tokens else None,
+        "gen_ai.usage.output_tokens": usage.output_tokens if usage.tokens else None,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens or None,
+        "bae.usage.cost": usage.cost,
         "bae.by": by,
         "bae.attempt": attempt.number,
         "bae.verdict": attempt.verdict,
     }
-    if usage.models:
-        about["gen_ai.response.model"] = usage.models[-1]
-    if usage.tokens:
-        about["gen_ai.usage.input_tokens"] = usage.input_tokens
-        about["gen_ai.usage.output_tokens"] = usage.output_tokens
-    if usage.cached_tokens:
-        about["gen_ai.usage.cache_read.input_tokens"] = usage.cached_tokens
-    if usage.cost is not None:
-        about["bae.usage.cost"] = usage.cost
     if content:
-        if attempt.asked:
-            about["gen_ai.input.messages"] = _messages("user", attempt.asked)
-        if attempt.answer:
-            about["gen_ai.output.messages"] = _messages("assistant", attempt.answer, reason)
-        if attempt.errors:
-            about["bae.errors"] = list(attempt.errors)
+        about["gen_ai.input.messages"] = _messages("user", attempt.asked)
+        about["gen_ai.output.messages"] = _messages("assistant", attempt.answer, reason)
+        about["bae.errors"] = list(attempt.errors)
     return about
 
 
 def _about_error(error: BaseException) -> Attributes:
-    about: Attributes = {"error.type": _error_type(error)}
+    return _known({"error.type": _error_type(error), "bae.error.code": _code_of(error)})
+
+
+def _code_of(error: BaseException) -> str:
     code = getattr(error, "code", None)
-    if isinstance(code, str) and code:
-        about["bae.error.code"] = code
-    return about
+    return code if isinstance(code, str) else ""
 
 
 def _fail(span: Span, at: int, error: BaseException, content: bool) -> None:
     span.set_attributes(_about_error(error))
-    if content and not hasattr(error, "type_name"):
+    if content and not isinstance(error, RecordedError):
         span.record_exception(error, timestamp=at)
     else:
-        about: Attributes = {"exception.type": _error_type(error)}
-        if content:
-            about["exception.message"] = str(error)
-        span.add_event("exception", about, at)
-    text = str(getattr(error, "code", None) or _error_type(error))
+        message = str(error) if content else None
+        about = {"exception.type": _error_type(error), "exception.message": message}
+        span.add_event("exception", _known(about), at)
+    text = _code_of(error) or _error_type(error)
     if content:
         text = error.message if isinstance(error, BaeError) else describe(error)
     span.set_status(Status(StatusCode.ERROR, text))
@@ -459,9 +421,8 @@ def _fail(span: Span, at: int, error: BaseException, content: bool) -> None:
 
 def _error_type(error: BaseException) -> str:
     """The name of an error's class, that of the original one where it was read from a journal."""
-    recorded = getattr(error, "type_name", None)
-    if isinstance(recorded, str):
-        return recorded
+    if isinstance(error, RecordedError):
+        return error.type_name
     cls = type(error)
     name = cls.__qualname__.replace("<locals>.", "")
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{name}"
@@ -470,22 +431,21 @@ def _error_type(error: BaseException) -> str:
 def provider_of(model: str) -> str:
     """Who offers a model, in the words of the conventions, as far as its name tells."""
     before, slash, rest = model.lower().partition("/")
+    name = rest if slash else before
     if slash and before in _PROVIDERS.values():
         return before
-    if slash and before in _PREFIXES:
-        return _PREFIXES[before]
-    name = rest if slash else before
     for start, provider in _PROVIDERS.items():
-        if name.startswith(start):
+        if name.startswith(start) or f"{before}{slash}".startswith(start):
             return provider
     return "unknown"
 
 
 def _messages(role: str, text: str, reason: str = "") -> str:
-    message: dict[str, object] = {"role": role, "parts": [{"type": "text", "content": text}]}
+    """A text as the conventions have messages; empty if there is none."""
+    message: Attributes = {"role": role, "parts": [{"type": "text", "content": text}]}
     if reason:
         message["finish_reason"] = reason
-    return json.dumps([message], ensure_ascii=False)
+    return json.dumps([message], ensure_ascii=False) if text else ""
 
 
 def _name_of(cls: type) -> str:
@@ -498,6 +458,11 @@ def _ns(at: float) -> int:
 
 _FINISHED: Final = {"cut-off": "length", "refused": "content_filter"}
 _PROVIDERS: Final = {
+    "azure/": "azure.ai.openai",
+    "bedrock/": "aws.bedrock",
+    "groq/": "groq",
+    "vertex_ai/": "gcp.vertex_ai",
+    "xai/": "x_ai",
     "claude": "anthropic",
     "gpt-": "openai",
     "chatgpt": "openai",
@@ -512,13 +477,4 @@ _PROVIDERS: Final = {
     "grok": "x_ai",
     "sonar": "perplexity",
 }
-_PREFIXES: Final = {
-    "azure": "azure.ai.openai",
-    "bedrock": "aws.bedrock",
-    "gemini": "gcp.gemini",
-    "mistral": "mistral_ai",
-    "vertex_ai": "gcp.vertex_ai",
-    "xai": "x_ai",
-    "groq": "groq",
-}
-"""How model names that name their provider spell it, where the conventions spell it otherwise."""
+"""Who offers models whose names begin so, or come after such a prefix."""
