@@ -436,7 +436,7 @@ async def test_a_directory_for_temporary_files_that_is_gone_is_told_as_such(
         patch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
         error = await failure(program)
     assert error.code == "bae-lm-program-failed"
-    assert "no empty directory" in error.message
+    assert "could not be started" in error.message
     assert "TMPDIR" in (error.fix or "")
     assert not error.retryable
 
@@ -519,19 +519,3 @@ def test_a_limit_on_output_below_one_byte_is_refused() -> None:
 def test_a_time_that_is_none_is_refused(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout"):
         ClaudeCLIBackend(timeout=timeout)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"model": "son\0net"},
-        {"model": "son\ud800net"},
-        {"env": {"A": "hid\0den"}},
-        {"env": {"A=B": "hidden"}},
-        {"env": {"": "hidden"}},
-    ],
-)
-def test_what_no_program_can_be_given_is_refused_when_the_backend_is_made(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"ClaudeCLIBackend\(.* no (program|variable)") as caught:
-        ClaudeCLIBackend(**given)
-    assert "hid" not in str(caught.value)

@@ -7,16 +7,16 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from bae.exceptions import BaeLMError
-from bae.lm.anthropic_reply import Reply, error_for
-from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
+from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.extras import need
 from bae.lm.http import (
     PerLoop,
-    connection_error,
+    error_for,
     is_secret,
     malformed_error,
     timeout_error,
@@ -25,7 +25,7 @@ from bae.lm.http import (
 )
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import Schema, for_claude, unfit
-from bae.usage import Usage
+from bae.usage import Usage, tell
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic, AsyncStream
@@ -130,33 +130,45 @@ class AnthropicBackend(Backend):
         """Send one request to Claude."""
         client = await self._clients.get()
         request = self._request(prompt)
-        reply = Reply()
+        reply = _Reply(self.model)
         bound = asyncio.timeout(self.timeout)
         try:
             async with bound:
                 if self.stream:
-                    await self._listen(client, request, reply)
+                    stream: AsyncStream[RawMessageStreamEvent] = await client.messages.create(
+                        **request, stream=True
+                    )
+                    async with stream:
+                        async for event in stream:
+                            reply.take(event)
                 else:
-                    self._read(await client.messages.create(**request), reply)
+                    reply.take_whole(await client.messages.create(**request))
+            if not reply.ended:
+                raise EOFError("the stream ended before the answer did")
         except Exception as error:
-            failure = self._failure(error, timed_out=bound.expired())
+            failure = self._failure(error, bound)
             if isinstance(failure, BaeLMError):
-                failure.usage = reply.used(self.model)
+                failure.usage = reply.used()
             if failure is error:
                 raise
             raise failure from error
-        return reply.answer(self.model)
+        return reply.answer()
 
     @property
     def _who(self) -> str:
         return f"AnthropicBackend({self.model!r})"
 
-    def _failure(self, error: Exception, *, timed_out: bool) -> Exception:
-        if isinstance(error, TimeoutError) and timed_out:
+    def _failure(self, error: Exception, bound: asyncio.Timeout) -> Exception:
+        from anthropic import CredentialsError
+
+        if bound.expired() and isinstance(error, TimeoutError):
             return timeout_error(self._who, self.timeout, error)
-        if isinstance(error, BaeLMError):
-            return error
-        return error_for(self._who, error, idle=self._idle)
+        if isinstance(error, CredentialsError):
+            return _no_key(self._who, error)
+        found = error_for(self._who, error, self._idle)
+        if found is error and isinstance(error, ValueError | AttributeError):
+            return malformed_error(self._who, error)  # no JSON, or without the promised content
+        return found
 
     @property
     def _idle(self) -> float:
@@ -271,42 +283,6 @@ class AnthropicBackend(Backend):
         thinking = cast(dict[str, Any], self.extra.get("thinking") or {}).get("type", "disabled")
         return thinking == "disabled" and not self.model.startswith(_UNFORCED)
 
-    async def _listen(self, client: AsyncAnthropic, request: dict[str, Any], reply: Reply) -> None:
-        ended = False
-        stream: AsyncStream[RawMessageStreamEvent] = await client.messages.create(
-            **request, stream=True
-        )
-        async with stream:
-            async for event in stream:
-                match event.type:
-                    case "message_start":
-                        reply.model = event.message.model
-                        reply.count(event.message.usage)
-                    case "content_block_start":
-                        reply.begin_block(event.content_block)
-                    case "content_block_delta":
-                        reply.add(event.delta)
-                    case "message_delta":
-                        reply.stop(event.delta)
-                        reply.count(event.usage)
-                    case "message_stop":
-                        ended = True
-                    case _:
-                        pass
-        if not ended:
-            raise connection_error(self._who, EOFError("the stream ended before the answer did"))
-
-    def _read(self, message: Any, reply: Reply) -> None:
-        if getattr(message, "content", None) is None:
-            raise malformed_error(self._who, None)
-        reply.model = message.model
-        reply.count(message.usage)
-        for block in message.content:
-            reply.begin_block(block)
-            if block.type == "tool_use" and reply.value is UNPARSED:
-                reply.value = block.input
-        reply.stop(message)
-
 
 @lru_cache(maxsize=256)
 def _fitted(schema: str, *, forced: bool) -> Schema | None:
@@ -316,7 +292,7 @@ def _fitted(schema: str, *, forced: bool) -> Schema | None:
 
 def _no_key(who: str, cause: BaseException | None) -> BaeLMError:
     return BaeLMError(
-        f"{who} has no key to ask with",
+        f"{who} has no key to ask with, or none that works",
         code="bae-lm-unauthorized",
         sent=False,
         cause=cause,
@@ -336,5 +312,111 @@ def _shown_headers(given: Mapping[str, str]) -> dict[str, str | None]:
     return {n: None if is_secret(n, sent[n]) else sent[n] for n in sorted(sent)}
 
 
+# --- what comes back --------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Reply:
+    """A message of Claude as it comes in: its text, the input of its tool, and why it ended."""
+
+    model: str
+    text: list[str] = field(default_factory=list[str])
+    tool_input: list[str] | None = None
+    reason: str | None = None
+    explained: str = ""
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    ended: bool = False
+
+    def take(self, event: RawMessageStreamEvent) -> None:
+        """Take a piece of a stream. Thinking is left out."""
+        match event.type:
+            case "message_start":
+                self.model = event.message.model
+                self._count(event.message.usage)
+            case "content_block_start":
+                self._begin(event.content_block)
+            case "content_block_delta" if event.delta.type == "text_delta":
+                self._add(self.text, event.delta.text)
+            case "content_block_delta" if event.delta.type == "input_json_delta":
+                if self.tool_input is not None:
+                    self._add(self.tool_input, event.delta.partial_json)
+            case "message_delta":
+                self._stop(event.delta)
+                self._count(event.usage)
+            case "message_stop":
+                self.ended = True
+            case _:
+                pass
+
+    def take_whole(self, message: Any) -> None:
+        """Take a message that was not streamed."""
+        if message.content is None:
+            raise ValueError("a message without content")
+        self.model = message.model
+        self._count(message.usage)
+        for block in message.content:
+            self._begin(block)
+        self._stop(message)
+        self.ended = True
+
+    def used(self) -> Usage | None:
+        """What a message that broke off has used, as far as is known; None where nothing is."""
+        return replace(self._usage(), cost=None) if self.counts else None
+
+    def answer(self) -> Answer:
+        """The answer of a message that has ended."""
+        usage = self._usage()
+        # A tool that is given nothing at all is streamed as no text.
+        given = None if self.tool_input is None else "".join(self.tool_input) or "{}"
+        text = "".join(self.text) if given is None else given
+        if self.reason in ("max_tokens", "model_context_window_exceeded"):
+            return Answer(text, usage, "cut-off")
+        if self.reason == "refusal":
+            return Answer("".join(self.text) or self.explained, usage, "refused")
+        return Answer(text, usage)
+
+    def _begin(self, block: Any) -> None:
+        if block.type == "text":
+            self._add(self.text, block.text)
+        elif block.type == "tool_use" and self.tool_input is None:
+            self.tool_input = []
+            self._add(self.tool_input, json.dumps(block.input) if block.input else "")
+
+    def _add(self, to: list[str], piece: str) -> None:
+        if piece:
+            to.append(piece)
+            tell(piece)
+
+    def _stop(self, said: Any) -> None:
+        self.reason = said.stop_reason
+        details = getattr(said, "stop_details", None)
+        self.explained = (details.explanation if details is not None else None) or ""
+
+    def _count(self, usage: Any) -> None:
+        """Take the token counts so far; those at the end of a stream are of the whole."""
+        for name in _COUNTED:
+            found = getattr(usage, name, None)
+            if found is not None:
+                self.counts[name] = found
+
+    def _usage(self) -> Usage:
+        fresh, output, read, written = (self.counts.get(name, 0) for name in _COUNTED)
+        usage = Usage(
+            calls=1,
+            input_tokens=fresh + read + written,
+            output_tokens=output,
+            cached_tokens=read,
+            models=(self.model,),
+        )
+        cost = cost_of(self.model, usage, "anthropic", cache_write_tokens=written)
+        return replace(usage, cost=cost)
+
+
 _FREE: dict[str, str] = {"type": "auto"}
 _UNFORCED = ("claude-fable-5-", "claude-mythos-5-", "claude-opus-5-5", "claude-sonnet-5-5")
+_COUNTED = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from errno import EACCES, EAGAIN, EMFILE, ENFILE, ENOENT, ENOEXEC, ENOMEM, ENOSPC, ENOTDIR
+from errno import EACCES, EAGAIN, EMFILE, ENFILE, ENOEXEC, ENOMEM, ENOSPC
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.http import status_error, timeout_error, without_secrets
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
-from bae.lm.subprocesses import Ended, TookTooLong, TooMuchOutput, run
+from bae.lm.subprocesses import Ended, run
 from bae.usage import Usage
 
 LONGEST_ARGUMENT = 120_000 if os.name == "posix" else 12_000
@@ -62,12 +62,6 @@ class ClaudeCLIBackend(Backend):
             raise ValueError(f"ClaudeCLIBackend(max_output={max_output!r}): give 1 or more")
         if not timeout > 0:
             raise ValueError(f"ClaudeCLIBackend(timeout={timeout!r}): give a number of seconds")
-        if not _can_be_passed(model):
-            raise ValueError(f"ClaudeCLIBackend({model!r}): no program can be given this name")
-        for name, value in (env or {}).items():
-            if not name or "=" in name or not _can_be_passed(name) or not _can_be_passed(value):
-                # The value may be a secret.
-                raise ValueError(f"ClaudeCLIBackend(env=…): {name!r} is no variable with a text")
         self.model = model
         self.timeout = timeout
         self.executable = os.fspath(executable)
@@ -90,55 +84,48 @@ class ClaudeCLIBackend(Backend):
         text = prompt.flat().encode(errors="replace")
         if text.startswith(b"/"):
             text = b"\n" + text  # or it would be taken for a command to the program
-        with self._empty_directory() as empty:
-            ended = await self._run(arguments, text, empty)
+        try:
+            # On the loop: making and removing a directory is faster than having a thread do it.
+            with TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True) as empty:
+                ended = await self._run(arguments, text, empty)
+        except OSError as error:
+            missing = error.errno in (EACCES, ENOEXEC)
+            raise BaeLMError(
+                f"{self._who}: the program {self.executable!r} could not be started",
+                code="bae-lm-program-missing" if missing else "bae-lm-program-failed",
+                sent=False,
+                retryable=error.errno in (EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC),
+                cause=error,
+                fix="check that the file is the program claude, and executable, and that the "
+                "directory for temporary files (TMPDIR) is writable and has room; if too many run "
+                "at once, wrap the LM in bae.lm.Concurrency(…)",
+            ) from error
+        if ended.bound == "timeout":
+            raise timeout_error(self._who, self.timeout, None, besides=_stderr(ended))
+        if ended.bound is not None:
+            raise BaeLMError(
+                f"{self._who}: the program printed more than {self.max_output} bytes on "
+                f"{ended.bound}, and was ended{_stderr(ended)}",
+                code="bae-lm-output-too-long",
+                fix="see what it prints, or allow for more with max_output=…",
+            )
         return _answer_in(ended, self._who, self.model)
 
     @property
     def _who(self) -> str:
         return f"ClaudeCLIBackend({self.model!r})"
 
-    def _empty_directory(self) -> TemporaryDirectory[str]:
-        # On the loop: making and removing one is faster than having a thread do it.
-        try:
-            return TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True)
-        except OSError as error:
-            raise self._not_started(
-                "there is no empty directory for the program to run in",
-                error,
-                "check that the directory for temporary files (TMPDIR) is writable and has room",
-            ) from error
-
     async def _run(self, arguments: list[str], text: bytes, empty: str) -> Ended:
         kept = {name: value for name, value in os.environ.items() if name not in _OF_A_SESSION}
         env = {**kept, **_SWITCHES, "PWD": empty, "CLAUDE_CODE_TMPDIR": empty, **self._env}
-        try:
-            return await run(
-                [self._program(env), *arguments],
-                given=text,
-                cwd=empty,
-                env=env,
-                timeout=self.timeout,
-                limit=self.max_output,
-            )
-        except TookTooLong as error:
-            besides = _stderr(error.err)
-            raise timeout_error(self._who, self.timeout, error, besides=besides) from error
-        except TooMuchOutput as error:
-            raise BaeLMError(
-                f"{self._who}: the program printed more than {self.max_output} bytes on "
-                f"{error.pipe}, and was ended{_stderr(error.err)}",
-                code="bae-lm-output-too-long",
-                cause=error,
-                fix="see what it prints, or allow for more with max_output=…",
-            ) from error
-        except OSError as error:
-            why = f"the program {self.executable!r} could not be started"
-            if error.errno in (EACCES, ENOENT, ENOEXEC, ENOTDIR):
-                fix = "check that the file is the program claude, and executable"
-                raise self._not_started(why, error, fix, "bae-lm-program-missing") from error
-            fix = "see the cause; if too many run at once, wrap the LM in bae.lm.Concurrency(…)"
-            raise self._not_started(why, error, fix) from error
+        return await run(
+            [self._program(env), *arguments],
+            given=text,
+            cwd=empty,
+            env=env,
+            timeout=self.timeout,
+            limit=self.max_output,
+        )
 
     def _arguments(self, prompt: Prompt) -> list[str]:
         schema = _program_schema(json.dumps(prompt.schema))
@@ -168,40 +155,18 @@ class ClaudeCLIBackend(Backend):
         found = shutil.which(self.executable, path=env.get("PATH"))
         if found is not None:
             return str(Path(found).absolute())  # it is started in another directory
-        if Path(self.executable).is_file():
-            raise PermissionError(EACCES, os.strerror(EACCES), self.executable)
         raise BaeLMError(
-            f"{self._who}: there is no program {self.executable!r}",
+            f"{self._who}: there is no program {self.executable!r} that can be run",
             code="bae-lm-program-missing",
             sent=False,
             fix="npm install -g @anthropic-ai/claude-code, then run claude once and log in; or "
             "say where it is with ClaudeCLIBackend(executable=…)",
         )
 
-    def _not_started(
-        self, why: str, error: OSError, fix: str, code: str = "bae-lm-program-failed"
-    ) -> BaeLMError:
-        return BaeLMError(
-            f"{self._who}: {why}",
-            code=code,
-            sent=False,
-            retryable=error.errno in (EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC),
-            cause=error,
-            fix=fix,
-        )
-
 
 @lru_cache(maxsize=256)
 def _program_schema(schema: str) -> str:
     return json.dumps(for_claude_program(json.loads(schema)))
-
-
-def _can_be_passed(text: str) -> bool:
-    """Whether a text can be an argument, or an environment variable, of a program."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
 
 
 _SWITCHES = {
@@ -250,32 +215,29 @@ def _answer_in(ended: Ended, who: str, model: str) -> Answer:
     messages = _messages(ended, who)
     result = messages[-1]
     failed = result.get("is_error") is not False  # it can be set although the subtype is "success"
-    if ended.status and not failed:
-        raise _exited(ended, who)
     usage = _usage(result, model)
     texts, given = _said_by_model(messages)
     if not failed and "structured_output" in result:
         given.append(result["structured_output"])
     found = (message.get("error") for message in reversed(messages))
     kind = next((each for each in found if isinstance(each, str)), "")
+    said = "\n".join(texts)
     if result.get("stop_reason") == "refusal":
-        return Answer("\n".join(texts) or _reason(result), usage, "refused")
+        return Answer(said or _reason(result), usage, "refused")
     if result.get("stop_reason") == "max_tokens" or (failed and kind == "max_output_tokens"):
-        if given:
-            return _given(given[-1], usage, "cut-off")
-        return Answer("".join(texts), usage, "cut-off")
+        return _given(given[-1], usage, "cut-off") if given else Answer(said, usage, "cut-off")
     # Its own limit of one request, and its own check against the schema, end it in an error.
     if failed and result.get("subtype") not in _OWN_LIMITS:
-        error = _failure(who, result, kind, ended.err)
+        error = _failure(who, result, kind, ended)
         error.usage = usage if usage.cost else None
         raise error
     if given:
         return _given(given[-1], usage)
     if any(TOOL in _list(each.get("tools")) for each in messages):
-        return Answer("\n".join(texts), usage)
+        return Answer(said, usage)
     raise BaeLMError(
         f"{who}: the program did not hold the model to the schema, and there is no structured "
-        f"answer; it says {_reason(result)!r}{_stderr(ended.err)}",
+        f"answer; it says {_reason(result)!r}{_stderr(ended)}",
         code="bae-lm-schema-ignored",
         usage=usage,
         fix="the program must be of version 2.1 or later (claude --version); it ignores a schema "
@@ -285,31 +247,37 @@ def _answer_in(ended: Ended, who: str, model: str) -> Answer:
 
 def _messages(ended: Ended, who: str) -> list[Message]:
     """The printed messages, up to the result; without --verbose that is all there is."""
+    wrong: ValueError | None = None
+    messages: list[Message] = []
     try:
         found: Any = from_json(ended.out)
+        messages = [_dict(each) for each in _list(found) or [found]]
     except ValueError as error:
-        if ended.status:
-            raise _exited(ended, who) from error
-        cut = ended.out.lstrip()[:1] in (b"{", b"[")
-        raise BaeParseError(
-            f"{who}: what the program printed is not JSON{', or was cut off' if cut else ''}: "
-            f"{_quoted(ended.out)}{_stderr(ended.err)}",
-            cause=error,
-            retryable=cut,
-            fix="try the program by hand: claude -p hello --output-format json",
-        ) from error
-    messages = [_dict(each) for each in _list(found) or [found]]
+        wrong = error
     while messages and messages[-1].get("type") != "result":
         messages.pop()
-    if messages:
+    if messages and not (ended.status and messages[-1].get("is_error") is False):
         return messages
-    if ended.status:
-        raise _exited(ended, who)
+    printed = ended.out.decode(errors="replace").strip()
+    quoted = repr(printed if len(printed) <= 600 else f"{printed[:300]} … {printed[-300:]}")
+    besides = f"{quoted if printed else 'nothing'}{_stderr(ended)}"
+    if wrong is not None and not ended.status:
+        cut = printed[:1] in ("{", "[")
+        raise BaeParseError(
+            f"{who}: the program printed what is not JSON, or was cut off: {besides}",
+            cause=wrong,
+            retryable=cut,
+            fix="try the program by hand: claude -p hello --output-format json",
+        ) from wrong
+    how = f"exited with status {ended.status}"
+    if ended.status < 0:
+        how = f"was ended by signal {-ended.status}"
     raise BaeLMError(
-        f"{who}: the program printed no result, but {_quoted(ended.out)}{_stderr(ended.err)}",
+        f"{who}: the program {how} and printed no result, but {besides}",
         code="bae-lm-program-failed",
-        fix="its version must be 2.1 or later (claude --version)",
-    )
+        retryable=ended.status < 0,  # a signal comes from outside, as when memory is short
+        fix="see what it says; its version must be 2.1 or later (claude --version)",
+    ) from wrong
 
 
 def _said_by_model(messages: list[Message]) -> tuple[list[str], list[Any]]:
@@ -341,53 +309,33 @@ def _usage(result: Message, model: str) -> Usage:
     models = _dict(result.get("modelUsage"))
     # By model, because the sum beside it leaves out a request that was not streamed.
     fresh, written, read, out = (
-        sum(_count(_dict(counts).get(by_model)) for counts in models.values())
-        or _count(_dict(result.get("usage")).get(in_all))
+        sum(counts.get(by_model, 0) for counts in models.values())
+        or _dict(result.get("usage")).get(in_all, 0)
         for by_model, in_all in _COUNTED
     )
-    cost: Any = result.get("total_cost_usd")
     return Usage(
         calls=1,
         input_tokens=fresh + written + read,
         output_tokens=out,
         cached_tokens=read,
-        cost=float(cost) if type(cost) in (int, float) else None,
+        cost=result.get("total_cost_usd"),
         models=tuple(models) or (model,),
     )
 
 
-def _failure(who: str, result: Message, kind: str, stderr: bytes) -> BaeLMError:
+def _failure(who: str, result: Message, kind: str, ended: Ended) -> BaeLMError:
     """The error of a request that failed; `kind` is the program's word for it."""
     reason = _reason(result)
     reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
-    status = result.get("api_error_status")
-    if not isinstance(status, int) or not 400 <= status <= 599:
-        status = _STATUS.get(kind)
-    if status is not None:
-        return status_error(who, status, reason, besides=_stderr(stderr))
-    code, why, fix = "bae-lm-program-failed", "the program reports an error", "see what it says"
-    if kind in ("authentication_failed", "oauth_org_not_allowed", "billing_error"):
-        code, why = "bae-lm-unauthorized", "it may not ask"
-        fix = "run claude once and log in, or set ANTHROPIC_API_KEY"
-    elif kind in ("server_error", "unknown"):
-        code, why = "bae-lm-unreachable", "it could not reach the model"
-        fix = "check the network; bae.lm.Retry(…) asks again by itself"
-    retryable = code == "bae-lm-unreachable"
-    said = f"{who}: {why}: {reason}{_stderr(stderr)}"
-    return BaeLMError(said, code=code, retryable=retryable, fix=fix)
-
-
-def _exited(ended: Ended, who: str) -> BaeLMError:
-    """The error of a program that ended with no result of its own."""
-    how = f"exited with status {ended.status}"
-    if ended.status < 0:
-        how = f"was ended by signal {-ended.status}"
-    printed = f", and printed {_quoted(ended.out)}" if ended.out.strip() else ""
+    status = result.get("api_error_status") or _STATUS.get(kind)
+    if isinstance(status, int):
+        return status_error(who, status, reason, besides=_stderr(ended))
+    code, why, fix = _FAILURES.get(kind, _FAILURES[""])
     return BaeLMError(
-        f"{who}: the program {how}{printed}{_stderr(ended.err)}",
-        code="bae-lm-program-failed",
-        retryable=ended.status < 0,  # a signal comes from outside, as when memory is short
-        fix="see what it says; its version must be 2.1 or later (claude --version)",
+        f"{who}: {why}: {reason}{_stderr(ended)}",
+        code=code,
+        retryable=code == "bae-lm-unreachable",
+        fix=fix,
     )
 
 
@@ -399,21 +347,10 @@ def _reason(result: Message) -> str:
     return "; ".join(map(str, _list(result.get("errors")))) or "no reason is given"
 
 
-def _stderr(printed: bytes) -> str:
+def _stderr(ended: Ended) -> str:
     """The end of what a program printed on stderr, as the end of a message."""
-    text = printed.decode(errors="replace").strip()
+    text = ended.err.decode(errors="replace").strip()
     return f"; stderr ends: {text[-_SHOWN:]}" if text else ""
-
-
-def _quoted(printed: bytes) -> str:
-    text = printed.decode(errors="replace").strip()
-    if not text:
-        return "nothing"
-    return repr(text) if len(text) <= 600 else f"{text[:300]!r} … {text[-300:]!r}"
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 0
 
 
 def _dict(value: Any) -> Message:
@@ -436,3 +373,19 @@ _COUNTED = (
 _OWN_LIMITS = ("error_max_turns", "error_max_structured_output_retries")
 _STATUS = {"rate_limit": 429, "model_not_found": 404, "invalid_request": 400}
 """HTTP statuses for the program's kinds of failure, where it does not report the status."""
+
+_MAY_NOT = (
+    "bae-lm-unauthorized",
+    "it may not ask",
+    "run claude once and log in, or set ANTHROPIC_API_KEY",
+)
+_UNREACHABLE = (
+    "bae-lm-unreachable",
+    "it could not reach the model",
+    "check the network; bae.lm.Retry(…) asks again by itself",
+)
+_FAILURES = {
+    "": ("bae-lm-program-failed", "the program reports an error", "see what it says"),
+    **dict.fromkeys(("authentication_failed", "oauth_org_not_allowed", "billing_error"), _MAY_NOT),
+    **dict.fromkeys(("server_error", "unknown"), _UNREACHABLE),
+}

@@ -72,6 +72,41 @@ async def _hold(
 # --- errors -----------------------------------------------------------------------------------
 
 
+def error_for(who: str, error: Exception, seconds: float) -> Exception:
+    """The error to raise in place of one that an SDK raised, found by the names of its classes:
+    no SDK need be installed. One that is no failure of the call, such as a wrong argument, stays as
+    it is. `seconds` is the bound on a time that was reached."""
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    failure = next((_FAILURES[kind] for kind in kinds if kind in _FAILURES), None)
+    status: Any = getattr(error, "status_code", None)
+    if isinstance(failure, int) and (status is None or status < 400):
+        # Reported without a status, or inside a stream that began well.
+        status = _IN_STREAM.get(getattr(error, "type", ""), failure)
+    match failure:
+        case None if status is None:
+            return error
+        case "timeout":
+            # A socket that gives up knows no bound of ours.
+            own = None if "TimeoutError" in kinds else getattr(error, "timeout", seconds)
+            return timeout_error(who, own, error)
+        case "connection":
+            return connection_error(who, error)
+        case "malformed" if status is None or status < 400:
+            return malformed_error(who, error)
+        case _:
+            said: Any = getattr(error, "body", None)
+            while isinstance(said, Mapping):
+                found = cast(Mapping[str, Any], said)
+                said = found.get("error") or found.get("message")
+            answer = getattr(error, "response", error)
+            headers: dict[str, str] = dict(getattr(answer, "headers", None) or {})
+            wait = getattr(error, "retry_after", None)
+            if wait is not None:
+                headers.setdefault("retry-after", str(wait))
+            said = str(said or getattr(error, "message", error))
+            return status_error(who, status, said, headers=headers, cause=error)
+
+
 def status_error(
     who: str,
     status: int,
@@ -191,6 +226,39 @@ def _connected(error: BaseException | None) -> bool:
         error = error.__cause__ or error.__context__
     return True
 
+
+_FAILURES: Final[dict[str, int | str]] = {
+    **dict.fromkeys(("APITimeoutError", "ModelRequestTimeout", "ModelTimeoutError"), "timeout"),
+    **dict.fromkeys(("TimeoutException", "TimeoutError"), "timeout"),
+    **dict.fromkeys(("APIConnectionError", "ModelConnectionError"), "connection"),
+    **dict.fromkeys(("ConnectionError", "EOFError", "StreamError", "TransportError"), "connection"),
+    **dict.fromkeys(("APIResponseValidationError", "DecodingError"), "malformed"),
+    **dict.fromkeys(("ModelAPIError", "UnexpectedModelBehavior"), "malformed"),
+    "APIStatusError": 500,
+    "ModelRequestRejectedError": 400,
+    "ModelAuthenticationError": 401,
+    "ModelQuotaExceededError": 402,
+    "ModelNotFoundError": 404,
+    "ModelRateLimitError": 429,
+    "ModelServerError": 500,
+    "ModelUnavailableError": 503,
+}
+"""What the errors of Anthropic's SDK, PydanticAI, httpx and Python mean: a kind of failure, or the
+HTTP status where they have none."""
+
+_IN_STREAM: Final = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "conflict_error": 409,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""HTTP statuses of the errors that Anthropic reports inside a stream."""
 
 _NOT_CONNECTED: Final = frozenset({"ClientConnectorError", "ConnectError", "ConnectTimeout"})
 """What HTTP clients raise where no connection was made, by name: none of them need be installed."""

@@ -186,13 +186,13 @@ class LocalBackend(Backend):
             text=heard.text,
             usage=Usage(
                 calls=1,
-                input_tokens=heard.input_tokens,
+                input_tokens=heard.prompt_tokens,
                 output_tokens=heard.output_tokens,
                 cached_tokens=heard.cached_tokens,
                 cost=0.0,
                 models=(self.model,),
             ),
-            stop="end" if heard.whole else "cut-off",
+            stop="cut-off" if heard.end == "length" else "end",
         )
 
     def _messages(self, prompt: Prompt, schema: str) -> list[dict[str, str]]:

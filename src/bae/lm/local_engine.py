@@ -145,17 +145,6 @@ _importing = threading.Lock()
 # --- one call ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """A model's answer, whether it reached its end, and the tokens in and out."""
-
-    text: str
-    whole: bool
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-
-
 @dataclass(eq=False, slots=True)
 class Call:
     """A request, and the schemas to hold the answer to, of which the first is used that the engine
@@ -170,26 +159,23 @@ class Call:
     hear: Callable[[str], None]
     examples: int = 0
     stopped: bool = False
-    future: Future[Heard] = field(default_factory=Future[Heard])
+    future: Future[Any] = field(default_factory=Future[Any])
 
     def run(self, server: Any, known: set[str]) -> Heard:
         """Get the answer from the model. `known` are grammars that the engine is known to take."""
         until = monotonic() + self.timeout
         grammar, trial = self._grammar(server, known, until)
-        answer = self._listen(server, {**self.request, "grammar": grammar}, until, self.hear)
-        return Heard(
-            answer.text,
-            answer.end != "length",
-            answer.prompt_tokens,
-            (trial or answer).cached_tokens,
-            answer.output_tokens + (trial.output_tokens if trial else 0),
-        )
+        heard = self._listen(server, {"grammar": grammar}, until, self.hear)
+        if trial is not None:
+            heard.cached_tokens = trial.cached_tokens
+            heard.output_tokens += trial.output_tokens
+        return heard
 
-    def _grammar(self, server: Any, known: set[str], until: float) -> tuple[str, _Listener | None]:
+    def _grammar(self, server: Any, known: set[str], until: float) -> tuple[str, Heard | None]:
         """The first grammar that the engine takes. It drops one that it cannot take without an
         error, so a new one is tried: for one token, which has to open an object although the model
         is biased against that."""
-        trial: _Listener | None = None
+        trial: Heard | None = None
         refused: Exception | None = None
         for schema in self.schemas:
             try:
@@ -199,8 +185,8 @@ class Call:
                 continue
             if grammar in known:
                 return grammar, trial
-            request = {**self.request, "grammar": grammar, "max_tokens": 1, "logit_bias": _AVOIDED}
-            heard = self._listen(server, request, until, None)
+            more = {"grammar": grammar, "max_tokens": 1, "logit_bias": _AVOIDED}
+            heard = self._listen(server, more, until, None)
             trial = trial or heard
             if self.stopped:
                 return grammar, trial
@@ -220,15 +206,15 @@ class Call:
     def _listen(
         self,
         server: Any,
-        request: Mapping[str, Any],
+        more: Mapping[str, Any],
         until: float,
         hear: Callable[[str], None] | None,
-    ) -> _Listener:
-        heard = _Listener(self, until, hear)
+    ) -> Heard:
+        heard = Heard(self, until, hear)
         if self.stopped:
             return heard
         try:
-            server.handle_chat_completions({**request, **_STREAMED}, heard)
+            server.handle_chat_completions({**self.request, **more, **_STREAMED}, heard)
         except Exception as error:
             raise status_error(self.who, 400, str(error), cause=error) from error
         if heard.error is not None:
@@ -240,17 +226,20 @@ class Call:
         return heard
 
 
-class _Listener:
-    """Takes the pieces of an answer; returns whether that is enough."""
+@dataclass(slots=True)
+class Heard:
+    """A model's answer as it comes in: the engine calls it with each piece, and stops where it
+    returns True."""
 
-    def __init__(self, call: Call, until: float, hear: Callable[[str], None] | None) -> None:
-        self.call = call
-        self.until = until
-        self.hear = hear
-        self.text = ""
-        self.end: str | None = None
-        self.error: BaseException | None = None
-        self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
+    call: Call
+    until: float
+    hear: Callable[[str], None] | None
+    text: str = ""
+    end: str | None = None
+    error: BaseException | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
 
     def __call__(self, chunk: dict[str, Any]) -> bool:
         try:

@@ -81,11 +81,6 @@ class LocalModel:
             loaded = self._server is not None
             return Statistics(self.loading.slots, len(self._running), waiting, loaded)
 
-    def metrics(self) -> str:
-        """What llama.cpp itself counts, as text for Prometheus; empty before it is loaded."""
-        server = self._server
-        return "" if server is None else server.handle_metrics()
-
     def close(self, *, at_once: bool = False) -> None:
         """End the threads and unload the model, when the calls in slots and in the queue are done;
         or at once, where nothing waits for those any more."""

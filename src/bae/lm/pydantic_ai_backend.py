@@ -8,28 +8,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import to_jsonable_python
 
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.extras import need
-from bae.lm.http import (
-    PerLoop,
-    connection_error,
-    malformed_error,
-    status_error,
-    timeout_error,
-    without_password,
-    without_secrets,
-)
+from bae.lm.http import PerLoop, error_for, without_password, without_secrets
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import is_untyped, unfit, with_descriptions
 from bae.usage import Usage
 
 if TYPE_CHECKING:
-    from pydantic_ai.exceptions import ModelAPIError
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model
     from pydantic_ai.profiles import ModelProfile
@@ -347,14 +338,6 @@ def _error_for(who: str, error: Exception, timeout: float) -> Exception:
     match error:
         case raised.FallbackExceptionGroup():
             return _error_for(who, error.exceptions[-1], timeout)
-        case raised.ModelTimeoutError() | raised.ModelRequestTimeout():
-            return timeout_error(who, getattr(error, "timeout", timeout), error)
-        case raised.ModelConnectionError():
-            return connection_error(who, error)
-        case raised.ModelAPIError():
-            return _refused(who, error)
-        case raised.UnexpectedModelBehavior():
-            return malformed_error(who, error)
         case raised.UserError():
             return BaeLMError(
                 f"{who} could not be asked: {error.message}",
@@ -364,39 +347,12 @@ def _error_for(who: str, error: Exception, timeout: float) -> Exception:
                 fix="check output=… and model_settings=…, and what the model can do",
             )
         case _:
-            return error
-
-
-def _refused(who: str, error: ModelAPIError) -> BaeLMError:
-    kinds = [kind.__name__ for kind in type(error).__mro__]
-    status = getattr(error, "status_code", None)
-    if status is None:
-        status = next((_STATUSES[kind] for kind in kinds if kind in _STATUSES), None)
-    if status is None:
-        return malformed_error(who, error)
-    said = error.body
-    while isinstance(said, Mapping):
-        found = cast(Mapping[str, object], said)
-        said = found.get("error") or found.get("message")
-    headers: dict[str, str] = dict(getattr(error, "headers", None) or {})
-    if error.retry_after is not None:
-        headers.setdefault("retry-after", str(error.retry_after))
-    made = status_error(who, status, str(said or error.message), headers=headers, cause=error)
-    # No money left is reported as too many requests, and waiting does not help.
-    made.retryable = made.retryable and "ModelQuotaExceededError" not in kinds
-    return made
+            found = error_for(who, error, timeout)
+            # No money left is reported as too many requests, and waiting does not help.
+            if isinstance(found, BaeLMError) and isinstance(error, raised.ModelQuotaExceededError):
+                found.retryable = False
+            return found
 
 
 _NO_MATTER = frozenset({"timeout", "request_timeout", "max_retries"})
 """Model settings that change nothing about an answer."""
-
-_STATUSES = {
-    "ModelRateLimitError": 429,
-    "ModelQuotaExceededError": 402,
-    "ModelUnavailableError": 503,
-    "ModelServerError": 500,
-    "ModelAuthenticationError": 401,
-    "ModelNotFoundError": 404,
-    "ModelRequestRejectedError": 400,
-}
-"""What providers with HTTP statuses would have sent, by PydanticAI's errors without one."""
