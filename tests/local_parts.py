@@ -68,7 +68,8 @@ def small() -> dict[str, Any]:
 
 def decoded(lm: LocalBackend) -> int:
     """How often the model was run so far, as llama.cpp counts it."""
-    found = re.search(r"^llamacpp:n_decode_total (\d+)$", lm.shared.metrics(), re.MULTILINE)
+    counts = lm.shared._server.handle_metrics()
+    found = re.search(r"^llamacpp:n_decode_total (\d+)$", counts, re.MULTILINE)
     assert found is not None
     return int(found[1])
 

@@ -56,10 +56,10 @@ def test_an_outline_says_types_bounds_and_what_fields_are_for():
             "{",
             '  "garment": string (at most 20 characters; a specific garment),',
             '  "size": "S" | "L",',
-            '  "count": integer (at least 1; at most 123456789),',
+            '  "count": integer (1 to 123456789),',
             '  "share": number (above 0; below 1),',
             '  "day": date,',
-            '  "tags"?: [string, ...] (1 or more items; at most 3 items),',
+            '  "tags"?: [string, ...] (1 to 3 items),',
             '  "spot": [integer, true | false],',
             '  "prices": {"S" | "L": integer | null, ...},',
             '  "pet": {"kind": "cat", "lives": integer} | '

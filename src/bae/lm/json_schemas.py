@@ -51,12 +51,19 @@ class _Outline:
 
     def text(self, schema: Schema) -> str:
         """The type of a value and, in brackets, its bounds and description."""
+        notes: list[str] = []
         # The size of a tuple can be seen.
-        notes = [
-            note.format(schema[key])
-            for key, note in _NOTES.items()
-            if key in schema and not ("prefixItems" in schema and "Items" in key)
-        ]
+        for low, high, unit in () if "prefixItems" in schema else _RANGES:
+            match schema.get(low), schema.get(high):
+                case None, None:
+                    pass
+                case None, most:
+                    notes.append(f"at most {most}{unit}")
+                case least, None:
+                    notes.append(f"at least {least}{unit}")
+                case least, most:
+                    notes.append(f"{least} to {most}{unit}")
+        notes += [note.format(schema[key]) for key, note in _NOTES.items() if key in schema]
         if schema.get("description"):
             notes.append(" ".join(schema["description"].split()))
         return f"{self.type_of(schema)} ({'; '.join(notes)})" if notes else self.type_of(schema)
@@ -212,15 +219,13 @@ _SHORT: Final = 100
 _MOST_LISTED: Final = 1000
 """Characters of the listed values of a field. The grammar knows all of them."""
 
+_RANGES: Final = (
+    ("minLength", "maxLength", " characters"),
+    ("minItems", "maxItems", " items"),
+    ("minProperties", "maxProperties", " items"),
+    ("minimum", "maximum", ""),
+)
 _NOTES: Final = {
-    "minLength": "{} or more characters",
-    "maxLength": "at most {} characters",
-    "minItems": "{} or more items",
-    "maxItems": "at most {} items",
-    "minProperties": "{} or more items",
-    "maxProperties": "at most {} items",
-    "minimum": "at least {}",
-    "maximum": "at most {}",
     "exclusiveMinimum": "above {}",
     "exclusiveMaximum": "below {}",
     "multipleOf": "a multiple of {}",

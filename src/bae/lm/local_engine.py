@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -93,28 +92,27 @@ def _params(engine: Any, loading: Loading) -> Any:
 
 def _engine() -> Any:
     """The package that runs models."""
-    with _importing:  # one thread at a time, so that the environment is restored once
-        before = os.environ.get("OMP_WAIT_POLICY")
-        if ENGINE not in sys.modules:
-            # Threads that spin while they wait are slow where others use the processor too. The
-            # library reads this once, when it is loaded.
-            os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-        try:
-            return import_module(ENGINE)
-        except ImportError as error:
-            fix = f"install it again: {INSTALL}"
-            if "libgomp" in str(error):  # part of the system, but not of every small one
-                fix = "install GNU's OpenMP library; on Debian and Ubuntu: apt-get install libgomp1"
-            raise BaeLMError(
-                f"the package {ENGINE} cannot be imported",
-                code="bae-lm-extra-missing",
-                sent=False,
-                cause=error,
-                fix=fix,
-            ) from error
-        finally:
-            if before is None:
-                os.environ.pop("OMP_WAIT_POLICY", None)
+    before = os.environ.get("OMP_WAIT_POLICY")
+    if ENGINE not in sys.modules:
+        # Threads that spin while they wait are slow where others use the processor too. The library
+        # reads this once, when it is loaded.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        return import_module(ENGINE)
+    except ImportError as error:
+        fix = f"install it again: {INSTALL}"
+        if "libgomp" in str(error):  # part of the system, but not of every small one
+            fix = "install GNU's OpenMP library; on Debian and Ubuntu: apt-get install libgomp1"
+        raise BaeLMError(
+            f"the package {ENGINE} cannot be imported",
+            code="bae-lm-extra-missing",
+            sent=False,
+            cause=error,
+            fix=fix,
+        ) from error
+    finally:
+        if before is None:
+            os.environ.pop("OMP_WAIT_POLICY", None)
 
 
 def cores() -> int:
@@ -133,15 +131,6 @@ def grammar_of(schema: Mapping[str, Any]) -> str:
     return _engine().json_schema_to_grammar({**schema, "x-guidance": spacing})
 
 
-def begin_as_child() -> None:
-    """Forget, in a forked child, that a thread of the parent was importing the engine."""
-    global _importing
-    _importing = threading.Lock()
-
-
-_importing = threading.Lock()
-
-
 # --- one call ---------------------------------------------------------------------------------
 
 
@@ -156,7 +145,7 @@ class Call:
     context: int
     shortest: int
     timeout: float
-    hear: Callable[[str], None]
+    hear: Callable[[str], object]
     examples: int = 0
     stopped: bool = False
     future: Future[Any] = field(default_factory=Future[Any])
@@ -208,7 +197,7 @@ class Call:
         server: Any,
         more: Mapping[str, Any],
         until: float,
-        hear: Callable[[str], None] | None,
+        hear: Callable[[str], object] | None,
     ) -> Heard:
         heard = Heard(self, until, hear)
         if self.stopped:
@@ -233,7 +222,7 @@ class Heard:
 
     call: Call
     until: float
-    hear: Callable[[str], None] | None
+    hear: Callable[[str], object] | None
     text: str = ""
     end: str | None = None
     error: BaseException | None = None

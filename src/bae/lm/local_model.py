@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakSet
 
 from bae.exceptions import BaeLMError
-from bae.lm.local_engine import ENGINE, Call, Heard, Loading, begin_as_child, load
+from bae.lm.local_engine import ENGINE, Call, Heard, Loading, load
 from bae.threads import in_thread
 
 
@@ -199,7 +199,6 @@ def _begin_as_child() -> None:
     """A forked child has none of the threads, and loads models of its own."""
     global _registry, _inherited
     _registry = threading.Lock()
-    begin_as_child()
     for model in _models.values():
         model.abandon()
     _models.clear()

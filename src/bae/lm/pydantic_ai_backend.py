@@ -60,7 +60,11 @@ class PydanticAIBackend(Backend):
         need("pydantic_ai", extra="pydantic-ai", by="PydanticAIBackend")
         models: Any = import_module("pydantic_ai.models")
         if not isinstance(model, (str, models.Model)):
-            raise _not_a_model(model)
+            raise TypeError(
+                f"PydanticAIBackend({type(model).__name__}): give the name of a model, as "
+                '"openai:gpt-5-mini", or a model of PydanticAI; a client goes into one: '
+                "OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))"
+            )
         self.timeout = timeout
         self.output: Output = output
         self.model_settings = dict(model_settings or {})
@@ -266,18 +270,6 @@ def _no_such_model(name: str, error: ImportError | RuntimeError) -> BaeLMError:
                 cause=error,
                 fix=f"set the environment variable {variable}",
             )
-
-
-def _not_a_model(given: object) -> TypeError:
-    """The error for what is neither the name of a model nor a model."""
-    kind = type(given)
-    made = "OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))"
-    if kind.__module__.partition(".")[0] == "anthropic":
-        made = "AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))"
-    return TypeError(
-        f"PydanticAIBackend({kind.__name__}): give the name of a model, as "
-        f'"openai:gpt-5-mini", or a model of PydanticAI; a client goes into one: {made}'
-    )
 
 
 # --- what comes back --------------------------------------------------------------------------
