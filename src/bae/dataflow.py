@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,73 +27,38 @@ if TYPE_CHECKING:
 Compute = Callable[["PendingValue"], Coroutine[Any, Any, Any]]
 
 
+@dataclass(slots=True, eq=False)
 class PendingValue:
     """One value that is being computed, or is known: of the field of a node, or of a parameter of
     the function behind the field. `name` is that of the function, graph or question."""
 
-    __slots__ = (
-        "call",
-        "cancelled",
-        "compute",
-        "dependents",
-        "done",
-        "error",
-        "failed_input",
-        "failed_item",
-        "inputs",
-        "is_validated",
-        "key",
-        "missing",
-        "name",
-        "node_type",
-        "place",
-        "run",
-        "source",
-        "task",
-        "users",
-        "value",
-        "waiters",
-    )
-
-    def __init__(
-        self,
-        run: Run,
-        node_type: type[Node],
-        place: Place,
-        name: str = "",
-        source: Literal["dep", "map", "gate"] = "dep",
-        compute: Compute | None = None,
-        inputs: Sequence[tuple[str, PendingValue]] = (),
-        call: CallPlan | None = None,
-        key: Hashable = None,
-    ) -> None:
-        self.run = run
-        self.node_type = node_type
-        self.place = place
-        self.name = name
-        self.source: Literal["dep", "map", "gate"] = source
-        self.compute = compute
-        self.inputs = inputs
-        self.call = call
-        self.key = key
-        self.users = 1
-        """How many still want the value."""
-        self.missing = 0
-        """How many inputs are not known yet."""
-        self.done = False
-        self.is_validated = False
-        """Whether the value was there before, and has been through the node's validation."""
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.failed_input: tuple[str, PendingValue] | None = None
-        """The input whose failure this one's is."""
-        self.failed_item: int | None = None
-        """The item of a map that failed."""
-        self.task: asyncio.Task[None] | None = None
-        self.dependents: list[PendingValue] = []
-        self.waiters: list[_Waiter] = []
-        self.cancelled: list[asyncio.Task[None]] = []
-        """Tasks cancelled because of this failure; those who wait for the value await them."""
+    run: Run
+    node_type: type[Node]
+    place: Place
+    name: str = ""
+    source: Literal["dep", "map", "gate"] = "dep"
+    compute: Compute | None = None
+    inputs: Sequence[tuple[str, PendingValue]] = ()
+    call: CallPlan | None = None
+    key: Hashable = None
+    done: bool = False
+    value: Any = None
+    is_validated: bool = False
+    """Whether the value was there before, and has been through the node's validation."""
+    error: BaseException | None = None
+    failed_input: tuple[str, PendingValue] | None = None
+    """The input whose failure this one's is."""
+    failed_item: int | None = None
+    """The item of a map that failed."""
+    task: asyncio.Task[None] | None = None
+    users: int = 1
+    """How many still want the value."""
+    missing: int = 0
+    """How many inputs are not known yet."""
+    dependents: list[PendingValue] = field(default_factory=list["PendingValue"])
+    waiters: list[_Waiter] = field(default_factory=list["_Waiter"])
+    cancelled: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+    """Tasks cancelled because of this failure; those who wait for the value await them."""
 
     @property
     def asker(self) -> Asker:
@@ -416,8 +382,4 @@ def known_value(
     run: Run, node_type: type[Node], place: Place, value: Any, is_validated: bool = False
 ) -> PendingValue:
     """A value that is there already; `is_validated` if the node has validated it."""
-    known = PendingValue(run, node_type, place)
-    known.done = True
-    known.is_validated = is_validated
-    known.value = value
-    return known
+    return PendingValue(run, node_type, place, done=True, value=value, is_validated=is_validated)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from bae.calls import CallPlan, every_call
 from bae.exceptions import BaeError, HintError, ProofError
@@ -264,7 +264,9 @@ class Graph(Generic[S, T]):
 
         if resume and (journal is None or run_id is None):
             raise ValueError("resume=True needs a journal=… and the run_id=… of the run")
-        run = Run(lm, max_iters, prefetch, answer, dep_cache, run_id=run_id)
+        # A name is made an LM before the first step.
+        own = cast("LM | None", lm)
+        run = Run(own, max_iters, prefetch, answer, dep_cache, run_id=run_id or "")
         if journal is None:
             return run_graph(self, start, run)
         if resume:

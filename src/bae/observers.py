@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from bae.exceptions import BaeError
 from bae.records import Record, RunResumed, RunStarted
@@ -160,14 +160,11 @@ async def _follow(
 # Used by runs
 
 
-class Watching:
+class Watching(NamedTuple):
     """An observer, and how many seconds it may take for a record."""
 
-    __slots__ = ("observer", "patience")
-
-    def __init__(self, observer: Observer, patience: float) -> None:
-        self.observer = observer
-        self.patience = patience
+    observer: Observer
+    patience: float
 
 
 def in_force() -> Sequence[Watching]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from os import urandom
 from time import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from bae.language_model import RoutingLM, with_limit
 from bae.observers import everywhere, here, in_force, observed
@@ -67,6 +68,7 @@ class Waiting(Exception):
 NONE: Final[frozenset[str]] = frozenset()
 
 
+@dataclass(slots=True, eq=False)
 class Run:
     """One run: its options, how far it is, and what it records with.
 
@@ -75,59 +77,29 @@ class Run:
     a body has returned and the next step is to store.
     """
 
-    __slots__ = (
-        "ahead",
-        "answer",
-        "by_name",
-        "dep_cache",
-        "flow",
-        "given_up",
-        "indexed",
-        "lm",
-        "max_iters",
-        "outer",
-        "path",
-        "prefetch",
-        "recorder",
-        "returned",
-        "run_id",
-        "step",
-        "trace",
-    )
+    lm: LM | None = None
+    max_iters: int = 10
+    prefetch: bool = True
+    answer: Answer | None = None
+    dep_cache: dict[Any, Any] | None = None
+    _: KW_ONLY
+    recorder: Recorder = field(default_factory=Recorder)
+    flow: Dataflow | None = None
+    trace: list[Node] = field(default_factory=list["Node"])
+    path: str = ""
+    outer: Run | None = None
+    run_id: str = ""
+    step: int = 0
+    ahead: list[PendingValue] | None = None
+    given_up: frozenset[str] = NONE
+    returned: Node | None = None
+    indexed: dict[type[Node], list[int]] | None = None
+    by_name: dict[str, LM] | None = None
 
-    def __init__(
-        self,
-        lm: LM | str | None = None,
-        max_iters: int = 10,
-        prefetch: bool = True,
-        answer: Answer | None = None,
-        dep_cache: dict[Any, Any] | None = None,
-        *,
-        recorder: Recorder | None = None,
-        flow: Dataflow | None = None,
-        trace: list[Node] | None = None,
-        path: str = "",
-        outer: Run | None = None,
-        run_id: str | None = None,
-    ) -> None:
-        self.lm: LM | None = cast("LM | None", lm)  # a name is made an LM before the first step
-        self.max_iters = max_iters
-        self.prefetch = prefetch
-        self.answer = answer
-        self.dep_cache = dep_cache
-        self.recorder = Recorder() if recorder is None else recorder
-        self.flow = flow
-        self.trace: list[Node] = [] if trace is None else trace
-        self.path = path
-        self.outer = outer
-        self.run_id = urandom(12).hex() if run_id is None else run_id
-        self.step = 0
-        self.ahead: list[PendingValue] | None = None
-        self.given_up = NONE
-        self.returned: Node | None = None
-        self.indexed: dict[type[Node], list[int]] | None = None
-        self.by_name: dict[str, LM] | None = None
-        if outer is None and (everywhere or here.get()):
+    def __post_init__(self) -> None:
+        if not self.run_id:
+            self.run_id = urandom(12).hex()
+        if self.outer is None and (everywhere or here.get()):
             self.recorder.log = observed(self.recorder.log, self.run_id, in_force())
 
     def inside(self, path: str) -> Run:

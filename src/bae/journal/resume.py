@@ -174,7 +174,7 @@ def _restored(
     lines, answers = len(stored.lines), stored.answers
     recorder = ResumedRecorder(journal, graph, [*records], past, claim, lines, answers)
     run = Run(
-        options.lm,
+        cast(Any, options.lm),
         past.run.max_iters if options.max_iters is None else options.max_iters,
         options.prefetch,
         options.answer,
