@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
-from bae.calls import CallPlan, every_call
+from bae.calls import every_call
 from bae.exceptions import BaeError, HintError, ProofError
 from bae.node import Node
 from bae.plan import NodePlan, plan_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bae.observers import RunStream
     from bae.recorder import RunStore
     from bae.result import GraphResult, Recovered
-    from bae.run import Answer, RunParameters, StreamParameters
+    from bae.run import Answer, RunParameters, StreamParameters, WorkParameters
 
 S = TypeVar("S", bound=Node, contravariant=True)
 T = TypeVar("T", bound=Node, covariant=True)
@@ -127,7 +127,8 @@ class Graph(Generic[S, T]):
         """Why a run needs an LM passed to it; empty when it does not."""
         shape = self._known()
         if shape.needs_lm is None:
-            shape.needs_lm = _needs_lm(self, ())
+            shape.needs_lm = ""  # for one that is a dependency of itself, which the proof refuses
+            shape.needs_lm = _needs_lm(self)
         return shape.needs_lm
 
     @property
@@ -136,7 +137,8 @@ class Graph(Generic[S, T]):
         run around this graph."""
         shape = self._known()
         if shape.recalls is None:
-            shape.recalls = _recalls(self, ())
+            plans = [plan for graph in every_graph(self) for plan in graph.plans.values()]
+            shape.recalls = any(f.kind == "recall" for plan in plans for f in plan.sourced)
         return shape.recalls
 
     @property
@@ -280,10 +282,8 @@ class Graph(Generic[S, T]):
         max_iters: int | None = None,
         *,
         journal: RunStore,
-        prefetch: bool = True,
-        answer: Answer | None = None,
-        dep_cache: dict[Any, Any] | None = None,
         given: Mapping[str, Any] | None = None,
+        **options: Unpack[WorkParameters],
     ) -> GraphResult[T]:
         """Resume a run of a journal where it stopped: after a crash, a cancellation, a failure, or
         at a gate that has been answered.
@@ -302,8 +302,8 @@ class Graph(Generic[S, T]):
         from bae.recorder import checked_store
         from bae.run import RunOptions
 
-        options = RunOptions(lm, max_iters, prefetch, answer, dep_cache)
-        return await checked_store(journal).resume_run(self, run_id, options, given)
+        resumed = RunOptions(lm, max_iters, **options)
+        return await checked_store(journal).resume_run(self, run_id, resumed, given)
 
     async def recover(
         self,
@@ -311,10 +311,8 @@ class Graph(Generic[S, T]):
         *,
         journal: RunStore,
         concurrency: int = 10,
-        prefetch: bool = True,
-        answer: Answer | None = None,
-        dep_cache: dict[Any, Any] | None = None,
         given: Mapping[str, Any] | None = None,
+        **options: Unpack[WorkParameters],
     ) -> list[Recovered[T]]:
         """Resume every run of this graph that was interrupted and has no owner, and every parked
         one that can continue: a gate of it was answered, or is out of time.
@@ -326,8 +324,8 @@ class Graph(Generic[S, T]):
         from bae.recorder import checked_store
         from bae.run import RunOptions
 
-        options = RunOptions(lm, None, prefetch, answer, dep_cache)
-        return await checked_store(journal).recover_runs(self, options, concurrency, given)
+        resumed = RunOptions(lm, **options)
+        return await checked_store(journal).recover_runs(self, resumed, concurrency, given)
 
     async def answer(
         self,
@@ -338,11 +336,9 @@ class Graph(Generic[S, T]):
         max_iters: int | None = None,
         *,
         journal: RunStore,
-        prefetch: bool = True,
-        answer: Answer | None = None,
-        dep_cache: dict[Any, Any] | None = None,
         given: Mapping[str, Any] | None = None,
         go_on: bool = True,
+        **options: Unpack[WorkParameters],
     ) -> GraphResult[T]:
         """Answer a gate that a run waits for, and resume the run.
 
@@ -355,9 +351,8 @@ class Graph(Generic[S, T]):
         from bae.recorder import checked_store
         from bae.run import RunOptions
 
-        store = checked_store(journal)
-        options = RunOptions(lm, max_iters, prefetch, answer, dep_cache)
-        return await store.answer_gate(self, run_id, field, value, options, given, go_on)
+        store, resumed = checked_store(journal), RunOptions(lm, max_iters, **options)
+        return await store.answer_gate(self, run_id, field, value, resumed, given, go_on)
 
     async def fork(
         self,
@@ -452,19 +447,15 @@ class _Shape:
     recalls: bool | None = None
 
 
-# Graphs that lead to each other as dependencies cannot run, which the proof says; the questions
-# below must come to an end all the same, so they remember the start classes they have passed.
-
-
-def _needs_lm(graph: Graph[Any, Any], inside: tuple[type[Node], ...]) -> str:
-    for cls, plan in graph.plans.items():
-        why = _node_needs_lm(graph, plan)
-        if why:
+def _needs_lm(graph: Graph[Any, Any]) -> str:
+    for plan in graph.plans.values():
+        if why := _node_needs_lm(graph, plan):
             return why
         for field in plan.sourced:
-            why = _call_needs_lm(field.call, (*inside, graph.start))
-            if why:
-                return f"{cls.__name__}.{field.name} needs one: {why}"
+            for call in every_call(field.call):
+                inside = "" if call.graph is None else call.graph.needs_lm
+                if why := f"{call.name} asks for it" if call.needs_lm else inside:
+                    return f"{plan.name}.{field.name} needs one: {why}"
     return ""
 
 
@@ -478,30 +469,6 @@ def _node_needs_lm(graph: Graph[Any, Any], plan: NodePlan) -> str:
         if graph.plans[target].lm is None and graph.plans[target].plain:
             return f"{plan.name} has an empty body: the LM goes on from it to {target.__name__}"
     return ""
-
-
-def _call_needs_lm(call: CallPlan | None, inside: tuple[type[Node], ...]) -> str:
-    for each in every_call(call):
-        if each.needs_lm:
-            return f"{each.name} asks for it"
-        if each.graph is not None and each.graph.start not in inside:
-            why = _needs_lm(each.graph, inside)
-            if why:
-                return why
-    return ""
-
-
-def _recalls(graph: Graph[Any, Any], inside: tuple[type[Node], ...]) -> bool:
-    return any(
-        field.kind == "recall" or _call_recalls(field.call, (*inside, graph.start))
-        for plan in graph.plans.values()
-        for field in plan.sourced
-    )
-
-
-def _call_recalls(call: CallPlan | None, inside: tuple[type[Node], ...]) -> bool:
-    graphs = (each.graph for each in every_call(call))
-    return any(g is not None and g.start not in inside and _recalls(g, inside) for g in graphs)
 
 
 def run_sync(work: Callable[[], Coroutine[Any, Any, R]], called: str, instead: str) -> R:

@@ -28,12 +28,17 @@ Answer = Callable[["OpenGate"], Awaitable[Any]]
 """What answers gates: an async callable that is given the open gate."""
 
 
-class StreamParameters(TypedDict, total=False):
-    """The parameters of `Graph.stream` that are given by name."""
+class WorkParameters(TypedDict, total=False):
+    """The parameters by name that all ways to run a graph have; `Graph.arun` explains them."""
 
     prefetch: bool
     answer: Answer | None
     dep_cache: dict[Any, Any] | None
+
+
+class StreamParameters(WorkParameters, total=False):
+    """The parameters of `Graph.stream` that are given by name."""
+
     journal: RunStore | None
     run_id: str | None
 
@@ -45,14 +50,13 @@ class RunParameters(StreamParameters, total=False):
 
 
 class RunOptions(NamedTuple):
-    """The parameters of `Graph.resume` that are those of `Graph.arun`. `max_iters` is the one that
-    the run was started with where it is None."""
+    """How a run is resumed. `max_iters` is the one that it was started with where it is None."""
 
-    lm: LM | str | None
-    max_iters: int | None
-    prefetch: bool
-    answer: Answer | None
-    dep_cache: dict[Any, Any] | None
+    lm: LM | str | None = None
+    max_iters: int | None = None
+    prefetch: bool = True
+    answer: Answer | None = None
+    dep_cache: dict[Any, Any] | None = None
 
 
 class Waiting(Exception):
