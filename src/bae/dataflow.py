@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Compute = Callable[["PendingValue"], Coroutine[Any, Any, Any]]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class PendingValue:
     """One value that is being computed, or is known: of the field of a node, or of a parameter of
     the function behind the field. `name` is that of the function, graph or question."""

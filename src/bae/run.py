@@ -72,7 +72,7 @@ class Waiting(Exception):
 NONE: Final[frozenset[str]] = frozenset()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Run:
     """One run: its options, how far it is, and what it records with.
 
