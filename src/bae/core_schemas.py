@@ -1,51 +1,68 @@
-"""Pydantic's core schemas: of a type, of what a dependency returns, and what is inside one."""
+"""Pydantic's core schemas: of the fields of a node class, of a type, of what a dependency returns;
+and what is inside one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
+from bae.assignable import union_members
+
 if TYPE_CHECKING:
     from bae.calls import CallPlan
+    from bae.node import Node
 
 Schema = dict[str, Any]
 
-_NO_SCHEMAS = frozenset(
-    {"metadata", "serialization", "default", "members", "config", "expected", "function"}
-)
-"""What may look like a schema and is none: defaults are values, and metadata is anybody's."""
+
+def field_schema(cls: type[Node], name: str, *, alone: bool = False) -> Any:
+    """The core schema of one field, with the definitions it refers to; `alone`, without validators
+    that may look at other fields."""
+    model, definitions = _model_fields(cls)
+    schema = model["fields"][name]["schema"]
+    return _defined(_without_onlookers(schema) if alone else schema, definitions)
 
 
-def parts(schema: Any, *, written: bool = False) -> list[Schema]:
-    """A core schema and those inside it, as they apply to JSON. With `written`, not those inside a
-    schema that says itself how its values are written."""
-    inside: list[Schema] = []
-    ahead = [schema]
-    while ahead:
-        current = ahead.pop()
-        if isinstance(current, list | tuple):
-            ahead.extend(cast(list[Any], current))
-        elif isinstance(current, dict):
-            found = cast(Schema, current)
-            if not isinstance(found.get("type"), str):
-                ahead.extend(found.values())
-                continue
-            inside.append(found)
-            writer: Schema = found.get("serialization") or {}
-            if written and writer.get("type") in _WRITERS:
-                continue
-            match found["type"]:
-                case "json-or-python":
-                    ahead.append(found["json_schema"])
-                case "lax-or-strict":
-                    ahead.append(found["lax_schema"])
-                case _:
-                    ahead.extend(each for key, each in found.items() if key not in _NO_SCHEMAS)
-    return inside
+def fields_schema(cls: type[Node], names: Iterable[str], *, alone: bool = False) -> Any:
+    """The core schema of some fields, by their names: aliases are for those inside them; `alone`,
+    without validators that may look at other fields."""
+    model, definitions = _model_fields(cls)
+    chosen = {n: without_aliases(model["fields"][n]) for n in names}
+    if alone:
+        chosen = {n: {**f, "schema": _without_onlookers(f["schema"])} for n, f in chosen.items()}
+    return _defined({"type": "model-fields", "fields": chosen}, definitions)
 
 
-_WRITERS = ("function-plain", "to-string", "format")
+def computed_schemas(cls: type[Node]) -> dict[str, Any]:
+    """The core schema of what each computed field returns."""
+    model, definitions = _model_fields(cls)
+    found = cast(list[Schema], model.get("computed_fields", []))
+    return {c["property_name"]: _defined(c["return_schema"], definitions) for c in found}
+
+
+def model_config_of(cls: type[Node]) -> Schema:
+    """Pydantic's own settings of a node class, as its validators take them."""
+    schema = cast(Schema, cls.__pydantic_core_schema__)
+    while schema["type"] != "model":
+        schema = inner_schema(schema)
+    return dict(schema.get("config") or {})
+
+
+def converts(cls: type[Node], name: str) -> bool:
+    """Whether a field makes its value from something else: by a validator that comes before its
+    type, or by a type of pydantic's own, such as `AwareDatetime` or `Json`."""
+    members = union_members(cls.__pydantic_fields__[name].annotation)
+    if any(getattr(member, "__module__", "").startswith("pydantic") for member in members):
+        return True
+    converting = ("function-before", "function-wrap", "function-plain", "json")
+    return any(layer["type"] in converting for layer in _layers(field_schema(cls, name)))
+
+
+def looks_around(field: Schema) -> bool:
+    """Whether a validator of the field may look at other fields, and so needs the whole node."""
+    return any(_is_onlooker(layer) for layer in _layers(field["schema"]))
 
 
 def type_schema(declared: Any) -> Any:
@@ -75,6 +92,40 @@ def returned_schema(call: CallPlan) -> Any:
 _RETURNED: Final[WeakKeyDictionary[CallPlan, Any]] = WeakKeyDictionary()
 
 
+def parts(schema: Any, *, written: bool = False) -> list[Schema]:
+    """A core schema and those inside it, as they apply to JSON. With `written`, not those inside a
+    schema that says itself how its values are written."""
+    inside: list[Schema] = []
+    ahead = [schema]
+    while ahead:
+        current = ahead.pop()
+        if isinstance(current, list | tuple):
+            ahead.extend(cast(list[Any], current))
+        elif isinstance(current, dict):
+            found = cast(Schema, current)
+            if not isinstance(found.get("type"), str):
+                ahead.extend(found.values())
+                continue
+            inside.append(found)
+            writer: Schema = found.get("serialization") or {}
+            if written and writer.get("type") in ("function-plain", "to-string", "format"):
+                continue
+            match found["type"]:
+                case "json-or-python":
+                    ahead.append(found["json_schema"])
+                case "lax-or-strict":
+                    ahead.append(found["lax_schema"])
+                case _:
+                    ahead.extend(each for key, each in found.items() if key not in _NO_SCHEMAS)
+    return inside
+
+
+_NO_SCHEMAS = frozenset(
+    {"metadata", "serialization", "default", "members", "config", "expected", "function"}
+)
+"""What may look like a schema and is none: defaults are values, and metadata is anybody's."""
+
+
 def unreadable_enum(schema: Any) -> str:
     """An enum in a core schema of which pydantic takes the members alone, and JSON has none: one
     that a `Literal` names, or that has values which JSON has not; empty where there is none."""
@@ -86,3 +137,52 @@ def unreadable_enum(schema: Any) -> str:
             if not isinstance(member.value, str | int | float | None):
                 return type(member).__name__
     return ""
+
+
+def inner_schema(schema: Schema) -> Schema:
+    """The schema that one layer of a model's is around."""
+    inner = cast(Schema, schema["schema"])
+    if inner["type"] == "definition-ref":  # a model that refers to itself
+        wanted = inner["schema_ref"]
+        return next(d for d in schema["definitions"] if d.get("ref") == wanted)
+    return inner
+
+
+def without_aliases(field: Schema) -> Schema:
+    """The schema of a field that is known by its name alone."""
+    return {k: v for k, v in field.items() if not k.endswith("_alias")}
+
+
+def _model_fields(cls: type[Node]) -> tuple[Schema, list[Any] | None]:
+    schema = cast(Schema, cls.__pydantic_core_schema__)
+    definitions = schema.get("definitions") if schema["type"] == "definitions" else None
+    while schema["type"] != "model-fields":
+        schema = inner_schema(schema)
+    return schema, definitions
+
+
+def _defined(schema: Schema, definitions: list[Any] | None) -> Schema:
+    if not definitions:
+        return schema
+    return {"type": "definitions", "schema": schema, "definitions": definitions}
+
+
+def _layers(schema: Schema) -> Iterator[Schema]:
+    """The schema of a field from the outside in, as far as it is one around another."""
+    current: Any = schema
+    while isinstance(current, dict) and "type" in current:
+        yield cast(Schema, current)
+        current = cast(Any, current).get("schema")
+
+
+def _is_onlooker(layer: Schema) -> bool:
+    function = layer.get("function")
+    return isinstance(function, dict) and cast(Any, function).get("type") == "with-info"
+
+
+def _without_onlookers(schema: Schema) -> Schema:
+    if _is_onlooker(schema):
+        return _without_onlookers(schema["schema"]) if "schema" in schema else {"type": "any"}
+    if schema["type"] in ("default", "function-before", "function-after", "function-wrap"):
+        return {**schema, "schema": _without_onlookers(schema["schema"])}
+    return schema

@@ -5,14 +5,14 @@ on the same object. `node.py` builds drafts, `runner.py` completes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic_core import SchemaValidator, ValidationError, to_json
 
-from bae.assignable import union_members
+from bae.core_schemas import inner_schema, looks_around, model_config_of, without_aliases
 from bae.exceptions import NodeError, faults
 
 if TYPE_CHECKING:
@@ -201,87 +201,6 @@ def validated(
     return {name: checked[name] for name in values}
 
 
-def field_schema(cls: type[Node], name: str, *, alone: bool = False) -> Any:
-    """The core schema of one field, with the definitions it refers to; `alone`, without validators
-    that may look at other fields."""
-    fields, definitions = _all_fields(cls)
-    schema = fields[name]["schema"]
-    return _defined(_without_onlookers(schema) if alone else schema, definitions)
-
-
-def fields_schema(cls: type[Node], names: Iterable[str], *, alone: bool = False) -> Any:
-    """The core schema of some fields, by their names: aliases are for those inside them; `alone`,
-    without validators that may look at other fields."""
-    fields, definitions = _all_fields(cls)
-    chosen = {n: _without_aliases(fields[n]) for n in names}
-    if alone:
-        chosen = {n: {**f, "schema": _without_onlookers(f["schema"])} for n, f in chosen.items()}
-    return _defined({"type": "model-fields", "fields": chosen}, definitions)
-
-
-def _without_onlookers(schema: dict[str, Any]) -> dict[str, Any]:
-    function = schema.get("function")
-    if isinstance(function, dict) and cast(Any, function).get("type") == "with-info":
-        return _without_onlookers(schema["schema"]) if "schema" in schema else {"type": "any"}
-    if schema["type"] in ("default", "function-before", "function-after", "function-wrap"):
-        return {**schema, "schema": _without_onlookers(schema["schema"])}
-    return schema
-
-
-def computed_schemas(cls: type[Node]) -> dict[str, Any]:
-    """The core schema of what each computed field returns."""
-    schema, definitions = _model_fields(cls)
-    found = cast(list[dict[str, Any]], schema.get("computed_fields", []))
-    return {c["property_name"]: _defined(c["return_schema"], definitions) for c in found}
-
-
-def _all_fields(cls: type[Node]) -> tuple[dict[str, Any], list[Any] | None]:
-    schema, definitions = _model_fields(cls)
-    return schema["fields"], definitions
-
-
-def _model_fields(cls: type[Node]) -> tuple[dict[str, Any], list[Any] | None]:
-    schema = cast(dict[str, Any], cls.__pydantic_core_schema__)
-    definitions = schema.get("definitions") if schema["type"] == "definitions" else None
-    while schema["type"] != "model-fields":
-        schema = _inside(schema)
-    return schema, definitions
-
-
-def _defined(schema: dict[str, Any], definitions: list[Any] | None) -> dict[str, Any]:
-    if not definitions:
-        return schema
-    return {"type": "definitions", "schema": schema, "definitions": definitions}
-
-
-def model_config_of(cls: type[Node]) -> dict[str, Any]:
-    """Pydantic's own settings of a node class, as its validators take them."""
-    schema = cast(dict[str, Any], cls.__pydantic_core_schema__)
-    while schema["type"] != "model":
-        schema = _inside(schema)
-    return dict(schema.get("config") or {})
-
-
-def converts(cls: type[Node], name: str) -> bool:
-    """Whether a field makes its value from something else: by a validator that comes before its
-    type, or by a type of pydantic's own, such as `AwareDatetime` or `Json`."""
-    members = union_members(cls.__pydantic_fields__[name].annotation)
-    if any(getattr(member, "__module__", "").startswith("pydantic") for member in members):
-        return True
-    return any(layer["type"] in _CONVERTING for layer in _layers(field_schema(cls, name)))
-
-
-def _layers(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schema of a field from the outside in, as far as it is one around another."""
-    current: Any = schema
-    while isinstance(current, dict) and "type" in current:
-        yield cast(dict[str, Any], current)
-        current = cast(Any, current).get("schema")
-
-
-_CONVERTING = ("function-before", "function-wrap", "function-plain", "json")
-
-
 def _validator(
     cls: type[Node], kind: _Kind, names: frozenset[str], said: frozenset[str] | None = None
 ) -> SchemaValidator:
@@ -314,10 +233,10 @@ def _reshaped(
         if kind != "draft" or said is not None:
             # The run and an LM know fields by name; aliases are for callers, and for what is inside
             # the fields, which a parameter of the validator would forbid as well.
-            fields = {n: _without_aliases(f) for n, f in fields.items()}
+            fields = {n: without_aliases(f) for n, f in fields.items()}
         fields = {n: _read(f) if n in (said or ()) else f for n, f in fields.items()}
         return {**schema, "fields": _fields(fields, kind, names)}
-    inner = _reshaped(_inside(schema), kind, names, config, said)
+    inner = _reshaped(inner_schema(schema), kind, names, config, said)
     before = layer == "function-before"
     mine = {"draft": before, "some": False, "rest": not before, "whole": True}
     if layer != "definitions" and not mine[kind]:
@@ -342,16 +261,12 @@ def _fields(fields: dict[str, Any], kind: _Kind, names: frozenset[str]) -> dict[
         case "some":
             chosen = {n: f for n, f in fields.items() if n in names}
             held = {"type": "any"}
-            return {n: {**f, "schema": held} if _looks_around(f) else f for n, f in chosen.items()}
+            return {n: {**f, "schema": held} if looks_around(f) else f for n, f in chosen.items()}
         case "rest":
             held = {"type": "any"}
             return {n: {**f, "schema": held} if n in names else f for n, f in fields.items()}
         case "whole":
             return fields
-
-
-def _without_aliases(field: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in field.items() if not k.endswith("_alias")}
 
 
 def _read(field: dict[str, Any]) -> dict[str, Any]:
@@ -370,12 +285,6 @@ _SAME_IN_JSON = ("bool", "int", "str")
 """Types that take a value that was JSON as they take the JSON itself."""
 
 
-def _looks_around(field: dict[str, Any]) -> bool:
-    """Whether a validator of the field may look at other fields, and so needs the whole node."""
-    functions = (layer.get("function") for layer in _layers(field["schema"]))
-    return any(isinstance(f, dict) and cast(Any, f).get("type") == "with-info" for f in functions)
-
-
 class _Whole:
     """Stands for the node class, whose own validator pydantic would take for its schema."""
 
@@ -385,14 +294,6 @@ def _post_init(node: Node) -> Node:
     _put(node, "__pydantic_private__", _private.get())
     node.model_post_init(None)
     return node
-
-
-def _inside(schema: dict[str, Any]) -> dict[str, Any]:
-    inner = cast(dict[str, Any], schema["schema"])
-    if inner["type"] == "definition-ref":  # a model that refers to itself
-        wanted = inner["schema_ref"]
-        return next(d for d in schema["definitions"] if d.get("ref") == wanted)
-    return inner
 
 
 def _may_be_absent(field: dict[str, Any]) -> dict[str, Any]:

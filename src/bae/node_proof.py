@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from bae.assignable import assignable, type_name, union_members
 from bae.calls import MISSING, CallPlan, Input, every_call
-from bae.draft import converts
+from bae.core_schemas import converts
 from bae.exceptions import Problem, a_warning, an_error
 from bae.language_model import is_lm
 from bae.markers import Map

@@ -49,14 +49,12 @@ class FieldPlan:
     )
     """For a Recall: the fields of a node class that may hold its value, see `recall.py`."""
 
+    annotation: Any = field(init=False)
     required: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.annotation = self.info.annotation
         self.required = self.info.is_required()
-
-    @property
-    def annotation(self) -> Any:
-        return self.info.annotation
 
 
 @dataclass(slots=True, eq=False)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bae.assignable import assignable, type_name
 from bae.calls import CallPlan, every_call
-from bae.core_schemas import unreadable_enum
-from bae.draft import field_schema
+from bae.core_schemas import field_schema, unreadable_enum
 from bae.exceptions import Problem, a_warning, an_error
 from bae.markers import Dep, Recall
 from bae.node_proof import approvals_of_the_unseen, check_node, recall_on_start
@@ -35,7 +34,7 @@ def prove(graph: Graph[Any, Any]) -> list[Problem]:
 
 
 def _prove(graph: Graph[Any, Any], chain: Chain) -> Iterator[Problem]:
-    plans = graph.plans
+    plans, edges, ends = graph.plans, graph.edges, graph.terminal_nodes
     for plan in plans.values():
         yield from check_node(plan)
         yield from _one_name_twice(plan)
@@ -51,7 +50,7 @@ def _prove(graph: Graph[Any, Any], chain: Chain) -> Iterator[Problem]:
         yield from _fields_without_schema(plans[cls])
         yield from approvals_of_the_unseen(plans[cls])
     yield from _check_end(graph)
-    for loop in endless_loops(graph.edges, graph.terminal_nodes):
+    for loop in endless_loops(edges, ends):
         if any(plans[cls].problems for cls in loop):
             continue  # an exit may be what that problem hides
         names = [cls.__name__ for cls in loop]

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from bae.calls import MISSING, CallPlan, call_at, every_call
-from bae.core_schemas import Schema, parts, returned_schema, type_schema
-from bae.draft import field_schema
+from bae.core_schemas import Schema, field_schema, parts, returned_schema, type_schema
 from bae.plan import plan_of
 from bae.recall import holders_for
 from bae.records import Asker
@@ -38,7 +37,11 @@ def secret_fields(cls: type[Node]) -> Mapping[str, str]:
 
 def secret_in(schema: Any) -> str:
     """What in a core schema is a secret; empty where nothing is."""
-    for part in parts(schema):
+    return _secret_among(parts(schema))
+
+
+def _secret_among(schemas: Iterable[Schema]) -> str:
+    for part in schemas:
         if is_masked(part):
             maker: Any = part.get("json_schema", part).get("function", {}).get("function")
             name: str = getattr(maker, "__name__", "")
@@ -220,7 +223,7 @@ _DEEPEST: Final = 100
 def _why_secret(cls: type[Node], name: str) -> str:
     if not cls.__pydantic_fields__[name].repr:
         return "the field has repr=False"
-    return secret_in(field_schema(cls, name))
+    return _secret_among(parts(field_schema(cls, name)))
 
 
 def _hidden_field(cls: type) -> str:

@@ -12,16 +12,8 @@ from pydantic import ValidationError
 from pydantic_core import SchemaSerializer, SchemaValidator, from_json, to_json
 
 from bae.calls import MISSING, CallPlan, asked_at
-from bae.core_schemas import returned_schema
-from bae.draft import (
-    complete,
-    field_schema,
-    fields_schema,
-    from_answer,
-    hold,
-    model_config_of,
-    validated,
-)
+from bae.core_schemas import field_schema, fields_schema, model_config_of, returned_schema
+from bae.draft import complete, from_answer, hold, validated
 from bae.exceptions import JournalError, describe, faults
 from bae.journal.codec import (
     ANYTHING,

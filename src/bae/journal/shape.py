@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from bae.assignable import type_name
 from bae.calls import MISSING, CallPlan
-from bae.draft import field_schema
+from bae.core_schemas import field_schema
 from bae.markers import Dep, Gate, Map, Recall
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan

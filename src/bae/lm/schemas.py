@@ -11,7 +11,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import PydanticOmit
 
-from bae.draft import computed_schemas, field_schema, fields_schema
+from bae.core_schemas import computed_schemas, field_schema, fields_schema
 from bae.plan import plan_of
 
 if TYPE_CHECKING:

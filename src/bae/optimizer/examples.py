@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_core import SchemaSerializer, from_json
 
-from bae.draft import field_schema, model_config_of, validated
+from bae.core_schemas import field_schema, model_config_of
+from bae.draft import validated
 from bae.journal.node_codec import node_codec
 from bae.lm.extras import load_dspy
 from bae.lm.prompts import fill_prompt, in_order, names_of, seen_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pydantic.json_schema import GenerateJsonSchema
 
 from bae.assignable import type_name
-from bae.draft import field_schema, model_config_of
+from bae.core_schemas import field_schema, model_config_of
 
 if TYPE_CHECKING:
     from bae.plan import FieldPlan, NodePlan
