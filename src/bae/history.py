@@ -291,7 +291,6 @@ class History(RunTree):
         source = self._source(step, (gate.field_name, ""), gate.node_type, "gate", record.at)
         self._begin(source, record.at)
         source.by, source.gate, source.state = gate.question, gate, "waiting"
-        source.waiting_since = record.at
         self.gates[gate.address] = source
         self.opened.setdefault(gate.address, record.at)
         self._change("waiting", source)

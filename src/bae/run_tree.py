@@ -287,12 +287,12 @@ class RunTree:
 def call_behind(node_type: type[Node], place: Place) -> tuple[CallPlan | None, bool]:
     """What is called for the value at a place, and whether that happens once for the whole run. A
     gate and a recall call nothing; an unknown field or parameter is a KeyError."""
+    from bae.calls import asked_at
     from bae.markers import Dep
     from bae.plan import plan_of
 
-    asked: FieldPlan | Input = plan_of(node_type).fields[place.field]
-    for parameter in place.parameters:
-        if asked.call is None:
-            raise KeyError(place.parameter)
-        asked = dict(asked.call.inputs)[parameter]
+    found = asked_at(plan_of(node_type).fields[place.field], place.parameter)
+    asked = cast("FieldPlan | Input | None", found)
+    if asked is None:
+        raise KeyError(place.parameter)
     return asked.call, isinstance(asked.marker, Dep) and asked.marker.cache

@@ -171,8 +171,6 @@ class Source(Work):
     origin: Origin | None = None
     """Where a recalled value was found."""
     gate: OpenGate | None = None
-    waiting_since: float = 0.0
-    """When the gate was opened."""
     items: dict[int, Item] = field(default_factory=dict[int, Item])
     items_done: int = 0
     graph: GraphRun | None = None

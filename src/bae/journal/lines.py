@@ -207,9 +207,10 @@ class StoredNode:
         self.unset = frozenset(unset)
 
 
-def read_history(stored: StoredRun) -> History:
+def read_history(stored: StoredRun) -> StoredHistory:
     """What happened in a stored run, read without its code."""
-    reader = LineReader(StoredHistory(ShapeView(stored.shape)))
+    history = StoredHistory(ShapeView(stored.shape))
+    reader = LineReader(history)
     for line in stored.lines:
         try:
             reader.read(line)
@@ -218,7 +219,7 @@ def read_history(stored: StoredRun) -> History:
             raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise damaged(line, "cannot be read", error) from error
-    return reader.history
+    return history
 
 
 class StoredHistory(History):
@@ -227,16 +228,16 @@ class StoredHistory(History):
 
     def __init__(self, shape: ShapeView) -> None:
         super().__init__()
-        self._shape = shape
+        self.shape = shape
 
     def shared_key(self, place: Place, node_type: type[Node] | None = None) -> Hashable | None:
         """The number of the call behind a place, if it is called once for the whole run."""
         where = place.path, place.node, place.field, place.parameter
-        return self._shape.call_at(*where) if self._shape.is_shared(*where) else None
+        return self.shape.call_at(*where) if self.shape.is_shared(*where) else None
 
     def exit_of(self, path: str, node_type: type[Node]) -> Exit:
         """What leads on from a node of a class."""
-        cls = self._shape.class_at(path, node_type.__name__)
+        cls = self.shape.class_at(path, node_type.__name__)
         if cls is None or cls.get("written"):
             return "body"
         return "choice" if len(cls.get("next", ())) + bool(cls.get("ends")) > 1 else "other"

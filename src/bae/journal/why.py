@@ -10,10 +10,8 @@ from types import NoneType
 from typing import Any, cast
 
 from bae.exceptions import JournalError
-from bae.history import History
-from bae.journal.lines import StoredNode, read_history
+from bae.journal.lines import StoredHistory, StoredNode, read_history
 from bae.journal.provenance import JudgedAnswer, Provenance, ValueSource
-from bae.journal.shape import ShapeView
 from bae.journal.store import StoredRun
 from bae.place import ANY_STEP, Place
 from bae.records import (
@@ -53,10 +51,10 @@ def why(stored: StoredRun, place: str, step: int | None = None) -> Provenance:
 class Search:
     """Finds where the values of one run came from; each is worked out once."""
 
-    def __init__(self, stored: StoredRun, history: History) -> None:
+    def __init__(self, stored: StoredRun, history: StoredHistory) -> None:
         self._run_id = stored.info.run_id
         self._history = history
-        self._shape = ShapeView(stored.shape)
+        self._shape = history.shape
         self._answers = stored.answers
         self._found: dict[Place, Provenance] = {}
 
@@ -183,9 +181,7 @@ class Search:
 
     def _shared(self, place: Place) -> Provenance | None:
         """A dependency that was called before, for another field."""
-        where = place.path, place.node, place.field, place.parameter
-        call = self._shape.call_at(*where)
-        source = self._history.shared.get(call) if self._shape.is_shared(*where) else None
+        source = self._history.shared.get(self._history.shared_key(place))
         if source is None:
             return None
         made = self.at(source.place)
@@ -213,18 +209,15 @@ class Search:
             and source.place[:4] == place[:4]
             and source.place.parameter.startswith(place.parameter)
         ]
-        source = next((each for each in failed if each.place == place), None)
-        by = ""
-        if source is None and failed:
-            source, by = failed[0], f"{failed[0].by} raised "
+        source = min(failed, key=lambda each: len(each.place.parameter), default=None)
         if source is None or source.error is None:
             return None
         field = self._shape.field_at(place.path, place.node, place.field)
         kind = source.kind if field is None or place.parameter else field["kind"]
-        more = {"error": f"{by}{error_text(source.error)}", "seconds": source.took}
-        at, more["by"] = source.ended or source.started, source.by
-        kind = "default" if step.whole else kind
-        return self._made(place, kind, at, state="failed", kept="missing", **more)
+        by = "" if source.place == place else f"{source.by} raised "
+        made = self._made(place, "default" if step.whole else kind, source.ended or source.started)
+        made = replace(made, by=source.by, kept="missing", state="failed", seconds=source.took)
+        return replace(made, error=f"{by}{error_text(source.error)}")
 
     def _unrecorded(self, place: Place, step: Step) -> Provenance:
         """A field of a whole node that no line tells of. A fork has its value; it came from a line

@@ -105,7 +105,7 @@ class RunSpans:
                 self._add_event(work, "bae.restarted", restart.at, about)
             case "waiting", Source():
                 gate = {"bae.gate": str(work.place)}
-                self._add_event(work, "bae.gate_opened", work.waiting_since, gate)
+                self._add_event(work, "bae.gate_opened", work.since or 0.0, gate)
             case "ended", _:
                 self._ended(work)
             case _:
