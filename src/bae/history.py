@@ -41,8 +41,8 @@ class History(RunTree):
         self.shared_askers: dict[Hashable, tuple[str, int, Asker]] = {}
         """From where a dependency that is called once for the whole run asks an LM."""
         self.shared_calls: dict[Hashable, list[tuple[int, BaseException | None]]] = {}
-        """The calls of such a dependency that have ended, with the number of the record and the
-        error: it is called again where it failed."""
+        """The calls of such a dependency that have ended: the number of the record, and the error.
+        It is called again where it failed."""
         self.failed_keys: set[Hashable] = set()
         self.live_keys: set[Hashable] = set()
         """Those whose value no journal holds."""
@@ -80,12 +80,10 @@ class History(RunTree):
 
     def add(self, record: Record) -> None:
         """Take in the next record."""
-        handler = self._handlers.get(type(record))
         self._usage.take(record)
-        if handler is not None:
-            if not self.alive and not isinstance(record, kinds.RunForked | kinds.RunResumed):
-                self._begin_life(record.at)
-            handler(self, record)
+        if not self.alive and not isinstance(record, kinds.RunForked | kinds.RunResumed):
+            self._begin_life(record.at)
+        self._handlers[type(record)](self, record)
         self.count += 1
         self.last = record.at
         if not isinstance(record, kinds.RunForked):
@@ -173,9 +171,8 @@ class History(RunTree):
         for number in [each for each in graph.steps if each > record.step]:
             self._drop_step(graph, number)
         graph.outcome, graph.end_step = "", -1
-        step.replaced = step.replaced or step.node
-        step.node, step.whole, step.forked = record.node, True, record
-        step.whole_at = record.at
+        step.replaced, step.forked = step.replaced or step.node, record
+        step.node, step.whole, step.whole_at = record.node, True, record.at
         step.choice, step.asked = None, []
         self.whole_steps = sum(each.whole for each in self.steps())
 
@@ -199,14 +196,13 @@ class History(RunTree):
         state: State = "done" if record.outcome == "ended" else record.outcome
         steps: State = "cancelled" if record.outcome == "failed" else state
         failed = record.error if record.outcome == "failed" else None
-        if record.outcome == "failed":
-            guilty = _guilty_step(graph, record.step)
-            if guilty is not None:
-                for work in (guilty.choice, guilty.fill, guilty.called):
-                    if work is not None and work.is_open:
-                        self._end(work, at, "failed", failed)
-                guilty.begin(at)  # so that it ends here, whatever it was before
-                self._end(guilty, at, "failed", failed)
+        guilty = _guilty_step(graph, record.step) if record.outcome == "failed" else None
+        if guilty is not None:
+            for work in (guilty.choice, guilty.fill, guilty.called):
+                if work is not None and work.is_open:
+                    self._end(work, at, "failed", failed)
+            guilty.begin(at)  # so that it ends here, whatever it was before
+            self._end(guilty, at, "failed", failed)
         for number, step in [*graph.steps.items()]:
             if step.called is not None and step.called.is_open:
                 self._end(step.called, at, steps)
@@ -259,8 +255,9 @@ class History(RunTree):
             if shared is not None:
                 self.shared[shared] = source
                 self.failed_keys.discard(shared)
-                is_live = isinstance(record.value, Unstored)
-                (self.live_keys.add if is_live else self.live_keys.discard)(shared)
+                self.live_keys -= {shared}
+                if isinstance(record.value, Unstored):
+                    self.live_keys.add(shared)
         elif is_waiting(error):
             self._end(source, record.at, "waiting")
         else:

@@ -4,7 +4,7 @@ is in them only where `content` is wanted, and never with secrets."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 from types import NoneType
@@ -304,7 +304,7 @@ class _OpenSpan:
     ends: list[float] = field(default_factory=list[float])
 
 
-def _around(work: Work | None) -> Iterable[Work]:
+def _around(work: Work | None) -> Iterator[Work]:
     """Some work and all that it is inside of."""
     while work is not None:
         yield work
@@ -401,8 +401,7 @@ def _about_error(error: BaseException) -> Attributes:
 
 
 def _code_of(error: BaseException) -> str:
-    code = getattr(error, "code", None)
-    return code if isinstance(code, str) else ""
+    return error.code or "" if isinstance(error, BaeError | RecordedError) else ""
 
 
 def _fail(span: Span, at: int, error: BaseException, content: bool) -> None:
