@@ -17,7 +17,6 @@ import pytest
 from bae import BaeLMError, BaeParseError
 from bae.lm import ClaudeCLIBackend, Usage
 from bae.lm.backend import Turn
-from bae.lm.claude_cli import LONGEST_ARGUMENT
 from bounded import BOUND
 from claude_programs import (
     CALL,
@@ -128,20 +127,21 @@ async def test_what_no_argument_can_hold_does_not_stop_a_question(tmp_path: Path
 async def test_a_schema_or_system_part_too_long_for_an_argument_is_told(
     tmp_path: Path, part: str
 ) -> None:
-    long = "x" * LONGEST_ARGUMENT
-    given: dict[str, Any] = {"system": long + "x"}
+    long = "x" * 200_000
+    given: dict[str, Any] = {"system": long}
     if part == "schema":
         given = {"schema": {"type": "object", "properties": {}, "description": long}}
-    with pytest.raises(BaeLMError, match=rf"the {part}.* of Outfit has 12\d{{4}} bytes") as caught:
+    with pytest.raises(BaeLMError, match="Argument list too long") as caught:
         await claude(script(tmp_path, ECHO)).answer(prompt(**given))
-    assert caught.value.code == "bae-lm-request-refused"
+    assert "split the node" in (caught.value.fix or "")
     assert not caught.value.retryable
+    assert not caught.value.sent
 
 
 async def test_the_longest_arguments_are_taken(tmp_path: Path) -> None:
-    schema = {"type": "object", "description": "x" * (LONGEST_ARGUMENT - 100)}
-    seen = await asked(tmp_path, schema=schema, system="y" * LONGEST_ARGUMENT)
-    assert "y" * LONGEST_ARGUMENT in seen["arguments"]
+    schema = {"type": "object", "description": "x" * (120_000 - 100)}
+    seen = await asked(tmp_path, schema=schema, system="y" * 120_000)
+    assert "y" * 120_000 in seen["arguments"]
 
 
 async def test_a_program_by_a_relative_path_is_found_from_the_callers_directory(

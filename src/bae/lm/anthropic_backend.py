@@ -104,7 +104,7 @@ class AnthropicBackend(Backend):
         self._http_client = http_client
         self._clients = PerLoop(self._connect, self._disconnect)
         if http_client is None:
-            self._check_key(self._unconnected)  # now, not after a run has called its functions
+            _ = self._unconnected  # a missing key is found now, not in the middle of a run
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -189,7 +189,7 @@ class AnthropicBackend(Backend):
         from anthropic import AnthropicError, AsyncAnthropic
 
         try:
-            return AsyncAnthropic(
+            made = AsyncAnthropic(
                 api_key=self._api_key,
                 base_url=self._base_url,
                 timeout=httpx2.Timeout(self._idle, connect=self.connect_timeout),
@@ -199,21 +199,17 @@ class AnthropicBackend(Backend):
             )
         except AnthropicError as error:
             raise _no_key(self._who, error) from error
+        signed = {"authorization", "x-api-key"} & {name.lower() for name in self._headers}
+        signed = signed or self._http_client or made.credentials
+        if not (signed or made.api_key or made.auth_token):
+            raise _no_key(self._who, None)
+        return made
 
     def _connect(self) -> AsyncAnthropic:
-        import httpx2
         from anthropic import DefaultAsyncHttpxClient
 
-        timeout = httpx2.Timeout(self._idle, connect=self.connect_timeout)
         # One of the SDK's own would start a task to close itself where it is dropped unused.
-        client = self._client(self._http_client or DefaultAsyncHttpxClient(timeout=timeout))
-        self._check_key(client)
-        return client
-
-    def _check_key(self, client: AsyncAnthropic) -> None:
-        signed = {"authorization", "x-api-key"} & {name.lower() for name in self._headers}
-        if not (client.api_key or client.auth_token or client.credentials or signed):
-            raise _no_key(self._who, None)
+        return self._client(self._http_client or DefaultAsyncHttpxClient())
 
     async def _disconnect(self, client: AsyncAnthropic) -> None:
         if self._http_client is None:

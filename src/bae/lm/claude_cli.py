@@ -3,11 +3,11 @@ question."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 from collections.abc import Mapping
-from errno import EACCES, EAGAIN, EMFILE, ENFILE, ENOEXEC, ENOMEM, ENOSPC
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,10 +22,6 @@ from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
 from bae.lm.subprocesses import Ended, run
 from bae.usage import Usage
-
-LONGEST_ARGUMENT = 120_000 if os.name == "posix" else 12_000
-"""Bytes of the schema, and of the system prompt: Linux takes 128 KiB in one argument, Windows
-32 KiB in all of them. The prompt itself goes by stdin, however long."""
 
 
 class ClaudeCLIBackend(Backend):
@@ -89,16 +85,16 @@ class ClaudeCLIBackend(Backend):
             with TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True) as empty:
                 ended = await self._run(arguments, text, empty)
         except OSError as error:
-            missing = error.errno in (EACCES, ENOEXEC)
+            missing = error.errno in (errno.EACCES, errno.ENOEXEC)
             raise BaeLMError(
                 f"{self._who}: the program {self.executable!r} could not be started",
                 code="bae-lm-program-missing" if missing else "bae-lm-program-failed",
                 sent=False,
-                retryable=error.errno in (EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC),
+                retryable=error.errno in _BUSY,
                 cause=error,
-                fix="check that the file is the program claude, and executable, and that the "
-                "directory for temporary files (TMPDIR) is writable and has room; if too many run "
-                "at once, wrap the LM in bae.lm.Concurrency(…)",
+                fix=_FIXES.get(error.errno or 0)
+                or "check that the file is the program claude, and executable, and that the "
+                "directory for temporary files (TMPDIR) is writable and has room",
             ) from error
         if ended.bound == "timeout":
             raise timeout_error(self._who, self.timeout, None, besides=_stderr(ended))
@@ -131,16 +127,6 @@ class ClaudeCLIBackend(Backend):
         schema = _program_schema(json.dumps(prompt.schema))
         # No argument can hold a zero byte, nor what is no text.
         system = prompt.system.replace("\0", "").encode(errors="replace").decode()
-        for name, text in (("schema", schema), ("system part", system)):
-            size = len(text.encode())
-            if size > LONGEST_ARGUMENT:
-                raise BaeLMError(
-                    f"{self._who}: the {name} of {prompt.name} has {size} bytes, and the program "
-                    f"takes {LONGEST_ARGUMENT}",
-                    code="bae-lm-request-refused",
-                    sent=False,
-                    fix="ask for less at once: split the node in two",
-                )
         return [
             *("--print", "--model", self.model, "--system-prompt", system, "--json-schema", schema),
             # With --verbose the whole exchange is printed, a wrong answer included.
@@ -169,6 +155,12 @@ def _program_schema(schema: str) -> str:
     return json.dumps(for_claude_program(json.loads(schema)))
 
 
+_BUSY = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_FIXES = {
+    **dict.fromkeys(_BUSY, "if too many run at once, wrap the LM in bae.lm.Concurrency(…)"),
+    # The prompt goes by stdin, but the schema and the system part are arguments.
+    errno.E2BIG: "ask for less at once: split the node in two",
+}
 _SWITCHES = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     # Requests that it would send by itself, besides the one.
