@@ -3,12 +3,13 @@ for structured output. PydanticAI's own retries are off: bae judges the answers 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic_core import to_jsonable_python
 
@@ -23,7 +24,6 @@ from bae.usage import Usage
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model
-    from pydantic_ai.profiles import ModelProfile
 
 Output = Literal["auto", "native", "tool", "prompted"]
 
@@ -152,9 +152,20 @@ class PydanticAIBackend(Backend):
         from pydantic_ai.output import OutputObjectDefinition
         from pydantic_ai.tools import ToolDefinition
 
-        output = self._output_for(model, prompt)
+        try:
+            profile = cast(Mapping[str, Any], model.profile)
+        except NotImplementedError:
+            profile = None
+        claude = bool(profile and profile.get("anthropic_enforces_strict_schema_limits"))
         schema = dict(prompt.schema)
-        if output == "native" and _is_claude(model):
+        output = self.output
+        # Where there are several models behind one, each takes what it has.
+        if output == "auto" and profile is not None:
+            output = "tool" if profile.get("supports_tools", True) else "prompted"
+            native = profile.get("supports_json_schema_output", False)
+            if native and not (claude and unfit(schema)):
+                output = "native"
+        if claude and output == "native":
             schema = with_descriptions(schema)
         # Whether a provider can be strict about the schema is found out from it, but for one thing.
         strict = False if is_untyped(schema) else None
@@ -171,17 +182,6 @@ class PydanticAIBackend(Backend):
             output_tools=[tool],
             allow_text_output=output != "tool",
         )
-
-    def _output_for(self, model: Model, prompt: Prompt) -> Output:
-        if self.output != "auto":
-            return self.output
-        profile = _profile(model)
-        if profile is None:
-            return "auto"  # several models behind one: each takes what it has
-        native = profile.get("supports_json_schema_output", False)
-        if native and not (_is_claude(model) and unfit(prompt.schema)):
-            return "native"
-        return "tool" if profile.get("supports_tools", True) else "prompted"
 
 
 def _conversation(prompt: Prompt) -> list[ModelMessage]:
@@ -202,18 +202,6 @@ def _takes_max_retries(model: Any) -> bool:
     return "max_retries" not in unsupported and all(map(_takes_max_retries, inner))
 
 
-def _is_claude(model: Model) -> bool:
-    profile: Any = _profile(model) or {}
-    return bool(profile.get("anthropic_enforces_strict_schema_limits", False))
-
-
-def _profile(model: Model) -> ModelProfile | None:
-    try:
-        return model.profile
-    except NotImplementedError:
-        return None
-
-
 def _address(model: Model) -> str | None:
     try:
         return model.base_url
@@ -222,21 +210,25 @@ def _address(model: Model) -> str | None:
 
 
 class _InLoop:
-    """A model in one event loop. It is entered for every call, since PydanticAI then replaces a
-    client that was closed with another loop; leaving it closes the client that its provider has
-    made, and none of the user's."""
+    """A model in one event loop. When it is entered, PydanticAI replaces a client that was closed
+    with another loop; leaving it closes the client that its provider has made, and none of the
+    user's."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.entered = 0
+        self.entered = False
+        self.entering = asyncio.Lock()
 
     async def enter(self) -> Model:
-        self.entered += 1
-        return await self.model.__aenter__()
+        async with self.entering:
+            if not self.entered:
+                await self.model.__aenter__()
+                self.entered = True
+        return self.model
 
     async def leave(self) -> None:
-        while self.entered:
-            self.entered -= 1
+        if self.entered:
+            self.entered = False
             await self.model.__aexit__(None, None, None)
 
 
