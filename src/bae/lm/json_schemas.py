@@ -169,21 +169,15 @@ def parts(schema: Any) -> Iterator[Schema]:
     """The schema and every schema in it, at any depth."""
     part = as_schema(schema)
     yield part
-    for _, each in inner(part):
+    for each in inner(part):
         yield from parts(each)
 
 
-def inner(part: Schema) -> Iterator[tuple[str, Any]]:
-    """The schemas in a schema, with their keyword; examples, defaults and constants are none."""
-    for key, value in part.items():
-        if key in MAPS and isinstance(value, dict):
-            for each in cast(Schema, value).values():
-                yield key, each
-        elif key in LISTS and isinstance(value, list):
-            for each in cast(list[Any], value):
-                yield key, each
-        elif key in SINGLE and isinstance(value, dict):
-            yield key, value
+def inner(part: Schema) -> list[Any]:
+    """The schemas in a schema; examples, defaults and constants are none."""
+    found: list[Any] = []
+    changed(part, found.append)
+    return found
 
 
 def changed(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> Schema:

@@ -103,7 +103,7 @@ def is_strict(schema: Any) -> bool:
             return False
         if list(properties) != found.get("required", []):
             return False
-    return all(is_strict(each) for _, each in inner(found))
+    return all(is_strict(each) for each in inner(found))
 
 
 def for_claude_program(schema: Any) -> Any:
@@ -120,8 +120,10 @@ def for_claude_program(schema: Any) -> Any:
     made = {k: v for k, v in simple.items() if k in _SHARED and v not in (inf, -inf)}
     # The drafts share no way to say what each place of a list, or each kind of key, holds: any of
     # them may hold any.
-    for key, others in (("prefixItems", "items"), ("patternProperties", "additionalProperties")):
-        kinds = [each for inside, each in inner(simple) if inside == key]
+    for kinds, others in (
+        ([*simple.get("prefixItems", ())], "items"),
+        ([*simple.get("patternProperties", {}).values()], "additionalProperties"),
+    ):
         if kinds:
             kinds += [made[others]] if isinstance(made.get(others), dict) else []
             made[others] = {"anyOf": [k for n, k in enumerate(kinds) if k not in kinds[:n]]}
