@@ -348,7 +348,7 @@ async def test_bytes_that_are_no_text_are_a_parse_error(tmp_path: Path) -> None:
 async def test_json_that_is_no_result_is_an_error(tmp_path: Path, printed: str) -> None:
     error = await failure(printing(tmp_path, printed))
     assert error.code == "bae-lm-program-failed"
-    assert "no result" in error.message
+    assert "gave no result" in error.message
 
 
 @pytest.mark.parametrize("before", [[], [{**INIT, "tools": []}]], ids=["unknown", "without"])

@@ -252,20 +252,20 @@ def _messages(ended: Ended, who: str) -> list[Message]:
         return messages
     printed = ended.out.decode(errors="replace").strip()
     quoted = repr(printed if len(printed) <= 600 else f"{printed[:300]} … {printed[-300:]}")
-    besides = f"{quoted if printed else 'nothing'}{_stderr(ended)}"
+    besides = f"it printed {quoted if printed else 'nothing'}{_stderr(ended)}"
     if wrong is not None and not ended.status:
-        cut = printed[:1] in ("{", "[")
         raise BaeParseError(
-            f"{who}: the program printed what is not JSON, or was cut off: {besides}",
+            f"{who}: the output of the program is not JSON, or was cut off: {besides}",
             cause=wrong,
-            retryable=cut,
+            retryable=printed[:1] in ("{", "["),
             fix="try the program by hand: claude -p hello --output-format json",
         ) from wrong
     how = f"exited with status {ended.status}"
     if ended.status < 0:
         how = f"was ended by signal {-ended.status}"
+    without = "" if messages else " and gave no result"
     raise BaeLMError(
-        f"{who}: the program {how} and printed no result, but {besides}",
+        f"{who}: the program {how}{without}: {besides}",
         code="bae-lm-program-failed",
         retryable=ended.status < 0,  # a signal comes from outside, as when memory is short
         fix="see what it says; its version must be 2.1 or later (claude --version)",
