@@ -313,20 +313,20 @@ def objects(schema: dict[str, Any], defs: dict[str, Any]) -> st.SearchStrategy[A
 def test_a_form_is_one_that_pydantic_takes(word: str, annotation: Any):
     adapter = TypeAdapter(annotation)
     assert adapter.json_schema()["format"] == word
-    form = FORMS[word]
+    longest = value_of(annotation)["maxLength"]
 
     @settings(max_examples=60, deadline=None)
-    @given(st.from_regex(form.pattern, fullmatch=True))
+    @given(st.from_regex(FORMS[word], fullmatch=True))
     def fits(text: str) -> None:
         text = text.removesuffix("\n")  # Python lets one stand after the end
         adapter.validate_json(json.dumps(text))
-        assert form.longest is None or len(text) <= form.longest
+        assert word == "uri" or len(text) <= longest
 
     fits()
 
 
 def test_the_last_day_of_february_can_be_said_in_leap_years_alone():
-    pattern = FORMS["date"].pattern
+    pattern = FORMS["date"]
     assert re.search(pattern, "2024-02-29")
     assert not re.search(pattern, "2023-02-29")
     assert re.search(pattern, "2023-12-31")

@@ -221,9 +221,11 @@ class _Pass:
                 made["pattern"] = schema["pattern"]
         elif form is not None:
             # A text with a form needs some room, whatever is usual for texts.
-            room = form.longest or int(min(own, max(most, _ROOM_FOR_A_FORM)))
+            room = _width(form)[1]
+            if room > LONGEST_TEXT:
+                room = int(min(own, max(most, _ROOM_FOR_A_FORM)))
             if least <= room <= own:
-                return Bounded({**made, "pattern": form.pattern, "maxLength": room}, 2, 2 + room)
+                return Bounded({**made, "pattern": form, "maxLength": room}, 2, 2 + room)
         if least:
             made["minLength"] = least
         return Bounded({**made, "maxLength": most}, 2 + least, 2 + most)
@@ -292,13 +294,11 @@ class _Pass:
 
     def key(self, schema: Schema) -> str | None:
         """The pattern of a key: a grammar has no other way to bound one."""
-        pattern = schema.get("pattern", "")
+        own = schema["pattern"] if "pattern" in schema and self.keeps(schema) else ""
+        pattern = own or FORMS.get(schema.get("format", ""), "")
         whole = pattern.startswith("^") and pattern.endswith("$")
-        if whole and self.keeps(schema) and _width(pattern)[1] <= LONGEST_TEXT:
+        if whole and _width(pattern)[1] <= LONGEST_TEXT:
             return pattern
-        form = FORMS.get(schema.get("format", ""))
-        if form is not None and form.longest is not None:
-            return form.pattern
         least = int(schema.get("minLength", 1))
         most = int(min(schema.get("maxLength", math.inf), max(LONGEST_KEY, least)))
         return rf'^[^"\\\x00-\x1f]{{{least},{most}}}$' if least <= most else None
@@ -383,13 +383,6 @@ def _joined(lengths: Iterable[int]) -> int:
 # --- patterns ---------------------------------------------------------------------------------
 
 
-class Form(NamedTuple):
-    """The pattern of a text with a `format`, and its greatest length; None where it has none."""
-
-    pattern: str
-    longest: int | None
-
-
 def _width(pattern: str) -> tuple[int, int]:
     """The characters of the shortest and the longest text that matches, as far as Python can read
     the pattern."""
@@ -411,27 +404,26 @@ _HOURS: Final = "[0-9]{1,2}H([0-5]?[0-9]M)?"
 _HEX: Final = "[0-9a-f]"
 _HOST: Final = r"([a-z0-9]+(-[a-z0-9]+)*\.)+[a-z]{2,6}"
 _BYTE: Final = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_IPV4: Final = Form(rf"^({_BYTE}\.){{3}}{_BYTE}$", 15)
+_IPV4: Final = rf"^({_BYTE}\.){{3}}{_BYTE}$"
 
 
-def _uuid(version: str) -> Form:
-    groups = f"{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-[89ab]{_HEX}{{3}}-{_HEX}{{12}}"
-    return Form(f"^{groups}$", 36)
+def _uuid(version: str) -> str:
+    return f"^{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-[89ab]{_HEX}{{3}}-{_HEX}{{12}}$"
 
 
 FORMS: Final = {
-    "date": Form(f"^{_DAY}$", 10),
-    "date-time": Form(f"^{_DAY}T{_CLOCK}(Z|[+-](0[0-9]|1[0-3]):[0-5][0-9])?$", 25),
-    "time": Form(f"^{_CLOCK}$", 8),
-    "duration": Form(f"^P([0-9]{{1,3}}D(T{_HOURS})?|T({_HOURS}|[0-9]{{1,3}}M|[0-9]{{1,4}}S))$", 12),
+    "date": f"^{_DAY}$",
+    "date-time": f"^{_DAY}T{_CLOCK}(Z|[+-](0[0-9]|1[0-3]):[0-5][0-9])?$",
+    "time": f"^{_CLOCK}$",
+    "duration": f"^P([0-9]{{1,3}}D(T{_HOURS})?|T({_HOURS}|[0-9]{{1,3}}M|[0-9]{{1,4}}S))$",
     "uuid": _uuid("[1-5]"),
     **{f"uuid{version}": _uuid(str(version)) for version in (1, 3, 4, 5, 6, 7, 8)},
     "ipv4": _IPV4,
-    "ipv6": Form(f"^({_HEX}{{1,4}}:){{7}}{_HEX}{{1,4}}$", 39),
+    "ipv6": f"^({_HEX}{{1,4}}:){{7}}{_HEX}{{1,4}}$",
     "ipvanyaddress": _IPV4,
-    "hostname": Form(f"^{_HOST}$", None),
-    "email": Form(rf"^[a-z0-9]+([._-][a-z0-9]+)*@{_HOST}$", None),
-    "uri": Form(rf"^https?://{_HOST}(/[A-Za-z0-9._~-]*)*$", None),
+    "hostname": f"^{_HOST}$",
+    "email": rf"^[a-z0-9]+([._-][a-z0-9]+)*@{_HOST}$",
+    "uri": rf"^https?://{_HOST}(/[A-Za-z0-9._~-]*)*$",
 }
 """By the word of JSON schemas. A grammar gets a pattern and not the word, because engines know few
 of those words and read some more loosely than pydantic."""
