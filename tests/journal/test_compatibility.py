@@ -16,7 +16,7 @@ from bae import Graph
 from bae.exceptions import JournalError
 from bae.journal import Change, Journal, MemoryJournal, RunInfo, SQLiteJournal, StoredRun, check
 from bae.journal.compatibility import breaking, changes_for, refuse_changes
-from bae.journal.run_file import RecordedRuns
+from bae.journal.export import RecordedRuns
 from bae.journal.shape import shape_of
 from bae.testing import ScriptedLM
 

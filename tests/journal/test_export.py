@@ -7,7 +7,6 @@ import asyncio
 import io
 import json
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -28,7 +27,7 @@ from bae.journal import (
     SQLiteJournal,
     StoredRun,
 )
-from bae.journal.run_file import VERSION, RecordedRuns, read_runs, write_run
+from bae.journal.export import VERSION, RecordedRuns, read_runs, write_run
 from bae.journal.store import LINE_VERSION
 
 pytestmark = pytest.mark.once
@@ -362,18 +361,33 @@ def without(line: str, key: str) -> str:
 
 
 DAMAGES = {
-    "no JSON": (7, lambda ls: [*ls[:6], "{garbage\n", *ls[7:]], "bae-journal-damaged", "not valid"),
-    "no object": (7, lambda ls: [*ls[:6], "[1]\n", *ls[7:]], "bae-journal-damaged", "not a JSON"),
-    "cut off": (10, lambda ls: [*ls[:9], ls[9][:-9]], "bae-journal-damaged", "cut off"),
+    "no JSON": (
+        7,
+        lambda ls: [*ls[:6], "{garbage\n", *ls[7:]],
+        "bae-journal-damaged",
+        "Invalid JSON",
+    ),
+    "no object": (
+        7,
+        lambda ls: [*ls[:6], "[1]\n", *ls[7:]],
+        "bae-journal-damaged",
+        "should be an object",
+    ),
+    "cut off": (10, lambda ls: [*ls[:9], ls[9][:-9]], "bae-journal-damaged", "EOF while parsing"),
     "lines missing at the end": (9, lambda ls: ls[:9], "bae-journal-damaged", "ends after 3 of"),
     "a line left out": (8, lambda ls: [*ls[:7], *ls[8:]], "bae-journal-damaged", "and 1 is next"),
     "lines twice": (9, lambda ls: [*ls[:8], *ls[7:]], "bae-journal-damaged", "and 2 is next"),
-    "a header cut out": (6, lambda ls: [*ls[:5], *ls[6:]], "bae-journal-damaged", "a run begins"),
+    "a header cut out": (
+        6,
+        lambda ls: [*ls[:5], *ls[6:]],
+        "bae-journal-damaged",
+        "not the header of a run",
+    ),
     "no header": (
         6,
         lambda ls: [*ls[:5], '{"kind":"x"}\n', *ls[6:]],
         "bae-journal-damaged",
-        "a run begins with",
+        "not the header of a run: bae: Field required",
     ),
     "a newer version": (
         6,
@@ -391,7 +405,7 @@ DAMAGES = {
         6,
         lambda ls: [*ls[:5], other(ls[5], version="1"), *ls[6:]],
         "bae-journal-damaged",
-        "a run begins with",
+        "version: Input should be a valid integer",
     ),
     "an unknown status": (
         6,
@@ -604,7 +618,6 @@ async def test_recorded_runs_are_read_and_listed_and_nothing_else(tmp_path):
     assert await recorded.runs(before=runs[0].run_id) == runs[1:]
     assert await recorded.runs(status="failed") == []
     assert await recorded.runs(graph="H") == []
-    assert sorted(await recorded.older(time.time() + 1, ["ended"])) == ["a", "b", "c"]
     with pytest.raises(JournalError) as raised:
         await recorded.read("nobody")
     assert raised.value.code == "bae-run-unknown"
@@ -613,6 +626,7 @@ async def test_recorded_runs_are_read_and_listed_and_nothing_else(tmp_path):
         recorded.claim("a"),
         recorded.answer("a", "g", "1"),
         recorded.delete(["a"]),
+        recorded.prune(older_than=0),
         recorded.replace("a", []),
         recorded.fork("a", "b", 1, []),
         recorded.put(await recorded.read("a")),

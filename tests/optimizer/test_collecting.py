@@ -25,7 +25,7 @@ import bae.invoke
 from bae import BaeError, Dep, Gate, Graph, Map, Node, NodeConfig, Recall
 from bae.evals import Case, evaluate
 from bae.journal import Journal, Line, MemoryJournal, RunInfo, SQLiteJournal, StoredRun
-from bae.journal.run_file import RecordedRuns
+from bae.journal.export import RecordedRuns
 from bae.optimizer import Transition, examples_from, transitions_from
 from bae.testing import ScriptedLM
 from made_graphs import Filler, Made, made_graphs

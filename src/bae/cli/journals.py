@@ -63,7 +63,7 @@ def file_to_write(given: str | None) -> str:
 def open_to_read(file: str) -> Journal:
     """The journal in a file that exists: that of a `SQLiteJournal`, or one that `Journal.export`
     wrote, which can be read and replayed but not written."""
-    from bae.journal.run_file import RecordedRuns, is_sqlite
+    from bae.journal.export import RecordedRuns, is_sqlite
 
     return _sqlite(file) if is_sqlite(file) else RecordedRuns.of(file)
 
@@ -71,7 +71,7 @@ def open_to_read(file: str) -> Journal:
 def open_to_write(file: str) -> Journal:
     """The `SQLiteJournal` in a file, which is created if there is none. Any other file is refused
     with `bae-journal-readonly` and not changed."""
-    from bae.journal.run_file import is_sqlite
+    from bae.journal.export import is_sqlite
 
     if os.path.isdir(file) or (
         os.path.exists(file) and os.path.getsize(file) and not is_sqlite(file)

@@ -1,24 +1,46 @@
-"""Runs out of a journal into a file of JSON lines, and from such a file into a journal, one run at
-a time."""
+"""Exported runs: files of JSON lines, a header for each run and then a line for each record. They
+are written from a journal, checked and loaded into one, or read as they are: `RecordedRuns`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from codecs import BOM_UTF8
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from dataclasses import replace as with_other
 from pathlib import Path
 from time import time
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, Final, Literal, NoReturn, TypeVar, cast
 
-from bae.exceptions import JournalError
-from bae.journal.run_file import StrPath, opened, read_runs, write_run
-from bae.journal.store import Journal, Listed, StoredRun, not_replaced
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json, to_json
+
+from bae.exceptions import JournalError, describe, faults
+from bae.journal.store import (
+    LINE_VERSION,
+    Claim,
+    Journal,
+    Line,
+    Listed,
+    ParkedGate,
+    RunInfo,
+    Status,
+    StoredRun,
+    check_listed,
+    is_listed,
+    not_replaced,
+)
 from bae.threads import in_thread_to_the_end
 
+StrPath = str | os.PathLike[str]
 PathOrFile = StrPath | IO[str] | IO[bytes]
 Existing = Literal["refuse", "keep", "replace"]
 Unfinished = Literal["cancel", "keep"]
+M = TypeVar("M", bound=BaseModel)
+
+VERSION: Final = 1
+"""The version of the header that this bae writes, and the newest one that it reads."""
 
 
 async def export(
@@ -70,41 +92,280 @@ async def load(
 async def put(journal: Journal, run: StoredRun, replace: bool = False) -> None:
     """`Journal.put` for a store without one of its own: all of a run or nothing, as far as the
     other methods of a store allow."""
-    if replace:
-        await _replace(journal, run)
-        return
-    info = run.info
-    claim = await journal.create(info.run_id, info.graph, run.shape, info.shape, run.lines)
+    info, run_id = run.info, run.info.run_id
+    old = await _take_out(journal, run_id) if replace else None
     try:
-        for gate, answer in run.answers.items():
-            await journal.answer(info.run_id, gate, answer)
-        await journal.release(claim, info.status, (), info.waiting, info.error)
+        claim = await journal.create(run_id, info.graph, run.shape, info.shape, run.lines)
+        try:
+            for gate, answer in run.answers.items():
+                await journal.answer(run_id, gate, answer)
+            await journal.release(claim, info.status, (), info.waiting, info.error)
+        except BaseException:
+            with suppress(JournalError):
+                await journal.release(claim, "cancelled", ())
+            await journal.delete([run_id])
+            raise
     except BaseException:
-        with suppress(JournalError):
-            await journal.release(claim, "cancelled", ())
-        await journal.delete([info.run_id])
+        if old is not None:
+            await put(journal, old)
         raise
 
 
-async def _replace(journal: Journal, run: StoredRun) -> None:
-    """Delete a run and put another in its place, or the old one again where that fails."""
-    run_id = run.info.run_id
+def write_run(run: StoredRun) -> Iterator[bytes]:
+    """The lines of one run in a file, each with its line end."""
+    info = run.info
+    listed = asdict(info)
+    del listed["owner"], listed["lease_until"]  # of the process that exports
+    header = {
+        "bae": "run",
+        "version": VERSION,
+        **listed,
+        "answers": {gate: from_json(answer) for gate, answer in run.answers.items()},
+        "shape_hash": info.shape,
+        "shape": _object_or_text(run.shape),
+        "lines": len(run.lines),
+    }
+    yield _json(header) + b"\n"
+    for line in run.lines:
+        try:
+            data = from_json(line.data)
+        except ValueError as error:
+            raise JournalError(
+                f"line {line.n} of the run {info.run_id} is not valid JSON",
+                run_id=info.run_id,
+                code="bae-journal-damaged",
+                cause=error,
+                fix="export the other runs by their ids; nothing of this one is written",
+            ) from error
+        yield _json({**line._asdict(), "data": data}) + b"\n"
+
+
+def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[StoredRun]:
+    """The runs of a file, one at a time, each checked from its first line to its last. `name` is
+    that of the file, for errors."""
+    rows = _rows(lines, name)
+    seen: set[str] = set()
+    for where, row in rows:
+        header = _parse(_Header, row, where)
+        run_id = header.run_id
+        if run_id in seen:
+            what = f"the run {run_id} is in the file a second time"
+            raise _damaged(where, what, run_id, code="bae-run-exists")
+        seen.add(run_id)
+        read: list[Line] = []
+        for n in range(header.lines):
+            where, row = next(rows, (where, b""))
+            if not row:
+                what = f"the file ends after {n} of the {header.lines} lines of the run {run_id}"
+                raise _damaged(where, what, run_id)
+            entry = _parse(_Entry, row, where, run_id)
+            if entry.n != n:
+                what = f"the record has number {entry.n}, and {n} is next in the run {run_id}"
+                raise _damaged(where, what, run_id)
+            read.append(entry.line())
+        yield header.stored(read)
+
+
+class RecordedRuns(Journal):
+    """Recorded runs, to be read and replayed; every write is refused with `bae-journal-readonly`.
+    `RecordedRuns.of(path)` reads them from a file."""
+
+    def __init__(self, runs: Iterable[StoredRun], name: str = "the recorded runs") -> None:
+        self._runs = {run.info.run_id: run for run in runs}
+        self._name = name
+
+    @classmethod
+    def of(cls, path: StrPath) -> RecordedRuns:
+        """Read all runs of a file that `Journal.export` wrote."""
+        with opened(Path(path)) as file:
+            return cls(read_runs(file, str(path)), str(path))
+
+    @property
+    def infos(self) -> list[RunInfo]:
+        """The runs, newest first."""
+        return sorted((run.info for run in self._runs.values()), key=lambda i: -i.started)
+
+    async def read(self, run_id: str) -> StoredRun:
+        """A whole run; `bae-run-unknown` where there is none of that id."""
+        if run_id not in self._runs:
+            raise JournalError(
+                f"{self._name} has no run {run_id}",
+                run_id=run_id,
+                code="bae-run-unknown",
+                fix=f"it has {', '.join(list(self._runs)[:20]) or 'none'}",
+            )
+        return self._runs[run_id]
+
+    async def runs(
+        self,
+        *,
+        status: Listed | None = None,
+        graph: str | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[RunInfo]:
+        """The newest runs, newest first; with `before`, those that follow the run of that id."""
+        check_listed(status)
+        infos = self.infos
+        if before is not None:
+            infos = infos[infos.index((await self.read(before)).info) + 1 :]
+        found = [i for i in infos if is_listed(i, status) and graph in (None, i.graph)]
+        return found[:limit]
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise JournalError(
+            f"{self._name} can be read and replayed, but not written",
+            code="bae-journal-readonly",
+            fix="load it into a journal: await SQLiteJournal(…).load(path)",
+        )
+
+    create = append = release = claim = answer = fork = rewrite = delete = older = _refuse
+
+    def note(self, claim: Claim, line: Line) -> None:
+        """Nothing: no run can be claimed here."""
+
+
+def is_sqlite(path: StrPath) -> bool:
+    """Whether a file is an SQLite database, by its first bytes."""
+    with opened(Path(path)) as file:
+        return file.read(16) == b"SQLite format 3\x00"
+
+
+@contextmanager
+def opened(path: Path, mode: str = "rb", name: Path | None = None) -> Generator[Any]:
+    """An open file. What the file system refuses is raised as a `JournalError`, about the file
+    `name` where it is another."""
+    try:
+        file = path.open(mode)
+        try:
+            yield file
+        finally:
+            with suppress(OSError):  # a full disk refuses again what is still in the buffer
+                file.close()
+    except OSError as error:
+        done = "read" if mode == "rb" else "written"
+        raise JournalError(
+            f"{name or path} could not be {done}: {error.strerror or describe(error)}",
+            code="bae-journal-failed",
+            cause=error,
+            fix="check the path, its permissions and the free space",
+        ) from error
+
+
+class _Header(BaseModel):
+    """The first line of a run."""
+
+    model_config = ConfigDict(strict=True)
+
+    bae: Literal["run"]
+    version: int = Field(ge=1, le=VERSION)
+    run_id: str = Field(min_length=1)
+    graph: str
+    status: Status
+    started: float
+    updated: float
+    parent: str | None = None
+    error: str = ""
+    waiting: tuple[ParkedGate, ...] = ()
+    answers: dict[str, Any] = {}
+    shape_hash: str
+    shape: dict[str, Any] | str
+    lines: int = Field(ge=1)
+
+    def stored(self, lines: Sequence[Line]) -> StoredRun:
+        answers = {gate: _json(answer).decode() for gate, answer in self.answers.items()}
+        info = RunInfo(
+            self.run_id,
+            self.graph,
+            self.status,
+            self.started,
+            self.updated,
+            self.shape_hash,
+            waiting=tuple(with_other(g, answered=g.address in answers) for g in self.waiting),
+            error=self.error,
+            parent=self.parent,
+        )
+        shape = self.shape if isinstance(self.shape, str) else _json(self.shape).decode()
+        return StoredRun(info, shape, tuple(lines), answers)
+
+
+class _Entry(BaseModel):
+    """The line of a record."""
+
+    model_config = ConfigDict(strict=True)
+
+    n: int
+    kind: str = Field(pattern=r"^[A-Za-z]+$")
+    at: float
+    path: str
+    step: int = Field(ge=0)
+    data: dict[str, Any]
+    version: int = Field(default=1, ge=1, le=LINE_VERSION)
+
+    def line(self) -> Line:
+        data = _json(self.data).decode()
+        return Line(self.n, self.kind, self.at, self.path, self.step, data, self.version)
+
+
+def _rows(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[tuple[str, bytes]]:
+    """The lines of a file that are not empty, each with where it is."""
+    for number, text in enumerate(lines, 1):
+        row = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+        if number == 1:
+            row = row.removeprefix(BOM_UTF8)
+        if row.strip():
+            yield f"{name}, line {number}", row
+
+
+def _parse(model: type[M], row: bytes, where: str, run_id: str | None = None) -> M:
+    try:
+        return model.model_validate_json(row)
+    except ValidationError as error:
+        for each in error.errors():
+            if each["type"] == "less_than_equal":  # only a version has an upper bound
+                newest = each.get("ctx", {})["le"]
+                what = f"it has version {each['input']}, and this bae reads up to {newest}"
+                raise _damaged(where, what, run_id, error, "bae-journal-version") from error
+        kind = "the header of a run" if model is _Header else "a record"
+        what = f"this is not {kind}: {'; '.join(faults(error)[:3])}"
+        raise _damaged(where, what, run_id, error) from error
+
+
+_FIXES: Final = {
+    "bae-journal-damaged": "get the whole file, or export the run again",
+    "bae-journal-version": "upgrade bae",
+    "bae-run-exists": "remove one of the two",
+}
+
+
+def _damaged(
+    where: str,
+    what: str,
+    run_id: str | None,
+    cause: BaseException | None = None,
+    code: str = "bae-journal-damaged",
+) -> JournalError:
+    """An error that names the file and the line."""
+    message, fix = f"{where}: {what}", _FIXES[code]
+    return JournalError(message, run_id=run_id, code=code, cause=cause, fix=fix)
+
+
+async def _take_out(journal: Journal, run_id: str) -> StoredRun | None:
+    """Delete a run that is to be replaced, and return it."""
     try:
         old = await journal.read(run_id)
     except JournalError as error:
         if error.code != "bae-run-unknown":
             raise
-        await journal.put(run)
-        return
+        return None
     if not await journal.delete([run_id]):
         info = (await journal.read(run_id)).info
         owned = info.lease_until is not None and info.lease_until > time()
         raise not_replaced(run_id, info.owner if owned else None)
-    try:
-        await journal.put(run)
-    except BaseException:
-        await journal.put(old)
-        raise
+    return old
 
 
 async def _write_runs(
@@ -137,16 +398,19 @@ async def _write_runs(
     return count
 
 
+def _finish(file: IO[bytes], written: Path, target: Path) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+    file.close()
+    written.replace(target)
+
+
 async def _load_runs(
     journal: Journal, runs: Iterator[StoredRun], existing: Existing, unfinished: Unfinished
 ) -> list[str]:
     loaded: list[str] = []
-
-    def read() -> StoredRun | None:
-        return next(runs, None)
-
     try:
-        while (run := await in_thread_to_the_end(read)) is not None:
+        while (run := await in_thread_to_the_end(lambda: next(runs, None))) is not None:
             if unfinished == "cancel":
                 run = _cancelled(run)
             try:
@@ -173,8 +437,14 @@ def _cancelled(run: StoredRun) -> StoredRun:
     return with_other(run, info=with_other(info, status="cancelled", waiting=(), error=error))
 
 
-def _finish(file: IO[bytes], written: Path, target: Path) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()
-    written.replace(target)
+def _object_or_text(text: str) -> dict[str, Any] | str:
+    """A JSON object, so that people can read it, where the text is one."""
+    try:
+        found = from_json(text)
+    except ValueError:
+        return text
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else text
+
+
+def _json(value: Any) -> bytes:
+    return to_json(value, inf_nan_mode="constants")

@@ -12,6 +12,7 @@ from bae.draft import hold
 from bae.exceptions import BaeError, LimitError, ReplayError
 from bae.history import History
 from bae.journal.decoder import decode_run
+from bae.journal.export import RecordedRuns
 from bae.journal.lines import Encoder
 from bae.journal.recorder import RecordingLM
 from bae.journal.replay_errors import (
@@ -26,7 +27,6 @@ from bae.journal.replay_errors import (
     unkept,
 )
 from bae.journal.resumed import ResumedRecorder
-from bae.journal.run_file import RecordedRuns
 from bae.node import Node
 from bae.place import Place
 from bae.recorder import NOTHING

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from bae.exceptions import BaeError, JournalError
-from bae.journal.run_file import RecordedRuns, is_sqlite
+from bae.journal.export import RecordedRuns, is_sqlite
 from bae.node import Node
 from bae.threads import in_thread_to_the_end
 

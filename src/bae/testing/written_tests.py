@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
-from bae.journal.run_file import RecordedRuns, write_run
+from bae.journal.export import RecordedRuns, write_run
 from bae.node import Node
 from bae.result import GraphResult
 

@@ -37,8 +37,8 @@ def show(
     from bae.cli.journals import file_to_read
     from bae.cli.printing import out, print_hanging, print_json
     from bae.cli.runs.meant import run_meant, to_read
+    from bae.journal.export import is_sqlite
     from bae.journal.report import report_run
-    from bae.journal.run_file import is_sqlite
 
     async def stored() -> StoredRun:
         async with to_read(journal) as runs:
