@@ -537,7 +537,8 @@ async def test_a_damaged_line_keeps_a_run_from_being_redacted_in_part():
         with pytest.raises(JournalError) as raised:
             await journal.redact("run", "Person.email")
         assert raised.value.code == "bae-journal-damaged"
-        assert f"line {line.n} of " in raised.value.message
+        assert f"line {line.n}" in raised.value.message
+        assert raised.value.run_id == "run"
 
 
 async def test_a_cancelled_redaction_leaves_the_run_to_whoever_comes_next():

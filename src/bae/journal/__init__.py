@@ -31,8 +31,7 @@ from bae.records import (
 from bae.result import Recovered
 
 if TYPE_CHECKING:
-    from bae.journal.changes import Change
-    from bae.journal.compatibility import BrokenRun, check
+    from bae.journal.compatibility import BrokenRun, Change, check
     from bae.journal.memory import MemoryJournal
     from bae.journal.provenance import JudgedAnswer, Provenance
     from bae.journal.redaction import Redaction
@@ -95,7 +94,7 @@ __all__ = [
 # The stores are imported when they are first asked for: a run without one needs none of this.
 _MODULES = {
     "BrokenRun": "compatibility",
-    "Change": "changes",
+    "Change": "compatibility",
     "check": "compatibility",
     "JudgedAnswer": "provenance",
     "MemoryJournal": "memory",

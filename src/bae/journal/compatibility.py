@@ -3,25 +3,54 @@ they have stored: for one run when it is resumed, and for all of a journal befor
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, cast
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import ValidationError
 
 from bae.calls import call_at
+from bae.draft import hold, validated
 from bae.exceptions import JournalError, describe, faults
-from bae.journal.changes import Change, Key, changes
-from bae.journal.shape import Json, ShapeView, shape_of
+from bae.journal.decoder import GraphReader
+from bae.journal.line_data import Data, Refused
+from bae.journal.line_table import Kind
+from bae.journal.lines import read_history
+from bae.journal.node_codec import node_codec
+from bae.journal.shape import ShapeView, shape_of
 from bae.journal.store import Journal, RunInfo, Status
 from bae.plan import plan_of
+from bae.records import LIVE, Record
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import Line, StoredRun
     from bae.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between the classes that a run began with and those of today.
+
+    `place` is the class, field or route, as `AnticipateDay.mood`, `what` says what is different
+    about it. `breaks` tells whether the run cannot be resumed; then `means` says why, and `fix`
+    what to do about it. `graph` names the graph where it is one inside the run's. A stored value
+    that is "refused" although its class is not known to have changed is a change too.
+    """
+
+    place: str
+    what: str
+    means: str = ""
+    breaks: bool = False
+    kind: Literal["new", "gone", "changed", "refused"] = "refused"
+    graph: str = ""
+    fix: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.place} (in the graph {self.graph})" if self.graph else self.place
+        return f"{where} {self.what}: {self.means}" if self.means else f"{where} {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +94,25 @@ async def check(
     not even read.
     """
     graph.prove()
-    names = [graph.name, *([was] if isinstance(was, str) else was)]
-    shape = shape_of(graph)
-    harmless = {shape.hash}
+    # A run can be listed twice: its status can change between two pages.
+    unfinished = {
+        info.run_id: info
+        for name in (graph.name, *([was] if isinstance(was, str) else was))
+        for status in _UNFINISHED
+        async for info in journal.every_run(status=status, graph=name)
+        if info.shape != shape_of(graph).hash
+    }
     broken: list[BrokenRun] = []
-    for info in await _unfinished(journal, list(dict.fromkeys(names))):
-        if info.shape in harmless:
-            continue
+    for info in unfinished.values():
         try:
-            stored = await journal.read(info.run_id)
-            is_known = bool(ShapeView(stored.shape).graphs)
-            if is_known and not any(c.breaks for c in changes(stored.shape, shape)):
-                harmless.add(info.shape)
-                continue
-            found = breaking(stored, graph)
+            found = changes_for(await journal.read(info.run_id), graph)
         except JournalError as error:
             if error.code == "bae-run-unknown":
                 continue  # it was deleted meanwhile
-            found = [_unreadable(error, "it cannot be resumed under any classes")]
-        if found:
-            broken.append(BrokenRun(info, tuple(found)))
+            found = [_unreadable(error)]
+        breaking = tuple(change for change in found if change.breaks)
+        if breaking:
+            broken.append(BrokenRun(info, breaking))
     return broken
 
 
@@ -109,259 +137,214 @@ def refuse_changes(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
     )
 
 
-def breaking(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
-    """The changes since a run began that prevent that it is resumed."""
-    return [change for change in changes_for(stored, graph) if change.breaks]
-
-
 def changes_for(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
     """All changes since a run began; `breaks` is true for those that prevent that it is resumed."""
     shape = shape_of(graph)
     if stored.info.shape == shape.hash:
         return []
-    run = _StoredValues(stored, graph)
-    refused = run.refused_answers()
-    failure = _decoding_error(stored, graph)
-    different = changes(stored.shape, shape)
-    if failure is not None:
-        refused |= run.refused_values()
-        if not refused:  # no single value is, but a node as a whole
-            met = [(c.graph, c.place) for c in different if c.breaks]
-            refused = dict.fromkeys((key for key in met if key in run.met), _why(failure))
-    decided = run.decided_routes()
+    old = ShapeView(stored.shape)
+    reader = _Checker(graph, old)
+    for line in stored.lines:
+        reader.read(line)
+    reader.check_answers(stored.answers)
+    changes = list(_differences(_parts(old), _parts(ShapeView(shape.json))))
+    gone = {(change.graph, change.place) for change in changes if change.kind == "gone"}
+    refused = dict.fromkeys(_decided_routes(stored, old) & gone, _DECIDED) | reader.refused
     found: list[Change] = []
-    named: set[Key] = set()
-    for change in different:
-        key = change.graph, change.place
-        if change.kind == "route-gone":
-            breaks = key in decided
-        else:
-            breaks = change.breaks and key in refused
-        if breaks:
-            named.add(key)
-            change = replace(change, means=refused.get(key, change.means))
-        elif change.breaks:
-            means = "nothing that the run has stored is refused"
-            change = replace(change, breaks=False, means=means)
-        found.append(change)
+    for change in changes:
+        why = refused.pop((change.graph, change.place), "")
+        fix = _FIXES[change.kind].format(change.place) if why else ""
+        found.append(replace(change, breaks=bool(why), means=why, fix=fix))
     for (name, place), why in refused.items():
-        if (name, place) not in named:
-            found.append(_refused_now(place, name, why))
-    if failure is not None and not any(change.breaks for change in found):
-        found.append(_unreadable(failure, "the classes do not take what was stored"))
+        fix = _FIXES["refused"].format(place)
+        found.append(Change(place, "cannot be read", why, True, graph=name, fix=fix))
+    if reader.failure is not None and not any(change.breaks for change in found):
+        found.append(_unreadable(reader.failure))
     return found
 
 
-class _StoredValues:
-    """What a run has stored, read through the classes of today one value at a time, to name all
-    that are refused."""
-
-    def __init__(self, stored: StoredRun, graph: Graph[Any, Any]) -> None:
-        self._stored = stored
-        self._shape = ShapeView(stored.shape)
-        self._graph = graph
-        self._graphs: dict[str, Graph[Any, Any] | None] = {}
-        self.met: set[Key] = set()
-        """The classes and fields that `refused_values` has read values of."""
-
-    def refused_values(self) -> dict[Key, str]:
-        """Why classes and fields refuse what was stored."""
-        found: dict[Key, str] = {}
-        for line, data in _parsed(self._stored.lines):
-            graph = self._graph_at(line.path)
-            if graph is None:
-                continue  # the field that it ran for is gone, or has another source
-            name, node = self._name(line.path), data.get("node")
-            if isinstance(node, dict) and "made" not in data:  # which has a few defaults alone
-                held = cast(Json, node)
-                self.met.add((name, str(held.get("type"))))
-                fields = cast(Json, held.get("fields") or {})
-                self.met |= {(name, f"{held.get('type')}.{field}") for field in fields}
-                found |= {(name, place): why for place, why in _refused_parts(graph, held)}
-            names = [data.get(key) for key in ("target", "chosen", "node")]
-            for each in [each for each in names if isinstance(each, str)]:
-                self.met.add((name, each))
-                if _class(graph, each) is None:
-                    found[name, each] = _GONE
-            cls = _class(graph, node) if isinstance(node, str) else None
-            if cls is not None and "value" in data and "field" in data:
-                place = f"{node}.{data['field']}{data.get('parameter', '')}"
-                self.met.add((name, place))
-                why = _refused_source(cls, data)
-                if why is not None:
-                    found[name, place] = why
-        return found
-
-    def refused_answers(self) -> dict[Key, str]:
-        """Why gates refuse answers that the run has not taken yet."""
-        from bae.journal.gates import open_gates
-        from bae.journal.node_codec import node_codec
-
-        found: dict[Key, str] = {}
-        for gate in open_gates(self._stored):
-            graph = self._graph_at(gate.path)
-            cls = None if graph is None else _class(graph, gate.node)
-            answer = self._stored.answers.get(gate.address)
-            if cls is None or answer is None or gate.field not in plan_of(cls).fields:
-                continue
-            try:
-                node_codec(cls).read_field(gate.field, answer)
-            except JournalError as error:
-                found[self._name(gate.path), gate.place] = f"an answer is refused: {_why(error)}"
-        return found
-
-    def decided_routes(self) -> set[Key]:
-        """The routes that the run has decided on and not taken yet, with the name of the graph."""
-        at: dict[str, tuple[int, str]] = {}
-        decided: dict[str, tuple[int, str]] = {}
-        for line, data in _parsed(self._stored.lines):
-            node: Any = data.get("node")
-            name = str(cast(Json, node).get("type")) if isinstance(node, dict) else ""
-            match line.kind:
-                case "RunStarted":
-                    at.pop(line.path, None)
-                    decided[line.path] = 0, name
-                case "ChoiceMade":
-                    decided[line.path] = line.step, data.get("chosen") or "None"
-                case "FillEnded" | "Returned":
-                    decided[line.path] = line.step, name
-                case "StepStarted" | "RunForked":
-                    at[line.path] = line.step, name or decided.get(line.path, (0, ""))[1]
-                case "RunEnded" if data.get("outcome") == "ended":
-                    decided.pop(line.path, None)
-                case _:
-                    pass
-        found: set[Key] = set()
-        for path, (step, target) in decided.items():
-            reached, node = at.get(path, (step, ""))
-            if step > reached:
-                found.add((self._name(path), f"{node} -> {target}"))
-        return found
-
-    def _name(self, path: str) -> str:
-        """The name that changes give the graph at a path."""
-        graph = self._shape.graph_at(path) if path else None
-        return "" if graph is None else graph["name"]
-
-    def _graph_at(self, path: str) -> Graph[Any, Any] | None:
-        """The graph that runs at a path today."""
-        from bae.journal.decoder import graph_at
-
-        if path not in self._graphs:
-            try:
-                self._graphs[path] = graph_at(self._graph, path)
-            except JournalError:
-                self._graphs[path] = None
-        return self._graphs[path]
-
-
-_GONE: Final = "the run has such a node, or is to go there"
-
-
-def _class(graph: Graph[Any, Any], name: str) -> type[Node] | None:
-    return next((cls for cls in graph.plans if cls.__name__ == name), None)
-
-
-def _refused_parts(graph: Graph[Any, Any], node: Json) -> Iterator[tuple[str, str]]:
-    """The fields of a stored node that its class refuses today, and why; the class where it is not
-    a single field."""
-    from bae.journal.node_codec import node_codec
-
-    name, stored = str(node.get("type")), cast(Json, node.get("fields") or {})
-    cls = _class(graph, name)
-    if cls is None:
-        yield name, _GONE
-        return
-    kept, withheld = node_codec(cls), node.get("withheld", ())
-    is_refused = False
-    for field in plan_of(cls).plain:
-        if field.required and field.name not in stored and field.name not in withheld:
-            is_refused = True
-            yield f"{name}.{field.name}", "a node that was stored without it cannot be built"
-    for field, value in stored.items():
-        try:
-            if field in kept.fields:
-                kept.fields[field].load(value)
-                continue
-            if cls.model_config.get("extra") != "forbid":
-                continue
-            why = "a node was stored with it"
-        except Exception as error:  # a type, or a validator, may raise anything
-            why = f"a stored value is refused: {_why(error)}"
-        is_refused = True
-        yield f"{name}.{field}", why
-    if not is_refused:
-        try:
-            kept.load(node, partial=True)
-        except JournalError as error:
-            yield name, f"a stored node is refused: {_why(error)}"
-
-
-def _refused_source(cls: type[Node], data: Json) -> str | None:
-    """Why the value of a source is refused today; None where it is taken. What a graph returned is
-    seen by the lines of that graph."""
-    from bae.draft import validated
-    from bae.journal.node_codec import node_codec
-
-    kept, field, route = node_codec(cls), data["field"], data.get("parameter", "")
-    planned = plan_of(cls).fields.get(field)
-    call = None if planned is None else call_at(planned, route)
-    if planned is None or (call is not None and call.graph is not None):
-        return None
-    try:
-        loaded = kept.call(field, route).load(data["value"])
-        if not route and "index" not in data:
-            validated(cls, {field: loaded})
-    except Exception as error:  # a type, or a validator, may raise anything
-        return f"a stored value is refused: {_why(error)}"
-    return None
-
-
-def _decoding_error(stored: StoredRun, graph: Graph[Any, Any]) -> JournalError | None:
-    """Why the lines of a run cannot be read through the classes of today; None where they can."""
-    from bae.journal.decoder import decode
-
-    try:
-        decode(graph, stored.lines, partial=True)
-    except JournalError as error:
-        if error.code != "bae-journal-unreadable":
-            raise
-        return error
-    return None
-
-
-def _parsed(lines: Sequence[Line]) -> Iterator[tuple[Line, Json]]:
-    for line in lines:
-        try:
-            data: Any = json.loads(line.data)
-        except ValueError:  # decoding reports it
-            continue
-        if isinstance(data, dict):
-            yield line, cast(Json, data)
-
-
-def _why(error: BaseException) -> str:
-    cause = error.cause if isinstance(error, JournalError) and error.cause else error
-    return "; ".join(faults(cause)) if isinstance(cause, ValidationError) else describe(cause)
-
-
-def _refused_now(place: str, graph: str, why: str) -> Change:
-    fix = f"let {place} take what was stored: widen its type, or convert it in a validator"
-    return Change(place, "cannot be read", why, True, "stored", graph, fix)
-
-
-def _unreadable(error: JournalError, means: str) -> Change:
-    return Change("the run", f"cannot be read: {error.message}", means, True, fix=error.fix or "")
-
-
 _UNFINISHED: Final[tuple[Status, ...]] = ("running", "waiting", "failed", "cancelled")
+_Key = tuple[str, str]
+"""A graph by its name, which is empty for the run's own, and a place in it."""
+_GONE: Final = "the run has such a node, or is to go there"
+_DECIDED: Final = "the run has decided to go there, and is not there yet"
+_TAKE: Final = "let {} take what was stored: widen its type, or convert it in a validator"
+_FIXES: Final = {
+    "new": "give {} a default, or a source",
+    "gone": "keep {}, under this name, until these runs are done",
+    "changed": _TAKE,
+    "refused": _TAKE,
+}
 
 
-async def _unfinished(journal: Journal, names: Sequence[str]) -> list[RunInfo]:
-    found: dict[str, RunInfo] = {}
-    for name in names:
-        for status in _UNFINISHED:
-            # A run can be listed twice: its status can change between two pages.
-            async for info in journal.every_run(status=status, graph=name):
-                found[info.run_id] = info
-    return list(found.values())
+class _Checker(GraphReader):
+    """Reads the lines of a run through the classes of today, and goes on where they refuse what was
+    stored: `refused` says what and why. `failure` is a line that fits nothing for another reason,
+    which may be that a line before it was refused."""
+
+    def __init__(self, graph: Graph[Any, Any], shape: ShapeView) -> None:
+        super().__init__(graph, {}, partial=True)
+        self.refused: dict[_Key, str] = {}
+        self.failure: JournalError | None = None
+        self._shape = shape
+        self._path = ""
+        self._unknown = ""
+
+    def check_answers(self, answers: Mapping[str, str]) -> None:
+        """Read the answers to gates that the run has not used yet."""
+        for address, answer in answers.items():
+            source = self.history.gates.get(address)
+            if source is None or source.gate is None or source.state == "done":
+                continue
+            gate, self._path = source.gate, source.place.path
+            try:
+                node_codec(gate.node_type).read_field(gate.field_name, answer)
+            except JournalError as error:
+                self._refuse(f"{gate.node_type.__name__}.{gate.field_name}", error)
+
+    def record(self, kind: Kind, line: Line, data: Data) -> Record | None:
+        self._path, self._unknown = line.path, ""
+        try:
+            return super().record(kind, line, data)
+        except JournalError as error:
+            if error.code != "bae-journal-unreadable":
+                raise
+            if self._unknown:
+                self.refused[_graph_name(self._shape, line.path), self._unknown] = _GONE
+            self.failure = self.failure or error
+            return None
+
+    def cls(self, path: str, name: str) -> type[Node]:
+        try:
+            return super().cls(path, name)
+        except Refused:
+            self._unknown = name
+            raise
+
+    def node(self, line: Line, data: Data, is_inner_start: bool = False) -> Node:
+        try:
+            return super().node(line, data)
+        except JournalError as error:
+            cls = self.cls(line.path, data.text("type"))
+            self._refuse(cls.__name__, error)
+            empty = cls.__new__(cls)
+            hold(empty, {}, None, set())
+            return empty
+
+    def value(self, line: Line, cls: type[Node], field: str, parameter: str, data: Any) -> Any:
+        call = call_at(plan_of(cls).fields[field], parameter)
+        try:
+            value = super().value(line, cls, field, parameter, data)
+            if value is not LIVE and not parameter and line.kind == "SourceEnded":
+                validated(cls, {field: value})
+            return value
+        except Exception as error:  # a type, or a validator, may raise anything
+            if call is None or call.graph is None:  # whose own lines tell what is refused
+                self._refuse(f"{cls.__name__}.{field}{parameter}", error)
+            return LIVE
+
+    def _joined(self, draft: Node, values: dict[str, Any], whole: bool) -> Node:
+        try:
+            return super()._joined(draft, values, whole)
+        except JournalError as error:
+            self._refuse(type(draft).__name__, error)
+            return draft
+
+    def _refuse(self, place: str, error: Exception) -> None:
+        """Note why a value is refused; of a node, by the field that pydantic blames."""
+        graph = _graph_name(self._shape, self._path)
+        cause = error.cause if isinstance(error, JournalError) and error.cause else error
+        if not isinstance(cause, ValidationError):
+            self.refused[graph, place] = f"a stored value is refused: {describe(cause)}"
+            return
+        for each, fault in zip(cause.errors(include_url=False), faults(cause), strict=True):
+            is_field = bool(each["loc"]) and "." not in place
+            named = f"{place}.{each['loc'][0]}" if is_field else place
+            if is_field and each["type"] == "missing" and len(each["loc"]) == 1:
+                fault = "a node that was stored without it cannot be built"
+            self.refused.setdefault((graph, named), fault)
+
+
+def _decided_routes(stored: StoredRun, shape: ShapeView) -> set[_Key]:
+    """The routes that a run has decided on and not taken yet."""
+    found: set[_Key] = set()
+    for path, graph in read_history(stored).graphs.items():
+        whole = [number for number, step in graph.steps.items() if step.whole]
+        if not whole or graph.outcome == "ended":
+            continue
+        last, after = graph.steps[max(whole)], graph.steps.get(max(whole) + 1)
+        target = ""
+        if last.choice is not None and last.choice.chosen is not None:
+            chosen = last.choice.chosen
+            target = "None" if chosen is NoneType else chosen.__name__
+        elif after is not None and (after.filled is not None or after.given is not None):
+            target = after.name
+        found.add((_graph_name(shape, path), f"{last.name} -> {target}"))
+    return found
+
+
+def _graph_name(shape: ShapeView, path: str) -> str:
+    graph = shape.graph_at(path) if path else None
+    return "" if graph is None else graph["name"]
+
+
+_Part = tuple[str, str, str]
+"""A graph, a class of it, and a field or a route of that, as `.mood` or ` -> Outfit`."""
+_SOURCES: Final = {
+    "plain": "no source",
+    "dep": "a Dep",
+    "map": "a Map",
+    "gate": "a Gate",
+    "recall": "a Recall",
+}
+
+
+def _parts(shape: ShapeView) -> dict[_Part, list[str]]:
+    """What each part of a graph has, in words; the hash of a type begins with `#`."""
+    found: dict[_Part, list[str]] = {}
+    for number, graph in enumerate(shape.graphs):
+        name = graph["name"] if number else ""
+        found[name, "", ""] = []
+        for cls, drawn in graph["classes"].items():
+            body = "a written body" if drawn["written"] else "an empty body"
+            found[name, cls, ""] = [body, *(f"the rule {rule}" for rule in drawn.get("rules", ()))]
+            for target in [*drawn["next"], *(["None"] if drawn["ends"] else [])]:
+                found[name, cls, f" -> {target}"] = []
+            for field, use in drawn["fields"].items():
+                found[name, cls, f".{field}"] = [
+                    _SOURCES[use["kind"]],
+                    f"the type {use['type']}",
+                    f"#{use.get('schema')}",
+                    "no default" if use["required"] else "a default",
+                ]
+                for parameter, call in shape.calls_behind(use):
+                    has = found.setdefault((name, cls, f".{field}{parameter}"), [])
+                    has += [f"the function {call['by']}", f"#{call.get('schema')}"]
+    return found
+
+
+def _differences(before: dict[_Part, list[str]], now: dict[_Part, list[str]]) -> Iterator[Change]:
+    for part in {**before, **now}:
+        graph, cls, rest = part
+        around = graph, cls if rest else "", ""
+        old, new = before.get(part), now.get(part)
+        if old == new or around not in before or around not in now:
+            continue  # or it came, or went, with what is around it
+        place = f"{cls}{rest}"
+        if new is None:
+            yield Change(place, "is gone", kind="gone", graph=graph)
+        elif old is None:
+            is_needed = {"no source", "no default"} <= {*new}
+            what = "is new and has no default" if is_needed else "is new"
+            yield Change(place, what, kind="new", graph=graph)
+        else:
+            had = ", ".join(each for each in old if each not in new and each[0] != "#")
+            has = ", ".join(each for each in new if each not in old and each[0] != "#")
+            said = [f"had {had}"] * bool(had) + [f"has {has} now"] * bool(has)
+            what = " and ".join(said) or "has a type that has changed"
+            yield Change(place, what, kind="changed", graph=graph)
+
+
+def _unreadable(error: JournalError) -> Change:
+    means = "the classes do not take what was stored, or it is damaged"
+    return Change("the run", f"cannot be read: {error.message}", means, True, fix=error.fix or "")

@@ -5,33 +5,29 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final, cast
-
-from pydantic_core import from_json, to_json
+from typing import Final, cast
 
 from bae.exceptions import JournalError
 from bae.journal.decoder import off_loop
+from bae.journal.line_data import Json, parse_line, quoted
+from bae.journal.lines import LineReader, ShapeCatalog
 from bae.journal.node_codec import is_node
 from bae.journal.shape import ShapeView
 from bae.journal.store import Claim, Journal, Line, Rewrite, RunInfo, StoredRun
 from bae.place import Place
+from bae.records import Recalled
 from bae.tasks import gone
 
 _WITHHELD: Final = "withheld"
-_OF_A_FIELD: Final = ("SourceStarted", "SourceEnded", "ItemEnded", "Recalled", "GateOpened")
-_NEEDED: Final = {
-    **{kind: {"node", "field"} for kind in _OF_A_FIELD},
-    "Recalled": {"node", "field", "origin"},
-    "FillStarted": {"target"},
-}
+_WITH_VALUE: Final = ("SourceEnded", "ItemEnded")
 _WITH_USAGE: Final = ("ChoiceMade", "FillEnded", "LMUsed")
 
 _Field = tuple[str, str]
 """A class and a field of it, which may have a parameter after it, as `weather(place)`."""
-_Data = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +80,16 @@ async def redact(journal: Journal, run_id: str, places: Sequence[str]) -> Redact
 async def _sharing_lines(journal: Journal, run_id: str) -> list[RunInfo]:
     """The run, and those that share lines with it: the run it was forked from, those forked from
     it, and so on."""
-    infos: dict[str, RunInfo] = {run_id: (await journal.read(run_id)).info}
-    related: dict[str, set[str]] = {}
+    infos = {run_id: (await journal.read(run_id)).info}
+    related: defaultdict[str, set[str]] = defaultdict(set)
     async for info in journal.every_run():
         infos[info.run_id] = info
         if info.parent is not None:
-            related.setdefault(info.run_id, set()).add(info.parent)
-            related.setdefault(info.parent, set()).add(info.run_id)
+            related[info.run_id].add(info.parent)
+            related[info.parent].add(info.run_id)
     found = [run_id]
     for each in found:
-        found.extend(sorted(r for r in related.get(each, ()) if r not in found and r in infos))
+        found.extend(sorted(r for r in related[each] if r not in found and r in infos))
     return [infos[each] for each in found]
 
 
@@ -110,38 +106,40 @@ async def _release(
 def _redacted(runs: Sequence[StoredRun], places: Sequence[str]) -> tuple[Redaction, list[Rewrite]]:
     opened = [_OpenRun(run) for run in runs]
     wanted = _wanted(opened, places)
-    seen: set[Line] = set()
-    values = texts = 0
+    counts: dict[Line, tuple[int, int]] = {}  # a line that runs share counts once
     changes: list[Rewrite] = []
     for run in opened:
         changed: list[Line] = []
-        for line, new, gone_values, gone_texts in run.redact(wanted):
+        shared = run.shared_calls(wanted)
+        for line, data in run.lines:
+            new, counts[line] = run.redacted(line, data, wanted, shared)
             if new != line:
                 changed.append(new)
-            if line not in seen:  # a line that runs share counts once
-                seen.add(line)
-                values, texts = values + gone_values, texts + gone_texts
-        changes.append(Rewrite(run.info.run_id, changed, run.answered(wanted)))
+        answers = [address for address in run.answers if _is_inside(address, wanted)]
+        changes.append(Rewrite(run.run_id, changed, answers))
     names = tuple(sorted(f"{cls}.{field}" for cls, field in wanted))
-    return Redaction(tuple(run.info.run_id for run in opened), names, values, texts), changes
+    values, texts = (sum(each) for each in zip(*counts.values(), strict=True))
+    return Redaction(tuple(run.run_id for run in opened), names, values, texts), changes
 
 
 def _wanted(runs: Sequence[_OpenRun], places: Sequence[str]) -> set[_Field]:
     """The fields that places name, and those that bae copied the same values to or from."""
-    fields: dict[str, set[str]] = {}
+    fields: defaultdict[str, set[str]] = defaultdict(set)
     for run in runs:
         for cls, names in run.fields.items():
-            fields.setdefault(cls, set()).update(names)
+            fields[cls] |= names
     wanted: set[_Field] = set()
     for place in places:
         named = Place.parse(place)
-        known = fields.get(named.node) if named is not None and not named.path else None
-        if named is None or known is None or (named.field and named.field not in known):
+        if (
+            named is None
+            or named.path
+            or named.node not in fields
+            or (named.field and named.field not in fields[named.node])
+        ):
             raise _unknown(place, fields)
-        if named.field:
-            wanted.add((named.node, f"{named.field}{named.parameter}"))
-        else:
-            wanted |= {(named.node, name) for name in known}
+        chosen = [f"{named.field}{named.parameter}"] if named.field else fields[named.node]
+        wanted |= {(named.node, each) for each in chosen}
     while more := {field for run in runs for field in run.copies(wanted)} - wanted:
         wanted |= more
     return wanted
@@ -151,114 +149,106 @@ class _OpenRun:
     """A stored run with the data of its lines parsed. `fields` are those of its classes."""
 
     def __init__(self, run: StoredRun) -> None:
-        self.info = run.info
-        self.lines = [(line, _parsed(run, line)) for line in run.lines]
-        self._answers = run.answers
+        self.run_id = run.info.run_id
+        self.answers = run.answers
+        self.lines = [(line, parse_line(line).held) for line in run.lines]
         self._shape = ShapeView(run.shape)
-        self._classes: dict[tuple[str, int], set[str]] = {}
-        self.fields: dict[str, set[str]] = {}
-        for name, cls in self._shape_classes():
-            self.fields.setdefault(name, set()).update(cls["fields"])
+        self._recalls = list(_recalls(run, LineReader(ShapeCatalog(self._shape))))
+        self.fields: defaultdict[str, set[str]] = defaultdict(set)
+        for name, field, _ in self._shape.fields():
+            self.fields[name].add(field)
         for line, data in self.lines:
-            here = self._classes.setdefault((line.path, line.step), set())
-            if line.kind in _OF_A_FIELD or line.kind == "FillStarted":
-                here.add(data["target" if line.kind == "FillStarted" else "node"])
             for node in _nodes(line, data):
-                names = {*node["fields"], *node.get(_WITHHELD, ())}
-                self.fields.setdefault(node["type"], set()).update(names)
-                if line.kind != "LMAnswered":
-                    here.add(node["type"])
+                self.fields[node["type"]].update(node["fields"], node.get(_WITHHELD, ()))
 
     def copies(self, wanted: set[_Field]) -> Iterator[_Field]:
         """The fields that hold the same values: what a field was recalled from and what recalled
         it, the fields of one shared `Dep`, and where the graphs of a `Map` begin."""
-        for line, data in self.lines:
-            if line.kind == "Recalled":
-                path, step, field = data["origin"]
-                names = self._classes.get((path, step), set())
-                fields = {n: [field] if field else self.fields.get(n, ()) for n in names}
-                origin = {(name, each) for name in names for each in fields[name]}
-                if (data["node"], data["field"]) in wanted:
-                    yield from origin
-                elif origin & wanted:
-                    yield data["node"], data["field"]
-        shared = self._shared_calls(wanted)
-        for name, cls in self._shape_classes():
-            for field, found in cls["fields"].items():
-                if found["kind"] == "dep" and found["call"] in shared and found.get("cache", True):
-                    yield name, field
-                graph = self._graph_behind(found)
-                if graph is not None and (name, found.get("over")) in wanted:
-                    yield from ((graph["start"], each) for each in self.fields[graph["start"]])
+        for own, (cls, field) in self._recalls:
+            origin = {(cls, each) for each in ([field] if field else self.fields[cls])}
+            if own in wanted:
+                yield from origin
+            elif origin & wanted:
+                yield own
+        shared = self.shared_calls(wanted)
+        for name, field, found in self._shape.fields():
+            if _is_shared(found) and found["call"] in shared:
+                yield name, field
+            if (name, found.get("over")) in wanted:
+                start = self._shape.start_behind(found)
+                yield from ((start, each) for each in self.fields[start])
 
-    def redact(self, wanted: set[_Field]) -> Iterator[tuple[Line, Line, int, int]]:
-        """Each line, what is left of it, and how many values and texts are gone."""
-        shared = self._shared_calls(wanted)
-        for line, data in self.lines:
-            before = _json(data)
-            inside = _is_inside(line.path, wanted)
-            values = sum(_withhold(n, None if inside else wanted) for n in _nodes(line, data))
-            if line.kind in ("SourceEnded", "ItemEnded") and (
-                inside or self._is_source(line, data, wanted, shared)
-            ):
-                values += _withhold_value(data)
-            texts = _withhold_message(data)
-            if line.kind == "AnswerJudged":  # of any call: bodies pass values on to others
-                texts += sum(data.pop(key, None) is not None for key in ("asked", "answer"))
-                data["errors"] = [_place_of(error) for error in data.get("errors", ())]
-            new = line
-            if inside:
-                # The graph that made the value will run again: only what it used is still true.
-                usage: _Data = data.get("usage", {}) if line.kind in _WITH_USAGE else {}
-                start = (self._shape.graph_at(line.path) or {}).get("start", "")
-                asker = data.get("asker", {"kind": "body", "node": start})
-                data = {"asker": asker, "usage": usage}
-                new = line._replace(kind="LMUsed")
-            after = _json(data)
-            yield line, line if after == before else new._replace(data=after), values, texts
+    def redacted(
+        self, line: Line, data: Json, wanted: set[_Field], shared: set[int]
+    ) -> tuple[Line, tuple[int, int]]:
+        """What is left of a line, and how many values and texts are gone."""
+        before = quoted(data)
+        inside = _is_inside(line.path, wanted)
+        values = sum(_withhold(n, None if inside else wanted) for n in _nodes(line, data))
+        if line.kind in _WITH_VALUE and (inside or self._is_source(line, data, wanted, shared)):
+            values += _withhold_value(data)
+        texts = _withhold_message(data)
+        if line.kind == "AnswerJudged":  # of any call: bodies pass values on to others
+            texts += sum(data.pop(key, None) is not None for key in ("asked", "answer"))
+            data["errors"] = [_place_of(error) for error in data["errors"]]
+        if inside:
+            # The graph that made the value will run again: only what it used is still true.
+            start = (self._shape.graph_at(line.path) or {}).get("start", "")
+            asker = data.get("asker", {"kind": "body", "node": start})
+            usage: Json = data["usage"] if line.kind in _WITH_USAGE else {}
+            line = line._replace(kind="LMUsed")
+            data = {"asker": asker, "usage": usage}
+        after = quoted(data)
+        return line if after == before else line._replace(data=after), (values, texts)
 
-    def answered(self, wanted: set[_Field]) -> list[str]:
-        """The addresses of the gates among the fields that a person has answered."""
-        return [address for address in self._answers if _is_inside(address, wanted)]
-
-    def _graph_behind(self, field: _Data) -> _Data | None:
-        call: int | None = field.get("call")
-        graph: int | None = None if call is None else self._shape.calls[call].get("graph")
-        return None if graph is None else self._shape.graphs[graph]
-
-    def _is_source(self, line: Line, data: _Data, wanted: set[_Field], shared: set[int]) -> bool:
+    def _is_source(self, line: Line, data: Json, wanted: set[_Field], shared: set[int]) -> bool:
         place = data["node"], data["field"], data.get("parameter", "")
-        if _is_wanted(*place, wanted):
-            return True
         is_shared = data.get("source") == "dep" and self._shape.is_shared(line.path, *place)
         if is_shared and self._shape.call_at(line.path, *place) in shared:
+            return True
+        if _is_wanted(*place, wanted):
             return True
         value = data.get("value")  # of a graph, the node it ended at
         return is_node(value) and any((value["type"], name) in wanted for name in value["fields"])
 
-    def _shared_calls(self, wanted: set[_Field]) -> set[int]:
+    def shared_calls(self, wanted: set[_Field]) -> set[int]:
         """The calls behind such fields that are made once for the run: their value is stored with
         the field, or parameter, that needed it first."""
         return {
             found["call"]
-            for name, cls in self._shape_classes()
-            for field, found in cls["fields"].items()
-            if (name, field) in wanted and found["kind"] == "dep" and found.get("cache", True)
+            for name, field, found in self._shape.fields()
+            if (name, field) in wanted and _is_shared(found)
         }
 
-    def _shape_classes(self) -> Iterator[tuple[str, _Data]]:
-        for graph in self._shape.graphs:
-            yield from graph["classes"].items()
+
+def _recalls(run: StoredRun, reader: LineReader) -> Iterator[tuple[_Field, _Field]]:
+    """The fields that were recalled, each with what from; the field of that may be empty, for the
+    whole node. A line that cannot be read is an error: nothing is redacted in part."""
+    for line in run.lines:
+        try:
+            record = reader.read(line)
+        except JournalError as error:
+            error.run_id = run.info.run_id
+            raise
+        if isinstance(record, Recalled):
+            path, step, field = record.origin
+            origin = reader.history.step(path, step)
+            if origin is not None:
+                yield (record.node_type.__name__, record.field), (origin.name, field)
 
 
-def _nodes(line: Line, data: _Data) -> Iterator[_Data]:
+def _is_shared(field: Json) -> bool:
+    return field["kind"] == "dep" and field.get("cache", True)
+
+
+def _nodes(line: Line, data: Json) -> Iterator[Json]:
     """The nodes that a line stores, but for the value of a source."""
     for key in ("node", "value") if line.kind == "LMAnswered" else ("node",):
         if is_node(data.get(key)):
             yield data[key]
 
 
-def _withhold(node: _Data, wanted: set[_Field] | None) -> int:
+def _withhold(node: Json, wanted: set[_Field] | None) -> int:
     """Remove some fields of a node, or all of them, and count them."""
     names = [n for n in node["fields"] if wanted is None or (node["type"], n) in wanted]
     for name in names:
@@ -268,7 +258,7 @@ def _withhold(node: _Data, wanted: set[_Field] | None) -> int:
     return len(names)
 
 
-def _withhold_value(data: _Data) -> int:
+def _withhold_value(data: Json) -> int:
     """Remove the value of a source; the items of a map have lines of their own."""
     count = int("value" in data)
     if count or "items" in data:
@@ -278,18 +268,18 @@ def _withhold_value(data: _Data) -> int:
     return count
 
 
-def _withhold_message(data: _Data) -> int:
+def _withhold_message(data: Json) -> int:
     """Remove the words of an error, which may quote any value of the run."""
     error = data.get("error")
-    if not isinstance(error, dict) or cast(_Data, error).get("message") in (None, _WITHHELD):
+    if not isinstance(error, dict) or cast(Json, error).get("message") in (None, _WITHHELD):
         return 0
-    cast(_Data, error)["message"] = _WITHHELD
+    cast(Json, error)["message"] = _WITHHELD
     return 1
 
 
-def _is_wanted(node: str, field: str, route: str, wanted: set[_Field]) -> bool:
+def _is_wanted(node: str, field: str, parameter: str, wanted: set[_Field]) -> bool:
     """Whether a field, or a parameter behind it, is wanted."""
-    return (node, field) in wanted or (bool(route) and (node, f"{field}{route}") in wanted)
+    return (node, field) in wanted or (node, f"{field}{parameter}") in wanted
 
 
 def _is_inside(place: str, wanted: set[_Field]) -> bool:
@@ -308,27 +298,6 @@ def _place_of(error: str) -> str:
     return f"{place}: {_WITHHELD}" if colon else _WITHHELD
 
 
-def _parsed(run: StoredRun, line: Line) -> _Data:
-    """The data of a line: nothing is redacted in a run that cannot be read whole."""
-    try:
-        data = from_json(line.data)
-        if not isinstance(data, dict):
-            raise ValueError("it is not a JSON object")
-        held = cast(_Data, data)
-        needed = _NEEDED.get(line.kind, set())
-        if not needed <= held.keys():
-            raise ValueError(f"it lacks {', '.join(needed - held.keys())}")
-    except ValueError as error:
-        raise JournalError(
-            f"line {line.n} of the run {run.info.run_id} cannot be read, so nothing was redacted",
-            run_id=run.info.run_id,
-            code="bae-journal-damaged",
-            cause=error,
-            fix="delete the run: what is in it cannot be told",
-        ) from error
-    return held
-
-
 def _unknown(place: str, fields: dict[str, set[str]]) -> JournalError:
     known = [f"{cls}.{name}" for cls, names in fields.items() for name in sorted(names)]
     near = get_close_matches(place, known, n=3, cutoff=0.5)
@@ -338,10 +307,6 @@ def _unknown(place: str, fields: dict[str, set[str]]) -> JournalError:
         fix=f"name one as {' or '.join(near) if near else 'Person.email'}, or a class for all of "
         f"its fields; there are {', '.join(known)}",
     )
-
-
-def _json(data: _Data) -> str:
-    return to_json(data, inf_nan_mode="constants").decode()
 
 
 def _count(number: int, what: str) -> str:

@@ -97,7 +97,7 @@ async def resume(
         said = tuple(str(change) for change in changes)
         recorder = cast(ResumedRecorder, run.recorder)
         recorder.given = given
-        recorder.new_fields = frozenset(c.place for c in changes if c.kind == "field-new")
+        recorder.new_fields = frozenset(c.place for c in changes if c.kind == "new")
         await recorder.store(RunResumed(time(), "", _step_count(recorder.past), claim.owner, said))
         return await run_graph(graph, start, run)
     except BaseException as error:

@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from bae.assignable import type_name
 from bae.calls import MISSING, CallPlan
-from bae.core_schemas import field_schema
-from bae.markers import Dep, Gate, Map, Recall
+from bae.core_schemas import field_schema, parts, returned_schema
+from bae.markers import Dep, Map
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 FORMAT: Final = 2
-"""The version of the notation. Version 1 had whole JSON schemas; a newer version is ignored."""
+"""The version of the notation; a shape of another one is ignored."""
 
 Json = dict[str, Any]
 
@@ -51,9 +49,9 @@ def shape_of(graph: Graph[Any, Any]) -> Shape:
     if found is None:
         drawing = _Drawing()
         drawing.graph(graph)
-        data = drawing.finished()
+        data: Json = {"format": FORMAT, "graphs": drawing.graphs, "calls": drawing.calls}
         text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-        nameless = {**data, "graphs": [{**g, "name": ""} for g in data["graphs"]]}
+        nameless = {**data, "graphs": [{**g, "name": ""} for g in drawing.graphs]}
         found = Shape(text, _hash(nameless, 32))
         if not any(plan.provisional for plan in graph.plans.values()):
             _SHAPES[graph] = found
@@ -72,7 +70,7 @@ class ShapeView:
             read: Any = json.loads(text) if text else {}
         except ValueError:
             read = {}
-        is_known = isinstance(read, dict) and cast(Json, read).get("format") in (1, FORMAT)
+        is_known = isinstance(read, dict) and cast(Json, read).get("format") == FORMAT
         data = cast(Json, read) if is_known else {}
         self.graphs = cast(list[Json], data.get("graphs", []))
         self.calls = cast(list[Json], data.get("calls", []))
@@ -107,6 +105,31 @@ class ShapeView:
         is_dep = bool(route) or use.get("kind") == "dep"
         return is_dep and "call" in use and bool(use.get("cache", True))
 
+    def fields(self) -> Iterator[tuple[str, str, Json]]:
+        """All fields: the name of the class, that of the field, and what it looked like."""
+        for graph in self.graphs:
+            for name, cls in graph["classes"].items():
+                for each, found in cls["fields"].items():
+                    yield name, each, found
+
+    def start_behind(self, use: Json) -> str:
+        """The name of the class where the graph behind a field starts; empty for a function."""
+        call: int = use["call"]
+        graph: int | None = self.calls[call].get("graph")
+        return "" if graph is None else self.graphs[graph]["start"]
+
+    def calls_behind(self, use: Json) -> Iterator[tuple[str, Json]]:
+        """The calls behind a field, each once, with the parameter that it is for, as `(city)`."""
+        ahead, seen = [("", use)], set[int]()
+        while ahead:
+            parameter, use = ahead.pop()
+            number: int | None = use.get("call")
+            if number is not None and number not in seen:
+                seen.add(number)
+                yield parameter, self.calls[number]
+                inputs: Json = self.calls[number]["inputs"]
+                ahead += [(f"{parameter}({name})", below) for name, below in inputs.items()]
+
     def _use(self, place: Place) -> Json:
         """What is known of a field, or of a parameter behind it."""
         use: Json = self.field_at(place.path, place.node, place.field) or {}
@@ -127,74 +150,49 @@ class _Drawing:
         default_factory=dict["tuple[type[Node], str]", int]
     )
     call_numbers: dict[Any, int] = field(default_factory=dict[Any, int])
-    nodes: set[type[Node]] = field(default_factory=set["type[Node]"])
-    types: list[tuple[Json, Any]] = field(default_factory=list[tuple[Json, Any]])
-    """What has a type, with the core schema of the type."""
-
-    def finished(self) -> Json:
-        hashes = _schema_hashes([core for _, core in self.types], self.nodes)
-        for (drawn, _), schema in zip(self.types, hashes, strict=True):
-            if schema is not None:
-                drawn["schema"] = schema
-        return {"format": FORMAT, "graphs": self.graphs, "calls": self.calls}
 
     def graph(self, graph: Graph[Any, Any]) -> int:
         key = graph.start, graph.name
         if key in self.graph_numbers:
             return self.graph_numbers[key]
         number = self.graph_numbers[key] = len(self.graphs)
-        classes: dict[str, Json] = {}
+        classes: Json = {}
         drawn = {"name": graph.name, "start": graph.start.__name__, "classes": classes}
         self.graphs.append(drawn)
-        self.nodes.update(graph.plans)
         for plan in graph.plans.values():
             # No graph with two classes of one name can have a journal.
             classes[plan.name] = self._class(plan)
         return number
 
     def _class(self, plan: NodePlan) -> Json:
-        drawn: Json = {"fields": {}, "next": [cls.__name__ for cls in plan.successors]}
-        drawn |= {"ends": plan.may_end, "written": plan.written}
-        if validators := _validators(plan.node):
-            drawn["validators"] = validators
+        drawn: Json = {
+            "fields": {each.name: self._field(plan, each) for each in plan.fields.values()},
+            "next": [cls.__name__ for cls in plan.successors],
+            "ends": plan.may_end,
+            "written": plan.written,
+        }
+        rules = sorted(plan.node.__pydantic_decorators__.model_validators)
         if plan.node.model_config.get("extra") == "forbid":
-            drawn["closed"] = True
-        for each in plan.fields.values():
-            drawn["fields"][each.name] = self._field(plan, each)
-        return drawn
+            rules.append("extra='forbid'")
+        return {**drawn, "rules": rules} if rules else drawn
 
     def _field(self, plan: NodePlan, each: FieldPlan) -> Json:
         drawn: Json = {"kind": each.kind, "type": type_name(each.annotation)}
         drawn["required"] = each.required
-        if each.info.description:
-            drawn["description"] = each.info.description
-        functions = [getattr(marker, "func", None) for marker in each.info.metadata]
-        named = [getattr(f, "__name__", type(f).__name__) for f in functions if callable(f)]
-        if named:
-            drawn["validators"] = named
-        match each.marker:
-            case Map() as mapping:
-                drawn |= {"over": mapping.over, "call": self._call(cast(CallPlan, each.call))}
-            case Dep() as dep:
-                drawn["call"] = self._call(cast(CallPlan, each.call))
-                if not dep.cache:
-                    drawn["cache"] = False
-            case Gate() as gate:
-                drawn["question"] = gate.question
-            case Recall() as recall:
-                if recall.node_type is not None:
-                    drawn["from"] = recall.node_type.__name__
-            case None:
-                pass
-        self._note(drawn, lambda: field_schema(plan.node, each.name))
-        return drawn
+        if isinstance(each.marker, Map):
+            drawn["over"] = each.marker.over
+        if isinstance(each.marker, Dep) and not each.marker.cache:
+            drawn["cache"] = False
+        if each.call is not None:
+            drawn["call"] = self._call(each.call)
+        return drawn | _schema(lambda: field_schema(plan.node, each.name))
 
     def _call(self, call: CallPlan) -> int:
         if call.key in self.call_numbers:
             return self.call_numbers[call.key]
         number = self.call_numbers[call.key] = len(self.calls)
         inputs: Json = {}
-        drawn: Json = {"by": call.name, "kind": call.kind, "inputs": inputs}
+        drawn: Json = {"by": call.name, "inputs": inputs}
         self.calls.append(drawn)
         for name, below in call.inputs:
             inputs[name] = {"call": self._call(below.call)}
@@ -202,115 +200,53 @@ class _Drawing:
                 inputs[name]["cache"] = False
         if call.graph is not None:
             drawn["graph"] = self.graph(call.graph)
-        elif call.declared is not MISSING:
-            drawn["type"] = type_name(call.declared)
-            self._note(drawn, lambda: TypeAdapter(call.declared).core_schema)
+        elif call.returns is not MISSING:
+            drawn["type"] = type_name(call.returns)
+            drawn |= _schema(lambda: returned_schema(call))
         return number
 
-    def _note(self, drawn: Json, core_schema: Callable[[], Any]) -> None:
-        try:
-            self.types.append((drawn, core_schema()))
-        except Exception:
-            return  # arbitrary classes have none, and code of a class may raise anything
 
-
-def _schema_hashes(cores: list[Any], nodes: set[type[Node]]) -> list[str | None]:
-    """A hash of the JSON schema of each type, with those of the classes it refers to; None where a
-    type has none."""
-    inputs = [(number, "validation", core) for number, core in enumerate(cores)]
+def _schema(core_schema: Callable[[], Any]) -> Json:
+    """A hash of the JSON schema of a type and the names of its validators, as an entry; none for a
+    type that has no JSON schema."""
     try:
-        made, shared = cast(Any, _Schemas(nodes)).generate_definitions(inputs)
-        schemas = [made[number, "validation"] for number in range(len(cores))]
-        keys = [json.dumps(schema, sort_keys=True, default=str) for schema in schemas]
-        known = dict(zip(keys, schemas, strict=True))  # many fields have the same type
-        hashes = {key: _schema_hash(schema, shared) for key, schema in known.items()}
-        return [hashes[key] for key in keys]
+        core = core_schema()
+        schema = _plain(_Schemas(by_alias=False).generate(core))
+        functions = [part["function"] for part in parts(core) if part["type"] in _VALIDATORS]
+        names = [getattr(each["function"], "__name__", "") for each in functions]
+        return {"schema": _hash([schema, sorted(names)], 16)}
     except Exception:  # a type may bring code of its own for this, which may raise anything
-        if len(cores) == 1:
-            return [None]
-    return [found for core in cores for found in _schema_hashes([core], nodes)]
+        return {}
 
 
 class _Schemas(GenerateJsonSchema):
-    """Schemas without defaults, with the validators of classes by name, and with the name of what
-    has no JSON schema. The nodes of the graph are compared as its classes, and only named here."""
-
-    def __init__(self, nodes: set[type[Node]]) -> None:
-        super().__init__(ref_template="{model}")
-        self._nodes = nodes
-
-    def default_schema(self, schema: Any) -> Json:
-        return self.generate_inner(schema["schema"])
-
-    def model_schema(self, schema: Any) -> Json:
-        cls: type[BaseModel] = schema["cls"]
-        if cls in self._nodes:
-            return {"node": cls.__name__}
-        made = super().model_schema(schema)
-        return {**made, "validators": found} if (found := _validators(cls)) else made
-
-    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Json:
-        cls = schema.get("cls")
-        return {"python": cls.__name__ if isinstance(cls, type) else schema["type"]}
-
-    def emit_warning(self, kind: Any, detail: str) -> None:
-        pass
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
 
+_VALIDATORS: Final = ("function-before", "function-after", "function-wrap", "function-plain")
 _IGNORED: Final = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 )
 """What does not decide which values are valid."""
-_BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
+_BY_NAME: Final = frozenset({"$defs", "properties", "patternProperties", "dependentSchemas"})
 
 
-def _schema_hash(schema: Json, shared: dict[str, Json]) -> str:
-    """A hash of a schema and of those it refers to, which are numbered in the order they are met:
-    their names may contain modules."""
-    numbers: dict[str, int] = {}
-    refs: list[str] = []
-
-    def plain(part: Any) -> Any:
-        if isinstance(part, list):
-            return [plain(each) for each in cast(list[Any], part)]
-        if not isinstance(part, dict):
-            # What a class adds by itself need not be JSON.
-            is_json = isinstance(part, str | int | float | NoneType)
-            return part if is_json else f"<{type(part).__name__}>"
-        found: Json = {}
-        for key, each in cast(Json, part).items():
-            if key == "$ref" and each in shared:
-                if each not in numbers:
-                    numbers[each] = len(refs)
-                    refs.append(each)
-                found[key] = numbers[each]
-            elif key == "discriminator":
-                found[key] = each.get("propertyName")
-            elif key in _BY_NAME and isinstance(each, dict):
-                found[key] = {n: plain(inner) for n, inner in cast(Json, each).items()}
-            elif key not in _IGNORED:
-                found[key] = plain(each)
-        return found
-
-    parts = [plain(schema)]
-    for ref in refs:  # which grows meanwhile
-        parts.append(plain(shared[ref]))
-    return _hash(parts, 16)
+def _plain(schema: Any, by_name: bool = False) -> Any:
+    """A JSON schema without what is ignored; `by_name`, an object of schemas by any name."""
+    if isinstance(schema, list):
+        return [_plain(each) for each in cast(list[Any], schema)]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _plain(each, key in _BY_NAME and not by_name)
+        for key, each in cast(Json, schema).items()
+        if by_name or key not in _IGNORED
+    }
 
 
 def _hash(value: Any, length: int) -> str:
-    text = json.dumps(value, separators=(",", ":"), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
-
-
-def _validators(cls: type[BaseModel]) -> list[str]:
-    """The names of the validators of a class. What they do is not known, and a new one may refuse
-    what was stored before."""
-    known = cls.__pydantic_decorators__
-    every = (
-        known.validators,
-        known.field_validators,
-        known.root_validators,
-        known.model_validators,
+    # What a class adds to its schema by itself need not be JSON.
+    text = json.dumps(
+        value, separators=(",", ":"), sort_keys=True, default=lambda each: type(each).__name__
     )
-    return sorted(name for each in every for name in each)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
