@@ -67,7 +67,7 @@ def cls(*after: str, written: bool = False, **fields: Any) -> dict[str, Any]:
 
 
 SHAPE = {
-    "format": 1,
+    "format": 2,
     "types": {},
     "graphs": [
         {
@@ -442,7 +442,7 @@ def test_functions_that_wait_for_each_other_in_many_ways_are_told_at_once():
     ]
     classes = {"Start": cls(n=field("dep", call=39))}
     graphs = [{"name": "Start", "start": "Start", "classes": classes}]
-    told = Told({"format": 1, "types": {}, "graphs": graphs, "calls": calls})
+    told = Told({"format": 2, "types": {}, "graphs": graphs, "calls": calls})
     told.add("RunStarted", node=node("Start"))
     for n in range(40):
         source(told, 0, "Start", "n", f"f{n}", n, parameter="(a)" * (39 - n))
