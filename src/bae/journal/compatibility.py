@@ -16,7 +16,6 @@ from bae.draft import hold, validated
 from bae.exceptions import JournalError, describe, faults
 from bae.journal.decoder import GraphReader
 from bae.journal.line_data import Data, Refused
-from bae.journal.line_table import Kind
 from bae.journal.lines import read_history
 from bae.journal.node_codec import node_codec
 from bae.journal.shape import ShapeView, shape_of
@@ -202,10 +201,10 @@ class _Checker(GraphReader):
             except JournalError as error:
                 self._refuse(f"{gate.node_type.__name__}.{gate.field_name}", error)
 
-    def record(self, kind: Kind, line: Line, data: Data) -> Record | None:
+    def read(self, line: Line) -> Record | None:
         self._path, self._unknown = line.path, ""
         try:
-            return super().record(kind, line, data)
+            return super().read(line)
         except JournalError as error:
             if error.code != "bae-journal-unreadable":
                 raise

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, cast
 
+from pydantic_core import from_json, to_json
+
 from bae.exceptions import JournalError
 from bae.journal.decoder import off_loop
-from bae.journal.line_data import Json, parse_line, quoted
 from bae.journal.lines import LineReader, ShapeCatalog
 from bae.journal.node_codec import is_node
-from bae.journal.shape import ShapeView
+from bae.journal.shape import Json, ShapeView
 from bae.journal.store import Claim, Journal, Line, Rewrite, RunInfo, StoredRun
 from bae.place import Place
 from bae.records import Recalled
@@ -151,9 +152,9 @@ class _OpenRun:
     def __init__(self, run: StoredRun) -> None:
         self.run_id = run.info.run_id
         self.answers = run.answers
-        self.lines = [(line, parse_line(line).held) for line in run.lines]
         self._shape = ShapeView(run.shape)
-        self._recalls = list(_recalls(run, LineReader(ShapeCatalog(self._shape))))
+        self._recalls = list(_recalls(run, LineReader(catalog=ShapeCatalog(self._shape))))
+        self.lines = [(line, cast(Json, from_json(line.data))) for line in run.lines]
         self.fields: defaultdict[str, set[str]] = defaultdict(set)
         for name, field, _ in self._shape.fields():
             self.fields[name].add(field)
@@ -182,12 +183,20 @@ class _OpenRun:
         self, line: Line, data: Json, wanted: set[_Field], shared: set[int]
     ) -> tuple[Line, tuple[int, int]]:
         """What is left of a line, and how many values and texts are gone."""
-        before = quoted(data)
+        before = to_json(data, inf_nan_mode="constants")
         inside = _is_inside(line.path, wanted)
         values = sum(_withhold(n, None if inside else wanted) for n in _nodes(line, data))
         if line.kind in _WITH_VALUE and (inside or self._is_source(line, data, wanted, shared)):
-            values += _withhold_value(data)
-        texts = _withhold_message(data)
+            values += "value" in data
+            if "value" in data or "items" in data:  # items have lines of their own
+                data.pop("value", None)
+                data.pop("items", None)
+                data["unstored"] = _WITHHELD
+        texts = 0
+        error: Json = data.get("error") or {}
+        if error.get("message", _WITHHELD) != _WITHHELD:  # it may quote any value of the run
+            error["message"] = _WITHHELD
+            texts += 1
         if line.kind == "AnswerJudged":  # of any call: bodies pass values on to others
             texts += sum(data.pop(key, None) is not None for key in ("asked", "answer"))
             data["errors"] = [_place_of(error) for error in data["errors"]]
@@ -198,8 +207,8 @@ class _OpenRun:
             usage: Json = data["usage"] if line.kind in _WITH_USAGE else {}
             line = line._replace(kind="LMUsed")
             data = {"asker": asker, "usage": usage}
-        after = quoted(data)
-        return line if after == before else line._replace(data=after), (values, texts)
+        after = to_json(data, inf_nan_mode="constants")
+        return line if after == before else line._replace(data=after.decode()), (values, texts)
 
     def _is_source(self, line: Line, data: Json, wanted: set[_Field], shared: set[int]) -> bool:
         place = data["node"], data["field"], data.get("parameter", "")
@@ -256,25 +265,6 @@ def _withhold(node: Json, wanted: set[_Field] | None) -> int:
     if names:
         node[_WITHHELD] = [*node.get(_WITHHELD, ()), *names]
     return len(names)
-
-
-def _withhold_value(data: Json) -> int:
-    """Remove the value of a source; the items of a map have lines of their own."""
-    count = int("value" in data)
-    if count or "items" in data:
-        data.pop("value", None)
-        data.pop("items", None)
-        data["unstored"] = _WITHHELD
-    return count
-
-
-def _withhold_message(data: Json) -> int:
-    """Remove the words of an error, which may quote any value of the run."""
-    error = data.get("error")
-    if not isinstance(error, dict) or cast(Json, error).get("message") in (None, _WITHHELD):
-        return 0
-    cast(Json, error)["message"] = _WITHHELD
-    return 1
 
 
 def _is_wanted(node: str, field: str, parameter: str, wanted: set[_Field]) -> bool:

@@ -150,6 +150,7 @@ class _Drawing:
         default_factory=dict["tuple[type[Node], str]", int]
     )
     call_numbers: dict[Any, int] = field(default_factory=dict[Any, int])
+    schemas: dict[str, str] = field(default_factory=dict[str, str])
 
     def graph(self, graph: Graph[Any, Any]) -> int:
         key = graph.start, graph.name
@@ -185,7 +186,7 @@ class _Drawing:
             drawn["cache"] = False
         if each.call is not None:
             drawn["call"] = self._call(each.call)
-        return drawn | _schema(lambda: field_schema(plan.node, each.name))
+        return drawn | self._schema(lambda: field_schema(plan.node, each.name))
 
     def _call(self, call: CallPlan) -> int:
         if call.key in self.call_numbers:
@@ -202,21 +203,27 @@ class _Drawing:
             drawn["graph"] = self.graph(call.graph)
         elif call.returns is not MISSING:
             drawn["type"] = type_name(call.returns)
-            drawn |= _schema(lambda: returned_schema(call))
+            drawn |= self._schema(lambda: returned_schema(call))
         return number
 
+    def _schema(self, core_schema: Callable[[], Any]) -> Json:
+        """The hash of a type, as an entry; none for a type that has no JSON schema."""
+        try:
+            core = core_schema()
+            key = repr(core)  # many fields have the same type
+            if key not in self.schemas:
+                self.schemas[key] = _schema_hash(core)
+            return {"schema": self.schemas[key]}
+        except Exception:  # a type may bring code of its own for this, which may raise anything
+            return {}
 
-def _schema(core_schema: Callable[[], Any]) -> Json:
-    """A hash of the JSON schema of a type and the names of its validators, as an entry; none for a
-    type that has no JSON schema."""
-    try:
-        core = core_schema()
-        schema = _plain(_Schemas(by_alias=False).generate(core))
-        functions = [part["function"] for part in parts(core) if part["type"] in _VALIDATORS]
-        names = [getattr(each["function"], "__name__", "") for each in functions]
-        return {"schema": _hash([schema, sorted(names)], 16)}
-    except Exception:  # a type may bring code of its own for this, which may raise anything
-        return {}
+
+def _schema_hash(core: Any) -> str:
+    """A hash of the JSON schema of a type and of the names of its validators."""
+    schema = _plain(_Schemas(by_alias=False).generate(core))
+    functions = [part["function"] for part in parts(core) if part["type"] in _VALIDATORS]
+    names = [getattr(each["function"], "__name__", "") for each in functions]
+    return _hash([schema, sorted(names)], 16)
 
 
 class _Schemas(GenerateJsonSchema):
