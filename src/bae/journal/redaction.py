@@ -15,12 +15,11 @@ from pydantic_core import from_json, to_json
 
 from bae.exceptions import JournalError
 from bae.journal.decoder import off_loop
-from bae.journal.lines import LineReader, ShapeCatalog
+from bae.journal.lines import read_history
 from bae.journal.node_codec import is_node
 from bae.journal.shape import Json, ShapeView
 from bae.journal.store import Claim, Journal, Line, Rewrite, RunInfo, StoredRun
 from bae.place import Place
-from bae.records import Recalled
 from bae.tasks import gone
 
 _WITHHELD: Final = "withheld"
@@ -153,7 +152,7 @@ class _OpenRun:
         self.run_id = run.info.run_id
         self.answers = run.answers
         self._shape = ShapeView(run.shape)
-        self._recalls = list(_recalls(run, LineReader(catalog=ShapeCatalog(self._shape))))
+        self._history = read_history(run)  # a run that cannot be read whole is not redacted
         self.lines = [(line, cast(Json, from_json(line.data))) for line in run.lines]
         self.fields: defaultdict[str, set[str]] = defaultdict(set)
         for name, field, _ in self._shape.fields():
@@ -165,12 +164,17 @@ class _OpenRun:
     def copies(self, wanted: set[_Field]) -> Iterator[_Field]:
         """The fields that hold the same values: what a field was recalled from and what recalled
         it, the fields of one shared `Dep`, and where the graphs of a `Map` begin."""
-        for own, (cls, field) in self._recalls:
-            origin = {(cls, each) for each in ([field] if field else self.fields[cls])}
-            if own in wanted:
-                yield from origin
-            elif origin & wanted:
-                yield own
+        for line, data in self.lines:
+            if line.kind == "Recalled":
+                path, number, field = data["origin"]
+                step = self._history.step(path, number)
+                cls = "" if step is None else step.name
+                origin = {(cls, each) for each in ([field] if field else self.fields[cls])}
+                own = data["node"], data["field"]
+                if own in wanted:
+                    yield from origin
+                elif origin & wanted:
+                    yield own
         shared = self.shared_calls(wanted)
         for name, field, found in self._shape.fields():
             if _is_shared(found) and found["call"] in shared:
@@ -228,22 +232,6 @@ class _OpenRun:
             for name, field, found in self._shape.fields()
             if (name, field) in wanted and _is_shared(found)
         }
-
-
-def _recalls(run: StoredRun, reader: LineReader) -> Iterator[tuple[_Field, _Field]]:
-    """The fields that were recalled, each with what from; the field of that may be empty, for the
-    whole node. A line that cannot be read is an error: nothing is redacted in part."""
-    for line in run.lines:
-        try:
-            record = reader.read(line)
-        except JournalError as error:
-            error.run_id = run.info.run_id
-            raise
-        if isinstance(record, Recalled):
-            path, step, field = record.origin
-            origin = reader.history.step(path, step)
-            if origin is not None:
-                yield (record.node_type.__name__, record.field), (origin.name, field)
 
 
 def _is_shared(field: Json) -> bool:
