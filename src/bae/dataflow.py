@@ -256,7 +256,7 @@ class Dataflow:
             name, closer = self.closers.pop()
             try:
                 await closer(error)
-            except (Exception, asyncio.CancelledError) as caught:
+            except BaseException as caught:
                 if caught is error:  # a context manager that lets it through raises it again
                     continue
                 caught.add_note(f"while closing what {name} opened")
@@ -308,7 +308,9 @@ class Dataflow:
             if cancellations():
                 raise
             failure = error  # raised by the function itself: a failure like any other
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):  # for the loop itself
+                raise
             failure = error
         finally:
             meter_in_force.reset(token)

@@ -97,8 +97,10 @@ async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, 
     async def heard_out(worker: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await worker()
-        except (Exception, asyncio.CancelledError) as error:
+        except BaseException as error:
             failures.append(error)
+            if isinstance(error, KeyboardInterrupt | SystemExit):  # for the loop itself
+                raise
 
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(heard_out(worker)) for worker in workers]

@@ -1,0 +1,200 @@
+"""What is raised and is no `Exception` (by a test framework, a library in Rust, a generator) ends a
+run as any failure does: it is raised, or is the cause of what is, nothing is left open, and the
+journal says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Annotated, Any
+
+import pytest
+from pydantic import field_validator
+
+from bae import Dep, Gate, Graph, Map, Node
+from bae.journal import MemoryJournal
+from bae.lm import Answer, Backend, Prompt
+
+
+class Panic(BaseException):
+    pass
+
+
+RAISED: list[BaseException] = []
+OPENED: list[str] = []
+CLOSED: list[str] = []
+
+
+def boom(*_: Any) -> Any:
+    raise RAISED[0]
+
+
+async def abroken() -> str | None:
+    return boom()
+
+
+def broken() -> str | None:
+    return boom()
+
+
+async def abroken_item(item: int) -> str | None:
+    return boom() if item == 1 else str(item)
+
+
+def broken_item(item: int) -> str | None:
+    return boom() if item == 1 else str(item)
+
+
+async def agenerator() -> AsyncIterator[str]:
+    yield "a"
+    boom()
+
+
+def generator() -> Iterator[str]:
+    yield "a"
+    boom()
+
+
+@asynccontextmanager
+async def amanager() -> AsyncIterator[str]:
+    yield "a"
+    boom()
+
+
+@contextmanager
+def manager() -> Iterator[str]:
+    yield "a"
+    boom()
+
+
+def broken_opening() -> Iterator[str]:
+    boom()
+    yield "a"
+
+
+async def opened() -> AsyncIterator[str]:
+    OPENED.append("async")
+    try:
+        yield "open"
+    finally:
+        CLOSED.append("async")
+
+
+def opened_in_thread() -> Iterator[str]:
+    OPENED.append("sync")
+    try:
+        yield "open"
+    finally:
+        CLOSED.append("sync")
+
+
+class Base(Node):
+    first: Annotated[str, Dep(opened)]
+    second: Annotated[str, Dep(opened_in_thread)]
+
+    async def __call__(self) -> None: ...
+
+
+def with_source(kind: Any, source: Any, **more: Any) -> type[Node]:
+    """A node that opens two things, and then has the source."""
+    namespace = {
+        "__annotations__": {**more, "value": Annotated[kind, source]},
+        "numbers": [0, 1, 2],
+    }
+    if not more:
+        del namespace["numbers"]
+    return type("Broken", (Base,), namespace)
+
+
+class Body(Base):
+    async def __call__(self) -> None:
+        boom()
+
+
+class Validated(Base):
+    value: Annotated[str, Dep(lambda: "a")]
+
+    _check = field_validator("value")(lambda value: boom())
+
+
+class Asking(Node):
+    first: Annotated[str, Dep(opened)]
+    second: Annotated[str, Dep(opened_in_thread)]
+
+    async def __call__(self) -> Filled: ...
+
+
+class Filled(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Inside(Node):
+    async def __call__(self) -> None:
+        boom()
+
+
+class BrokenLM(Backend):
+    model = "broken"
+    free = True
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        return boom()
+
+
+async def broken_answer(gate: Any) -> Any:
+    return boom()
+
+
+NUMBERS = {"numbers": list[int]}
+PLACES: dict[str, Callable[[], type[Node]]] = {
+    "body": lambda: Body,
+    "async function": lambda: with_source(str | None, Dep(abroken)),
+    "sync function": lambda: with_source(str | None, Dep(broken)),
+    "inline function": lambda: with_source(str | None, Dep(broken, inline=True)),
+    "retried function": lambda: with_source(str | None, Dep(abroken, retries=2)),
+    "async item": lambda: with_source(
+        list[str | None], Map(abroken_item, over="numbers"), **NUMBERS
+    ),
+    "sync item": lambda: with_source(list[str | None], Map(broken_item, over="numbers"), **NUMBERS),
+    "inline item": lambda: with_source(
+        list[str | None], Map(broken_item, over="numbers", inline=True), **NUMBERS
+    ),
+    "opening": lambda: with_source(str, Dep(broken_opening)),
+    "closing an async generator": lambda: with_source(str, Dep(agenerator)),
+    "closing a generator": lambda: with_source(str, Dep(generator)),
+    "closing an inline generator": lambda: with_source(str, Dep(generator, inline=True)),
+    "closing an async manager": lambda: with_source(str, Dep(amanager)),
+    "closing a manager": lambda: with_source(str, Dep(manager)),
+    "graph inside": lambda: with_source(Inside, Dep(Inside)),
+    "validator": lambda: Validated,
+    "language model": lambda: Asking,
+    "answer to a gate": lambda: with_source(str, Gate("Sure?")),
+}
+KINDS = [
+    Panic("out of order"),
+    GeneratorExit("out of order"),
+    BaseExceptionGroup("out of order", [Panic("inside")]),
+    pytest.fail.Exception("out of order"),
+]
+
+
+@pytest.mark.parametrize("raised", KINDS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("place", PLACES)
+async def test_it_ends_the_run_and_nothing_is_left_open(place: str, raised: BaseException):
+    RAISED[:], OPENED[:], CLOSED[:] = [raised], [], []
+    before = asyncio.all_tasks()
+    graph = Graph(start=PLACES[place]())
+    async with MemoryJournal() as journal:
+        with pytest.raises(BaseException) as caught:
+            await graph.arun(
+                graph.start(), lm=BrokenLM(), journal=journal, run_id="a", answer=broken_answer
+            )
+        (run,) = await journal.runs()
+    assert raised in (caught.value, getattr(caught.value, "cause", None))
+    assert sorted(CLOSED) == sorted(OPENED)
+    assert run.status == "failed"
+    assert run.owner is None
+    assert asyncio.all_tasks() == before
