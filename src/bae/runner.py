@@ -191,7 +191,8 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
     if failure is not None and not isinstance(failure, Waiting):
         failure.add_note(f"and then {type(raised).__name__} was raised: {raised}")
         return failure
-    return close_failed(raised) if isinstance(raised, Exception) else raised
+    own = isinstance(raised, Exception | asyncio.CancelledError)
+    return close_failed(raised) if own else raised
 
 
 async def _let_go(run: Run, flow: Dataflow) -> None:
