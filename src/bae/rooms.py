@@ -53,8 +53,7 @@ def fill_question(
     target: type[Node], resolved: Mapping[str, Any], instruction: str, source: Node | None
 ) -> QuestionText:
     """What an LM is asked that fills a node."""
-    from bae.lm.prompts import fill_prompt
-    from bae.lm.schemas import asked_fields
+    from bae.lm.prompts import asked_fields, fill_prompt
 
     prompt = fill_prompt(target, asked_fields(target), resolved, instruction, source)
     return QuestionText(prompt.system, prompt.text)

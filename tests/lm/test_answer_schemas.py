@@ -43,7 +43,8 @@ from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
 from bae import Dep, Graph, Map, Node
-from bae.lm.schemas import asked_fields, fill_schema, route_schema
+from bae.lm.prompts import asked_fields, choice_of, fill_prompt
+from bae.lm.schemas import choice_schema, fill_schema
 from toy_backend import ToyBackend, route
 
 T = TypeVar("T")
@@ -56,6 +57,11 @@ class End(Node):
 def node_of(**fields: Any) -> type[Node]:
     """A node class with these fields, which ends a run."""
     return create_model("Target", __base__=End, **fields)
+
+
+def route_schema(options: dict[str, type[Node] | None]) -> dict[str, Any]:
+    asked = {n: None if cls is None else (cls, asked_fields(cls)) for n, cls in options.items()}
+    return choice_schema(asked)
 
 
 def schema_of(cls: type[Node]) -> dict[str, Any]:
@@ -295,8 +301,9 @@ def test_a_choice_is_an_enum_of_names_and_fields_come_with_those_that_can_be_fil
 
 
 def test_schemas_are_worked_out_once():
-    assert schema_of(Full) is schema_of(Full)
-    assert route_schema({"A": Full, "B": None}) is route_schema({"A": Full, "B": None})
+    first, second = (fill_prompt(Full, asked_fields(Full), {}, "Full", None) for _ in range(2))
+    assert first.schema is second.schema
+    assert choice_of((Full, Node), (Full,)) is choice_of((Full, Node), (Full,))
 
 
 # The way back: types

@@ -364,7 +364,7 @@ async def test_an_lm_that_turns_out_not_to_say_what_it_cost_ends_the_spending():
     assert caught.value.code == "bae-budget-cost-unknown"
     assert caught.value.journal is not None
     used = caught.value.journal.usage()
-    assert used == Usage(calls=1, cost=None, seconds=used.seconds, models=("paid",))
+    assert used == Usage(calls=1, cost=None, attempts=1, seconds=used.seconds, models=("paid",))
     with pytest.raises(BudgetError):
         await Budgeted(unknown, budget).answer(prompt())
     assert unknown.calls == 1
@@ -564,7 +564,9 @@ async def test_an_answer_from_a_cache_is_free():
         for _ in range(3):
             await lm.answer(prompt())
         seconds = budget.usage.seconds
-        assert budget.usage == Usage(1, 30, 10, cost=0.01, seconds=seconds, models=("paid",))
+        assert budget.usage == Usage(
+            1, 30, 10, cost=0.01, attempts=1, seconds=seconds, models=("paid",)
+        )
 
 
 async def test_an_lm_of_another_kind_is_charged_by_what_it_reports():

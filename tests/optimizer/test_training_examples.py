@@ -32,8 +32,7 @@ import dspy
 
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.journal import MemoryJournal
-from bae.lm.prompts import choice_prompt, fill_prompt, names_of
-from bae.lm.schemas import asked_fields
+from bae.lm.prompts import asked_fields, choice_prompt, fill_prompt, names_of
 from bae.lm.signatures import node_to_signature, with_source
 from bae.optimizer import (
     Transition,

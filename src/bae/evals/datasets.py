@@ -172,7 +172,7 @@ class _Reading:
 
     def _expected(self, said: Any) -> Mapping[str, Any] | None:
         if isinstance(said, Node):
-            from bae.lm.schemas import asked_fields
+            from bae.lm.prompts import asked_fields
 
             return {name: getattr(said, name) for name in asked_fields(type(said))}
         if self._is_bare(said):

@@ -7,7 +7,6 @@ from bae.language_model import LM
 from bae.usage import Attempt, Restart, Usage, metered, report, tell
 
 if TYPE_CHECKING:
-    from bae.lm.answers import Answer
     from bae.lm.anthropic_backend import AnthropicBackend
     from bae.lm.backend import Backend
     from bae.lm.claude_cli import ClaudeCLIBackend
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
     from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
     from bae.lm.policies.limits import Concurrency, RateLimit
     from bae.lm.policies.policy import Budgeted, Policy, Retry, Timeout
-    from bae.lm.prompts import FewShot, Prompt, Question, Turn
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
     from bae.lm.registry import resolve
+    from bae.lm.requests import Answer, FewShot, Prompt, Question, Turn
     from bae.lm.signatures import node_to_signature
 
 __all__ = [
@@ -64,7 +63,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    "answers": "Answer",
     "anthropic_backend": "AnthropicBackend",
     "backend": "Backend",
     "claude_cli": "ClaudeCLIBackend",
@@ -77,9 +75,9 @@ _MODULES = {
     "policies.learned": "LearnedPrompt NodePrompts PromptExample WithPrompts",
     "policies.limits": "Concurrency RateLimit",
     "policies.policy": "Budgeted Policy Retry Timeout",
-    "prompts": "FewShot Prompt Question Turn",
     "pydantic_ai_backend": "PydanticAIBackend",
     "registry": "resolve",
+    "requests": "Answer FewShot Prompt Question Turn",
     "signatures": "node_to_signature",
 }
 _NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}

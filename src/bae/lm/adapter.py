@@ -14,17 +14,17 @@ from pydantic_core import from_json
 
 from bae.failures import filled_other, not_an_lm, undeclared
 from bae.language_model import is_lm
-from bae.lm.answers import Answer, build, choice_failed, read
-from bae.lm.backend import Backend, ask_to_fill, attempt
-from bae.lm.prompts import Prompt, Question, choice_prompt, fill_prompt, names_of
-from bae.lm.requests import ask, send
-from bae.lm.schemas import asked_fields
+from bae.lm.answers import Wrong, attempt, build, choice_failed, read, read_choice
+from bae.lm.backend import Backend, ask_to_fill, asks_again
+from bae.lm.prompts import asked_fields, choice_of, fill_prompt
+from bae.lm.requests import Answer, Prompt, Question, ask, send
 from bae.node import Node
 from bae.plan import plan_of
 from bae.usage import Usage, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM
+    from bae.usage import Attempt
 
 N = TypeVar("N", bound="Node")
 
@@ -142,28 +142,25 @@ async def make_with(backend: Backend, node: Node, target: type[N]) -> N:
     if isinstance(answer.value, target):
         tell(attempt(1, prompt, answer))
         return answer.value
-    first = prompt, answer, read(answer).value  # as a cache stores it
+    first = prompt, answer, read(answer)  # as a cache stores it
     return await ask_to_fill(backend, target, {}, name, node, first)
 
 
 async def decide_with(backend: Backend, node: Node) -> Node | None:
     """A successor of `node` from the `decide` of an adapted LM; None to end the run."""
-    names = names_of(plan_of(type(node), strict=True).offered)
-    prompt = _by("decide", choice_prompt(names, (), node, None))
+    choice = choice_of(plan_of(type(node), strict=True).offered, ())
+    prompt = _by("decide", choice.prompt(node, None))
     answer = await ask(backend, prompt)
     if isinstance(answer.value, Node):
         tell(attempt(1, prompt, answer))
         return answer.value
-    got = read(answer)
-    said = got.value or {}
-    chosen = names.get(str(said.get("choice")))
-    fields: Any = said.get("fields")
-    if chosen is None:
-        errors = got.errors or ("choice: it is not among what was offered",)
-        wrong = attempt(1, prompt, answer, "invalid", errors)
-        tell(wrong)
-        await backend.reject(prompt)
-        raise choice_failed(names, node, [wrong])
+    said = read(answer)
+    got = said if isinstance(said, Wrong) else read_choice(choice, said)
+    if isinstance(got, Wrong):
+        tried: list[Attempt] = []
+        await asks_again(backend, prompt, answer, got, tried)
+        raise choice_failed(choice.names, node, tried)
+    chosen, fields = got[0], cast(dict[str, Any], said).get("fields")
     if chosen is not NoneType and isinstance(fields, dict):  # as a cache stores it
         first = prompt, answer, cast(dict[str, Any], fields)
         return await ask_to_fill(backend, chosen, {}, chosen.__name__, node, first)
@@ -181,7 +178,7 @@ def is_lossless(prompt: Prompt, answer: Answer) -> bool:
     try:
         said = from_json(answer.text)
         fields = said["fields"] if question.method == "decide" else said
-        again = build(question.target or cls, asked_fields(cls), fields, question.resolved).node
+        again = build(question.target or cls, asked_fields(cls), fields, question.resolved)
         # Equal values, such as True and 1, may still differ.
         return again == node and repr(again) == repr(node)
     except Exception:  # validators and comparisons are code of the node's own

@@ -1,23 +1,25 @@
-"""Answers: what a model returned, whether it is a JSON object, the node it makes, and what to do
-about a wrong one: the correction that the model is sent, or the error that is raised."""
+"""Answers, judged: whether one is a JSON object, the node it makes, and what to do about a wrong
+one: the correction that the model is sent, or the error that is raised."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydantic_core import ValidationError, from_json
 
 from bae.draft import from_answer, validated
 from bae.exceptions import FillError, NodeError, RouteError, faults
-from bae.lm.prompts import Turn
-from bae.lm.schemas import asked_fields, once
+from bae.lm.prompts import asked_fields, once
+from bae.lm.requests import UNPARSED, Turn
 from bae.node import Node
-from bae.usage import Attempt, Usage
+from bae.usage import Attempt
 
 if TYPE_CHECKING:
+    from bae.lm.prompts import Choice
+    from bae.lm.requests import Answer, Prompt
     from bae.usage import Verdict
 
 N = TypeVar("N", bound="Node")
@@ -26,81 +28,59 @@ LONGEST_QUOTE = 4000
 """Characters of a wrong answer that are sent back to the model."""
 
 
-class _Unparsed:
-    def __repr__(self) -> str:
-        return "<unparsed>"
-
-
-UNPARSED: Final = _Unparsed()
-_ONE_CALL: Final = Usage(calls=1)
-
-
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a model answered: its `text`, or the JSON `value` where it is parsed already.
+class Wrong:
+    """Why an answer is not what was asked for: the `fields` are to be asked for again, and `cause`
+    is the error that pydantic raised."""
 
-    `stop` is why it ended: by itself, cut off by a limit on its length, or refused (then `text` is
-    the reason the model gave).
-    """
-
-    text: str = ""
-    usage: Usage = _ONE_CALL
-    stop: Literal["end", "cut-off", "refused"] = "end"
-    value: Any = UNPARSED
-
-    def __post_init__(self) -> None:
-        if not isinstance(cast(object, self.text), str):
-            raise TypeError(
-                f"Answer({type(self.text).__name__}): give the text of the model, or parsed JSON "
-                "with Answer(value=…)"
-            )
-        if self.stop not in ("end", "cut-off", "refused"):
-            raise ValueError(f'Answer(stop={self.stop!r}): give "end", "cut-off" or "refused"')
-
-
-class Read(NamedTuple):
-    """The JSON object of an answer, or why there is none."""
-
-    value: dict[str, Any] | None
-    verdict: Verdict = "valid"
-    errors: tuple[str, ...] = ()
-
-
-class Built(NamedTuple, Generic[N]):
-    """The node made of an answer, or the fields that were wrong."""
-
-    node: N | None
-    wrong: tuple[str, ...] = ()
-    errors: tuple[str, ...] = ()
+    verdict: Verdict
+    errors: tuple[str, ...]
+    fields: tuple[str, ...] = ()
     cause: ValidationError | None = None
 
 
-def read(answer: Answer) -> Read:
+def read(answer: Answer) -> dict[str, Any] | Wrong:
     """The JSON object in an answer. Nothing is guessed: with text around it, it is not JSON."""
     if answer.stop == "refused":
-        return Read(None, "refused", (answer.text.strip() or "no reason was given",))
+        return Wrong("refused", (answer.text.strip() or "no reason was given",))
     value: Any = answer.value
     if value is UNPARSED:
         if not answer.text.strip():
-            return Read(None, "cut-off" if answer.stop == "cut-off" else "empty", ("no text",))
+            return Wrong("cut-off" if answer.stop == "cut-off" else "empty", ("no text",))
         try:
             value = from_json(answer.text)
         except ValueError as error:
             if answer.stop == "cut-off":
-                return Read(None, "cut-off", ("the limit on its length was reached",))
-            return Read(None, "unparsable", (f"not JSON: {error}",))
+                return Wrong("cut-off", ("the limit on its length was reached",))
+            return Wrong("unparsable", (f"not JSON: {error}",))
     if isinstance(value, dict):
-        return Read(cast(dict[str, Any], value))
+        return cast(dict[str, Any], value)
     if value is None or value == "":
-        return Read(None, "empty", ("no value",))
-    return Read(None, "unparsable", (f"not an object but {type(value).__name__}",))
+        return Wrong("empty", ("no value",))
+    return Wrong("unparsable", (f"not an object but {type(value).__name__}",))
 
 
-def text_of(answer: Answer) -> str:
-    """The answer as text."""
-    if answer.text or answer.value is UNPARSED:
-        return answer.text
-    return json.dumps(answer.value, ensure_ascii=False, default=str)
+def read_choice(
+    choice: Choice, said: dict[str, Any]
+) -> tuple[type[Node] | type[None], dict[str, Any] | Wrong | None] | Wrong:
+    """What was chosen, and its fields where they can come with the choice."""
+    # There, a choice is one level down: see `choice_schema`.
+    inner: Any = said.get("answer") if choice.fillable else said
+    if not isinstance(inner, dict):
+        return Wrong(
+            "invalid", ("answer: there is no such object, and the choice belongs into it",)
+        )
+    name: Any = cast(Any, inner).get("choice")
+    chosen = choice.names.get(name) if isinstance(name, str) else None
+    if chosen is None:
+        offered = ", ".join(choice.names)
+        return Wrong("invalid", (f"choice: {repr(name)[:200]} is not one of {offered}",))
+    if chosen not in choice.fillable:
+        return chosen, None
+    fields: Any = cast(Any, inner).get("fields", {})
+    if not isinstance(fields, dict):
+        return chosen, Wrong("invalid", ("fields: they are no object",))
+    return chosen, cast(dict[str, Any], fields)
 
 
 def build(
@@ -108,13 +88,13 @@ def build(
     asked: tuple[str, ...],
     answered: Mapping[str, Any],
     resolved: Mapping[str, Any],
-) -> Built[N]:
+) -> N | Wrong:
     """The node, validated as a whole; or which of the `asked` fields to ask for again, and why.
     Where the error lies between fields, that is all of them."""
     data = {**answered, **resolved}
     from_json = _fields_from_json(target)
     try:
-        return Built(target(**data) if from_json is None else from_answer(target, data, from_json))
+        return target(**data) if from_json is None else from_answer(target, data, from_json)
     except ValidationError as error:
         places = [e["loc"][0] if e["loc"] else None for e in error.errors(include_url=False)]
         if asked and any(place in resolved for place in places):
@@ -122,7 +102,7 @@ def build(
         wrong = asked
         if all(place in asked for place in places):
             wrong = tuple(name for name in asked if name in places)
-        return Built(None, wrong, tuple(faults(error)), error)
+        return Wrong("invalid", tuple(faults(error)), wrong, error)
     except Exception as error:
         raise NodeError(
             f"{target.__name__}: a validator raised {type(error).__name__}",
@@ -159,30 +139,40 @@ def _fields_from_json(target: type[Node]) -> frozenset[str] | None:
     return once(target, "from JSON", find)
 
 
-def correction(
-    answer: Answer, verdict: Verdict, errors: Sequence[str], wanted: Sequence[str]
-) -> Turn:
+def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = None) -> Attempt:
+    """The record of an answer that was judged: valid, or `wrong`."""
+    text = answer.text
+    if not text and answer.value is not UNPARSED:
+        text = json.dumps(answer.value, ensure_ascii=False, default=str)
+    if wrong is None:
+        return Attempt(number, text, "valid", (), answer.usage, prompt.flat())
+    is_cut = wrong.verdict == "invalid" and answer.stop == "cut-off"
+    verdict = "cut-off" if is_cut else wrong.verdict
+    return Attempt(number, text, verdict, wrong.errors, answer.usage, prompt.flat())
+
+
+def correction(tried: Attempt, wanted: Sequence[str]) -> Turn:
     """A wrong answer, and what the model is told about it. `wanted` are the fields to answer
     again."""
-    quoted = text_of(answer)
+    quoted = tried.answer
     if len(quoted) > LONGEST_QUOTE:
         quoted = f"{quoted[:LONGEST_QUOTE]}…"
-    match verdict:
+    match tried.verdict:
         case "empty":
             text = "That was no answer. Answer with one JSON object that fits the schema."
         case "cut-off":
             text = "That was cut off for its length. Answer again, and shorter."
         case "unparsable":
-            text = f"That was {errors[0]}. Answer with one JSON object that fits the schema."
+            text = f"That was {tried.errors[0]}. Answer with one JSON object that fits the schema."
         case _:
-            text = "\n".join(["That was not valid:", *(f"- {error}" for error in errors)])
+            text = "\n".join(["That was not valid:", *(f"- {error}" for error in tried.errors)])
             again = f" with these fields alone: {', '.join(wanted)}" if wanted else ""
             text += f"\nAnswer again{again}."
     return Turn(quoted, text)
 
 
 def fill_failed(
-    target: type[Node], tried: Sequence[Attempt], details: Sequence[Any], cause: Exception | None
+    target: type[Node], tried: Sequence[Attempt], cause: ValidationError | None
 ) -> FillError:
     """The error when no attempt at filling a node is left."""
     last = tried[-1]
@@ -190,11 +180,11 @@ def fill_failed(
     return FillError(
         f"{target.__name__}: {_what_failed(tried, 'fill it', none_valid)}",
         node_type=target,
-        validation_errors=details,
+        validation_errors=() if cause is None else cause.errors(include_url=False),
         attempts=len(tried),
         tried=tried,
         cause=cause,
-        code=_FILL_CODES[last.verdict],
+        code=f"bae-fill-{last.verdict}",
         fix=_FIXES.get(last.verdict)
         or "loosen the fields or describe them with Field(description=…); every answer is in "
         ".tried",
@@ -209,11 +199,12 @@ def choice_failed(
     among = f"among {', '.join(names)}"
     what = _what_failed(tried, f"choose {among}", f", none a choice {among}")
     place = f"{type(source).__name__}: " if source is not None else ""
+    kind = "outside" if last.verdict == "invalid" else last.verdict
     return RouteError(
         f"{place}{what}",
         node_type=type(source) if source is not None else None,
         tried=tried,
-        code=_CHOICE_CODES[last.verdict],
+        code=f"bae-choice-{kind}",
         fix=_FIXES.get(last.verdict)
         or "give the classes names that tell them apart, or use another model; every answer is in "
         ".tried",
@@ -236,23 +227,10 @@ def _what_failed(tried: Sequence[Attempt], asked: str, none_valid: str) -> str:
             return f"{answers}{none_valid}: {errors}"
 
 
-_FILL_CODES: Final[Mapping[str, str]] = {
-    "invalid": "bae-fill-invalid",
-    "refused": "bae-fill-refused",
-    "empty": "bae-fill-empty",
-    "unparsable": "bae-fill-unparsable",
-    "cut-off": "bae-fill-cut-off",
-}
-_CHOICE_CODES: Final[Mapping[str, str]] = {
-    "invalid": "bae-choice-outside",
-    "refused": "bae-choice-refused",
-    "empty": "bae-choice-empty",
-    "unparsable": "bae-choice-unparsable",
-    "cut-off": "bae-choice-cut-off",
-}
+_STRUCTURED = "check that the model can give structured answers, or raise attempts=…"
 _FIXES: Final[Mapping[str, str]] = {
     "refused": "look at the prompt, in .tried and the journal, or use another model",
-    "empty": "check that the model can give structured answers, or raise attempts=…",
-    "unparsable": "check that the model can give structured answers, or raise attempts=…",
+    "empty": _STRUCTURED,
+    "unparsable": _STRUCTURED,
     "cut-off": "raise the backend's max_tokens=…, or bound the fields with max_length",
 }

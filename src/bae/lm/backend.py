@@ -6,32 +6,30 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from itertools import count
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from bae.draft import from_resolved, with_resolved
 from bae.language_model import RoutingLM
 from bae.lm.answers import (
-    UNPARSED,
-    Answer,
+    Wrong,
+    attempt,
     build,
     choice_failed,
     correction,
     fill_failed,
     read,
-    text_of,
+    read_choice,
 )
-from bae.lm.prompts import Choice, FewShot, Prompt, Question, Turn, choice_of, fill_prompt
-from bae.lm.requests import ask, send
-from bae.lm.schemas import asked_fields
+from bae.lm.prompts import Choice, asked_fields, choice_of, fill_prompt
+from bae.lm.requests import UNPARSED, Answer, FewShot, Prompt, Question, Turn, ask, send
 from bae.plan import plan_of
-from bae.usage import Attempt, Verdict, tell
+from bae.usage import tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM
     from bae.node import Node
-    from bae.usage import Usage
+    from bae.usage import Attempt, Usage
 
     NodeOrEnd = type[Node] | type[None]
 
@@ -185,7 +183,7 @@ async def ask_to_fill(
     resolved: Mapping[str, Any],
     instruction: str,
     source: Node | None,
-    first: tuple[Prompt, Answer, dict[str, Any] | None] | None = None,
+    first: tuple[Prompt, Answer, dict[str, Any] | Wrong] | None = None,
     before: Sequence[Attempt] = (),
 ) -> N:
     """A `target` whose plain fields the model has filled.
@@ -193,45 +191,36 @@ async def ask_to_fill(
     `first` is an answer that is there already, from a choice that came filled, with the values in
     it, and `before` are the attempts at that choice: they count.
     """
-    asked = asked_fields(target)
+    asked = wanted = asked_fields(target)
     if not asked:
         return from_resolved(target, resolved)
     kept: dict[str, Any] = {}
-    wanted = asked
     tried = list(before)
     turns: tuple[Turn, ...] = ()
-    for number in count(len(tried) + 1):
+    while True:
         if first is not None:
-            prompt, answer, values = first
-            verdict: Verdict = "cut-off" if answer.stop == "cut-off" else "invalid"
-            errors: tuple[str, ...] = ("fields: they are no object",)
+            prompt, answer, found = first
             first = None
         else:
             prompt = fill_prompt(target, wanted, resolved, instruction, source, turns)
             answer = await ask(backend, prompt)
             if type(answer.value) is target:  # from an LM that builds nodes by itself
-                tell(attempt(number, prompt, answer))
+                tell(attempt(len(tried) + 1, prompt, answer))
                 return with_resolved(answer.value, resolved)
-            got = read(answer)
-            values, verdict, errors = got.value, got.verdict, got.errors
-        cause = None
-        if values is not None:
-            kept |= {name: values[name] for name in wanted if name in values}
+            found = read(answer)
+        if not isinstance(found, Wrong):
+            for name in wanted:
+                if name in found:
+                    kept[name] = found[name]
             built = build(target, asked, kept, resolved)
-            if built.node is not None:
-                tell(attempt(number, prompt, answer))
-                return built.node
-            verdict = "cut-off" if answer.stop == "cut-off" else "invalid"
-            errors, cause, wanted = built.errors, built.cause, built.wrong
+            if not isinstance(built, Wrong):
+                tell(attempt(len(tried) + 1, prompt, answer))
+                return built
+            found, wanted = built, built.fields
             kept = {name: value for name, value in kept.items() if name not in wanted}
-        tried.append(attempt(number, prompt, answer, verdict, errors))
-        tell(tried[-1])
-        await backend.reject(prompt)
-        if number > backend.attempts or verdict == "refused":
-            details = cause.errors(include_url=False) if cause is not None else ()
-            raise fill_failed(target, tried, details, cause)
-        turns = (*turns, correction(answer, verdict, errors, wanted))
-    raise AssertionError  # the loop ends in a return or a raise
+        if not await asks_again(backend, prompt, answer, found, tried):
+            raise fill_failed(target, tried, found.cause)
+        turns = (*turns, correction(tried[-1], wanted))
 
 
 async def ask_to_choose(
@@ -249,41 +238,37 @@ async def ask_to_choose(
     if len(types) == 1:
         return types[0], None
     choice = choice_with(backend, types, fillable, source)
-    names, filled = choice.names, choice.fillable
     tried: list[Attempt] = []
     turns: tuple[Turn, ...] = ()
-    for number in count(1):
+    while True:
         prompt = choice.prompt(source, context, turns)
         answer = await ask(backend, prompt)
-        got = read(answer)
-        verdict, errors = got.verdict, got.errors
-        if got.value is not None:
-            # Where fields can come with it, a choice is one level down: see `route_schema`.
-            inner: Any = got.value.get("answer") if filled else got.value
-            is_object = isinstance(inner, dict)
-            name: Any = cast(dict[str, Any], inner).get("choice") if is_object else None
-            chosen = names.get(name) if isinstance(name, str) else None
-            if chosen is not None and chosen in filled:
-                target: type[Node] = chosen
-                fields: Any = inner.get("fields", {})
-                values = cast(dict[str, Any], fields) if isinstance(fields, dict) else None
-                first = prompt, answer, values
+        found = read(answer)
+        if not isinstance(found, Wrong):
+            got = read_choice(choice, found)
+            if not isinstance(got, Wrong):
+                chosen, fields = got
+                if fields is None:
+                    tell(attempt(len(tried) + 1, prompt, answer))
+                    return chosen, None
+                target = cast("type[Node]", chosen)
+                first = prompt, answer, fields
                 node = await ask_to_fill(backend, target, {}, target.__name__, source, first, tried)
                 return target, node
-            if chosen is not None:
-                tell(attempt(number, prompt, answer))
-                return chosen, None
-            verdict = "cut-off" if answer.stop == "cut-off" else "invalid"
-            errors = (f"choice: {repr(name)[:200]} is not one of {', '.join(names)}",)
-            if filled and not is_object:
-                errors = ("answer: there is no such object, and the choice belongs into it",)
-        tried.append(attempt(number, prompt, answer, verdict, errors))
-        tell(tried[-1])
-        await backend.reject(prompt)
-        if number > backend.attempts or verdict == "refused":
-            raise choice_failed(names, source, tried)
-        turns = (*turns, correction(answer, verdict, errors, ()))
-    raise AssertionError  # the loop ends in a return or a raise
+            found = got
+        if not await asks_again(backend, prompt, answer, found, tried):
+            raise choice_failed(choice.names, source, tried)
+        turns = (*turns, correction(tried[-1], ()))
+
+
+async def asks_again(
+    backend: Backend, prompt: Prompt, answer: Answer, wrong: Wrong, tried: list[Attempt]
+) -> bool:
+    """Record an answer that is wrong, and say whether the model is asked again."""
+    tried.append(attempt(len(tried) + 1, prompt, answer, wrong))
+    tell(tried[-1])
+    await backend.reject(prompt)
+    return len(tried) <= backend.attempts and wrong.verdict != "refused"
 
 
 def choice_with(
@@ -297,14 +282,3 @@ def choice_with(
     if not fillable or not backend.one_call or not backend.answers_unions:
         return choice_of(tuple(types), ())
     return choice_of(tuple(types), tuple(backend.at_once(source, fillable)))
-
-
-def attempt(
-    number: int,
-    prompt: Prompt,
-    answer: Answer,
-    verdict: Verdict = "valid",
-    errors: tuple[str, ...] = (),
-) -> Attempt:
-    """The record of an answer that was judged."""
-    return Attempt(number, text_of(answer), verdict, errors, answer.usage, prompt.flat())

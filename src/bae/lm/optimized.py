@@ -13,8 +13,14 @@ from pydantic_core import to_jsonable_python
 from bae.lm.backend import Answer, FewShot, Prompt
 from bae.lm.dspy_backend import DSPyBackend
 from bae.lm.extras import load_dspy
-from bae.lm.prompts import choice_instruction, names_of, text_of_answer, text_of_question
-from bae.lm.schemas import asked_fields, fill_schema
+from bae.lm.prompts import (
+    asked_fields,
+    choice_instruction,
+    names_of,
+    text_of_answer,
+    text_of_question,
+)
+from bae.lm.schemas import fill_schema
 from bae.lm.signatures import answer_class, known_inputs, model_name
 from bae.node import Node
 from bae.plan import plan_of

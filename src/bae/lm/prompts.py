@@ -7,22 +7,26 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from math import isfinite
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, PlainSerializer, RootModel, WrapSerializer
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
+from bae.core_schemas import computed_schemas, field_schema
 from bae.exceptions import BaeLMError
-from bae.lm.schemas import asked_fields, fill_schema, once, route_schema, shown_fields
+from bae.lm.requests import Prompt, Question, Turn
+from bae.lm.schemas import choice_schema, fill_schema, has_schema
 from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.node import Node
+
+T = TypeVar("T")
 
 SYSTEM = (
     "You carry out one step of a program. The first line says what to make. The JSON after it is "
@@ -34,89 +38,47 @@ CHOOSE_AND_MAKE = "Choose what comes next, and make it."
 OR_STOP = '"None" is to stop here.'
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Question:
-    """What is asked, in types: for backends that write their own prompts.
-
-    With `types`, one of them is to be chosen, and filled in the same answer where it is among
-    `fillable`. Without, the `fields` of `target` are to be filled; after a wrong answer these are
-    only the wrong ones. `method` is set where an LM that builds nodes itself is to do so by its
-    own method of that name.
-    """
-
-    types: tuple[type[Node] | type[None], ...] = ()
-    fillable: tuple[type[Node], ...] = ()
-    target: type[Node] | None = None
-    fields: tuple[str, ...] = ()
-    resolved: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    context: Mapping[str, Any] | None = None
-    instruction: str = ""
-    source: Node | None = None
-    method: Literal["", "make", "decide"] = ""
+_KNOWN = "__bae_prompts__"
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A wrong answer, and the correction that the model is sent."""
-
-    answer: str
-    correction: str
-
-
-@dataclass(frozen=True, slots=True)
-class FewShot:
-    """An example that the model is shown before the question: another question, and its answer."""
-
-    asked: str
-    answer: str
+def once(cls: type[BaseModel], key: object, make: Callable[[], T]) -> T:
+    """What `make` returns for a class, worked out on first use and stored on the class."""
+    try:
+        return cls.__dict__[_KNOWN][key]
+    except KeyError:
+        pass
+    if _KNOWN not in cls.__dict__:
+        type.__setattr__(cls, _KNOWN, {})
+    value = cls.__dict__[_KNOWN][key] = make()
+    return value
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One question to a model. Equal input gives an equal prompt.
+def asked_fields(cls: type[Node]) -> tuple[str, ...]:
+    """The fields a model is asked for: the plain ones, without those that have a default and a
+    type that JSON cannot express."""
 
-    `system` is the same for every question. `text` is the instruction and, as JSON, what is
-    known. `schema` is the JSON schema of the answer, always an object; send it by the provider's
-    channel for structured output. `name` is a name for the schema that every provider accepts.
-    `turns` are the wrong answers so far. `examples` are few-shot examples; `messages` and `flat`
-    include them.
-    """
+    def find() -> tuple[str, ...]:
+        plain = plan_of(cls, strict=True).plain
+        return tuple(
+            f.name
+            for f in plain
+            if f.required or has_schema(field_schema(cls, f.name), "validation")
+        )
 
-    system: str
-    text: str
-    schema: Mapping[str, Any]
-    name: str
-    question: Question = field(compare=False)
-    turns: tuple[Turn, ...] = ()
-    examples: tuple[FewShot, ...] = ()
+    return once(cls, "asked", find)
 
-    def messages(self) -> list[dict[str, str]]:
-        """The conversation without the system part: user and assistant for each example, user for
-        the question, then assistant and user for each turn."""
-        messages: list[dict[str, str]] = []
-        for example in self.examples:
-            messages.append({"role": "user", "content": example.asked})
-            messages.append({"role": "assistant", "content": example.answer})
-        messages.append({"role": "user", "content": self.text})
-        for turn in self.turns:
-            # Providers refuse an empty message.
-            messages.append({"role": "assistant", "content": turn.answer or "(no answer)"})
-            messages.append({"role": "user", "content": turn.correction})
-        return messages
 
-    def flat(self) -> str:
-        """The conversation as one text, for models that take no turns."""
-        if not self.turns and not self.examples:
-            return self.text
-        parts = [
-            f"For example, when asked:\n{each.asked}\n\nthe answer is:\n{each.answer}"
-            for each in self.examples
-        ]
-        parts.append(f"Now you are asked:\n{self.text}" if parts else self.text)
-        for turn in self.turns:
-            parts.append(f"Your answer was:\n{turn.answer or '(no answer)'}")
-            parts.append(turn.correction)
-        return "\n\n".join(parts)
+def shown_fields(cls: type[Node]) -> frozenset[str]:
+    """The fields a model may see: those that JSON can express, which a client or a connection is
+    not. Computed fields are among them."""
+
+    def find() -> frozenset[str]:
+        plan_of(cls, strict=True)
+        schemas = {name: field_schema(cls, name) for name in cls.__pydantic_fields__}
+        schemas |= computed_schemas(cls)
+        return frozenset(n for n, schema in schemas.items() if has_schema(schema, "serialization"))
+
+    return once(cls, "shown", find)
 
 
 def fill_prompt(
@@ -134,7 +96,7 @@ def fill_prompt(
     return Prompt(
         SYSTEM,
         text_of_question(instruction, known),
-        fill_schema(target, fields),
+        once(target, fields, lambda: fill_schema(target, fields)),
         re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
         Question((), (), target, fields, resolved, None, instruction, source),
         turns,
@@ -166,9 +128,8 @@ class Choice:
         self.names = names_of(types)
         self.fillable = tuple(cls for cls in fillable if cls in types and _can_come_filled(cls))
         self.instruction = choice_instruction(types, make=bool(self.fillable))
-        self.schema = route_schema(
-            {name: cls if cls in self.fillable else None for name, cls in self.names.items()}
-        )
+        filled = {cls: (cls, asked_fields(cls)) for cls in self.fillable}
+        self.schema = choice_schema({n: filled.get(cast(Any, c)) for n, c in self.names.items()})
 
     def prompt(
         self, source: Node | None, context: Mapping[str, Any] | None, turns: tuple[Turn, ...] = ()
@@ -237,12 +198,14 @@ def text_of_answer(value: Any) -> str:
 
 def text_of_json(value: Any) -> str:
     """A JSON value as it is written in a prompt."""
-    return _sendable(_ENCODER.encode(value))
+    try:
+        return to_json(value).decode()
+    except PydanticSerializationError:  # half a surrogate pair, which JSON can escape
+        return _sendable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 _NOTHING: Mapping[str, Any] = {}
 _SCALARS = frozenset({str, int, bool, NoneType})
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def _sendable(text: str) -> str:
@@ -346,62 +309,53 @@ def in_order(dumped: Any, value: Any) -> Any:
     """`dumped`, which is `value` as JSON, in one order wherever the value has none."""
     if isinstance(dumped, float):
         return dumped if isfinite(dumped) else str(dumped)
-    if not isinstance(dumped, list | dict):
-        return dumped
     if isinstance(value, RootModel):
         value = cast(Any, value).root
     if isinstance(dumped, list):
-        return _list_in_order(cast(list[Any], dumped), value)
+        listed = cast(list[Any], dumped)
+        found = [in_order(each, of) for each, of in zip(listed, _held(value, listed), strict=True)]
+        return sorted(found, key=json.dumps) if isinstance(value, AbstractSet) else found
+    if not isinstance(dumped, dict):
+        return dumped
     items = cast(dict[str, Any], dumped)
     if isinstance(value, BaseModel):
-        return _fields_in_order(items, value, *_field_order(type(value)))
+        cls = type(value)
+        declared = [*cls.__pydantic_fields__, *cls.__pydantic_computed_fields__]
+        return _fields_in_order(items, declared, value)
     if is_dataclass(value):
-        return _fields_in_order(items, value, tuple(f.name for f in fields(value)), frozenset())
-    if not isinstance(value, Mapping):
-        return {key: in_order(each, None) for key, each in items.items()}
-    held = cast(Mapping[Any, Any], value)
-    values: Iterable[Any] = held.values() if len(held) == len(items) else [None] * len(items)
-    entries = [
-        (key, in_order(each, of)) for (key, each), of in zip(items.items(), values, strict=True)
-    ]
-    return dict(entries if isinstance(held, OrderedDict) else sorted(entries, key=lambda e: e[0]))
+        return _fields_in_order(items, [each.name for each in fields(value)], value)
+    held: Iterable[Any] = _held(value.values() if isinstance(value, Mapping) else None, items)
+    entries = {key: in_order(items[key], of) for key, of in zip(items, held, strict=True)}
+    has_order = not isinstance(value, Mapping) or isinstance(value, OrderedDict)
+    return entries if has_order else dict(sorted(entries.items()))
 
 
-def _list_in_order(dumped: list[Any], value: Any) -> list[Any]:
-    held: Iterable[Any] = [None] * len(dumped)
-    if isinstance(value, Collection) and len(cast(Collection[Any], value)) == len(dumped):
-        held = cast(Collection[Any], value)
-    items = [in_order(each, of) for each, of in zip(dumped, held, strict=True)]
-    return sorted(items, key=json.dumps) if isinstance(value, AbstractSet) else items
+def _held(value: Any, dumped: Collection[Any]) -> Iterable[Any]:
+    """The values that were dumped, as far as they can be told apart."""
+    same = isinstance(value, Collection) and len(cast(Collection[Any], value)) == len(dumped)
+    return cast(Iterable[Any], value) if same else [None] * len(dumped)
 
 
-def _fields_in_order(
-    dumped: dict[str, Any], holder: Any, declared: tuple[str, ...], own: frozenset[str]
-) -> dict[str, Any]:
-    if tuple(dumped) == declared and all(type(value) in _SCALARS for value in dumped.values()):
+def _fields_in_order(dumped: dict[str, Any], declared: list[str], holder: Any) -> dict[str, Any]:
+    if list(dumped) == declared and all(type(value) in _SCALARS for value in dumped.values()):
         return dumped
     names = [name for name in declared if name in dumped]
-    if len(names) < len(dumped):
-        names += sorted(dumped.keys() - set(names))  # extra ones
+    names += sorted(dumped.keys() - set(names))  # extra ones
     found: dict[str, Any] = {}
     for name in names:
         value = dumped[name]
-        # Only what holds something is looked up: a computed field would be computed again by that.
-        held = isinstance(value, list | dict) and name not in own
-        found[name] = in_order(value, getattr(holder, name, None) if held else None)
+        # Only what holds something is looked up: a computed field is computed again by that.
+        looks = isinstance(value, list | dict) and not _is_serialized(type(holder), name)
+        found[name] = in_order(value, getattr(holder, name, None) if looks else None)
     return found
 
 
-def _field_order(cls: type[BaseModel]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The fields as declared, and those with a serializer of their own, which chooses the order."""
-
-    def find() -> tuple[tuple[str, ...], frozenset[str]]:
-        declared = (*cls.__pydantic_fields__, *cls.__pydantic_computed_fields__)
-        named = (s.info.fields for s in cls.__pydantic_decorators__.field_serializers.values())
-        own = {name for names in named for name in names}
-        for name, info in cls.__pydantic_fields__.items():
-            if any(isinstance(each, PlainSerializer | WrapSerializer) for each in info.metadata):
-                own.add(name)
-        return declared, frozenset(cls.__pydantic_fields__ if "*" in own else own)
-
-    return once(cls, "field order", find)
+def _is_serialized(cls: Any, name: str) -> bool:
+    """Whether a field has a serializer of its own, which chooses the order."""
+    if not issubclass(cls, BaseModel):
+        return False
+    named = [s.info.fields for s in cls.__pydantic_decorators__.field_serializers.values()]
+    info = cls.__pydantic_fields__.get(name)
+    own = [] if info is None else info.metadata
+    by_type = any(isinstance(each, PlainSerializer | WrapSerializer) for each in own)
+    return by_type or any(name in names or "*" in names for names in named)

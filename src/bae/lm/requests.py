@@ -1,41 +1,158 @@
-"""One request to a model: charged to the budgets in force, sent again where that can help, cut off
-when the time of a budget is over, and its usage reported."""
+"""One request to a model: the prompt, the answer, and how it is sent: charged to the budgets in
+force, sent again where that can help, cut off when the time of a budget is over, and its usage
+reported."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from bae.exceptions import BaeLMError, BudgetError, describe
-from bae.lm.answers import Answer
 from bae.lm.policies.budget import Reservation, asked_under, budgets_in_force, scope_in_force
 from bae.usage import Restart, Usage, collected, report, tell
 
 if TYPE_CHECKING:
     from bae.lm.backend import Backend
     from bae.lm.policies.budget import Budget
-    from bae.lm.prompts import Prompt
+    from bae.node import Node
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """What is asked, in types: for backends that write their own prompts.
+
+    With `types`, one of them is to be chosen, and filled in the same answer where it is among
+    `fillable`. Without, the `fields` of `target` are to be filled; after a wrong answer these are
+    only the wrong ones. `method` is set where an LM that builds nodes itself is to do so by its
+    own method of that name.
+    """
+
+    types: tuple[type[Node] | type[None], ...] = ()
+    fillable: tuple[type[Node], ...] = ()
+    target: type[Node] | None = None
+    fields: tuple[str, ...] = ()
+    resolved: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    context: Mapping[str, Any] | None = None
+    instruction: str = ""
+    source: Node | None = None
+    method: Literal["", "make", "decide"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A wrong answer, and the correction that the model is sent."""
+
+    answer: str
+    correction: str
+
+
+@dataclass(frozen=True, slots=True)
+class FewShot:
+    """An example that the model is shown before the question: another question, and its answer."""
+
+    asked: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question to a model. Equal input gives an equal prompt.
+
+    `system` is the same for every question. `text` is the instruction and, as JSON, what is
+    known. `schema` is the JSON schema of the answer, always an object; send it by the provider's
+    channel for structured output. `name` is a name for the schema that every provider accepts.
+    `turns` are the wrong answers so far. `examples` are few-shot examples; `messages` and `flat`
+    include them.
+    """
+
+    system: str
+    text: str
+    schema: Mapping[str, Any]
+    name: str
+    question: Question = field(compare=False)
+    turns: tuple[Turn, ...] = ()
+    examples: tuple[FewShot, ...] = ()
+
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation without the system part: user and assistant for each example, user for
+        the question, then assistant and user for each turn."""
+        messages: list[dict[str, str]] = []
+        for example in self.examples:
+            messages.append({"role": "user", "content": example.asked})
+            messages.append({"role": "assistant", "content": example.answer})
+        messages.append({"role": "user", "content": self.text})
+        for turn in self.turns:
+            # Providers refuse an empty message.
+            messages.append({"role": "assistant", "content": turn.answer or "(no answer)"})
+            messages.append({"role": "user", "content": turn.correction})
+        return messages
+
+    def flat(self) -> str:
+        """The conversation as one text, for models that take no turns."""
+        if not self.turns and not self.examples:
+            return self.text
+        parts = [
+            f"For example, when asked:\n{each.asked}\n\nthe answer is:\n{each.answer}"
+            for each in self.examples
+        ]
+        parts.append(f"Now you are asked:\n{self.text}" if parts else self.text)
+        for turn in self.turns:
+            parts.append(f"Your answer was:\n{turn.answer or '(no answer)'}")
+            parts.append(turn.correction)
+        return "\n\n".join(parts)
+
+
+class _Unparsed:
+    def __repr__(self) -> str:
+        return "<unparsed>"
+
+
+UNPARSED: Final = _Unparsed()
+_ONE_CALL: Final = Usage(calls=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model answered: its `text`, or the JSON `value` where it is parsed already.
+
+    `stop` is why it ended: by itself, cut off by a limit on its length, or refused (then `text` is
+    the reason the model gave).
+    """
+
+    text: str = ""
+    usage: Usage = _ONE_CALL
+    stop: Literal["end", "cut-off", "refused"] = "end"
+    value: Any = UNPARSED
+
+    def __post_init__(self) -> None:
+        if not isinstance(cast(object, self.text), str):
+            raise TypeError(
+                f"Answer({type(self.text).__name__}): give the text of the model, or parsed JSON "
+                "with Answer(value=…)"
+            )
+        if self.stop not in ("end", "cut-off", "refused"):
+            raise ValueError(f'Answer(stop={self.stop!r}): give "end", "cut-off" or "refused"')
 
 
 async def ask(backend: Backend, prompt: Prompt) -> Answer:
     """Ask once; send a failed request again where that may help. The usage of the answer is
     reported here, that of a failed request where it was sent."""
+
+    def request() -> Awaitable[Answer]:
+        return backend.request(prompt)
+
     if scope_in_force.get() is None:
-        answer = await retrying(
-            lambda: backend.request(prompt), backend.retries, backend.first_wait
-        )
+        answer = await retrying(request, backend.retries, backend.first_wait)
     else:
-        answer = await in_time(
-            lambda: retrying(lambda: backend.request(prompt), backend.retries, backend.first_wait)
-        )
-    if not answer.usage.attempts:
-        # An LM that asks again by itself has counted the answers that it judged.
-        used = _changed(answer.usage, 1, answer.usage.seconds, answer.usage.models)
+        answer = await in_time(lambda: retrying(request, backend.retries, backend.first_wait))
+    if not answer.usage.attempts:  # no request was sent for it
+        used = _signed(answer.usage, answer.usage.seconds, answer.usage.models, 1)
         answer = Answer(answer.text, used, answer.stop, answer.value)
     report(answer.usage)
     return answer
@@ -54,6 +171,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     token = asked_under.set(reservation if asks_others else None)
     reported: list[Usage] = []
     since = perf_counter()
+    named = (backend.model,) if backend.model else ()
     try:
         if asks_others:
             with collected() as reported:
@@ -63,14 +181,16 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     except BaseException as error:
         used = Usage.total(reported) if reported else _used_by_failure(backend, error)
         if used is not None:
-            used = _signed(used, backend, since)
+            used = _signed(used, perf_counter() - since, used.models or named, used.attempts)
             report(used)
         if reservation is not None:
             reservation.settle(None if used is None else reservation.at_least(used))
         raise
     finally:
         asked_under.reset(token)
-    used = _signed(Usage.total(reported) if reported else answer.usage, backend, since)
+    used = Usage.total(reported) if reported else answer.usage
+    # An LM that asks again by itself has counted the answers that it judged.
+    used = _signed(used, perf_counter() - since, used.models or named, used.attempts or 1)
     if reservation is not None and reservation.settle(used) and used.cost is None:
         for budget in reservation.budgets:
             if budget.cost is not None:
@@ -184,13 +304,7 @@ def _used_by_failure(backend: Backend, error: BaseException) -> Usage | None:
     return Usage(calls=1, cost=0.0 if free else None)
 
 
-def _signed(used: Usage, backend: Backend, since: float) -> Usage:
-    """The usage with the time that it took and the model that answered."""
-    models = used.models or ((backend.model,) if backend.model else ())
-    return _changed(used, used.attempts, perf_counter() - since, models)
-
-
-def _changed(used: Usage, attempts: int, seconds: float, models: tuple[str, ...]) -> Usage:
+def _signed(used: Usage, seconds: float, models: tuple[str, ...], attempts: int) -> Usage:
     # In full, as `replace` takes three times as long, and this is done for every request.
     return Usage(
         used.calls,

@@ -13,9 +13,8 @@ from pydantic import ValidationError
 
 from bae.draft import validated
 from bae.exceptions import ArtefactError, BaeError, describe, faults
-from bae.lm.answers import build
-from bae.lm.prompts import names_of
-from bae.lm.schemas import asked_fields
+from bae.lm.answers import Wrong, build
+from bae.lm.prompts import asked_fields, names_of
 from bae.optimizer.artefact_files import (
     BESIDE,
     ENDING,
@@ -146,7 +145,8 @@ def _filled(cls: type[Node], example: LearnedExample) -> str:
             # What the model was not shown is not in the example, so there is no whole node.
             validated(cls, example.answer, frozenset(example.answer))
             return ""
-        errors = build(cls, asked, example.answer, {}).errors
+        built = build(cls, asked, example.answer, {})
+        errors = built.errors if isinstance(built, Wrong) else ()
     except ValidationError as error:
         errors = tuple(faults(error))
     except BaeError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.lm.schemas import once, shown_fields
+from bae.lm.prompts import once, shown_fields
 from bae.optimizer.type_texts import type_text
 from bae.plan import plan_of
 

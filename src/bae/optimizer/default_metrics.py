@@ -131,7 +131,7 @@ def _compared(
             )
         return fields
     if isinstance(expected, Node):
-        from bae.lm.schemas import asked_fields
+        from bae.lm.prompts import asked_fields
 
         return asked_fields(type(expected))
     return list(expected)

@@ -15,8 +15,7 @@ from bae.core_schemas import field_schema, model_config_of
 from bae.draft import validated
 from bae.journal.node_codec import node_codec
 from bae.lm.extras import load_dspy
-from bae.lm.prompts import fill_prompt, in_order, names_of, seen_of
-from bae.lm.schemas import asked_fields, once
+from bae.lm.prompts import asked_fields, fill_prompt, in_order, names_of, once, seen_of
 from bae.lm.signatures import is_known, model_name, node_to_signature, with_source
 from bae.optimizer.transitions import Transition, lm_chooses, transitions_of
 from bae.plan import plan_of

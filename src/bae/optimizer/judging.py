@@ -212,14 +212,13 @@ def _is_number(value: object) -> bool:
 
 
 def _filled(node: Node) -> list[Any]:
-    from bae.lm.schemas import asked_fields
+    from bae.lm.prompts import asked_fields
 
     return [getattr(node, name) for name in asked_fields(type(node))]
 
 
 def _seen(node: Node) -> dict[str, Any]:
-    from bae.lm.prompts import seen_of
-    from bae.lm.schemas import asked_fields
+    from bae.lm.prompts import asked_fields, seen_of
 
     seen = seen_of(node)
     if not isinstance(seen, dict):  # a serializer of the node's own has made something else of it

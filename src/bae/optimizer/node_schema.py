@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from bae.lm.prompts import names_of
-from bae.lm.schemas import once
+from bae.lm.prompts import names_of, once
 from bae.markers import Dep, Gate, Map, Recall
 from bae.optimizer.type_texts import type_text
 from bae.plan import FieldPlan, NodePlan, plan_of

@@ -92,7 +92,7 @@ class FillMetric(PartMetric):
     part = "fill"
 
     def __init__(self, node: type[Node], metric: Any) -> None:
-        from bae.lm.schemas import asked_fields
+        from bae.lm.prompts import asked_fields
 
         super().__init__(node, metric)
         self._asked = asked_fields(node)
@@ -160,7 +160,7 @@ class FillMetric(PartMetric):
 
     def _made(self, values: Mapping[str, Any], context: Mapping[str, Any]) -> Node | str:
         """The node of these values, or why there is none."""
-        from bae.lm.answers import build
+        from bae.lm.answers import Wrong, build
 
         values = {n: v for n, v in values.items() if n in self._asked}
         try:
@@ -170,7 +170,7 @@ class FillMetric(PartMetric):
                 raise
             # What the model saw of the context is not all there is of it.
             built = build(self.node, self._asked, values, {})
-        return "; ".join(built.errors) if built.node is None else built.node
+        return "; ".join(built.errors) if isinstance(built, Wrong) else built
 
 
 class _Place:

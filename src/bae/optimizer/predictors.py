@@ -15,8 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from bae.exceptions import describe
 from bae.lm.extras import load_dspy
-from bae.lm.prompts import choice_instruction, names_of
-from bae.lm.schemas import asked_fields
+from bae.lm.prompts import asked_fields, choice_instruction, names_of
 from bae.lm.signatures import choice_signature, is_known, model_name, node_to_signature, with_source
 from bae.optimizer.artefact_fit import chooses, is_filled, misfit
 from bae.optimizer.artefacts import (

@@ -15,11 +15,12 @@ from pydantic_core import from_json, to_jsonable_python
 
 from bae.draft import validated
 from bae.exceptions import BaeError, FillError
-from bae.lm.answers import read
+from bae.lm.answers import Wrong, read
 from bae.lm.backend import Answer, Prompt
 from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
 from bae.lm.policies.policy import Policy
 from bae.lm.prompts import (
+    asked_fields,
     choice_instruction,
     choice_prompt,
     fill_prompt,
@@ -27,7 +28,6 @@ from bae.lm.prompts import (
     text_of_question,
 )
 from bae.lm.requests import ask
-from bae.lm.schemas import asked_fields
 from bae.lm.signatures import is_known, model_name
 from bae.node import Node
 from bae.plan import plan_of
@@ -100,7 +100,8 @@ class PartQuestions:
             return None
         if isinstance(answer.value, Node):
             return self.said(answer.value)
-        return read(answer).value
+        said = read(answer)
+        return None if isinstance(said, Wrong) else said
 
     def taught(
         self, backend: Backend, question: PartQuestion, learned_prompt: LearnedPrompt | None

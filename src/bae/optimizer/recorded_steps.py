@@ -9,7 +9,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, NamedTuple
 
 from bae.history import History
-from bae.lm.schemas import asked_fields
+from bae.lm.prompts import asked_fields
 from bae.optimizer.transitions import Transition
 from bae.work import GraphRun, Work
 

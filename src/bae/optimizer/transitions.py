@@ -11,7 +11,7 @@ from itertools import pairwise
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
-from bae.lm.schemas import shown_fields
+from bae.lm.prompts import shown_fields
 from bae.plan import plan_of
 from bae.records import RunStarted
 from bae.result import GraphResult
