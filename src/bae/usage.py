@@ -14,8 +14,8 @@ from typing import Literal
 class Usage:
     """Calls, tokens, cost and time; add two with `+`. A cost of None is unknown, not zero.
 
-    `calls` counts requests that were sent, failed ones too, and `attempts` the answers that were
-    judged: a node filled at the second try has two. `seconds` is the time spent waiting for
+    `calls` counts requests that were sent, failed ones too, and `attempts` the answers that came
+    back: a node filled at the second try has two. `seconds` is the time spent waiting for
     answers, added up over calls that ran at the same time; `models` names who answered.
     """
 

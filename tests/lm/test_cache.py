@@ -383,7 +383,7 @@ async def test_equal_questions_asked_at_once_make_one_request():
     assert held.asked == ["Reply"]
     assert counts(lm) == (0, 1, 4)
     used = Usage.total(a.usage for a in answers)
-    assert replace(used, seconds=0.0) == USED
+    assert replace(used, seconds=0.0, attempts=0) == USED
 
 
 async def test_the_request_goes_on_for_the_others_when_the_first_is_cancelled():
@@ -397,7 +397,7 @@ async def test_the_request_goes_on_for_the_others_when_the_first_is_cancelled():
     assert held.running == 1
     held.release()
     async with asyncio.timeout(BOUND):
-        assert replace((await second).usage, seconds=0.0) == USED
+        assert replace((await second).usage, seconds=0.0, attempts=0) == USED
     assert held.cancelled == []
 
 
@@ -587,7 +587,7 @@ async def test_what_was_answered_and_not_kept_when_all_were_gone_is_counted():
         await putting.wait()
         making.cancel()
         await asyncio.wait([making])
-    assert replace(Usage.total(used), seconds=0.0) == USED
+    assert replace(Usage.total(used), seconds=0.0, attempts=0) == USED
 
 
 @given(

@@ -403,20 +403,20 @@ async def test_a_run_with_lessons_replays_and_its_journal_has_the_questions_of_t
         ({"Outfit": NodePrompts()}, TypeError, "give the prompts by their node class"),
         ({Outfit: DRESS}, TypeError, r"give NodePrompts\(fill=…, choice=…\)"),
         (
-            {Outfit: NodePrompts(fill=LearnedPrompt(examples=(PromptExample({}, {"top": {1}}),)))},
-            ValueError,
-            "Outfit, example 1 of its fill: its answer is no JSON",
-        ),
-        (
             {Weather: NodePrompts(choice=LearnedPrompt(examples=(PromptExample(COLD, SHIRT),)))},
             ValueError,
             "Weather, example 1 of its choice: its answer is to be",
         ),
     ],
 )
-def test_what_is_no_lesson_is_refused_by_name(prompts: Any, error: type[Exception], said: str):
+def test_what_is_no_prompt_is_refused_by_name(prompts: Any, error: type[Exception], said: str):
     with pytest.raises(error, match=said):
         WithPrompts(Model(), prompts)
+
+
+def test_an_example_that_is_no_json_is_refused_when_it_is_made():
+    with pytest.raises(ValueError, match="not a valid JSON value"):
+        PromptExample({}, {"top": {1}})  # type: ignore[dict-item]
 
 
 # --- on the wire ------------------------------------------------------------------------------

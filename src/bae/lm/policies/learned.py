@@ -7,19 +7,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import JsonValue
+from pydantic.dataclasses import dataclass
+from pydantic_core import to_jsonable_python
 
 from bae.lm.adapter import LMAdapter
 from bae.lm.backend import Answer, FewShot, Prompt
 from bae.lm.policies.policy import Policy, as_backend, innermost
-from bae.lm.prompts import (
-    choice_instruction,
-    names_of,
-    text_of_answer,
-    text_of_json,
-    text_of_question,
-)
+from bae.lm.prompts import choice_instruction, names_of, text_of_answer, text_of_question
 from bae.node import Node
 
 if TYPE_CHECKING:
@@ -37,12 +35,8 @@ class PromptExample:
     model is to answer: the fields, or `{"choice": "B"}`, which is `"None"` to stop.
     """
 
-    known: Mapping[str, Any]
-    answer: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        for name, value in (("known", self.known), ("answer", self.answer)):
-            _check(value, Mapping, f"PromptExample({name}=…)", "give a mapping of JSON values")
+    known: Mapping[str, JsonValue]
+    answer: Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +47,6 @@ class LearnedPrompt:
     instruction: str = ""
     examples: tuple[PromptExample, ...] = ()
 
-    def __post_init__(self) -> None:
-        _check(self.instruction, str, "LearnedPrompt(instruction=…)", "give a text")
-        fix = "give a tuple of PromptExamples"
-        _check(self.examples, tuple, "LearnedPrompt(examples=…)", fix)
-        for each in self.examples:
-            _check(each, PromptExample, "LearnedPrompt(examples=…)", fix)
-
 
 @dataclass(frozen=True, slots=True)
 class NodePrompts:
@@ -68,11 +55,6 @@ class NodePrompts:
 
     fill: LearnedPrompt | None = None
     choice: LearnedPrompt | None = None
-
-    def __post_init__(self) -> None:
-        for name, prompt in self.parts():
-            fix = "give a LearnedPrompt, or None"
-            _check(prompt, LearnedPrompt | None, f"NodePrompts({name}=…)", fix)
 
     def parts(self) -> tuple[tuple[Part, LearnedPrompt | None], ...]:
         """Both prompts, by what they are for."""
@@ -103,7 +85,11 @@ class WithPrompts(Policy):
             for part, prompt in _checked(cls, given)
         }
         self._settings = {
-            f"{cls.__module__}.{cls.__qualname__}": _as_json(each)
+            f"{cls.__module__}.{cls.__qualname__}": {
+                part: to_jsonable_python(prompt)
+                for part, prompt in each.parts()
+                if prompt is not None
+            }
             for cls, each in self.prompts.items()
         }
         self._asked: Counter[str] = Counter()
@@ -210,11 +196,6 @@ class _Rendered:
         return tuple(shown for shown, chosen in texts if names is None or chosen in names)
 
 
-def _check(value: object, wanted: Any, where: str, fix: str) -> None:
-    if not isinstance(value, wanted):
-        raise TypeError(f"{where} is {value!r}: {fix}")
-
-
 def _checked(cls: Any, given: Any) -> list[tuple[Part, LearnedPrompt]]:
     """The prompts of a class that are not empty, by what they are for."""
     if not (isinstance(cls, type) and issubclass(cls, Node)):
@@ -223,38 +204,14 @@ def _checked(cls: Any, given: Any) -> list[tuple[Part, LearnedPrompt]]:
         raise TypeError(
             f"WithPrompts(lm, {{{cls.__name__}: {given!r}}}): give NodePrompts(fill=…, choice=…)"
         )
-    found: list[tuple[Part, LearnedPrompt]] = []
-    for part, prompt in given.parts():
-        if prompt is None:
-            continue
-        for number, example in enumerate(prompt.examples, 1):
-            fault = _fault(part, example)
-            if fault is not None:
-                raise ValueError(f"{cls.__name__}, example {number} of its {part}: {fault}")
-        if prompt.instruction.strip() or prompt.examples:
-            found.append((part, prompt))
-    return found
-
-
-def _fault(part: Part, example: PromptExample) -> str | None:
-    for name, value in (("known", example.known), ("answer", example.answer)):
-        try:
-            text_of_json(value)
-        except (TypeError, ValueError) as error:
-            return f"its {name} is no JSON: {error}"
-    if part == "choice" and not isinstance(example.answer.get("choice"), str):
-        return 'its answer is to be {"choice": "the name of the class"}, or "None" to stop'
-    return None
-
-
-def _as_json(prompts: NodePrompts) -> dict[str, Any]:
-    return {
-        part: {
-            "instruction": prompt.instruction,
-            "examples": [
-                {"known": dict(each.known), "answer": dict(each.answer)} for each in prompt.examples
-            ],
-        }
-        for part, prompt in prompts.parts()
-        if prompt is not None
-    }
+    for number, example in enumerate(given.choice.examples if given.choice else (), 1):
+        if not isinstance(example.answer.get("choice"), str):
+            raise ValueError(
+                f"{cls.__name__}, example {number} of its choice: its answer is to be "
+                '{"choice": "the name of the class"}, or "None" to stop'
+            )
+    return [
+        (part, prompt)
+        for part, prompt in given.parts()
+        if prompt is not None and (prompt.instruction.strip() or prompt.examples)
+    ]
