@@ -144,7 +144,7 @@ async def test_only_what_was_wrong_is_asked_for_again_and_the_examples_stay(
     second = provider.requests[1]
     assert set((second.schema or {})["properties"]) == {"layers"}
     said = said_in(second)
-    assert said[1] == '{"layers": 4}'
+    assert said[1] == '{"top": "a parka", "layers": 4}'
     assert "layers: Input should be less than or equal to 5" in said[-1]
 
 

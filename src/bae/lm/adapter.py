@@ -4,7 +4,7 @@ of your own with the four methods of `bae.LM`, and it is asked through those met
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from os import urandom
 from types import NoneType
@@ -16,7 +16,7 @@ from bae.failures import filled_other, not_an_lm, undeclared
 from bae.language_model import is_lm
 from bae.lm.answers import Wrong, attempt, build, choice_failed, read, read_choice
 from bae.lm.backend import Backend, ask_to_fill, asks_again
-from bae.lm.prompts import asked_fields, choice_of, fill_prompt
+from bae.lm.prompts import asked_fields, choice_of, fill_prompt, names_of
 from bae.lm.requests import Answer, Prompt, Question, ask, send
 from bae.node import Node
 from bae.plan import plan_of
@@ -59,11 +59,17 @@ class LMAdapter(Backend):
         of the answer."""
         question = prompt.question
         if question.method == "decide":
-            value, text = await self._decide(prompt)
-        elif question.types:
-            value, text = await self._choose(prompt), ""
+            value, text = await self._decide(question)
+        elif question.target is None:
+            context = question.context
+            if context is None:
+                context = {} if question.source is None else dict(question.source)
+            chosen = await self.lm.choose_type(question.types, context)
+            # Without a name it was not offered, which is reported where the answer is judged.
+            value, text = {"choice": _name_of(question, chosen) or repr(chosen)}, ""
         else:
-            value, text = await self._build(question)
+            value = await self._build(question, question.target)
+            text = _json_of(value)
         # Where it reports nothing, it was asked all the same, and its cost is unknown.
         return Answer(text, Usage(calls=1, cost=None), value=value)
 
@@ -99,33 +105,23 @@ class LMAdapter(Backend):
     def __repr__(self) -> str:
         return repr(self.lm)
 
-    async def _choose(self, prompt: Prompt) -> Any:
-        question = prompt.question
-        context = question.context
-        if context is None:
-            context = {} if question.source is None else dict(question.source)
-        chosen = await self.lm.choose_type(question.types, context)
-        # Without a name it was not offered, which is reported where the answer is judged.
-        return {"choice": _name_of(prompt, chosen) or repr(chosen)}
-
-    async def _build(self, question: Question) -> tuple[Any, str]:
-        target, source = cast("type[Node]", question.target), question.source
+    async def _build(self, question: Question, target: type[Node]) -> Node:
+        source = question.source
         if question.method == "make":
             node = await self.lm.make(cast("Node", source), target)
             is_right = isinstance(cast(object, node), target)
         else:
-            node = await self.lm.fill(
-                target, question.resolved, question.instruction, source=source
-            )
+            resolved, instruction = question.resolved, question.instruction
+            node = await self.lm.fill(target, resolved, instruction, source=source)
             is_right = type(node) is target
         if not is_right:
             raise filled_other(plan_of(target), node)
-        return node, _json_of(node)
+        return node
 
-    async def _decide(self, prompt: Prompt) -> tuple[Any, str]:
-        source = cast("Node", prompt.question.source)
+    async def _decide(self, question: Question) -> tuple[Any, str]:
+        source = cast("Node", question.source)
         node: object = await self.lm.decide(source)
-        name = _name_of(prompt, type(node))
+        name = _name_of(question, type(node))
         if isinstance(node, Node):
             text = _json_of(node) if name is not None else ""
             return node, text and f'{{"choice":{json.dumps(name)},"fields":{text}}}'
@@ -198,13 +194,9 @@ def _by(method: Literal["make", "decide"], prompt: Prompt) -> Prompt:
     return replace(prompt, question=replace(prompt.question, method=method))
 
 
-def _name_of(prompt: Prompt, chosen: object) -> str | None:
+def _name_of(question: Question, chosen: Any) -> str | None:
     """The name that a model would choose it by, where it is among what is offered."""
-    names: Sequence[str] = prompt.schema["properties"]["choice"]["enum"]
-    for cls, name in zip(prompt.question.types, names, strict=True):
-        if chosen is cls:
-            return name
-    return None
+    return next((name for name, cls in names_of(question.types).items() if cls is chosen), None)
 
 
 def _class_of(lm: LM) -> str:

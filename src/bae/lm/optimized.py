@@ -10,16 +10,11 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from bae.lm.backend import Answer, FewShot, Prompt
+from bae.lm.backend import Answer, Prompt
 from bae.lm.dspy_backend import DSPyBackend
 from bae.lm.extras import load_dspy
-from bae.lm.prompts import (
-    asked_fields,
-    choice_instruction,
-    names_of,
-    text_of_answer,
-    text_of_question,
-)
+from bae.lm.policies.learned import LearnedPrompt, PromptExample, Rendered
+from bae.lm.prompts import asked_fields, choice_instruction
 from bae.lm.schemas import fill_schema
 from bae.lm.signatures import answer_class, known_inputs, model_name
 from bae.node import Node
@@ -124,56 +119,46 @@ class OptimizedLM(DSPyBackend):
 class _Predictor:
     """What of a predictor changes answers."""
 
+    learned: Rendered
     signature: Any
-    demos: tuple[dict[str, Any], ...]
     config: Mapping[str, Any]
     lm: Any
 
     @classmethod
     def of(cls, predictor: Any) -> _Predictor:
         (found,) = predictor.predictors()
-        return cls(found.signature, tuple(map(dict, found.demos)), dict(found.config), found.lm)
+        signature = found.signature
+        outputs = {n: model_name(n, f) for n, f in signature.output_fields.items()}
+        examples: list[PromptExample] = []
+        for demo in map(dict, found.demos):
+            answer = {known: demo[name] for name, known in outputs.items() if name in demo}
+            said = to_jsonable_python(answer, by_alias=False)
+            examples.append(PromptExample(known_inputs(signature, demo), said))
+        learned = LearnedPrompt(signature.instructions, tuple(examples))
+        return cls(Rendered(learned), signature, dict(found.config), found.lm)
 
     @property
-    def outputs(self) -> dict[str, str]:
+    def outputs(self) -> tuple[str, ...]:
         """The outputs by the names a model knows them by."""
-        return {model_name(n, f): n for n, f in self.signature.output_fields.items()}
+        return tuple(model_name(n, f) for n, f in self.signature.output_fields.items())
 
     @property
     def state(self) -> Any:
         """What changes answers, as JSON."""
-        fields = self.signature.fields.values()
-        state = {
-            "instruction": self.signature.instructions,
-            "fields": [info.json_schema_extra["desc"] for info in fields],
-            "examples": self.demos,
-            "config": self.config,
-        }
+        fields = [info.json_schema_extra["desc"] for info in self.signature.fields.values()]
+        state = {"prompt": self.learned.prompt, "fields": fields, "config": self.config}
         return to_jsonable_python(state, fallback=str)
 
     def applied_to(self, prompt: Prompt) -> Prompt:
-        """The prompt with the instruction and the examples, for what is asked for of the outputs,
-        and for those that are no fields of the node: a reasoning, say."""
-        target, outputs = prompt.question.target, self.outputs
-        instruction, demos, schema = self.signature.instructions, self.demos, prompt.schema
-        if target is None:
-            own, asked = choice_instruction(prompt.question.types), ("choice",)
-            offered = names_of(prompt.question.types)
-            demos = tuple(demo for demo in demos if demo.get("choice") in offered)
-        else:
-            own, fields = prompt.question.instruction, target.__pydantic_fields__
-            wanted = prompt.question.fields
-            asked = tuple(name for name in outputs if name in wanted or name not in fields)
-            if len(asked) > len(wanted):
-                schema = fill_schema(answer_class(self.signature), asked)
-        examples = [*prompt.examples]
-        for demo in demos:
-            shown = {name: demo[outputs[name]] for name in asked if outputs[name] in demo}
-            known = text_of_question(instruction, known_inputs(self.signature, demo))
-            answer = text_of_answer(to_jsonable_python(shown, by_alias=False))
-            examples.append(FewShot(known, answer))
-        text = f"{instruction}{prompt.text[len(own) :]}"
-        return replace(prompt, text=text, schema=schema, examples=tuple(examples))
+        """The prompt with the instruction and the examples; and for outputs that are no fields of
+        the node too, such as a reasoning."""
+        applied = self.learned.applied_to(prompt)
+        target, wanted = prompt.question.target, prompt.question.fields
+        if target is None or all(name in target.__pydantic_fields__ for name in self.outputs):
+            return applied
+        own = target.__pydantic_fields__
+        asked = tuple(name for name in self.outputs if name in wanted or name not in own)
+        return replace(applied, schema=fill_schema(answer_class(self.signature), asked))
 
 
 def _checked(cls: type[Node], predictor: Any) -> _Predictor:

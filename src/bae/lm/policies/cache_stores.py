@@ -216,19 +216,16 @@ def _close_in(process: int, database: sqlite3.Connection) -> None:
 
 
 def _prepare(database: sqlite3.Connection, timeout: float) -> None:
-    database.execute("BEGIN")  # one snapshot for all three: another process may be creating it
-    found = database.execute("PRAGMA application_id").fetchone()[0]
-    tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    version = database.execute("PRAGMA user_version").fetchone()[0]
-    database.execute("COMMIT")
-    if found not in (0, APPLICATION) or (found == 0 and tables):
-        raise sqlite3.DatabaseError("it is the database of something else")
-    if found == APPLICATION and version != VERSION:
-        raise sqlite3.DatabaseError(f"it is of version {version}, and this is {VERSION}")
+    # In one statement: another process may be creating it.
+    found, tables = database.execute(
+        "SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version"
+    ).fetchone()
+    if found != VERSION and (found or tables):
+        raise sqlite3.DatabaseError("it is the database of something else, or of another version")
     _switch_to_wal(database, timeout)
     # Answers lost in a power failure are asked for again; a process that dies loses nothing.
     database.execute("PRAGMA synchronous = NORMAL")
-    if found == APPLICATION:
+    if found == VERSION:
         return
     database.execute("BEGIN IMMEDIATE")
     database.execute(
@@ -236,7 +233,6 @@ def _prepare(database: sqlite3.Connection, timeout: float) -> None:
         " (key TEXT PRIMARY KEY, text TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
     )
     database.execute("CREATE INDEX IF NOT EXISTS answers_at ON answers (at)")
-    database.execute(f"PRAGMA application_id = {APPLICATION}")
     database.execute(f"PRAGMA user_version = {VERSION}")
     database.execute("COMMIT")
 
@@ -257,7 +253,5 @@ def _switch_to_wal(database: sqlite3.Connection, timeout: float) -> None:
 PRUNE_EVERY = 100
 """Answers stored between two checks of the bounds."""
 
-APPLICATION = 0x62616543
-"""Marks the file as this cache, "baeC" in ASCII."""
-
-VERSION = 1
+VERSION = 0x62616502
+"""Marks the file as a cache, "bae" in ASCII, and has the version of its tables."""

@@ -80,7 +80,7 @@ class WithPrompts(Policy):
         super().__init__(lm)
         self.prompts: Mapping[type[Node], NodePrompts] = dict(prompts)
         self._prompts = {
-            (cls, part): _Rendered(prompt)
+            (cls, part): Rendered(prompt)
             for cls, given in self.prompts.items()
             for part, prompt in _checked(cls, given)
         }
@@ -150,50 +150,48 @@ class WithPrompts(Policy):
 
     def _with_learned(self, prompt: Prompt) -> Prompt:
         """The prompt with what was learned for it; the same object where nothing was."""
-        question = prompt.question
-        names = None
+        question, learned = prompt.question, None
         if question.target is not None:
             learned = self._prompts.get((question.target, "fill"))
-            own = question.target.__name__
         elif question.source is not None:
             learned = self._prompts.get((type(question.source), "choice"))
-            own = choice_instruction(question.types)
-            names = frozenset(names_of(question.types))
-        else:
-            return prompt
-        # One that begins otherwise asks something else than was learned; and one with examples has
-        # its learned prompt already.
-        begins = prompt.text == own or prompt.text.startswith(f"{own}\n\n")
-        if learned is None or prompt.examples or not begins or not self._applies:
-            return prompt
-        instruction = learned.prompt.instruction.strip() or own
-        return replace(
-            prompt,
-            text=f"{instruction}{prompt.text[len(own) :]}",
-            question=replace(question, instruction=instruction),
-            examples=learned.examples(instruction, names),
-        )
+        return prompt if learned is None or not self._applies else learned.applied_to(prompt)
 
 
-class _Rendered:
+class Rendered:
     """A learned prompt, and its examples as texts, rendered on first use."""
 
     def __init__(self, prompt: LearnedPrompt) -> None:
         self.prompt = prompt
-        self.texts: dict[str, tuple[tuple[FewShot, Any], ...]] = {}
+        self._texts: dict[str, list[FewShot]] = {}
 
-    def examples(self, instruction: str, names: frozenset[str] | None) -> tuple[FewShot, ...]:
-        """The examples; of a choice those that choose one of the `names` on offer."""
-        texts = self.texts.get(instruction)
-        if texts is None:
-            texts = self.texts[instruction] = tuple(
-                (
-                    FewShot(text_of_question(instruction, each.known), text_of_answer(each.answer)),
-                    each.answer.get("choice"),
-                )
-                for each in self.prompt.examples
-            )
-        return tuple(shown for shown, chosen in texts if names is None or chosen in names)
+    def applied_to(self, prompt: Prompt) -> Prompt:
+        """A prompt with this instruction and the examples; of a choice, those that choose one of
+        the types on offer. It is the same object where it asks something else than was learned, in
+        its own words, or has its learned prompt already."""
+        question = prompt.question
+        own = choice_instruction(question.types)
+        if question.target is not None:
+            own = question.target.__name__
+        begins = prompt.text == own or prompt.text.startswith(f"{own}\n\n")
+        if prompt.examples or not begins:
+            return prompt
+        instruction = self.prompt.instruction.strip() or own
+        examples, names = self.prompt.examples, names_of(question.types)
+        if instruction not in self._texts:
+            self._texts[instruction] = [
+                FewShot(text_of_question(instruction, each.known), text_of_answer(each.answer))
+                for each in examples
+            ]
+        shown = zip(self._texts[instruction], examples, strict=True)
+        return replace(
+            prompt,
+            text=f"{instruction}{prompt.text[len(own) :]}",
+            question=replace(question, instruction=instruction),
+            examples=tuple(
+                text for text, each in shown if not names or each.answer.get("choice") in names
+            ),
+        )
 
 
 def _checked(cls: Any, given: Any) -> list[tuple[Part, LearnedPrompt]]:
