@@ -198,11 +198,9 @@ class SharedRequests:
         place = asyncio.get_running_loop(), key
         while True:
             request = self._requests.get(place)
-            joined = request is not None
-            if request is None:
-                request = self._requests[place] = _SharedRequest(
-                    ask, lambda: self._requests.pop(place)
-                )
+            joined = request is not None and request.is_open
+            if request is None or not request.is_open:
+                request = self._requests[place] = _SharedRequest(ask)
             self.joined += joined
             try:
                 return await request.result()
@@ -211,22 +209,26 @@ class SharedRequests:
                 if not joined or any(error.budget is budget for budget in budgets_in_force()):
                     raise
                 tell(Restart(error, 0.0))
+            finally:
+                if not request.is_open and self._requests.get(place) is request:
+                    del self._requests[place]
 
 
 class _SharedRequest:
     """A request that several callers wait for: a task with the budgets of the first caller. The
-    first of those who still wait when it ends has its usage. `close` is called once, when it can no
-    longer be joined."""
+    first of those who still wait when it ends has its usage. It `is_open` while it can be
+    joined."""
 
-    def __init__(
-        self, ask: Callable[[], Coroutine[Any, Any, Answer]], close: Callable[[], object]
-    ) -> None:
+    def __init__(self, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> None:
         self._meters: list[Meter | None] = []
         self._told: list[Event] = []
         self._is_given = False
-        self._close = close
+        self._is_left = False
         self._task = asyncio.get_running_loop().create_task(self._run(ask))
-        self._task.add_done_callback(lambda _: self._end())
+
+    @property
+    def is_open(self) -> bool:
+        return not (self._is_left or self._task.done())
 
     async def result(self) -> Answer:
         """Wait for the answer. Callers who join later are told the events they missed. The last one
@@ -241,7 +243,7 @@ class _SharedRequest:
             if len(self._meters) > 1:
                 self._meters.remove(meter)
                 raise
-            self._end()
+            self._is_left = True
             task.cancel()
             await gone([task])
             if not task.cancelled() and task.exception() is None:
@@ -275,14 +277,6 @@ class _SharedRequest:
         for meter in self._meters:
             if meter is not None and meter[1] is not None:
                 meter[1](event)
-
-    def _end(self) -> None:
-        close, self._close = self._close, _nothing
-        close()
-
-
-def _nothing() -> None:
-    pass
 
 
 def _copy(error: BaseException) -> BaseException:
