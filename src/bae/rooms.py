@@ -66,9 +66,9 @@ def choice_question(
     context: Mapping[str, Any] | None,
 ) -> QuestionText:
     """What an LM is asked that chooses the next node; it may fill one of `fillable` at once."""
-    from bae.lm.prompts import choice_prompt, names_of
+    from bae.lm.prompts import choice_of
 
-    prompt = choice_prompt(names_of(offered), fillable, source, context)
+    prompt = choice_of(tuple(offered), tuple(fillable)).prompt(source, context)
     return QuestionText(prompt.system, prompt.text)
 
 

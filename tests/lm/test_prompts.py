@@ -37,7 +37,7 @@ import bae
 from bae import BaeLMError, Dep, Graph, Node, Recall
 from bae.lm import Prompt, Turn
 from bae.lm.backend import Question
-from bae.lm.prompts import choice_prompt, fill_prompt, names_of
+from bae.lm.prompts import choice_of, fill_prompt
 from toy_backend import ToyBackend, choose, route
 
 
@@ -171,8 +171,7 @@ def test_the_question_says_in_types_what_the_prompt_says_in_words():
     assert (question.target, question.fields, question.source) == (Out, ("text",), source)
     assert question.types == ()
 
-    names = names_of([Out, NoneType])
-    question = choice_prompt(names, (Out,), source, None).question
+    question = choice_of((Out, NoneType), (Out,)).prompt(source).question
     assert (question.types, question.fillable) == ((Out, NoneType), (Out,))
     assert question.target is None
 
@@ -678,11 +677,8 @@ def test_equal_nodes_make_equal_prompts_whatever_the_order_they_were_made_in(val
 @settings(deadline=None, max_examples=50)
 @given(st.dictionaries(st.text(max_size=3), ANYTHING, max_size=4))
 def test_equal_contexts_of_a_choice_make_equal_prompts(context: Any):
-    names = names_of([Out, NoneType])
-
-    assert choice_prompt(names, (), None, context) == choice_prompt(
-        names, (), None, otherwise(context)
-    )
+    choice = choice_of((Out, NoneType), ())
+    assert choice.prompt(None, context) == choice.prompt(None, otherwise(context))
 
 
 async def test_lists_and_ordered_dicts_keep_their_order():
@@ -716,7 +712,7 @@ from typing import Annotated, Any
 from types import NoneType
 from pydantic import BaseModel
 from bae import Dep, Node
-from bae.lm.prompts import choice_prompt, fill_prompt, names_of
+from bae.lm.prompts import choice_of, fill_prompt
 
 class Deep(BaseModel):
     words: frozenset[str]
@@ -743,7 +739,8 @@ source = Source(
     anything={frozenset(words), ("a", frozenset(words))},
 )
 print(fill_prompt(Target, ("day", "deep"), {"found": set(words)}, "Target", source))
-print(choice_prompt(names_of([Target, Source, NoneType]), (Source,), source, {"a": set(words)}))
+choice = choice_of((Target, Source, NoneType), (Source,))
+print(choice.prompt(source, {"a": set(words)}))
 print(list(set(words)))
 """
 

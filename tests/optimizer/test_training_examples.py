@@ -32,7 +32,7 @@ import dspy
 
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.journal import MemoryJournal
-from bae.lm.prompts import asked_fields, choice_prompt, fill_prompt, names_of
+from bae.lm.prompts import asked_fields, choice_of, fill_prompt
 from bae.lm.signatures import node_to_signature, with_source
 from bae.optimizer import (
     Transition,
@@ -561,7 +561,7 @@ def test_every_question_of_a_transition_is_the_one_a_prompt_asks():
     asked = fill_prompt(Reply, asked_fields(Reply), {"kind": Kind.BILL}, "Reply", node)
     (fill,), (choice,) = fill_examples(Reply, [example]), choice_examples(Sorted, [example])
     assert asked.text == f"Reply\n\n{said({**fill.source, 'context': {'kind': fill.kind}})}"
-    asked = choice_prompt(names_of(plan_of(Sorted).offered), (), node, None)
+    asked = choice_of(plan_of(Sorted).offered, ()).prompt(node)
     assert asked.text.partition("\n\n")[2] == said(choice.known)
 
 

@@ -145,7 +145,7 @@ async def make_with(backend: Backend, node: Node, target: type[N]) -> N:
 async def decide_with(backend: Backend, node: Node) -> Node | None:
     """A successor of `node` from the `decide` of an adapted LM; None to end the run."""
     choice = choice_of(plan_of(type(node), strict=True).offered, ())
-    prompt = _by("decide", choice.prompt(node, None))
+    prompt = _by("decide", choice.prompt(node))
     answer = await ask(backend, prompt)
     if isinstance(answer.value, Node):
         tell(attempt(1, prompt, answer))

@@ -103,18 +103,6 @@ def fill_prompt(
     )
 
 
-def choice_prompt(
-    names: Mapping[str, type[Node] | type[None]],
-    fillable: Sequence[type[Node]],
-    source: Node | None,
-    context: Mapping[str, Any] | None,
-    turns: tuple[Turn, ...] = (),
-) -> Prompt:
-    """Ask for one of the names, and for the fields of those that can be filled in the same
-    answer."""
-    return choice_of(tuple(names.values()), tuple(fillable)).prompt(source, context, turns)
-
-
 class Choice:
     """What is the same each time one of `types` is chosen: their names, which of them come filled,
     the instruction and the schema. Worked out once."""
@@ -132,7 +120,10 @@ class Choice:
         self.schema = choice_schema({n: filled.get(cast(Any, c)) for n, c in self.names.items()})
 
     def prompt(
-        self, source: Node | None, context: Mapping[str, Any] | None, turns: tuple[Turn, ...] = ()
+        self,
+        source: Node | None,
+        context: Mapping[str, Any] | None = None,
+        turns: tuple[Turn, ...] = (),
     ) -> Prompt:
         """Ask for the choice."""
         known = {} if source is None else {type(source).__name__: seen_of(source)}

@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
@@ -17,7 +18,6 @@ from bae.usage import Restart, Usage, collected, report, tell
 
 if TYPE_CHECKING:
     from bae.lm.backend import Backend
-    from bae.lm.policies.budget import Budget
     from bae.node import Node
 
 T = TypeVar("T")
@@ -213,14 +213,10 @@ def checked(backend: Backend, answer: object) -> Answer:
 
 async def in_time(ask: Callable[[], Awaitable[T]]) -> T:
     """Ask, and stop when the time of a budget in force is over, whatever is being waited for."""
-    short: Budget | None = None
-    left = 0.0
-    for budget in budgets_in_force():
-        remaining = budget.remaining.seconds
-        if remaining is not None and (short is None or remaining < left):
-            short, left = budget, remaining
-    if short is None:
+    timed = [budget for budget in budgets_in_force() if budget.seconds is not None]
+    if not timed:
         return await ask()
+    left, short = min(((b.remaining.seconds or 0.0, b) for b in timed), key=itemgetter(0))
     if left <= 0:
         raise short.spent("seconds")
     bound = asyncio.timeout(left)

@@ -22,9 +22,8 @@ from bae.lm.policies.policy import Policy
 from bae.lm.prompts import (
     asked_fields,
     choice_instruction,
-    choice_prompt,
+    choice_of,
     fill_prompt,
-    names_of,
     text_of_question,
 )
 from bae.lm.requests import ask
@@ -147,8 +146,7 @@ class PartQuestion:
             question = replace(prompt.question, resolved=self.resolved, source=self.source)
             prompt = replace(prompt, question=question)
         else:
-            names = names_of(plan_of(of.cls, strict=True).offered)
-            prompt = choice_prompt(names, (), self.source, None)
+            prompt = choice_of(plan_of(of.cls, strict=True).offered, ()).prompt(self.source)
         self.prompt = replace(prompt, text=self.text)
 
 
