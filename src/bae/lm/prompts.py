@@ -18,6 +18,7 @@ from pydantic import BaseModel, PlainSerializer, RootModel, WrapSerializer
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from bae.core_schemas import computed_schemas, field_schema
+from bae.draft import hold
 from bae.exceptions import BaeLMError
 from bae.lm.requests import Prompt, Question, Turn
 from bae.lm.schemas import choice_schema, fill_schema, has_schema
@@ -220,13 +221,7 @@ def context_of(cls: type[Node], resolved: Mapping[str, Any]) -> dict[str, Any]:
         return _jsonable(values, f"the context of {cls.__name__}")
     # Not by `model_construct`, which makes defaults for all that is not there.
     shell = cls.__new__(cls)
-    for name, value in (
-        ("__dict__", dict(resolved)),
-        ("__pydantic_fields_set__", set(resolved)),
-        ("__pydantic_extra__", None),
-        ("__pydantic_private__", None),
-    ):
-        object.__setattr__(shell, name, value)
+    hold(shell, dict(resolved), None, set(resolved))
     return _seen(cls, shell, names)
 
 
