@@ -25,13 +25,10 @@ def field_schema(cls: type[Node], name: str, *, alone: bool = False) -> Any:
     return _defined(_without_onlookers(schema) if alone else schema, definitions)
 
 
-def fields_schema(cls: type[Node], names: Iterable[str], *, alone: bool = False) -> Any:
-    """The core schema of some fields, by their names: aliases are for those inside them; `alone`,
-    without validators that may look at other fields."""
+def fields_schema(cls: type[Node], names: Iterable[str]) -> Any:
+    """The core schema of some fields, by their names: aliases are for those inside them."""
     model, definitions = _model_fields(cls)
     chosen = {n: without_aliases(model["fields"][n]) for n in names}
-    if alone:
-        chosen = {n: {**f, "schema": _without_onlookers(f["schema"])} for n, f in chosen.items()}
     return _defined({"type": "model-fields", "fields": chosen}, definitions)
 
 

@@ -711,11 +711,11 @@ ASK = {"type": "Ask", "fields": {"message": "hi"}}
 @pytest.mark.parametrize(
     ("kind", "data", "code", "said"),
     [
-        ("StepStarted", "{", "bae-journal-damaged", "is no JSON"),
-        ("StepStarted", "[]", "bae-journal-damaged", "is no JSON object"),
-        ("RunStarted", {}, "bae-journal-damaged", "lacks 'run_id'"),
-        ("RunStarted", {**START, "node": 5}, "bae-journal-damaged", "for 'node'"),
-        ("RunStarted", {**START, "node": {"type": "Ask"}}, "bae-journal-damaged", "'fields'"),
+        ("StepStarted", "{", "bae-journal-damaged", "Invalid JSON"),
+        ("StepStarted", "[]", "bae-journal-damaged", "should be an object"),
+        ("RunStarted", {}, "bae-journal-damaged", "run_id: Field required"),
+        ("RunStarted", {**START, "node": 5}, "bae-journal-damaged", "node: Input should be"),
+        ("RunStarted", {**START, "node": {"type": "Ask"}}, "bae-journal-damaged", "node.fields: "),
         ("Unheard", {}, "bae-journal-version", "Unheard"),
         ("StepStarted", {}, "bae-journal-unreadable", "step 1"),
         ("StepStarted", {"node": {"type": "Gone", "fields": {}}}, "bae-journal-unreadable", "Gone"),
@@ -725,7 +725,7 @@ ASK = {"type": "Ask", "fields": {"message": "hi"}}
             "bae-journal-unreadable",
             "message: Input should be a valid string",
         ),
-        ("SourceEnded", {"node": "Look"}, "bae-journal-damaged", "lacks 'field'"),
+        ("SourceEnded", {"node": "Look"}, "bae-journal-damaged", "field: Field required"),
         (
             "ItemEnded",
             {"node": "Look", "field": "shouted", "index": 0, "value": 3},
@@ -738,7 +738,7 @@ ASK = {"type": "Ask", "fields": {"message": "hi"}}
             "bae-journal-damaged",
             "lacks a value",
         ),
-        ("RunEnded", {"outcome": "odd", "gates": []}, "bae-journal-damaged", "'odd'"),
+        ("RunEnded", {"outcome": "odd", "gates": []}, "bae-journal-damaged", "outcome: "),
         (
             "Recalled",
             {"node": "Judge", "field": "message", "origin": ["", 7, "x"]},
@@ -753,9 +753,9 @@ ASK = {"type": "Ask", "fields": {"message": "hi"}}
         ),
         (
             "LMUsed",
-            {"asker": {"kind": "body", "node": "Ask"}, "usage": {"odd": 1}},
+            {"asker": {"kind": "body", "node": "Ask"}, "usage": {"calls": "1"}},
             "bae-journal-damaged",
-            "odd",
+            "usage.calls: ",
         ),
     ],
 )

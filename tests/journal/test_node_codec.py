@@ -280,9 +280,9 @@ def test_what_a_validator_makes_again_is_kept() -> None:
 
 def test_one_field_is_written_and_read_by_itself() -> None:
     assert node_codec(Judge).dump_field("allowed", True) == ("true", False)
-    assert node_codec(Judge).read_field("allowed", "true") is True
+    assert node_codec(Judge).load_field("allowed", True) is True
     with pytest.raises(JournalError) as raised:
-        node_codec(Judge).read_field("allowed", '"perhaps"')
+        node_codec(Judge).load_field("allowed", "perhaps")
     assert raised.value.code == "bae-journal-unreadable"
     assert "Judge.allowed" in str(raised.value)
     with pytest.raises(Unkeepable):

@@ -4,21 +4,23 @@ validators do the work; nothing is imported by a name found in data."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+import json
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cached_property
+from types import NoneType
 from typing import Any, Final, Literal, cast
 from uuid import UUID
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
-from pydantic.errors import PydanticUserError
 from pydantic_core import SchemaSerializer, SchemaValidator, from_json, to_json
 
 from bae.assignable import type_name
 from bae.core_schemas import Schema, parts, type_schema
+from bae.exceptions import describe
 from bae.secrets import is_masked, secret_in
 
 Verdict = Literal["keep", "live", "secret"]
@@ -47,13 +49,15 @@ class ValueCodec:
     def __init__(
         self, schema: Any, config: Schema | None = None, validated: bool = False, live: str = ""
     ) -> None:
-        self._schema = schema
-        self._config = cast(Any, {**(config or {}), **STORED_CONFIG})
+        config = config or {}
+        self.schema = schema
+        self._config = cast(Any, {**config, **STORED_CONFIG})
         live = live or _why_live(schema)
         secret = "" if live else secret_in(schema)
         self.verdict: Verdict = "live" if live else "secret" if secret else "keep"
         self.why = live or secret
-        self.sure = validated and is_sure(schema) and not any(map(_changes_text, config or ()))
+        changes_text = any(setting.startswith("str_") for setting in config)
+        self.sure = validated and not changes_text and _is_sure(schema)
         """Whether every value of the type reads back as it is."""
         self._masked = bool(secret) and any(map(is_masked, parts(schema)))
 
@@ -62,67 +66,57 @@ class ValueCodec:
         if self.verdict == "live":
             raise Unkeepable(self.why)
         try:
-            text = self.write(value)
-            if not self.sure:
-                refuse_deep(text)
-                unlike = difference(value, self.read(text))
-                if unlike:
-                    raise Unkeepable(unlike.removeprefix(": "))
-        except Unkeepable:
-            raise
+            text = self._write(value)
+            if self.sure:
+                return text.decode()
+            if text.count(b"[") + text.count(b"{") > _SURELY_SHALLOW:
+                from_json(b"[" * _AROUND + text + b"]" * _AROUND)
+            unlike = difference(value, self._validator.validate_json(text, by_name=True))
         except Exception as error:
-            raise Unkeepable(first_line(error)) from error
+            raise Unkeepable(describe(error)) from error
+        if unlike:
+            raise Unkeepable(unlike.removeprefix(": "))
         return text.decode()
 
     def load(self, data: Any) -> Any:
         """A value from JSON that was parsed. Raises what pydantic, or a validator, raises."""
-        return self.read(to_json(data, inf_nan_mode="constants"))
-
-    def write(self, value: Any) -> bytes:
-        """The value as JSON, unchecked where the type is not `sure`."""
-        warnings = "error" if self.sure else "none"
-        if not self._masked:
-            return self._serializer.to_json(
-                value, by_alias=False, round_trip=True, warnings=warnings
-            )
-        # In JSON pydantic masks its secrets; as objects it leaves them whole.
-        found = self._serializer.to_python(
-            value, by_alias=False, round_trip=True, warnings=warnings
-        )
-        return to_json(_in_clear(found), bytes_mode="base64", inf_nan_mode="constants")
-
-    def read(self, text: bytes) -> Any:
-        """A value from its JSON."""
+        if self.sure:
+            return self._validator.validate_python(data)
+        text = to_json(data, inf_nan_mode="constants")
         return self._validator.validate_json(text, by_name=True)
+
+    def _write(self, value: Any) -> bytes:
+        write, warnings = self._serializer, "error" if self.sure else "none"
+        if not self._masked:
+            return write.to_json(value, by_alias=False, round_trip=True, warnings=warnings)
+        # In JSON pydantic masks its secrets; as objects it leaves them whole.
+        found = write.to_python(value, by_alias=False, round_trip=True, warnings=warnings)
+        return to_json(_in_clear(found), bytes_mode="base64", inf_nan_mode="constants")
 
     @cached_property
     def _serializer(self) -> SchemaSerializer:
-        return SchemaSerializer(self._schema, self._config)
+        return SchemaSerializer(self.schema, self._config)
 
     @cached_property
     def _validator(self) -> SchemaValidator:
-        return SchemaValidator(self._schema, self._config)
+        return SchemaValidator(self.schema, self._config)
+
+
+_SURELY_SHALLOW: Final = 150
+"""How many brackets are in JSON that is sure to be read, with the record around it."""
+_AROUND: Final = 8
 
 
 def value_codec(declared: Any, schema: Callable[[], Any] | None = None) -> ValueCodec:
     """How the values of a type are stored; `schema` makes its core schema."""
     try:
         return ValueCodec(type_schema(declared) if schema is None else schema())
-    except PydanticUserError as error:
+    except Exception as error:  # whatever a type does when it is asked for its schema
         # Pydantic refuses the TypedDict of older Pythons, whose values are plain dicts.
         if isinstance(declared, type) and hasattr(declared, "__total__"):
             return ANYTHING
-        why = f"{type_name(declared)} has no schema: {first_line(error)}"
+        why = f"{type_name(declared)} has no schema: {describe(error)}"
         return ValueCodec({"type": "any"}, live=why)
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value is made of what JSON has and nothing else, so that it reads back equal."""
-    try:
-        ANYTHING.dump(value)
-    except Unkeepable:
-        return False
-    return True
 
 
 _SURE: Final[dict[str, tuple[str, ...]]] = {
@@ -131,43 +125,32 @@ _SURE: Final[dict[str, tuple[str, ...]]] = {
     "float": (),
     "bool": (),
     "none": (),
-    "literal": ("expected",),
+    "literal": (),
     "nullable": ("schema",),
-    "default": ("schema", "default", "default_factory", "default_factory_takes_data"),
+    "default": ("schema",),
     "list": ("items_schema",),
-    "set": ("items_schema",),
-    "frozenset": ("items_schema",),
-    "tuple": ("items_schema", "variadic_item_index"),
     "dict": ("keys_schema", "values_schema"),
 }
-"""The types whose validated values read back as they are, with what their schema may say: no bounds
-and no validators, since a value may break them after it was validated."""
+"""The types whose validated values read back as they are, with the types inside them."""
+_PLAIN: Final = (str, int, float, bool, NoneType)
+_SAID: Final = ("type", "metadata", "strict", "ref", "expected", "default")
+_FACTORY: Final = ("default_factory", "default_factory_takes_data")
+"""What else their schemas may say: no bounds and no validators, since a value may break them after
+it was validated."""
 
 
-def is_sure(schema: Any) -> bool:
+def _is_sure(schema: Any) -> bool:
     """Whether every validated value of a core schema reads back as it is."""
-    kind: str = schema["type"]
-    known = _SURE.get(kind)
-    if known is None or not schema.keys() <= {"type", "metadata", "strict", "ref", *known}:
+    inside = _SURE.get(schema["type"])
+    if inside is None or not schema.keys() <= {*_SAID, *_FACTORY, *inside}:
         return False
-    match kind:
-        case "literal":
-            return all(type(each) in (str, int, bool) for each in schema["expected"])
-        case "default" if "default_factory" in schema:
-            return schema["default_factory"] in (list, dict, set) and is_sure(schema["schema"])
-        case "default":
-            return is_plain(schema.get("default")) and is_sure(schema["schema"])
-        case "tuple":
-            return all(map(is_sure, schema["items_schema"]))
-        case "dict":
-            keys = schema.get("keys_schema", {}).get("type")
-            return keys == "str" and is_sure(schema.get("values_schema", {"type": "any"}))
-        case "list" | "set" | "frozenset":
-            return is_sure(schema.get("items_schema", {"type": "any"}))
-        case "nullable":
-            return is_sure(schema["schema"])
-        case _:
-            return True
+    said = [*schema.get("expected", ()), schema.get("default")]
+    return (
+        all(type(each) in _PLAIN or (type(each) in (list, dict) and not each) for each in said)
+        and schema.get("default_factory", list) in (list, dict)
+        and schema.get("keys_schema", {"type": "str"})["type"] == "str"
+        and all(_is_sure(schema.get(name, {"type": "any"})) for name in inside)
+    )
 
 
 def difference(one: Any, two: Any) -> str:
@@ -183,20 +166,49 @@ def difference(one: Any, two: Any) -> str:
         return f": a {kind.__name__} reads back as a {type(two).__name__}"
     if kind in _ATOMS:
         return "" if one == two or (one != one and two != two) else _OTHER
-    if issubclass(kind, BaseModel):
-        return _different_model(one, two)
-    if issubclass(kind, _LISTS):
-        return _different_list(one, two)
-    if issubclass(kind, dict):
-        return _different_dict(one, two)
-    if issubclass(kind, _TIMES):
-        return _different_time(one, two)
-    if is_dataclass(kind):
-        return _different_dataclass(one, two)
+    inside = _inside(one, kind)
+    if inside is not None:
+        shown, parts_of_one = inside
+        _, parts_of_two = _inside(two, kind) or inside
+        if len(parts_of_one) != len(parts_of_two):
+            return _OTHER
+        for (name, first), (other, second) in zip(parts_of_one, parts_of_two, strict=True):
+            if first is second and name is other:
+                continue
+            unlike = difference(first, second) or difference(name, other)
+            if unlike:
+                return f"{shown.format(name)}{unlike}"
+        return ""
+    if issubclass(kind, datetime | time):
+        unlike = _different_time(one, two)
+        if unlike:
+            return unlike
     try:
         return "" if bool(one == two) else _OTHER
     except Exception:
         return _OTHER  # not even to be compared
+
+
+def _inside(value: Any, kind: Any) -> tuple[str, Collection[tuple[Any, Any]]] | None:
+    """How parts of a value are shown, and the parts by name; None if it has none."""
+    if issubclass(kind, (list, tuple, deque)):
+        numbered: list[tuple[Any, Any]] = [*enumerate(value)]
+        if issubclass(kind, deque):
+            numbered.append(("maxlen", value.maxlen))
+        return "[{}]", numbered
+    if issubclass(kind, defaultdict):
+        return "[{!r}]", [("default_factory", value.default_factory), *value.items()]
+    if issubclass(kind, dict):
+        return "[{!r}]", value.items()
+    if issubclass(kind, BaseModel):
+        held: dict[str, Any] = value.__dict__
+        names, extra = kind.__pydantic_fields__, value.__pydantic_extra__
+        if extra or len(held) != len(names):  # there may be a cached property
+            held = {**{name: held[name] for name in names if name in held}, **(extra or {})}
+        return ".{}", held.items()
+    if is_dataclass(kind):
+        return ".{}", [(field.name, getattr(value, field.name, None)) for field in fields(kind)]
+    return None
 
 
 def same(one: Any, two: Any) -> bool:
@@ -205,50 +217,9 @@ def same(one: Any, two: Any) -> bool:
 
 
 _type_of: Final[Callable[[Any], Any]] = type
-_LISTS: Final = (list, tuple, deque)
-_TIMES: Final = (datetime, time)
 _NUMBERS: Final = frozenset({bool, int, float})
 _ATOMS: Final = frozenset({str, int, float, bool, bytes, Decimal, UUID, date, timedelta})
 _OTHER: Final = ": it reads back as something else"
-
-
-def _different_list(one: Any, two: Any) -> str:
-    for index, (first, second) in enumerate(zip(one, two, strict=False)):
-        found = difference(first, second)
-        if found:
-            return f"[{index}]{found}"
-    same = len(one) == len(two) and getattr(one, "maxlen", 0) == getattr(two, "maxlen", 0)
-    return "" if same else _OTHER
-
-
-def _different_dict(one: dict[Any, Any], two: dict[Any, Any]) -> str:
-    made = getattr(one, "default_factory", None), getattr(two, "default_factory", None)
-    if len(one) != len(two) or made[0] is not made[1]:
-        return _OTHER
-    for (key, first), (other, second) in zip(one.items(), two.items(), strict=True):
-        found = difference(key, other) or difference(first, second)
-        if found:
-            return f"[{key!r}]{found}"
-    return ""
-
-
-def _different_dataclass(one: Any, two: Any) -> str:
-    for field in fields(one):
-        found = difference(getattr(one, field.name, None), getattr(two, field.name, None))
-        if found:
-            return f".{field.name}{found}"
-    return ""
-
-
-def _different_model(one: BaseModel, two: BaseModel) -> str:
-    held, other = one.__dict__, two.__dict__
-    for name in type(one).__pydantic_fields__:
-        if (name in held) is not (name in other):
-            return f".{name}{_OTHER}"
-        found = difference(held.get(name), other.get(name))
-        if found:
-            return f".{name}{found}"
-    return difference(one.__pydantic_extra__, two.__pydantic_extra__)
 
 
 def _different_time(one: Any, two: Any) -> str:
@@ -259,7 +230,7 @@ def _different_time(one: Any, two: Any) -> str:
         )
     if one.fold != two.fold:
         return ": JSON does not keep its fold"
-    return "" if one == two and one.utcoffset() == two.utcoffset() else _OTHER
+    return "" if one.utcoffset() == two.utcoffset() else _OTHER
 
 
 _NEVER: Final[dict[str, str]] = {
@@ -281,20 +252,7 @@ def _why_live(schema: Any) -> str:
         if kind in _NEVER and "serialization" not in part:
             cls = part.get("cls_repr") or getattr(part.get("cls"), "__name__", "a class")
             return _NEVER[kind].format(cls)
-        for name, field in _named_fields(part):
-            if field.get("serialization_exclude") is True and field["schema"]["type"] != "default":
-                return f"{name} is left out when it is written: it has exclude=True"
     return ""
-
-
-def _named_fields(part: Schema) -> Iterable[tuple[str, Schema]]:
-    if part["type"] == "model-fields":
-        return cast("dict[str, Schema]", part["fields"]).items()
-    return ()
-
-
-def _changes_text(setting: str) -> bool:
-    return setting.startswith("str_")
 
 
 def _in_clear(value: Any) -> Any:
@@ -307,20 +265,12 @@ def _in_clear(value: Any) -> Any:
     return value
 
 
-def refuse_deep(text: bytes) -> None:
-    """Refuse what is nested deeper than JSON is read, with the record around it."""
-    if text.count(b"[") + text.count(b"{") > _SURELY_SHALLOW:
-        from_json(b"[" * _AROUND + text + b"]" * _AROUND)
-
-
-_SURELY_SHALLOW: Final = 150
-_AROUND: Final = 8
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an exception says that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in lines if not line.endswith(":")), "") or type(error).__name__
+def quoted(value: Any) -> str:
+    """A value made of what JSON has, as JSON; half of a character pair is replaced."""
+    try:
+        return to_json(value, inf_nan_mode="constants").decode()
+    except ValueError:
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
 ANYTHING: Final = ValueCodec({"type": "any"})

@@ -10,13 +10,12 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from bae.calls import call_at
 from bae.draft import hold, validated
 from bae.exceptions import JournalError, describe, faults
-from bae.journal.decoder import GraphReader
-from bae.journal.line_data import Data, Refused
-from bae.journal.lines import read_history
+from bae.journal.decoder import LineReader, Refused, read_history
 from bae.journal.node_codec import node_codec
 from bae.journal.shape import ShapeView, shape_of
 from bae.journal.store import Journal, RunInfo, Status
@@ -25,6 +24,7 @@ from bae.records import LIVE, Record
 
 if TYPE_CHECKING:
     from bae.graph import Graph
+    from bae.journal.lines import StoredNode
     from bae.journal.store import Line, StoredRun
     from bae.node import Node
 
@@ -176,7 +176,7 @@ _FIXES: Final = {
 }
 
 
-class _Checker(GraphReader):
+class _Checker(LineReader):
     """Reads the lines of a run through the classes of today, and goes on where they refuse what was
     stored: `refused` says what and why. `failure` is a line that fits nothing for another reason,
     which may be that a line before it was refused."""
@@ -197,7 +197,7 @@ class _Checker(GraphReader):
                 continue
             gate, self._path = source.gate, source.place.path
             try:
-                node_codec(gate.node_type).read_field(gate.field_name, answer)
+                node_codec(gate.node_type).load_field(gate.field_name, from_json(answer))
             except JournalError as error:
                 self._refuse(f"{gate.node_type.__name__}.{gate.field_name}", error)
 
@@ -213,27 +213,27 @@ class _Checker(GraphReader):
             self.failure = self.failure or error
             return None
 
-    def cls(self, path: str, name: str) -> type[Node]:
+    def _class(self, path: str, name: str) -> type[Node]:
         try:
-            return super().cls(path, name)
+            return super()._class(path, name)
         except Refused:
             self._unknown = name
             raise
 
-    def node(self, line: Line, data: Data, is_inner_start: bool = False) -> Node:
+    def _node(self, line: Line, data: StoredNode) -> Node:
         try:
-            return super().node(line, data)
+            return super()._node(line, data)
         except JournalError as error:
-            cls = self.cls(line.path, data.text("type"))
+            cls = self._class(line.path, data.type)
             self._refuse(cls.__name__, error)
             empty = cls.__new__(cls)
             hold(empty, {}, None, set())
             return empty
 
-    def value(self, line: Line, cls: type[Node], field: str, parameter: str, data: Any) -> Any:
+    def _loaded(self, line: Line, cls: type[Node], field: str, parameter: str, data: Any) -> Any:
         call = call_at(plan_of(cls).fields[field], parameter)
         try:
-            value = super().value(line, cls, field, parameter, data)
+            value = super()._loaded(line, cls, field, parameter, data)
             if value is not LIVE and not parameter and line.kind == "SourceEnded":
                 validated(cls, {field: value})
             return value

@@ -1,28 +1,33 @@
-"""Lines of a journal into the records that the run wrote, through the classes of its graph. Names
-in a line are looked up in the graph; nothing is imported by a name found in data."""
+"""Lines of a journal into records, through the classes of a graph or without the code of the run.
+Names in a line are looked up in the graph; nothing is imported by a name found in data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
+from pydantic import create_model
+
+from bae import records
 from bae.calls import every_call
 from bae.exceptions import JournalError
-from bae.journal.line_data import Data, Missing, Refused
-from bae.journal.line_table import Kind
-from bae.journal.lines import LineReader
+from bae.history import History
+from bae.journal.lines import AskerData, ErrorData, Json, StoredNode, damaged, parse_line
 from bae.journal.node_codec import node_codec, secret_needed, unreadable
-from bae.markers import Dep, Gate, Map, OpenGate
+from bae.journal.shape import ShapeView
+from bae.markers import Gate, Map, OpenGate
 from bae.place import Place
 from bae.plan import FieldPlan, plan_of
-from bae.records import LIVE, WITHHELD, Origin, Record, Unstored
-from bae.run_tree import call_behind
+from bae.records import LIVE, NOTHING, WITHHELD, Asker, Origin, Record, RecordedError, Unstored
+from bae.run_tree import Exit, call_behind
 from bae.threads import in_thread
+from bae.usage import Attempt
 
 if TYPE_CHECKING:
+    from bae.calls import CallPlan
     from bae.graph import Graph
-    from bae.history import History
-    from bae.journal.store import Line
+    from bae.journal.store import Line, StoredRun
     from bae.node import Node
     from bae.work import Step
 
@@ -46,23 +51,7 @@ def decode(
     them `JournalError` (`bae-journal-secret`) names all that are missing. With `partial` such a
     field is absent, which serves to show a run and not to resume it.
     """
-    return read_run(graph, lines, given=given, partial=partial)[0]
-
-
-def read_run(
-    graph: Graph[Any, Any],
-    lines: Iterable[Line],
-    *,
-    given: Mapping[str, Any] | None = None,
-    partial: bool = False,
-) -> tuple[list[Record], History]:
-    """The records of a run and their history; see `decode`."""
-    reader = GraphReader(graph, given or {}, partial)
-    records = [record for line in lines if (record := reader.read(line)) is not None]
-    if reader.missing_secrets:
-        raise secret_needed(reader.missing_secrets)
-    reader.history.replaying = False
-    return records, reader.history
+    return _read_run(graph, lines, given, partial)[0]
 
 
 async def decode_run(
@@ -73,7 +62,31 @@ async def decode_run(
     partial: bool = False,
 ) -> tuple[list[Record], History]:
     """The records of a run and their history, without blocking the event loop; see `decode`."""
-    return await off_loop(len(lines), read_run, graph, lines, given=given, partial=partial)
+    return await off_loop(len(lines), _read_run, graph, lines, given, partial)
+
+
+def _read_run(
+    graph: Graph[Any, Any], lines: Iterable[Line], given: Mapping[str, Any] | None, partial: bool
+) -> tuple[list[Record], History]:
+    reader = LineReader(graph, given, partial)
+    records = [record for line in lines if (record := reader.read(line)) is not None]
+    if reader.missing_secrets:
+        raise secret_needed(reader.missing_secrets)
+    reader.history.replaying = False
+    return records, reader.history
+
+
+def read_history(stored: StoredRun) -> StoredHistory:
+    """What happened in a stored run, read without its code."""
+    history = StoredHistory(ShapeView(stored.shape))
+    reader = LineReader(history=history)
+    for line in stored.lines:
+        try:
+            reader.read(line)
+        except JournalError as error:
+            error.run_id = stored.info.run_id
+            raise
+    return history
 
 
 async def off_loop(count: int, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -86,144 +99,310 @@ async def off_loop(count: int, work: Callable[P, T], /, *args: P.args, **kwargs:
 def graph_at(graph: Graph[Any, Any], path: str) -> Graph[Any, Any]:
     """The graph that runs at a path of another, which is that one itself where the path is empty.
     Raises `JournalError` (`bae-journal-unreadable`) where there is none."""
+    if not path:
+        return graph
+    place = Place.parse(path)
+    if place is None:
+        raise Refused(f"{path!r} is no place in a run")
+    outer = graph_at(graph, place.path)
+    cls = next((cls for cls in outer.plans if cls.__name__ == place.node), None)
+    if cls is None:
+        raise Refused(f"the graph {outer.name} has no node {place.node}")
+    call = _call_at(cls, place)
+    if call is None or call.graph is None:
+        raise Gone(f"the graph {outer.name} runs no graph for {place}")
+    return call.graph
+
+
+def _call_at(cls: type[Node], place: Place) -> CallPlan | None:
     try:
-        return _graph_at(graph, path)
-    except Refused as error:
-        raise JournalError(
-            str(error), code="bae-journal-unreadable", fix="use the classes that the run began with"
-        ) from error
+        return call_behind(cls, place)[0]
+    except KeyError:
+        gone = f"{cls.__name__}.{place.field}{place.parameter}"
+        raise Gone(f"there is no {gone}") from None
 
 
-class GraphReader(LineReader):
-    """Reads lines through the classes of a graph. Nodes that are not stored whole are put together
-    from their draft and the values of their sources, as the run did it."""
+class Refused(JournalError):
+    """Raised where a line does not fit the classes of today."""
 
-    def __init__(self, graph: Graph[Any, Any], given: Mapping[str, Any], partial: bool) -> None:
-        super().__init__()
+    def __init__(self, what: str) -> None:
+        fix = "use the classes that the run began with, or give today's the old names"
+        super().__init__(what, code="bae-journal-unreadable", fix=fix)
+
+
+class Gone(Refused):
+    """Raised for a field, or a parameter behind it, that its class no longer has."""
+
+
+class LineReader:
+    """Reads the lines of a run in order; `history` is what the lines so far tell.
+
+    Through the classes of a `graph`, nodes that are not stored whole are put together from their
+    draft and the values of their sources, as the run did it. Without one, classes are stand-ins
+    that have the recorded name, and values are JSON.
+    """
+
+    def __init__(
+        self,
+        graph: Graph[Any, Any] | None = None,
+        given: Mapping[str, Any] | None = None,
+        partial: bool = False,
+        history: History | None = None,
+    ) -> None:
+        self.history = History() if history is None else history
         self.missing_secrets: dict[str, None] = {}
         """The plain fields, as `Class.field`, that were withheld and are not given."""
         self._graph = graph
-        self._given = given
+        self._given = given or {}
         self._partial = partial
         self._classes: dict[str, dict[str, type[Node]]] = {}
 
-    def record(self, kind: Kind, line: Line, data: Data) -> Record | None:
-        """The record of a line; None if the line is about a field that no longer exists, or about a
-        graph that runs for one: nothing that follows depends on it."""
+    def read(self, line: Line) -> Record | None:
+        """The record of the next line; None if it is about a field that no longer exists, or about
+        a graph that runs for one: nothing that follows depends on it."""
+        data = parse_line(line)
         try:
             self._classes_at(line.path)
-            return super().record(kind, line, data)
+            record = self._record(line, data)
         except Gone:
             return None
-        except Refused as error:
-            raise JournalError(
-                f"line {line.n}, {line.kind}: {error}",
-                code="bae-journal-unreadable",
-                cause=error.__cause__,
-                fix="use the classes that the run began with, or give today's the old names",
-            ) from error
         except JournalError as error:
             if error.code == "bae-journal-unreadable":
                 error.message = f"line {line.n}, {line.kind}: {error.message}"
             raise
+        self.history.add(record)
+        return record
 
-    def cls(self, path: str, name: str) -> type[Node]:
+    def _record(self, line: Line, data: Json) -> Record:
+        """The record of a line: most of the data are attributes of the same name."""
+        if "asker" in data:
+            data["asker"] = self._asker(line, data["asker"])
+        error: ErrorData | None = data.get("error")
+        if error is not None:
+            data["error"] = RecordedError(error.type, error.message, error.code)
+        match line.kind:
+            case "RunStarted" | "Returned" | "RunForked":
+                data["node"] = self._node(line, data["node"])
+            case "StepStarted":
+                data["node"], data["made"] = self._step_node(line, data["node"], data["made"])
+            case "SourceStarted" | "SourceEnded" | "ItemEnded" | "Recalled":
+                self._find_field(line, data)
+                if line.kind == "Recalled":
+                    data["value"] = self._recalled(data["origin"])
+                elif line.kind != "SourceStarted":
+                    data["value"] = self._value(line, data)
+            case "GateOpened":
+                self._find_field(line, data)
+                data = {"gate": self._gate(line, data)}
+            case "ChoiceStarted":
+                data["node"] = self._previous(line, data["node"])
+                offered = [self._offered(line.path, name) for name in data["offered"]]
+                data["offered"] = tuple(cls for cls in offered if cls is not None)
+            case "ChoiceMade":
+                data["node"] = self._previous(line, data["node"])
+                name = data["chosen"]
+                data["chosen"] = NoneType if name is None else self._class(line.path, name)
+            case "FillStarted":
+                data["target"] = self._class(line.path, data["target"])
+                data["resolved"] = self._context(line, data["target"])
+            case "FillEnded":
+                data["node"] = self._filled(line, self._node(line, data["node"]))
+            case "AnswerJudged":
+                data = {"asker": data.pop("asker"), "attempt": Attempt(**data)}
+            case "LMAnswered":
+                data["value"] = self._answer(line, data["value"])
+            case "RunEnded":
+                data["node"] = self._last_node(line) if data["outcome"] == "ended" else None
+                gates = [self._gate_at(line, address) for address in data["gates"]]
+                data["gates"] = tuple(gate for gate in gates if gate is not None)
+            case _:
+                pass
+        return getattr(records, line.kind)(line.at, line.path, line.step, **data)
+
+    # Classes and fields.
+
+    def _classes_at(self, path: str) -> dict[str, type[Node]]:
+        if self._graph is None:
+            return self._classes.setdefault("", {})
+        found = self._classes.get(path)
+        if found is None:
+            plans = graph_at(self._graph, path).plans
+            found = self._classes[path] = {cls.__name__: cls for cls in reversed(plans)}
+        return found
+
+    def _class(self, path: str, name: str) -> type[Node]:
         """The class of a name in the graph at a path."""
         classes = self._classes_at(path)
         found = classes.get(name)
-        if found is None:
-            known = ", ".join(reversed(classes))
-            graph = _graph_at(self._graph, path)
-            raise Refused(f"the graph {graph.name} has no node {name}; it has {known}")
-        return found
+        if found is not None:
+            return found
+        if self._graph is None:
+            return classes.setdefault(name, cast(Any, create_model(name, __base__=StoredNode)))
+        graph, known = graph_at(self._graph, path), ", ".join(reversed(classes))
+        raise Refused(f"the graph {graph.name} has no node {name}; it has {known}")
 
-    def field(self, line: Line, cls: type[Node], field: str, parameter: str) -> None:
-        """Check that a class has a field, and a parameter behind it."""
-        _check_field(cls, Place(field=field, parameter=parameter))
+    def _offered(self, path: str, name: str | None) -> type[Node] | type[None] | None:
+        """A class that was offered; None if it is gone today."""
+        try:
+            return NoneType if name is None else self._class(path, name)
+        except Refused:
+            return None
 
-    def node(self, line: Line, data: Data, is_inner_start: bool = False) -> Node:
+    def _find_field(self, line: Line, data: Json) -> None:
+        """Put the node class that a line is about in the place of its name."""
+        cls = data["node_type"] = self._class(line.path, data.pop("node"))
+        if self._graph is not None:
+            _call_at(cls, Place(field=data["field"], parameter=data.get("parameter", "")))
+
+    def _asker(self, line: Line, asker: AskerData) -> Asker:
+        cls = self._class(line.path, asker.node)
+        return Asker(asker.kind, cls, asker.field, asker.parameter)
+
+    # Nodes.
+
+    def _node(self, line: Line, data: StoredNode) -> Node:
         """A node, or the draft of one, as it is stored."""
-        cls = self.cls(line.path, data.text("type"))
-        data.inside("fields")
-        withheld = data.texts("withheld") if "withheld" in data else ()
-        if "unset" in data:
-            data.texts("unset")
+        cls = self._class(line.path, data.type)
+        if self._graph is None:
+            return cls.model_construct(**vars(data))
         # What a graph inside starts with, the run around it gives again, secrets too.
-        is_inner_start = bool(line.path) and line.kind == "RunStarted"
-        partial = self._partial or is_inner_start
-        if withheld and not partial:
+        is_given = bool(line.path) and line.kind == "RunStarted"
+        if data.withheld and not is_given and not self._partial:
             plain = {field.name for field in plan_of(cls).plain}
-            places = [f"{cls.__name__}.{name}" for name in withheld if name in plain]
+            places = [f"{cls.__name__}.{name}" for name in data.withheld if name in plain]
             self.missing_secrets |= dict.fromkeys(p for p in places if p not in self._given)
-            partial = bool(self.missing_secrets)
-        return node_codec(cls).load(data.held, self._given, partial)
+        return node_codec(cls).load(vars(data), self._given)
 
-    def unknown_node(self, line: Line, name: str) -> Node:
-        """The node before the step of a line must be the recorded one."""
-        self.cls(line.path, name)
+    def _previous(self, line: Line, name: str) -> Node:
+        """The node before the step of a line, by the name of its class."""
+        step = self.history.step(line.path, line.step - 1)
+        if step is not None and step.node is not None and step.name == name:
+            return step.node
+        cls = self._class(line.path, name)
+        if self._graph is None:
+            return cls.model_construct(type=name, fields={})
         raise Refused(f"the run is not at {name} before step {line.step}")
 
-    def step_node(self, line: Line, data: Data) -> tuple[Node | None, tuple[str, ...]]:
-        """The node of a step, put together where it is not stored."""
-        if "node" in data and "made" not in data:
-            return self.node(line, data.inside("node")), ()
-        draft = self._draft(line)
-        made: dict[str, Any] = {}
-        if "made" in data:
-            made = self._made(type(draft), data.inside("node").inside("fields").held)
-        return self._whole(line, draft, made), tuple(made)
+    def _last_node(self, line: Line) -> Node | None:
+        """The node that the graph of a line ended at."""
+        graph = self.history.graphs.get(line.path)
+        whole = [] if graph is None else [step for step in graph.trace if step.whole]
+        return whole[-1].node if whole else None
 
-    def filled(self, line: Line, data: Data) -> Node:
+    def _step_node(
+        self, line: Line, stored: StoredNode | None, is_made: bool
+    ) -> tuple[Node | None, tuple[str, ...]]:
+        """The node of a step, put together where it is not stored, and the fields whose default a
+        factory made. It stays a draft where something must be made again."""
+        if stored is not None and not is_made:
+            return self._node(line, stored), ()
+        made = {} if stored is None else stored.fields
+        if self._graph is None:
+            return None, tuple(made)
+        step = self.history.step(line.path, line.step)
+        if step is None or step.node is None:
+            raise Refused(f"nothing is recorded of the node at step {line.step}")
+        draft, codec = step.node, node_codec(type(step.node))
+        values = {n: codec.load_field(n, made[n]) for n in made if n in codec.fields}
+        absent = [f for f in codec.plan.sourced if f.name not in {*draft.__dict__, *values}]
+        found = {f.name: self._resolved(line, codec.cls, f) for f in absent}
+        whole = not any(isinstance(value, Unstored) for value in found.values())
+        if not found and not values:
+            return draft, ()
+        return self._joined(draft, values | _known(found), whole), tuple(values)
+
+    def _filled(self, line: Line, node: Node) -> Node:
         """What the LM filled, with the values that were known before."""
-        node = self.node(line, data)
-        cls = type(node)
-        values = self.context(line, cls)
-        known = {n: v for n, v in values.items() if n not in node.__dict__}
-        lacks = [
-            field.name
-            for field in plan_of(cls).sourced
-            if field.name not in known and field.name not in node.__dict__
-        ]
-        return self._joined(node, known, whole=bool(known) and not lacks)
+        if self._graph is None:
+            return node
+        held, cls = node.__dict__, type(node)
+        known = {n: v for n, v in self._context(line, cls).items() if n not in held}
+        if not known:
+            return node
+        names = {*known, *held}
+        return self._joined(node, known, all(f.name in names for f in plan_of(cls).sourced))
 
-    def context(self, line: Line, target: type[Node]) -> dict[str, Any]:
+    def _context(self, line: Line, target: type[Node]) -> dict[str, Any]:
         """The values that were known before the LM filled a node."""
-        values: dict[str, Any] = {}
-        for field in plan_of(target).context:
-            value = self._resolved(line, target, field)
-            if not isinstance(value, Unstored | _Absent):
-                values[field.name] = value
-        return values
+        if self._graph is None:
+            return {}
+        return _known({f.name: self._resolved(line, target, f) for f in plan_of(target).context})
 
-    def value(self, line: Line, cls: type[Node], field: str, parameter: str, data: Any) -> Any:
-        """The value of a source, through the declared type."""
-        codec = node_codec(cls)
-        if codec.plan.fields[field].kind == "gate":
-            return codec.load_answer(field, data)
-        source = codec.call(field, parameter)
-        if source.verdict == "live":  # whatever it was when it was written
-            return LIVE
+    def _joined(self, draft: Node, values: dict[str, Any], whole: bool) -> Node:
+        cls = type(draft)
+        has_plain = all(field.name in draft.__dict__ for field in plan_of(cls).plain)
         try:
-            return source.load(data)
-        except JournalError:
-            raise
+            return node_codec(cls).joined(draft, values, whole and has_plain)
         except Exception as error:
-            raise unreadable(f"{cls.__name__}.{field}{parameter}", error) from error
+            raise unreadable(cls.__name__, error) from error
 
-    def items(self, line: Line, cls: type[Node], field: str, count: int | None) -> Any:
+    # Values.
+
+    def _value(self, line: Line, data: Json) -> Any:
+        """The value of a source or of an item, through the declared type."""
+        value, unstored = data.pop("value"), data.pop("unstored")
+        count = data.pop("items", NOTHING)
+        if data.get("error") is not None:
+            return None
+        if unstored is not None:
+            return LIVE if unstored == "live" else WITHHELD
+        cls, field = data["node_type"], data["field"]
+        if count is not NOTHING:
+            return self._items(Place(line.path, line.step, cls.__name__, field), count)
+        if value is NOTHING:
+            raise damaged(line, "it lacks a value")
+        if self._graph is None:
+            return value
+        return self._loaded(line, cls, field, data.get("parameter", ""), value)
+
+    def _loaded(self, line: Line, cls: type[Node], field: str, parameter: str, data: Any) -> Any:
+        return node_codec(cls).load_source(field, parameter, data)
+
+    def _items(self, place: Place, count: int | None) -> Any:
         """The values of the items of a map, in order. There may be more than counted: items that
         were made again can be fewer."""
-        source = self.history.source(Place(line.path, line.step, cls.__name__, field))
+        source = self.history.source(place)
         items = {} if source is None else source.items
         done = {index: item.value for index, item in items.items() if item.state == "done"}
         wanted = range(len(done) if count is None else count)
         if not all(index in done for index in wanted):
-            raise Refused(f"items of {cls.__name__}.{field} are missing")
+            raise Refused(f"items of {place.node}.{place.field} are missing")
         values = [done[index] for index in wanted]
         return next((each for each in values if isinstance(each, Unstored)), values)
 
-    def recalled(self, line: Line, origin: Origin) -> Any:
+    def _resolved(self, line: Line, cls: type[Node], field: FieldPlan) -> Any:
+        """The value of a field's source; `NOTHING` if it has none, so that the default is used."""
+        step = self.history.step(line.path, line.step)
+        source = None if step is None else step.sources.get((field.name, ""))
+        if (
+            source is not None
+            and source.node_type is cls
+            and source.state == "done"
+            and (source.kind == "recall") is (field.kind == "recall")
+        ):
+            return source.value
+        call, is_shared = call_behind(cls, Place(field=field.name))
+        shared = self.history.shared.get(call.key) if call is not None and is_shared else None
+        if shared is not None:
+            return shared.value
+        is_default = field.kind == "recall" or self._has_failed(step, cls, field)
+        return NOTHING if is_default and not field.required else LIVE
+
+    def _has_failed(self, step: Step | None, cls: type[Node], field: FieldPlan) -> bool:
+        """Whether the source of a field, or what it waited for, has failed."""
+        for source in () if step is None else step.sources.values():
+            is_mine = source.place.field == field.name and source.node_type is cls
+            if is_mine and source.state == "failed":
+                return True
+        over = field.marker.over if isinstance(field.marker, Map) else None
+        if over is not None and self._has_failed(step, cls, plan_of(cls).fields[over]):
+            return True
+        return any(call.key in self.history.failed_keys for call in every_call(field.call))
+
+    def _recalled(self, origin: Origin) -> Any:
         """The value that a recall found: if that was not stored, this is not either."""
+        if self._graph is None:
+            return None
         step = self.history.step(origin.path, origin.step)
         if step is None or step.node is None:
             raise Refused(f"nothing is recorded of step {origin.step} at {origin.path!r}")
@@ -232,169 +411,76 @@ class GraphReader(LineReader):
         is_secret = origin.field in node_codec(type(step.node)).secret
         return step.node.__dict__.get(origin.field, WITHHELD if is_secret else LIVE)
 
-    def answer(self, line: Line, data: Any) -> Any:
-        """What an LM answered; as it is stored if the class is none of the graph's, since the code
-        that asks again knows it."""
-        if data is None:
-            return None
-        stored = Data(data)
-        if "class" in stored:
-            name = stored.get("class", str, type(None))
-            if name is None:
-                return type(None)
-            return self._classes_at(line.path).get(name, data)
-        if data.get("withheld") and not self._partial:
+    def _answer(self, line: Line, stored: StoredNode | Json | None) -> Any:
+        """What an LM answered a body or a dependency; as it is stored if the class is none of the
+        graph's, since the code that asks again knows it."""
+        if stored is None or self._graph is None:
+            return vars(stored) if isinstance(stored, StoredNode) else stored
+        classes = self._classes_at(line.path)
+        if not isinstance(stored, StoredNode):
+            return NoneType if stored["class"] is None else classes.get(stored["class"], stored)
+        if stored.withheld and not self._partial:
             return WITHHELD
-        is_known = stored.text("type") in self._classes_at(line.path)
-        return self.node(line, stored) if is_known else data
+        return self._node(line, stored) if stored.type in classes else vars(stored)
 
-    def gate(self, line: Line, cls: type[Node], field: str, question: str, at: Any) -> OpenGate:
+    # Gates.
+
+    def _gate(self, line: Line, data: Json) -> OpenGate:
         """A gate that was reached, with what was known of its node then."""
-        step = self.history.step(line.path, line.step)
+        cls, field = data["node_type"], data["field"]
         known: dict[str, Any] = {}
-        if step is not None:
-            if step.node is not None and type(step.node) is cls:
+        annotation: Any = Any
+        if self._graph is not None:
+            annotation = plan_of(cls).fields[field].annotation
+            step = self.history.step(line.path, line.step)
+            if step is not None and type(step.node) is cls:
                 known = dict(step.node.__dict__)
-            for source in step.sources.values():
+            for source in () if step is None else step.sources.values():
                 if source.kind == "recall" and not isinstance(source.value, Unstored):
                     known[source.place.field] = source.value
-        annotation = plan_of(cls).fields[field].annotation
-        return OpenGate(question, cls, field, annotation, known, None, line.path, line.step, at)
+        where = line.path, line.step, data["deadline"]
+        return OpenGate(data["question"], cls, field, annotation, known, None, *where)
 
-    def gate_at(self, address: str) -> OpenGate:
-        """The gate of an address; `Refused` if there is none today."""
+    def _gate_at(self, line: Line, address: str) -> OpenGate | None:
+        """The gate of an address; None if there is none today."""
         source = self.history.gates.get(address)
         if source is not None and source.gate is not None:
             return source.gate
         place = Place.parse(address)
         if place is None or not place.field:
-            raise Missing(f"has {address!r}, which is no gate")
-        cls = self.cls(place.path, place.node)
-        field = plan_of(cls).fields.get(place.field)
-        if field is None or not isinstance(field.marker, Gate):
-            raise Gone(f"{cls.__name__}.{place.field} is no gate")
-        question, annotation = field.marker.question, field.annotation
+            raise damaged(line, f"{address!r} is no gate")
+        cls = cast("type[Node] | None", self._offered(place.path, place.node))
+        if cls is None:
+            return None
+        question, annotation = "", Any
+        if self._graph is not None:
+            field = plan_of(cls).fields.get(place.field)
+            if field is None or not isinstance(field.marker, Gate):
+                return None
+            question, annotation = field.marker.question, field.annotation
         return OpenGate(question, cls, place.field, annotation, path=place.path, step=place.step)
 
-    def _classes_at(self, path: str) -> dict[str, type[Node]]:
-        if path not in self._classes:
-            graph = _graph_at(self._graph, path)
-            self._classes[path] = {cls.__name__: cls for cls in reversed(graph.plans)}
-        return self._classes[path]
 
-    def _step_at(self, line: Line) -> Step | None:
-        return self.history.step(line.path, line.step)
-
-    def _draft(self, line: Line) -> Node:
-        step = self._step_at(line)
-        if step is None or step.node is None:
-            raise Refused(f"nothing is recorded of the node at step {line.step}")
-        return step.node
-
-    def _made(self, cls: type[Node], data: Mapping[str, Any]) -> dict[str, Any]:
-        """The defaults that factories made for a node, from their JSON."""
-        codecs = node_codec(cls).fields
-        values: dict[str, Any] = {}
-        for name, held in data.items():
-            if name in codecs:
-                try:
-                    values[name] = codecs[name].load(held)
-                except Exception as error:
-                    raise unreadable(f"{cls.__name__}.{name}", error) from error
-        return values
-
-    def _whole(self, line: Line, draft: Node, made: Mapping[str, Any]) -> Node:
-        """The node at a step. It stays a draft where something must be made again."""
-        cls = type(draft)
-        absent = [f for f in plan_of(cls).sourced if f.name not in draft.__dict__]
-        if not absent:
-            return draft
-        values: dict[str, Any] = {}
-        lacks = False
-        for field in absent:
-            value = made[field.name] if field.name in made else self._resolved(line, cls, field)
-            if isinstance(value, Unstored):
-                lacks = True
-            elif not isinstance(value, _Absent):
-                values[field.name] = value
-        return self._joined(draft, values, whole=not lacks)
-
-    def _joined(self, draft: Node, values: dict[str, Any], whole: bool) -> Node:
-        cls = type(draft)
-        try:
-            missing = [f.name for f in plan_of(cls).plain if f.name not in draft.__dict__]
-            return node_codec(cls).joined(draft, values, whole and not missing)
-        except JournalError:
-            raise
-        except Exception as error:
-            raise unreadable(cls.__name__, error) from error
-
-    def _resolved(self, line: Line, cls: type[Node], field: FieldPlan) -> Any:
-        """The value of a field's source; `_ABSENT` if it has none, so that the default is used."""
-        step = self._step_at(line)
-        source = None if step is None else step.sources.get((field.name, ""))
-        if source is not None and source.node_type is not cls:
-            source = None
-        if field.kind == "recall":
-            if source is not None and source.kind == "recall":
-                return source.value
-            return LIVE if field.required else _ABSENT
-        if source is not None and source.state == "done" and source.kind != "recall":
-            return source.value
-        if isinstance(field.marker, Dep) and field.marker.cache and field.call is not None:
-            shared = self.history.shared.get(field.call.key)
-            if shared is not None:
-                return shared.value
-        return _ABSENT if not field.required and self._has_failed(step, cls, field) else LIVE
-
-    def _has_failed(self, step: Step | None, cls: type[Node], field: FieldPlan) -> bool:
-        """Whether the source of a field, or what it waited for, has failed."""
-        if step is not None and any(
-            source.state == "failed" and source.node_type is cls
-            for (name, _), source in step.sources.items()
-            if name == field.name
-        ):
-            return True
-        if isinstance(field.marker, Map):
-            over = plan_of(cls).fields[field.marker.over]
-            if over.kind != "plain" and self._has_failed(step, cls, over):
-                return True
-        return any(call.key in self.history.failed_keys for call in every_call(field.call))
+def _known(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in found.items() if v is not NOTHING and not isinstance(v, Unstored)}
 
 
-class Gone(Refused):
-    """Raised for a field, or a parameter behind it, that its class no longer has."""
+class StoredHistory(History):
+    """A history that takes what it must know about classes from the shape that a run is stored
+    with."""
 
+    def __init__(self, shape: ShapeView) -> None:
+        super().__init__()
+        self.shape = shape
 
-class _Absent:
-    pass
+    def shared_key(self, place: Place, node_type: type[Node] | None = None) -> Hashable | None:
+        """The number of the call behind a place, if it is called once for the whole run."""
+        where = place.path, place.node, place.field, place.parameter
+        return self.shape.call_at(*where) if self.shape.is_shared(*where) else None
 
-
-_ABSENT: Final = _Absent()
-
-
-def _graph_at(graph: Graph[Any, Any], path: str) -> Graph[Any, Any]:
-    place = Place.parse(path) if path else None
-    if path and place is None:
-        raise Refused(f"{path!r} is no place in a run")
-    if place is None:
-        return graph
-    outer = _graph_at(graph, place.path)
-    cls = next((cls for cls in outer.plans if cls.__name__ == place.node), None)
-    if cls is None:
-        raise Refused(f"the graph {outer.name} has no node {place.node}")
-    _check_field(cls, place)
-    call, _ = call_behind(cls, place)
-    if call is None or call.graph is None:
-        raise Gone(f"the graph {outer.name} runs no graph for {place}")
-    return call.graph
-
-
-def _check_field(cls: type[Node], place: Place) -> None:
-    if place.field not in plan_of(cls).fields:
-        raise Gone(f"{cls.__name__} has no field {place.field}")
-    try:
-        call_behind(cls, place)
-    except KeyError:
-        name = f"{cls.__name__}.{place.field}"
-        raise Gone(f"nothing behind {name} takes {place.parameter}") from None
+    def exit_of(self, path: str, node_type: type[Node]) -> Exit:
+        """What leads on from a node of a class."""
+        cls = self.shape.class_at(path, node_type.__name__)
+        if cls is None or cls.get("written"):
+            return "body"
+        return "choice" if len(cls.get("next", ())) + bool(cls.get("ends")) > 1 else "other"

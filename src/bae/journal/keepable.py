@@ -17,6 +17,7 @@ from bae.secrets import secret_fields
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.node import Node
+    from bae.plan import FieldPlan
 
 _STORABLE: Final[WeakSet[Graph[Any, Any]]] = WeakSet()
 """The graphs that are known to have no plain field that a journal cannot store."""
@@ -25,22 +26,7 @@ _STORABLE: Final[WeakSet[Graph[Any, Any]]] = WeakSet()
 def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
     """What keeps a graph, or one inside it, from having a journal: plain fields and gates that no
     journal can hold, and classes that one name does not tell apart."""
-    fields = [
-        Problem(
-            "error",
-            "bae-journal-field",
-            f"{codec.cls.__name__}.{field.name}",
-            f"a journal cannot keep it: {codec.fields[field.name].why}",
-            "make it a Dep, which is made again when a run is resumed, or declare plain data",
-        )
-        for codec in _nodes(graph)
-        for field in codec.plan.fields.values()
-        if field.kind in ("plain", "gate") and field.name in codec.live
-    ]
-    return [*_unfit_names(graph), *fields]
-
-
-def _unfit_names(graph: Graph[Any, Any]) -> Iterator[Problem]:
+    found: list[Problem] = []
     for each in every_graph(graph):
         named: dict[str, type[Node]] = {}
         for cls in each.plans:
@@ -48,12 +34,19 @@ def _unfit_names(graph: Graph[Any, Any]) -> Iterator[Problem]:
             if "/" in name:
                 why = "there is a / in its name, which parts the names of places in a journal"
                 fix = "give it a name of its own: class Small(Box[…]) with the same __call__"
-                yield Problem("error", "bae-journal-names", name, why, fix)
+                found.append(Problem("error", "bae-journal-names", name, why, fix))
             other = named.setdefault(name, cls)
             if other is not cls:
                 why = f"two classes of the graph are called so, in {other.__module__} and "
                 why += f"{cls.__module__}; a journal knows classes by their names"
-                yield Problem("error", "bae-journal-names", name, why, "rename one of them")
+                fix = "rename one of them"
+                found.append(Problem("error", "bae-journal-names", name, why, fix))
+    for codec, field, place in _fields(graph):
+        if field.kind in ("plain", "gate") and field.name in codec.live:
+            why = f"a journal cannot keep it: {codec.fields[field.name].why}"
+            fix = "make it a Dep, which is made again when a run is resumed, or declare plain data"
+            found.append(Problem("error", "bae-journal-field", place, why, fix))
+    return found
 
 
 def prove_storable(graph: Graph[Any, Any]) -> None:
@@ -72,50 +65,41 @@ def prove_storable(graph: Graph[Any, Any]) -> None:
 
 
 def notes(graph: Graph[Any, Any]) -> list[Problem]:
-    """The dependencies of a graph that are made again on resume, and its secrets."""
+    """The dependencies of a graph that are made again on resume, its secrets, and the defaults that
+    cannot be stored."""
     found: list[Problem] = []
-    for codec in _nodes(graph):
-        for field in codec.plan.fields.values():
-            place = f"{codec.cls.__name__}.{field.name}"
-            if field.name in codec.secret and field.kind in ("plain", "gate"):
-                why = f"a journal does not write it: {secret_fields(codec.cls)[field.name]}"
-                fix = "give it again with resume(given={…}), or open the journal with secrets=True"
-                found.append(Problem("note", "bae-journal-withheld", place, why, fix))
-            elif field.kind in ("dep", "map"):
-                found.extend(_of_source(codec, field.name, place))
-            elif field.kind == "plain":
-                found.extend(_of_default(codec, field.name, place))
+    for codec, field, place in _fields(graph):
+        name, info, secret = field.name, field.info, secret_fields(codec.cls).get(field.name, "")
+        for route in routes(field.call) if field.kind in ("dep", "map") else ():
+            source = codec.call(name, route)
+            is_secret = source.verdict == "secret" or (secret and not route)
+            if source.verdict == "live":
+                why = f"it is made again when a run is resumed: {source.why}"
+                found.append(Problem("note", "bae-journal-live", f"{place}{route}", why))
+            elif is_secret:
+                why = "a journal does not write it, so it is made again when a run is resumed: "
+                why += source.why or secret
+                found.append(Problem("note", "bae-journal-withheld", f"{place}{route}", why))
+        if field.kind not in ("plain", "gate"):
+            continue
+        if secret:
+            why = f"a journal does not write it: {secret}"
+            fix = "give it again with resume(given={…}), or open the journal with secrets=True"
+            found.append(Problem("note", "bae-journal-withheld", place, why, fix))
+        elif not (info.is_required() or info.default_factory or name in codec.live):
+            try:
+                codec.fields[name].dump(info.default)
+            except Unkeepable as error:
+                why = f"a journal cannot keep its default: {error}"
+                fix = "give it a default that reads back from JSON as it is"
+                found.append(Problem("warning", "bae-journal-field", place, why, fix))
     return found
 
 
-def _of_default(codec: NodeCodec, name: str, place: str) -> Iterator[Problem]:
-    """A default that would not read back, which a run finds out when it writes it."""
-    info = codec.plan.fields[name].info
-    if name in codec.live or info.is_required() or info.default_factory is not None:
-        return
-    try:
-        codec.fields[name].dump(info.default)
-    except Unkeepable as error:
-        why = f"a journal cannot keep its default: {error}"
-        fix = "give it a default that reads back from JSON as it is"
-        yield Problem("warning", "bae-journal-field", place, why, fix)
-
-
-def _of_source(codec: NodeCodec, name: str, place: str) -> Iterator[Problem]:
-    for route in routes(codec.plan.fields[name].call):
-        source = codec.call(name, route)
-        again = "made again when a run is resumed"
-        if source.verdict == "live":
-            why = f"it is {again}: {source.why}"
-            yield Problem("note", "bae-journal-live", f"{place}{route}", why)
-        elif source.verdict == "secret" or (not route and name in codec.secret):
-            why = f"a journal does not write it, so it is {again}: "
-            why += source.why or secret_fields(codec.cls)[name]
-            yield Problem("note", "bae-journal-withheld", f"{place}{route}", why)
-
-
-def _nodes(graph: Graph[Any, Any]) -> Iterator[NodeCodec]:
-    """The codecs of the nodes of a graph, and of those inside it, each class once."""
+def _fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodeCodec, FieldPlan, str]]:
+    """The fields of a graph's nodes, and of those inside it, each class once, with their places."""
     plans = {cls: plan for each in every_graph(graph) for cls, plan in each.plans.items()}
-    # Of a class whose names are not all there yet nothing is known, which the proof says.
-    return (node_codec(cls) for cls, plan in plans.items() if not plan.unresolved)
+    for cls, plan in plans.items():
+        # Of a class whose names are not all there yet nothing is known, which the proof says.
+        for field in () if plan.unresolved else plan.fields.values():
+            yield node_codec(cls), field, f"{cls.__name__}.{field.name}"

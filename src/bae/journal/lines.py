@@ -1,31 +1,30 @@
-"""Records as lines of a journal, and back: `Encoder` writes them, `LineReader` reads them without
-the code of the run."""
+"""What a line of a journal holds: `Encoder` writes a record as JSON, `parse_line` checks what was
+written. `docs/journal-format.md` describes the format."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from bae.exceptions import BaeError, JournalError, describe
-from bae.history import History
-from bae.journal.line_data import Data, Json, Missing, damaged, parse_line, quoted
-from bae.journal.line_table import TABLE, Kind, place_of
+from pydantic import BaseModel, Field, ValidationError, create_model
+
+from bae import records
+from bae.exceptions import BaeError, JournalError, describe, faults
+from bae.journal.codec import Unkeepable, quoted
 from bae.journal.node_codec import node_codec
-from bae.journal.shape import ShapeView
-from bae.markers import OpenGate
-from bae.place import Place
-from bae.records import (
-    Origin,
-    Record,
-    Unstored,
-)
-from bae.run_tree import Exit
+from bae.records import LIVE, NOTHING, WITHHELD, Asker, Record, RecordedError, Unstored
 from bae.secrets import Secrets
+from bae.usage import Usage, Verdict
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.store import Line, StoredRun
+    from bae.journal.store import Line
     from bae.node import Node
+
+Json = dict[str, Any]
 
 FOLLOWS: Final = "{}"
 """The data of a `StepStarted` whose node follows from the lines before it."""
@@ -41,11 +40,11 @@ class Encoder:
     def __init__(
         self, graph: Graph[Any, Any], *, secrets: bool = False, prompts: bool = True
     ) -> None:
-        self.in_clear = secrets
-        self.prompts = prompts
-        self.secrets = Secrets.of(graph)
+        self._in_clear = secrets
+        self._prompts = prompts
+        self._secrets = Secrets.of(graph)
         # Where there is a secret, the message of any error may quote it.
-        self.hides_messages = not secrets and self.secrets.any
+        self._hides_messages = not secrets and self._secrets.any
 
     def encode(self, record: Record) -> str:
         """The `data` of a record's line: a JSON object.
@@ -55,13 +54,73 @@ class Encoder:
         before it, store `FOLLOWS` instead.
         """
         data: Json = {}
-        parts: list[str] = []
-        for column in TABLE[type(record).__name__].columns:
-            column.write(self, record, data, parts)
-        head = quoted(data)
-        if not parts:
-            return head
-        return f"{head[:-1]}{',' if data else ''}{','.join(parts)}}}"
+        rest = ""  # what is JSON already
+        match record:  # what is most frequent comes first
+            case records.SourceStarted():
+                data = {**_field(record), "source": record.source, "by": record.by}
+            case records.SourceEnded():
+                data = {**_field(record), "source": record.source, "by": record.by}
+                data["seconds"] = record.seconds
+                rest = self._outcome(record, data, record.parameter)
+            case records.FillStarted():
+                data = {"target": record.target.__name__}
+            case records.FillEnded():
+                data = {"seconds": record.seconds, "usage": _usage(record.usage)}
+                rest = f'"node":{self.node(record.node, plain=True)}'
+            case records.AnswerJudged():
+                data = self._judged(record)
+            case records.StepStarted() if record.made:
+                rest = self._made(record)
+            case records.StepStarted() | records.Returned():
+                rest = f'"node":{self.node(record.node)}'
+            case records.Recalled():
+                data = {**_field(record), "origin": record.origin}
+            case records.ItemEnded():
+                data = {**_field(record), "index": record.index}
+                rest = self._outcome(record, data)
+            case records.ChoiceStarted():
+                data = {"node": type(record.node).__name__}
+                data["offered"] = [_class_name(cls) for cls in record.offered]
+            case records.ChoiceMade():
+                data = {"node": type(record.node).__name__, "chosen": _class_name(record.chosen)}
+                data |= {"seconds": record.seconds, "usage": _usage(record.usage)}
+            case records.RunStarted():
+                data = {"run_id": record.run_id, "graph": record.graph}
+                data["max_iters"] = record.max_iters
+                rest = f'"node":{self.node(record.node)}'
+            case records.RunEnded():
+                data = {"outcome": record.outcome, "gates": [gate.address for gate in record.gates]}
+                if record.error is not None:
+                    data["error"] = self._error(record.error)
+            case records.LMUsed():
+                data = {"asker": _asker(record.asker), "usage": _usage(record.usage)}
+            case records.LMAnswered():
+                data = {"asker": _asker(record.asker), "method": record.method}
+                data |= {"asked": record.asked, "target": record.target, "value": None}
+                if isinstance(record.value, type):
+                    data["value"] = {"class": _class_name(record.value)}
+                elif record.value is not None:
+                    del data["value"]
+                    rest = f'"value":{self.node(record.value)}'
+            case records.AnswerRestarted():
+                data = {"asker": _asker(record.asker), "error": self._error(record.error)}
+                data["wait"] = record.wait
+            case records.GateOpened(gate=gate):
+                data = {"gate": gate.address, "node": gate.node_type.__name__}
+                data |= {"field": gate.field_name, "question": gate.question}
+                if gate.deadline is not None:
+                    data["deadline"] = gate.deadline
+            case records.RunForked():
+                data = {"parent": record.parent, "changed": record.changed}
+                rest = f'"node":{self.node(record.node)}'
+            case records.RunResumed():
+                data = {"owner": record.owner, "changes": record.changes}
+            case _:
+                raise TypeError(f"a {type(record).__name__} is not stored")
+        if not data:
+            return f"{{{rest}}}"
+        text = quoted(data)
+        return f"{text[:-1]},{rest}}}" if rest else text
 
     def step(self, node: Node) -> str:
         """The `data` of a `StepStarted` with its node."""
@@ -69,175 +128,243 @@ class Encoder:
 
     def node(self, node: Node, plain: bool = False) -> str:
         """A node as it is stored, as JSON; `plain` leaves out the fields that have a source."""
-        return node_codec(node.__class__).dump(node, secrets=self.in_clear, plain=plain)
+        return node_codec(node.__class__).dump(node, secrets=self._in_clear, plain=plain)
 
     def error_line(self, error: BaseException) -> str:
         """One line about what a run failed with, without words that may quote a secret."""
-        hides = self.hides_messages
+        hides = self._hides_messages
         if not isinstance(error, BaeError):
             return type(error).__name__ if hides else describe(error)
-        message = place_of(error) if hides else error.message.splitlines()[0]
+        line = f"[{error.code}] {self._error(error)['message']}"
         if error.cause is None:
-            return f"[{error.code}] {message}"
-        cause = type(error.cause).__name__ if hides else describe(error.cause)
-        return f"[{error.code}] {message} ({cause})"
+            return line
+        return f"{line} ({type(error.cause).__name__ if hides else describe(error.cause)})"
 
+    def _made(self, step: records.StepStarted) -> str:
+        """The defaults that factories made for a node, as a node that has nothing else."""
+        codec = node_codec(type(step.node))
+        stored: list[str] = []
+        for name in step.made:
+            if name in codec.secret and not self._in_clear:
+                continue  # it is made again
+            try:
+                value = codec.fields[name].dump(step.node.__dict__[name])
+            except Unkeepable:
+                continue
+            stored.append(f"{quoted(name)}:{value}")
+        name = quoted(type(step.node).__name__)
+        return f'"node":{{"type":{name},"fields":{{{",".join(stored)}}}}},"made":true'
 
-class LineReader:
-    """Reads the lines of a run in order, without its code: classes are stand-ins that have the
-    recorded name, values are JSON. `history` is what the lines so far tell."""
+    def _outcome(
+        self, record: records.SourceEnded | records.ItemEnded, data: Json, parameter: str = ""
+    ) -> str:
+        """The value of a source or of an item; or add to its data what is stored instead."""
+        value = record.value
+        if isinstance(record, records.SourceEnded):
+            if record.error is not None:
+                data["error"] = self._error(record.error)
+                return ""
+            if record.source == "map" and not parameter:
+                data["items"] = None if isinstance(value, Unstored) else len(value)
+                return ""
+        if not isinstance(value, Unstored):
+            value = self._value(record.node_type, record.field, parameter, value)
+        if not isinstance(value, Unstored):
+            return f'"value":{value}'
+        data["unstored"] = "live" if value is LIVE else "withheld"
+        return ""
 
-    def __init__(self, history: History | None = None) -> None:
-        self.history = History() if history is None else history
-        self._stand_ins: dict[str, type[StoredNode]] = {}
-
-    def read(self, line: Line) -> Record | None:
-        """The record of the next line; None if the line no longer means anything."""
-        kind = TABLE.get(line.kind)
-        if kind is None:
-            raise JournalError(
-                f"line {line.n} is a {line.kind}, which this version of bae does not know",
-                code="bae-journal-version",
-                fix="read the journal with the version of bae that wrote it, or a newer one",
-            )
-        data = parse_line(line)
+    def _value(self, cls: type[Node], field: str, parameter: str, value: Any) -> str | Unstored:
+        """The value of a source as JSON, or why it is not stored."""
+        codec = node_codec(cls)
+        source = codec.call(field, parameter)
+        if source.verdict == "live":
+            return LIVE
+        if not self._in_clear and self._secrets.source(cls, field, parameter):
+            return WITHHELD
         try:
-            record = self.record(kind, line, data)
-        except Missing as error:
-            raise damaged(line, str(error)) from error
-        if record is not None:
-            self.history.add(record)
-        return record
+            if codec.plan.fields[field].kind == "gate":
+                return codec.dump_answer(field, value)
+            return source.dump(value)
+        except Unkeepable:
+            return LIVE
 
-    def record(self, kind: Kind, line: Line, data: Data) -> Record | None:
-        """Make the record of a line from its columns."""
-        values: Json = {}
-        for column in kind.columns:
-            column.read(self, line, data, values)
-        return kind.record(line.at, line.path, line.step, **values)
-
-    def cls(self, path: str, name: str) -> type[Node]:
-        """The class of a name in the graph at a path."""
-        found = self._stand_ins.get(name)
-        if found is None:
-            found = self._stand_ins[name] = type(name, (StoredNode,), {"__slots__": ()})
-        return cast("type[Node]", found)
-
-    def field(self, line: Line, cls: type[Node], field: str, parameter: str) -> None:
-        """Check that a class has a field, and a parameter behind it."""
-
-    def node(self, line: Line, data: Data) -> Node:
-        """A node as it is stored."""
-        cls = cast("type[StoredNode]", self.cls(line.path, data.text("type")))
-        withheld = data.texts("withheld") if "withheld" in data else ()
-        unset = data.texts("unset") if "unset" in data else ()
-        return cast("Node", cls(data.inside("fields").held, withheld, unset))
-
-    def unknown_node(self, line: Line, name: str) -> Node:
-        """Stands for the node before the step of a line, of which no line tells."""
-        return cast("Node", cast("type[StoredNode]", self.cls(line.path, name))({}))
-
-    def step_node(self, line: Line, data: Data) -> tuple[Node | None, tuple[str, ...]]:
-        """The node of a `StepStarted`, and the fields whose default a factory made."""
-        if "made" in data:
-            return None, tuple(data.inside("node").inside("fields").held)
-        return (self.node(line, data.inside("node")) if "node" in data else None), ()
-
-    def filled(self, line: Line, data: Data) -> Node:
-        """The node of a `FillEnded`."""
-        return self.node(line, data)
-
-    def context(self, line: Line, target: type[Node]) -> dict[str, Any]:
-        """The values that were known before the LM filled a node."""
-        return {}
-
-    def value(self, line: Line, cls: type[Node], field: str, parameter: str, data: Any) -> Any:
-        """The value of a source, from its JSON."""
+    def _judged(self, record: records.AnswerJudged) -> Json:
+        attempt = record.attempt
+        data: Json = {"asker": _asker(record.asker), "number": attempt.number}
+        data |= {"verdict": attempt.verdict, "errors": attempt.errors}
+        data["usage"] = _usage(attempt.usage)
+        if attempt.asked:  # an LM that is no backend has a prompt of its own that is not known
+            asked = attempt.asked.encode("utf-8", "surrogatepass")
+            data["prompt"] = sha256(asked).hexdigest()[:16]
+        if not self._in_clear and self._secrets.asks(record.asker):
+            # What a validator says about a value may quote it.
+            data["errors"] = [self._secrets.field_named(error) for error in attempt.errors]
+        elif self._prompts:
+            data |= {"asked": attempt.asked, "answer": attempt.answer}
         return data
 
-    def items(self, line: Line, cls: type[Node], field: str, count: int | None) -> Any:
-        """The values of the items of a map, in order."""
-        source = self.history.source(Place(line.path, line.step, cls.__name__, field))
-        done = {} if source is None else source.items
-        wanted = sorted(done) if count is None else range(count)
-        values = [done[index].value for index in wanted if index in done]
-        return next((each for each in values if isinstance(each, Unstored)), values)
-
-    def recalled(self, line: Line, origin: Origin) -> Any:
-        """The value that a recall found."""
-        return None
-
-    def answer(self, line: Line, data: Any) -> Any:
-        """What an LM answered a body or a dependency."""
-        return data
-
-    def gate(self, line: Line, cls: type[Node], field: str, question: str, at: Any) -> OpenGate:
-        """A gate that was reached; `at` is its deadline."""
-        return OpenGate(question, cls, field, Any, {}, None, line.path, line.step, at)
-
-    def gate_at(self, address: str) -> OpenGate:
-        """The gate of an address."""
-        source = self.history.gates.get(address)
-        if source is not None and source.gate is not None:
-            return source.gate
-        place = Place.parse(address)
-        if place is None or not place.field:
-            raise Missing(f"has {address!r}, which is no gate")
-        cls = self.cls(place.path, place.node)
-        return OpenGate("", cls, place.field, Any, {}, None, place.path, place.step)
-
-    def last_node(self, line: Line) -> Node | None:
-        """The node that the graph of a line ended at."""
-        graph = self.history.graphs.get(line.path)
-        whole = [] if graph is None else [step for step in graph.trace if step.whole]
-        return whole[-1].node if whole else None
+    def _error(self, error: BaseException) -> Json:
+        name, code, place = type(error).__name__, None, ""
+        if isinstance(error, BaeError):
+            code, message = error.code, error.message.partition("\n")[0]
+            cls: type | None = getattr(error, "node_type", None)
+            field: str = getattr(error, "field_name", "")
+            place = "" if cls is None else f"{cls.__name__}{'.' if field else ''}{field}: "
+        elif isinstance(error, RecordedError):
+            name, code, message = error.type_name, error.code, error.message
+        else:
+            message = describe(error).partition(": ")[2]
+        if self._hides_messages and message:
+            message = f"{place}withheld"
+        return {"type": name, "code": code, "message": message}
 
 
-class StoredNode:
-    """A node read without its class: `fields` as JSON, and the names of fields that were
-    `withheld`, or `unset` so that their default is used."""
-
-    __slots__ = ("fields", "unset", "withheld")
-
-    def __init__(
-        self, fields: Json, withheld: Sequence[str] = (), unset: Sequence[str] = ()
-    ) -> None:
-        self.fields = fields
-        self.withheld = frozenset(withheld)
-        self.unset = frozenset(unset)
+def _class_name(cls: type[Any]) -> str | None:
+    return None if cls is NoneType else cls.__name__
 
 
-def read_history(stored: StoredRun) -> StoredHistory:
-    """What happened in a stored run, read without its code."""
-    history = StoredHistory(ShapeView(stored.shape))
-    reader = LineReader(history)
-    for line in stored.lines:
-        try:
-            reader.read(line)
-        except JournalError as error:
-            error.run_id = stored.info.run_id
-            raise
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise damaged(line, "cannot be read", error) from error
-    return history
+def _field(
+    record: records.SourceStarted | records.SourceEnded | records.ItemEnded | records.Recalled,
+) -> Json:
+    data = {"node": record.node_type.__name__, "field": record.field}
+    parameter = getattr(record, "parameter", "")
+    if parameter:
+        data["parameter"] = parameter
+    return data
 
 
-class StoredHistory(History):
-    """A history that takes what it must know about classes from the shape that a run is stored
-    with."""
+def _asker(asker: Asker) -> Json:
+    data = {"kind": asker.kind, "node": asker.node.__name__}
+    more = {"field": asker.field, "parameter": asker.parameter}
+    return data | {key: value for key, value in more.items() if value}
 
-    def __init__(self, shape: ShapeView) -> None:
-        super().__init__()
-        self.shape = shape
 
-    def shared_key(self, place: Place, node_type: type[Node] | None = None) -> Hashable | None:
-        """The number of the call behind a place, if it is called once for the whole run."""
-        where = place.path, place.node, place.field, place.parameter
-        return self.shape.call_at(*where) if self.shape.is_shared(*where) else None
+def _usage(usage: Usage) -> Json:
+    return {n: v for n, default in _DEFAULTS if (v := getattr(usage, n)) != default}
 
-    def exit_of(self, path: str, node_type: type[Node]) -> Exit:
-        """What leads on from a node of a class."""
-        cls = self.shape.class_at(path, node_type.__name__)
-        if cls is None or cls.get("written"):
-            return "body"
-        return "choice" if len(cls.get("next", ())) + bool(cls.get("ends")) > 1 else "other"
+
+_DEFAULTS: Final = [(name, field.default) for name, field in Usage.__dataclass_fields__.items()]
+
+
+def parse_line(line: Line) -> Json:
+    """The data of a line, with the defaults of what it may leave out. Raises `JournalError` where
+    it is not what its kind must have (`bae-journal-damaged`), or the kind is not known
+    (`bae-journal-version`)."""
+    if line.kind not in DATA:
+        raise JournalError(
+            f"line {line.n} is a {line.kind}, which this version of bae does not know",
+            code="bae-journal-version",
+            fix="read the journal with the version of bae that wrote it, or a newer one",
+        )
+    try:
+        return vars(_form(line.kind).model_validate_json(line.data, strict=True))
+    except ValidationError as error:
+        raise damaged(line, "; ".join(faults(error)), error) from error
+
+
+def damaged(line: Line, what: str, cause: BaseException | None = None) -> JournalError:
+    """The error of a line that cannot be read."""
+    return JournalError(
+        f"line {line.n}, a {line.kind}, is damaged: {what}",
+        code="bae-journal-damaged",
+        cause=cause,
+        fix="take the journal from a backup; the lines before this one are readable",
+    )
+
+
+class StoredNode(BaseModel, defer_build=True):
+    """A node, or some fields of it, as JSON. Without the code of a run, its nodes are read as
+    these, in subclasses that have the names of theirs."""
+
+    type: str
+    fields: Json
+    withheld: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
+    bare: tuple[str, ...] = ()
+
+
+class AskerData(BaseModel, defer_build=True):
+    """Who asks an LM."""
+
+    kind: Literal["fill", "choice", "body", "source"]
+    node: str
+    field: str = ""
+    parameter: str = ""
+
+
+class ErrorData(BaseModel, defer_build=True):
+    """An exception."""
+
+    type: str
+    code: str | None
+    message: str
+
+
+_CLASS: Final[Any] = Annotated[dict[Literal["class"], str | None], Field(min_length=1)]
+_TEXTS: Final = tuple[str, ...]
+_FIELD: Final[Json] = {"node": str, "field": str}
+_SOURCE: Final[Json] = {
+    **_FIELD,
+    "parameter": (str, ""),
+    "source": Literal["dep", "map", "gate"],
+    "by": str,
+}
+_VALUE: Final[Json] = {
+    "value": (Any, NOTHING),
+    "unstored": (Literal["live", "withheld"], None),
+}
+
+DATA: Final[Mapping[str, Mapping[str, Any]]] = {
+    "RunStarted": {"run_id": str, "graph": str, "max_iters": int, "node": StoredNode},
+    "StepStarted": {"node": (StoredNode, None), "made": (bool, False)},
+    "Returned": {"node": StoredNode},
+    "RunResumed": {"owner": str, "changes": _TEXTS},
+    "RunForked": {"parent": str, "node": StoredNode, "changed": _TEXTS},
+    "SourceStarted": _SOURCE,
+    "SourceEnded": {
+        **_SOURCE,
+        "seconds": float,
+        **_VALUE,
+        "items": (int | None, NOTHING),
+        "error": (ErrorData, None),
+    },
+    "ItemEnded": {**_FIELD, "index": int, **_VALUE},
+    "Recalled": {**_FIELD, "origin": records.Origin},
+    "GateOpened": {"gate": str, **_FIELD, "question": str, "deadline": (float, None)},
+    "ChoiceStarted": {"node": str, "offered": tuple[str | None, ...]},
+    "ChoiceMade": {"node": str, "chosen": str | None, "seconds": float, "usage": Usage},
+    "FillStarted": {"target": str},
+    "FillEnded": {"node": StoredNode, "seconds": float, "usage": Usage},
+    "AnswerJudged": {
+        "asker": AskerData,
+        "number": int,
+        "verdict": Verdict,
+        "errors": _TEXTS,
+        "usage": Usage,
+        "prompt": (str, ""),
+        "asked": (str, ""),
+        "answer": (str, ""),
+    },
+    "AnswerRestarted": {"asker": AskerData, "error": ErrorData, "wait": float},
+    "LMAnswered": {
+        "asker": AskerData,
+        "method": Literal["make", "decide", "choose_type", "fill"],
+        "asked": str,
+        "target": str,
+        "value": StoredNode | _CLASS | None,
+    },
+    "LMUsed": {"asker": AskerData, "usage": Usage},
+    "RunEnded": {
+        "outcome": Literal["ended", "waiting", "failed", "cancelled"],
+        "error": (ErrorData, None),
+        "gates": _TEXTS,
+    },
+}
+"""What the data of each kind of line has: types by name, with a default where it may be absent."""
+
+
+@cache
+def _form(kind: str) -> type[BaseModel]:
+    columns: Json = {n: t if isinstance(t, tuple) else (t, ...) for n, t in DATA[kind].items()}
+    return create_model(kind, **columns)

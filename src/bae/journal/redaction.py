@@ -14,8 +14,7 @@ from typing import Final, cast
 from pydantic_core import from_json, to_json
 
 from bae.exceptions import JournalError
-from bae.journal.decoder import off_loop
-from bae.journal.lines import read_history
+from bae.journal.decoder import off_loop, read_history
 from bae.journal.node_codec import is_node
 from bae.journal.shape import Json, ShapeView
 from bae.journal.store import Claim, Journal, Line, Rewrite, RunInfo, StoredRun

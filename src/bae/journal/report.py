@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any, Literal
 
 from bae.history import History
-from bae.journal.lines import read_history
+from bae.journal.decoder import read_history
 from bae.journal.provenance import JudgedAnswer, Provenance
 from bae.journal.store import Listed, RunInfo, StoredRun
 from bae.journal.why import Search, judged_answers

@@ -10,7 +10,8 @@ from types import NoneType
 from typing import Any, cast
 
 from bae.exceptions import JournalError
-from bae.journal.lines import StoredHistory, StoredNode, read_history
+from bae.journal.decoder import StoredHistory, read_history
+from bae.journal.lines import StoredNode
 from bae.journal.provenance import JudgedAnswer, Provenance, ValueSource
 from bae.journal.store import StoredRun
 from bae.place import ANY_STEP, Place

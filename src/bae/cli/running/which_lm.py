@@ -59,7 +59,7 @@ def lm_for(graph: Graph[Any, Any], stored: StoredRun, named: str | None) -> LM |
     for it, and that says so where another one has answered before."""
     if named is not None or os.environ.get(VARIABLE, "").strip() or not graph.needs_lm:
         return named
-    from bae.journal.lines import read_history
+    from bae.journal.decoder import read_history
 
     return _FoundAgain(graph.needs_lm, read_history(stored).usage)
 
