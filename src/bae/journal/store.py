@@ -257,13 +257,20 @@ class Journal(RunStore):
         Runs that start meanwhile are left out; one that is deleted, or whose status changes,
         meanwhile may be listed or not.
         """
-        page: list[RunInfo] = []
+        known: list[str | None] = [None]
         while True:
-            page = await self._page_after(page, status, graph)
+            try:
+                page = await self.runs(status=status, graph=graph, limit=_PAGE, before=known[-1])
+            except JournalError as error:
+                known.pop()  # it was deleted since
+                if error.code != "bae-run-unknown" or not known:
+                    raise
+                continue
             for info in page:
                 yield info
             if len(page) < _PAGE:
                 return
+            known = [info.run_id for info in page]
 
     async def why(self, run_id: str, place: str, *, step: int | None = None) -> Provenance:
         """Where the value of a field came from: `await journal.why(run_id, "Outfit.mood")`.
@@ -287,7 +294,7 @@ class Journal(RunStore):
         names them."""
         age = older_than if isinstance(older_than, int | float) else older_than.total_seconds()
         for status in statuses:
-            check_status(status)
+            check_listed(status, get_args(Status))
         return await self.delete(await self.older(time() - age, statuses))
 
     async def put(self, run: StoredRun, *, replace: bool = False) -> None:
@@ -436,24 +443,11 @@ class Journal(RunStore):
 
         return await replay(graph, run_id, self, dep_cache, given)
 
-    async def _page_after(
-        self, page: list[RunInfo], status: Listed | None, graph: str | None
-    ) -> list[RunInfo]:
-        """The page after another one, whose runs may be deleted by now."""
-        before = [info.run_id for info in page] or [None]
-        while True:
-            last = before.pop()
-            try:
-                return await self.runs(status=status, graph=graph, limit=_PAGE, before=last)
-            except JournalError as error:
-                if error.code != "bae-run-unknown" or not before:
-                    raise
 
-
-def check_listed(status: str | None) -> None:
-    """Raise a ValueError for a status that runs cannot be listed by."""
-    if status is not None and status not in get_args(Listed):
-        raise ValueError(f"status={status!r}: give one of {', '.join(get_args(Listed))}")
+def check_listed(status: str | None, known: Sequence[str] = get_args(Listed)) -> None:
+    """Raise a ValueError for a status that runs cannot be listed by, or is none of the `known`."""
+    if status is not None and status not in known:
+        raise ValueError(f"status={status!r}: give one of {', '.join(known)}")
 
 
 def is_listed(info: RunInfo, status: Listed | None) -> bool:
@@ -461,12 +455,6 @@ def is_listed(info: RunInfo, status: Listed | None) -> bool:
     if status == "interrupted":
         return info.is_interrupted()
     return status in (None, info.status)
-
-
-def check_status(status: str) -> None:
-    """Raise a ValueError for a status that no run has."""
-    if status not in get_args(Status):
-        raise ValueError(f"status={status!r}: give one of {', '.join(get_args(Status))}")
 
 
 def check_version(line: Line, run_id: str) -> None:

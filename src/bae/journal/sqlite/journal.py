@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from bae.exceptions import JournalError
 from bae.journal.sqlite.lease import Lease, SQLiteClaim, give_up
-from bae.journal.sqlite.runs import RunTables, add_run, release_run
+from bae.journal.sqlite.runs import RunTables, add_run, release_run, shape_key
 from bae.journal.sqlite.schema import failure
 from bae.journal.sqlite.writer import Reader, Work, Writer
 from bae.journal.store import Claim, Line, ParkedGate, Status
@@ -46,7 +46,8 @@ class SQLJournal(RunTables):
         given = tuple(lines)
 
         def make(db: sqlite3.Connection) -> SQLiteClaim:
-            fence = add_run(db, self._owner, run_id, graph, shape, shape_hash, given)
+            key = shape_key(db, shape, shape_hash)
+            fence = add_run(db, run_id, given, graph=graph, shape=key, owner=self._owner)
             return SQLiteClaim(run_id, self._owner, fence, len(given))
 
         return self._ask(Work(run_id, make))
@@ -349,18 +350,14 @@ def _checked(path: str | os.PathLike[str]) -> str:
         raise ValueError(f"SQLiteJournal({given!r}) has no file: use MemoryJournal() instead")
     found = os.path.realpath(given)
     folder = os.path.dirname(found)
-    what = None
-    if not os.path.isdir(folder):
-        what = f"there is no folder {folder}"
-    elif os.path.isdir(found):
-        what = "it is a folder"
-    if what:
-        raise JournalError(
-            f"a journal cannot be kept in {found}: {what}",
-            code="bae-journal-failed",
-            fix="give the path of a file in a folder that exists",
-        )
-    return found
+    if os.path.isdir(folder) and not os.path.isdir(found):
+        return found
+    why = "it is a folder" if os.path.isdir(found) else f"there is no folder {folder}"
+    raise JournalError(
+        f"a journal cannot be kept in {found}: {why}",
+        code="bae-journal-failed",
+        fix="give the path of a file in a folder that exists",
+    )
 
 
 def _stop_all() -> None:

@@ -8,7 +8,7 @@ import json
 import sqlite3
 from abc import abstractmethod
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from functools import partial
 from secrets import randbits
@@ -88,14 +88,11 @@ class RunTables(Journal):
 
         def add(db: sqlite3.Connection) -> None:
             parent = self._find(db, run_id)
-            query = f"select {_COUNT} from runs where run = ?"
-            there: int = db.execute(query, (parent,)).fetchone()[0]
+            query = f"select graph, shape, {_COUNT} from runs where run = ?"
+            graph, shape, there = db.execute(query, (parent,)).fetchone()
             if not 0 <= upto <= there:
                 raise ValueError(f"run {run_id!r} has {there} lines, it cannot be forked at {upto}")
-            statement = """insert into runs
-                (id, started, epoch, graph, status, shape, parent, shared)
-                select ?, ?, ?, graph, 'running', shape, run, ? from runs where run = ?"""
-            _add_run(db, statement, new_id, given, upto, (upto, parent))
+            add_run(db, new_id, given, graph=graph, shape=shape, parent=parent, shared=upto)
 
         await self._ask(Work(run_id, add))
 
@@ -121,14 +118,20 @@ class RunTables(Journal):
                 old = db.execute(query, (info.run_id,)).fetchone()
                 if old is not None:
                     raise not_replaced(info.run_id, old[0] if is_alive(*old) else None)
-            fence = add_run(db, None, info.run_id, info.graph, run.shape, info.shape, run.lines)
-            statement = "update runs set started = ?, came_from = ? where run = ?"
-            db.execute(statement, (info.started, info.parent, fence[0]))
-            db.executemany(
-                "insert into answers (run, gate, value) values (?, ?, ?)",
-                [(fence[0], gate, value) for gate, value in run.answers.items()],
+            run_key, _ = add_run(
+                db,
+                info.run_id,
+                run.lines,
+                graph=info.graph,
+                shape=shape_key(db, run.shape, info.shape),
+                started=info.started,
+                status=info.status,
+                waiting=_dump(info.waiting),
+                error=info.error,
+                came_from=info.parent,
             )
-            release_run(db, fence, info.status, info.waiting, info.error)
+            answers = [(run_key, gate, value) for gate, value in run.answers.items()]
+            db.executemany("insert into answers (run, gate, value) values (?, ?, ?)", answers)
 
         await self._ask(Work(info.run_id, add))
 
@@ -196,8 +199,8 @@ class RunTables(Journal):
         return await self._read(ask)
 
     async def older(self, than: float, statuses: Sequence[Status]) -> list[str]:
-        marks = ", ".join("?" * len(statuses))
-        query = f"select id from runs where status in ({marks}) and {_UPDATED} < ? order by run"
+        wanted = f"status in ({_marks(statuses)}) and {_UPDATED} < ?"
+        query = f"select id from runs where {wanted} order by run"
 
         def ask(db: sqlite3.Connection) -> list[str]:
             return [run_id for (run_id,) in db.execute(query, (*statuses, than))]
@@ -305,31 +308,38 @@ class RunTables(Journal):
 
 
 def add_run(
-    db: sqlite3.Connection,
-    owner: str | None,
-    run_id: str,
-    graph: str,
-    shape: str,
-    shape_hash: str,
-    lines: Sequence[Line],
+    db: sqlite3.Connection, run_id: str, lines: Sequence[Line], shared: int = 0, **columns: Any
 ) -> Fence:
-    """Add a run with its first lines."""
-    db.execute("insert or ignore into shapes (hash, text) values (?, ?)", (shape_hash, shape))
-    statement = """insert into runs (id, started, epoch, graph, status, owner, shape)
-        select ?, ?, ?, ?, 'running', ?, shape from shapes where hash = ?"""
-    return _add_run(db, statement, run_id, lines, 0, (graph, owner, shape_hash))
+    """Add a run with its first lines of its own, after those that it shares."""
+    for n, line in enumerate(lines, shared):
+        if line.n != n:
+            raise ValueError(f"run {run_id!r}: got line {line.n} where {n} is due")
+    epoch = randbits(48)
+    values = {"started": lines[0].at if lines else time(), "status": "running", **columns}
+    values |= {"id": run_id, "epoch": epoch, "shared": shared}
+    statement = f"insert into runs ({', '.join(values)}) values ({_marks(values)})"
+    added = db.execute(f"{statement} on conflict (id) do nothing", tuple(values.values()))
+    if not added.rowcount:
+        raise failure("bae-run-exists", "", run_id)
+    assert added.lastrowid is not None
+    fence = added.lastrowid, epoch
+    add_lines(db, [line + fence for line in lines])
+    return fence
+
+
+def shape_key(db: sqlite3.Connection, text: str, shape_hash: str) -> int:
+    """The key of a shape, which is added if it is new."""
+    db.execute("insert or ignore into shapes (hash, text) values (?, ?)", (shape_hash, text))
+    return db.execute("select shape from shapes where hash = ?", (shape_hash,)).fetchone()[0]
 
 
 def release_run(
     db: sqlite3.Connection, fence: Fence, status: Status, waiting: Sequence[ParkedGate], error: str
 ) -> None:
     """Store how a run ended, and that it has no owner."""
-    gates = "[]"
-    if waiting:
-        gates = json.dumps([(g.address, g.place, g.question, g.deadline) for g in waiting])
     statement = """update runs set owner = null, status = ?, waiting = ?, error = ?
         where run = ? and epoch = ?"""
-    db.execute(statement, (status, gates, error, *fence))
+    db.execute(statement, (status, _dump(waiting), error, *fence))
 
 
 def page_query(status: Status | None, graph: str | None) -> tuple[str, list[str]]:
@@ -340,30 +350,6 @@ def page_query(status: Status | None, graph: str | None) -> tuple[str, list[str]
     where = "".join(f"{column} = ? and " for column in given)
     text = f"{_INFO} where {where}runs.run < ? order by runs.run desc limit ?"
     return text, list(given.values())
-
-
-def _add_run(
-    db: sqlite3.Connection,
-    statement: str,
-    run_id: str,
-    lines: Sequence[Line],
-    first: int,
-    more: tuple[Any, ...],
-) -> Fence:
-    """Add a run with lines that are numbered from `first`. The parameters of the statement are its
-    id, when it started, its epoch, and `more`."""
-    for n, line in enumerate(lines, first):
-        if line.n != n:
-            raise ValueError(f"run {run_id!r}: got line {line.n} where {n} is due")
-    started = lines[0].at if lines else time()
-    epoch = randbits(48)
-    added = db.execute(f"{statement} on conflict (id) do nothing", (run_id, started, epoch, *more))
-    if not added.rowcount:
-        raise failure("bae-run-exists", "", run_id)
-    assert added.lastrowid is not None
-    fence = added.lastrowid, epoch
-    add_lines(db, [line + fence for line in lines])
-    return fence
 
 
 def _delete(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
@@ -397,3 +383,13 @@ def _info(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
         answered = {gate for (gate,) in found}
     parked = tuple(ParkedGate(*gate, answered=gate[0] in answered) for gate in gates)
     return RunInfo(run_id, graph, status, started, updated, shape, owner, until, parked, *rest)
+
+
+def _dump(waiting: Sequence[ParkedGate]) -> str:
+    return json.dumps(
+        [(gate.address, gate.place, gate.question, gate.deadline) for gate in waiting]
+    )
+
+
+def _marks(values: Collection[object]) -> str:
+    return ", ".join("?" * len(values))
