@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from bae.exceptions import Problem
     from bae.language_model import LM
     from bae.observers import RunStream
-    from bae.recorder import RunStore
     from bae.result import GraphResult, Recovered
+    from bae.rooms import Journal
     from bae.run import Answer, RunParameters, StreamParameters, WorkParameters
 
 S = TypeVar("S", bound=Node, contravariant=True)
@@ -235,7 +235,7 @@ class Graph(Generic[S, T]):
         prefetch: bool = True,
         answer: Answer | None = None,
         dep_cache: dict[Any, Any] | None = None,
-        journal: RunStore | None = None,
+        journal: Journal | None = None,
         run_id: str | None = None,
         resume: bool = False,
     ) -> Coroutine[Any, Any, GraphResult[T]]:
@@ -272,7 +272,9 @@ class Graph(Generic[S, T]):
         if journal is None:
             return run_graph(self, start, run)
         if resume:
-            return checked_store(journal).begin_or_resume_run(self, start, run)
+            from bae.rooms import begin_or_resume
+
+            return begin_or_resume(self, start, run, checked_store(journal))
         return checked_store(journal).begin_run(self, start, run)
 
     async def resume(
@@ -281,7 +283,7 @@ class Graph(Generic[S, T]):
         lm: LM | str | None = None,
         max_iters: int | None = None,
         *,
-        journal: RunStore,
+        journal: Journal,
         given: Mapping[str, Any] | None = None,
         **options: Unpack[WorkParameters],
     ) -> GraphResult[T]:
@@ -300,16 +302,17 @@ class Graph(Generic[S, T]):
         (`bae-run-changed`).
         """
         from bae.recorder import checked_store
+        from bae.rooms import resume
         from bae.run import RunOptions
 
         resumed = RunOptions(lm, max_iters, **options)
-        return await checked_store(journal).resume_run(self, run_id, resumed, given)
+        return await resume(self, run_id, resumed, checked_store(journal), given)
 
     async def recover(
         self,
         lm: LM | str | None = None,
         *,
-        journal: RunStore,
+        journal: Journal,
         concurrency: int = 10,
         given: Mapping[str, Any] | None = None,
         **options: Unpack[WorkParameters],
@@ -322,10 +325,11 @@ class Graph(Generic[S, T]):
         are left out. Runs that failed or were cancelled are not resumed: `resume` does that.
         """
         from bae.recorder import checked_store
+        from bae.rooms import recover
         from bae.run import RunOptions
 
         resumed = RunOptions(lm, **options)
-        return await checked_store(journal).recover_runs(self, resumed, concurrency, given)
+        return await recover(self, resumed, checked_store(journal), concurrency, given)
 
     async def answer(
         self,
@@ -335,7 +339,7 @@ class Graph(Generic[S, T]):
         lm: LM | str | None = None,
         max_iters: int | None = None,
         *,
-        journal: RunStore,
+        journal: Journal,
         given: Mapping[str, Any] | None = None,
         go_on: bool = True,
         **options: Unpack[WorkParameters],
@@ -349,10 +353,11 @@ class Graph(Generic[S, T]):
         those of `resume`.
         """
         from bae.recorder import checked_store
+        from bae.rooms import answer_gate
         from bae.run import RunOptions
 
         store, resumed = checked_store(journal), RunOptions(lm, max_iters, **options)
-        return await store.answer_gate(self, run_id, field, value, resumed, given, go_on)
+        return await answer_gate(self, run_id, field, value, resumed, store, given, go_on)
 
     async def fork(
         self,
@@ -360,7 +365,7 @@ class Graph(Generic[S, T]):
         /,
         *,
         at: int,
-        journal: RunStore,
+        journal: Journal,
         new_id: str | None = None,
         changed: Mapping[str, Any] | None = None,
         **fields: Any,
@@ -372,15 +377,16 @@ class Graph(Generic[S, T]):
         is. Name a field that is called as a parameter here in `changed`: `changed={"at": …}`.
         """
         from bae.recorder import checked_store
+        from bae.rooms import fork
 
         store = checked_store(journal)
-        return await store.fork_run(self, run_id, at, new_id, {**(changed or {}), **fields})
+        return await fork(self, run_id, at, store, new_id, {**(changed or {}), **fields})
 
     async def replay(
         self,
         run_id: str,
         *,
-        journal: RunStore,
+        journal: Journal,
         dep_cache: dict[Any, Any] | None = None,
         given: Mapping[str, Any] | None = None,
     ) -> GraphResult[T]:
@@ -392,8 +398,9 @@ class Graph(Generic[S, T]):
         secrets.
         """
         from bae.recorder import checked_store
+        from bae.rooms import replay
 
-        return await checked_store(journal).replay_run(self, run_id, dep_cache, given)
+        return await replay(self, run_id, checked_store(journal), dep_cache, given)
 
     def stream(
         self,

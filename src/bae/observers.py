@@ -19,8 +19,8 @@ from bae.tasks import gone
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.node import Node
-    from bae.recorder import RunStore
     from bae.result import GraphResult
+    from bae.rooms import Journal
 
 __all__ = ["ObservedRun", "Observer", "RunStream", "observe", "observing"]
 
@@ -133,7 +133,7 @@ async def _follow(
     from bae.runner import run_graph
 
     news = asyncio.Event()
-    store: RunStore | None = options.pop("journal", None)
+    store: Journal | None = options.pop("journal", None)
     run = Run(**options, recorder=Recorder(ObservedLog(wake=news.set)))
     journal = run.journal
     if store is None:

@@ -4,14 +4,14 @@ records of a run as they are read."""
 from __future__ import annotations
 
 import typing
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from time import time
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bae.draft import complete
 from bae.records import NOTHING, AnswerJudged, Record, RunEnded, RunResumed, RunStarted, StepStarted
+from bae.rooms import journal_type
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from bae.place import Place
     from bae.plan import FieldPlan, NodePlan
     from bae.records import Asker
-    from bae.result import GraphResult, Recovered
-    from bae.run import Run, RunOptions
+    from bae.result import GraphResult
+    from bae.rooms import Journal
+    from bae.run import Run
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T", bound="Node")
@@ -188,79 +189,9 @@ class Recorder:
         return whole
 
 
-class RunStore(ABC):
-    """What a graph asks of the journal it is given. `bae.journal.Journal` does all of it."""
-
-    @abstractmethod
-    def begin_run(
-        self, graph: Graph[Any, T], start: Node, run: Run
-    ) -> Coroutine[Any, Any, GraphResult[T]]:
-        """Run a graph, and store the run."""
-
-    @abstractmethod
-    def begin_or_resume_run(
-        self, graph: Graph[Any, T], start: Node, run: Run
-    ) -> Coroutine[Any, Any, GraphResult[T]]:
-        """Run a graph, or resume the run of the same id."""
-
-    @abstractmethod
-    async def resume_run(
-        self,
-        graph: Graph[Any, T],
-        run_id: str,
-        options: RunOptions,
-        given: Mapping[str, Any] | None,
-    ) -> GraphResult[T]:
-        """Resume a run where it stopped."""
-
-    @abstractmethod
-    async def recover_runs(
-        self,
-        graph: Graph[Any, T],
-        options: RunOptions,
-        concurrency: int,
-        given: Mapping[str, Any] | None,
-    ) -> list[Recovered[T]]:
-        """Resume all runs of a graph that have no owner and can continue."""
-
-    @abstractmethod
-    async def answer_gate(
-        self,
-        graph: Graph[Any, T],
-        run_id: str,
-        field: str,
-        value: Any,
-        options: RunOptions,
-        given: Mapping[str, Any] | None,
-        go_on: bool,
-    ) -> GraphResult[T]:
-        """Store the answer to a gate, and resume the run if `go_on`."""
-
-    @abstractmethod
-    async def fork_run(
-        self,
-        graph: Graph[Any, Any],
-        run_id: str,
-        at: int,
-        new_id: str | None,
-        changed: Mapping[str, Any],
-    ) -> str:
-        """A new run that is the same as another up to a step."""
-
-    @abstractmethod
-    async def replay_run(
-        self,
-        graph: Graph[Any, T],
-        run_id: str,
-        dep_cache: dict[Any, Any] | None,
-        given: Mapping[str, Any] | None,
-    ) -> GraphResult[T]:
-        """Run a recorded run again, with its recorded values."""
-
-
-def checked_store(journal: object) -> RunStore:
+def checked_store(journal: object) -> Journal:
     """The journal that was given, if it is one."""
-    if isinstance(journal, RunStore):
+    if isinstance(journal, journal_type()):
         return journal
     hint = ""
     if isinstance(journal, str) or hasattr(journal, "__fspath__"):

@@ -9,9 +9,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from bae.exceptions import BaeLMError, Problem
     from bae.graph import Graph
+    from bae.journal.fork import fork as fork
+    from bae.journal.gates import answer_gate as answer_gate
+    from bae.journal.replay import replay as replay
+    from bae.journal.resume import begin_or_resume as begin_or_resume
+    from bae.journal.resume import recover as recover
+    from bae.journal.resume import resume as resume
+    from bae.journal.store import Journal as Journal
     from bae.language_model import LM
     from bae.lm.policies.budget import Budget as Budget
     from bae.node import Node
+
+
+_JOURNAL = {
+    "answer_gate": "gates",
+    "begin_or_resume": "resume",
+    "fork": "fork",
+    "recover": "resume",
+    "replay": "replay",
+    "resume": "resume",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What graphs have the journal do with stored runs."""
+    if name not in _JOURNAL:
+        raise AttributeError(f"module 'bae.rooms' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"bae.journal.{_JOURNAL[name]}"), name)
 
 
 class QuestionText(NamedTuple):
@@ -70,6 +96,13 @@ def choice_question(
 
     prompt = choice_of(tuple(offered), tuple(fillable)).prompt(source, context)
     return QuestionText(prompt.system, prompt.text)
+
+
+def journal_type() -> type[Journal]:
+    """The class of all journals."""
+    from bae.journal.store import Journal
+
+    return Journal
 
 
 def journal_problems(graph: Graph[Any, Any]) -> tuple[list[Problem], list[Problem]]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import NodePlan
-    from bae.recorder import RunStore
     from bae.records import Asker
+    from bae.rooms import Journal
     from bae.usage import Event
 
 Answer = Callable[["OpenGate"], Awaitable[Any]]
@@ -39,7 +39,7 @@ class WorkParameters(TypedDict, total=False):
 class StreamParameters(WorkParameters, total=False):
     """The parameters of `Graph.stream` that are given by name."""
 
-    journal: RunStore | None
+    journal: Journal | None
     run_id: str | None
 
 

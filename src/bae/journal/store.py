@@ -3,14 +3,13 @@ to one owner at a time, and takes one answer for a gate."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
 
 from bae.exceptions import JournalError
-from bae.recorder import RunStore
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from bae.journal.provenance import Provenance
     from bae.journal.redaction import Redaction
     from bae.node import Node
-    from bae.result import GraphResult, Recovered
-    from bae.run import Run, RunOptions
+    from bae.result import GraphResult
+    from bae.run import Run
 
 T = TypeVar("T", bound="Node")
 
@@ -135,7 +134,7 @@ class Claim:
         self.owner = owner
 
 
-class Journal(RunStore):
+class Journal(ABC):
     """A store of runs: pass one to `graph.arun(…, journal=…)` and the run survives.
 
     bae has two: `SQLiteJournal` for a file and `MemoryJournal` for tests. For your own, subclass
@@ -359,8 +358,6 @@ class Journal(RunStore):
 
         return await redact(self, run_id, places)
 
-    # What graphs ask of a journal
-
     def begin_run(
         self, graph: Graph[Any, T], start: Node, run: Run
     ) -> Coroutine[Any, Any, GraphResult[T]]:
@@ -370,78 +367,6 @@ class Journal(RunStore):
 
         run.recorder = JournalRecorder(self, run.recorder.log)
         return run_graph(graph, start, run)
-
-    def begin_or_resume_run(
-        self, graph: Graph[Any, T], start: Node, run: Run
-    ) -> Coroutine[Any, Any, GraphResult[T]]:
-        """Run a graph, or resume the run of the same id: `Graph.arun(…, resume=True)`."""
-        from bae.journal.resume import begin_or_resume
-
-        return begin_or_resume(graph, start, run, self)
-
-    async def resume_run(
-        self,
-        graph: Graph[Any, T],
-        run_id: str,
-        options: RunOptions,
-        given: Mapping[str, Any] | None,
-    ) -> GraphResult[T]:
-        """Resume a run where it stopped: `Graph.resume`."""
-        from bae.journal.resume import resume
-
-        return await resume(graph, run_id, options, self, given)
-
-    async def recover_runs(
-        self,
-        graph: Graph[Any, T],
-        options: RunOptions,
-        concurrency: int,
-        given: Mapping[str, Any] | None,
-    ) -> list[Recovered[T]]:
-        """Resume all runs of a graph that have no owner and can continue: `Graph.recover`."""
-        from bae.journal.resume import recover
-
-        return await recover(graph, options, self, concurrency, given)
-
-    async def answer_gate(
-        self,
-        graph: Graph[Any, T],
-        run_id: str,
-        field: str,
-        value: Any,
-        options: RunOptions,
-        given: Mapping[str, Any] | None,
-        go_on: bool,
-    ) -> GraphResult[T]:
-        """Store the answer to a gate, and resume the run if `go_on`: `Graph.answer`."""
-        from bae.journal.gates import answer_gate
-
-        return await answer_gate(graph, run_id, field, value, options, self, given, go_on)
-
-    async def fork_run(
-        self,
-        graph: Graph[Any, Any],
-        run_id: str,
-        at: int,
-        new_id: str | None,
-        changed: Mapping[str, Any],
-    ) -> str:
-        """A new run that is the same as another up to a step: `Graph.fork`."""
-        from bae.journal.fork import fork
-
-        return await fork(graph, run_id, at, self, new_id, changed)
-
-    async def replay_run(
-        self,
-        graph: Graph[Any, T],
-        run_id: str,
-        dep_cache: dict[Any, Any] | None,
-        given: Mapping[str, Any] | None,
-    ) -> GraphResult[T]:
-        """Run a recorded run again, with its recorded values: `Graph.replay`."""
-        from bae.journal.replay import replay
-
-        return await replay(graph, run_id, self, dep_cache, given)
 
 
 def check_listed(status: str | None, known: Sequence[str] = get_args(Listed)) -> None:

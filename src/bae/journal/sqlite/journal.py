@@ -12,7 +12,7 @@ import weakref
 from abc import abstractmethod
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from time import time
 from typing import Any, Literal, TypeVar
@@ -142,7 +142,7 @@ class SQLiteJournal(SQLJournal):
         resumed elsewhere at once, and close the file."""
         with self._starting:
             self._closed = True
-        await in_thread_to_the_end(_stop_and_wait, self._workers or ())
+        await in_thread_to_the_end(_stop, reversed(self._workers or ()))
 
     def _ask(self, work: Work) -> Future[Any]:
         future = work.future = get_running_loop().create_future()
@@ -176,7 +176,8 @@ class SQLiteJournal(SQLJournal):
                 reader = Reader(self.path, self.busy_timeout)
                 self._workers = Worker(self.path, writer), Worker(self.path, reader)
                 self._owner = lease.owner
-                weakref.finalize(self, _stop, self._workers).atexit = False
+                for worker in self._workers:
+                    weakref.finalize(self, worker.stop).atexit = False
         return self._workers
 
 
@@ -205,18 +206,17 @@ class Worker:
         self.thread.start()
 
     def put(self, work: Work) -> None:
-        """Queue work that a caller waits for. After the thread's end it is refused."""
-        self.queue.append(work)
+        """Queue work that a caller waits for."""
+        self.note(work)
         if not self._crowded or work.future is None:
             self._hurry()
         elif not self._gathering:  # all callers of this turn of the event loop share a commit
             self._gathering = True
             work.future.get_loop().call_soon(self._hurry)
-        if self.over:
-            self._refuse_rest()
 
     def note(self, work: Work) -> None:
-        """Queue work that no caller waits for: it may wait for the next that one does."""
+        """Queue work that may wait for the next that a caller waits for. After the thread's end it
+        is refused."""
         self.queue.append(work)
         if self._asleep:
             self._awaken()
@@ -331,17 +331,12 @@ def _failed(error: BaseException) -> Future[Any]:
     return future
 
 
-def _stop(workers: Sequence[Worker]) -> None:
-    for worker in workers:
-        worker.stop()
-
-
-def _stop_and_wait(workers: Sequence[Worker]) -> None:
+def _stop(workers: Iterable[Worker], seconds: float | None = None) -> None:
     # One after the other: the last connection to close empties the log into the file, and two that
     # close at the same moment each take the other for the last.
-    for worker in reversed(workers):
+    for worker in workers:
         worker.stop()
-        worker.thread.join()
+        worker.thread.join(seconds)
 
 
 def _checked(path: str | os.PathLike[str]) -> str:
@@ -360,14 +355,6 @@ def _checked(path: str | os.PathLike[str]) -> str:
     )
 
 
-def _stop_all() -> None:
-    workers = list(_alive)
-    for worker in workers:
-        worker.stop()
-    for worker in workers:
-        worker.thread.join(AT_EXIT)
-
-
 def _in_child() -> None:
     # SQLite thinks that this process has the locks of its parent: not even a new connection to the
     # same file is safe, nor is closing the old one, which the frames of the lost thread hold.
@@ -380,6 +367,6 @@ def _in_child() -> None:
 
 _alive: weakref.WeakSet[Worker] = weakref.WeakSet()
 _inherited: set[str] = set()
-atexit.register(_stop_all)
+atexit.register(lambda: _stop(list(_alive), AT_EXIT))
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)

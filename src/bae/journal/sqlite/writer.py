@@ -153,17 +153,13 @@ class Writer:
         for claim in claims:
             claim.held = []
         for work in more:
-            if work.error is None:
-                self._finish(db, work)
-
-    def _finish(self, db: sqlite3.Connection, work: Work) -> None:
-        if isinstance(work.value, SQLiteClaim):
-            self.lease.claims.add(work.value)
-        if work.then is not None:
-            try:
-                work.then(db)
-            except (JournalError, sqlite3.Error) as error:
-                work.error = as_journal_error(error, self.name, work.run_id)
+            if work.error is None and isinstance(work.value, SQLiteClaim):
+                lease.claims.add(work.value)
+            if work.error is None and work.then is not None:
+                try:
+                    work.then(db)
+                except JournalError as error:
+                    work.error = error
 
     def _fail(self, batch: Sequence[Work], why: Exception) -> None:
         """Nothing was stored. The claims keep their lines for the next time, unless the file
