@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
@@ -815,30 +814,14 @@ async def test_nodes_to_optimise_that_are_none_are_refused(wrong: Any):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (
-            lambda: NodePrompts(fill=cast("Any", "x")),
-            "NodePrompts(fill=…) is 'x': give a LearnedPrompt, or None",
-        ),
-        (
-            lambda: NodePrompts(choice=cast("Any", 1)),
-            "NodePrompts(choice=…) is 1: give a LearnedPrompt",
-        ),
-        (
-            lambda: LearnedPrompt(cast("Any", None)),
-            "LearnedPrompt(instruction=…) is None: give a text",
-        ),
-        (
-            lambda: LearnedPrompt("x", cast("Any", [1])),
-            "LearnedPrompt(examples=…) is [1]: give a tuple",
-        ),
-        (
-            lambda: LearnedPrompt("x", cast("Any", (1,))),
-            "LearnedPrompt(examples=…) is 1: give a tuple",
-        ),
-        (lambda: PromptExample({}, cast("Any", "y")), "PromptExample(answer=…) is 'y'"),
-        (lambda: PromptExample(cast("Any", 5), {}), "PromptExample(known=…) is 5"),
+        (lambda: NodePrompts(fill=cast("Any", "x")), r"NodePrompts\nfill"),
+        (lambda: NodePrompts(choice=cast("Any", 1)), r"NodePrompts\nchoice"),
+        (lambda: LearnedPrompt(instruction=cast("Any", None)), r"LearnedPrompt\ninstruction"),
+        (lambda: LearnedPrompt("x", examples=cast("Any", [1])), r"LearnedPrompt\nexamples"),
+        (lambda: PromptExample({}, answer=cast("Any", "y")), r"PromptExample\nanswer"),
+        (lambda: PromptExample(known=cast("Any", 5), answer={}), r"PromptExample\nknown"),
     ],
 )
-def test_what_is_no_lesson_is_refused_when_it_is_made(make: Callable[[], object], said: str):
-    with pytest.raises(TypeError, match=re.escape(said)):
+def test_what_is_no_prompt_is_refused_when_it_is_made(make: Callable[[], object], said: str):
+    with pytest.raises(ValueError, match=said):
         make()
