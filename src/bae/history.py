@@ -97,14 +97,13 @@ class History(RunTree):
         for graph in [*self.graphs.values()]:
             self._close(graph, at, state)
 
-    def forget_graph(self, path: str, at: float | None = None) -> None:
+    def forget_graph(self, path: str) -> None:
         """A graph inside the run begins again. One that runs once for the whole run may have been
         asked for in there, and stays for others."""
         kept = [each for each in self._shared_paths if each.startswith(f"{path}/")]
         for inner in [each for each in self.graphs if is_inside(each, path)]:
             if not any(is_inside(inner, each) for each in kept):
-                graph = self.graphs.pop(inner)
-                self._close(graph, self.last if at is None else at, "interrupted")
+                self._close(self.graphs.pop(inner), self.last, "interrupted")
 
     def _begin_life(self, at: float) -> None:
         if self.alive:
@@ -123,7 +122,7 @@ class History(RunTree):
         if record.path:
             old = self.graphs.get(record.path)
             if old is not None and (old.steps or old.outcome):
-                self.forget_graph(record.path, record.at)
+                self.forget_graph(record.path)
             if record.path in self._shared_paths:
                 self.shared_graphs[self._shared_paths[record.path]] = record.path
         else:
@@ -255,9 +254,8 @@ class History(RunTree):
             if shared is not None:
                 self.shared[shared] = source
                 self.failed_keys.discard(shared)
-                self.live_keys -= {shared}
-                if isinstance(record.value, Unstored):
-                    self.live_keys.add(shared)
+                is_live = isinstance(record.value, Unstored)
+                (self.live_keys.add if is_live else self.live_keys.discard)(shared)
         elif is_waiting(error):
             self._end(source, record.at, "waiting")
         else:

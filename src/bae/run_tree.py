@@ -88,8 +88,7 @@ class RunTree:
     def shared_key(self, place: Place, node_type: type[Node]) -> Hashable | None:
         """What identifies the dependency behind a place, if it is called once for the whole run. A
         run that is read without its code takes it from what is stored about its classes."""
-        call, is_shared = call_behind(node_type, place)
-        return call.key if call is not None and is_shared else None
+        return shared_key(place, node_type)
 
     # Finding or making the parts.
 
@@ -296,3 +295,9 @@ def call_behind(node_type: type[Node], place: Place) -> tuple[CallPlan | None, b
     if asked is None:
         raise KeyError(place.parameter)
     return asked.call, isinstance(asked.marker, Dep) and asked.marker.cache
+
+
+def shared_key(place: Place, node_type: type[Node]) -> Hashable | None:
+    """The key of the call behind a place, if it is called once for the whole run."""
+    call, is_shared = call_behind(node_type, place)
+    return call.key if call is not None and is_shared else None

@@ -22,9 +22,9 @@ or there is none because its source failed."""
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """One answer of a model to whoever asked (`by`), and what was found wrong with it. `prompt` is
-    a hash of what it was asked; `asked` and `answer` are the texts, where the journal keeps
-    prompts."""
+    """One answer of a model and what was found wrong with it. `by` is the part of the graph that
+    asked, as `filling Outfit`; `prompt` is a hash of what was asked; `asked` and `answer` are the
+    texts, where the journal keeps prompts."""
 
     number: int
     verdict: str

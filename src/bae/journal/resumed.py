@@ -13,7 +13,7 @@ from bae.markers import Map
 from bae.place import Place, is_inside
 from bae.recorder import Log
 from bae.records import NOTHING, Asker, LMAnswered, RunStarted, Unstored
-from bae.run_tree import call_behind
+from bae.run_tree import shared_key
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -124,7 +124,7 @@ class ResumedRecorder(JournalRecorder):
 
     def recorded_value(self, place: Place, node_type: type[Node]) -> Any:
         """The value of a source that is about to start, or `NOTHING`."""
-        if _shared_key(place, node_type) is None:
+        if shared_key(place, node_type) is None:
             source = self.past.source(place)
             if source is not None and source.state == "done" and _is_stored(source.value):
                 return source.value
@@ -269,12 +269,12 @@ class ResumedRecorder(JournalRecorder):
         source = self.past.source(place)
         if source is not None and source.state == "done":
             return False
-        key = _shared_key(place, plan.node)
+        key = shared_key(place, plan.node)
         return key is None or key not in self.past.shared
 
     def _is_made_again(self, place: Place, node_type: type[Node]) -> bool:
         """Whether a value is made again, as no journal holds it, and may be another."""
-        key = _shared_key(place, node_type)
+        key = shared_key(place, node_type)
         if key is not None:
             return key in self.past.live_keys
         source = self.past.source(place)
@@ -289,18 +289,13 @@ def _is_done(item: Item) -> bool:
     return item.state == "done" and _is_stored(item.value)
 
 
-def _shared_key(place: Place, node_type: type[Node]) -> Hashable:
-    call, is_shared = call_behind(node_type, place)
-    return call.key if call is not None and is_shared else None
-
-
 def _from_shared(place: Place, node_type: type[Node]) -> tuple[Hashable, str] | None:
     """The key of the dependency, called once in the whole run, that a parameter is for, and the way
     from there; None if there is none."""
     parameters = place.parameters
     for depth in range(len(parameters) - 1, -1, -1):
         around = "".join(f"({name})" for name in parameters[:depth])
-        key = _shared_key(place._replace(parameter=around), node_type)
+        key = shared_key(place._replace(parameter=around), node_type)
         if key is not None:
             return key, "".join(f"({name})" for name in parameters[depth:])
     return None
@@ -312,7 +307,7 @@ def _shared_inputs(past: History) -> dict[tuple[Hashable, str] | None, Any]:
         for step in past.steps()
         for source in step.sources.values()
         if source.place.parameter and source.state == "done" and _is_stored(source.value)
-        if _shared_key(source.place, source.node_type) is None
+        if shared_key(source.place, source.node_type) is None
         if (shared := _from_shared(source.place, source.node_type)) is not None
     }
 

@@ -93,10 +93,9 @@ class RunSpans:
                 # attach the context here. What was current before is attached again at the end.
                 around = self._nearest(work)
                 self._attach(None if around is None else around.context)
-            case "started", GraphRun() | Step() | Source():
-                self._start(work, work.since or 0.0)
-            case "started", Question() if work.asker.kind in _HAVE_SPANS:
-                self._start(work, work.since or 0.0)
+            case "started", GraphRun() | Step() | Source() | Question():
+                if not isinstance(work, Question) or work.asker.kind in _HAVE_SPANS:
+                    self._start(work, work.since or 0.0)
             case "answered", Question():
                 self._add_chat(work)
             case "restarted", Question():
@@ -269,8 +268,8 @@ class RunSpans:
 
     def _may_quote(self, work: Work) -> bool:
         """Whether content is wanted, and no class that the run has met can hold a secret. Bodies,
-        dependencies and exceptions can quote whatever they have met; of a run whose start is not
-        known, nobody knows what that was."""
+        dependencies and exceptions can quote whatever they have met, which is not known of a run
+        whose start is not recorded."""
         if not self._content or self._history.run.start is None:
             return False
         if isinstance(work, Source):
@@ -347,12 +346,9 @@ def _about_place(place: Place) -> Attributes:
 
 
 def _about_recall(source: Source) -> Attributes:
-    origin = source.origin
-    if origin is None:
-        return {"bae.field": source.place.field}
-    at = f"{origin.path}/{origin.step}" if origin.path else f"{origin.step}"
-    at = f"{at}.{origin.field}" if origin.field else at
-    return {"bae.field": source.place.field, "bae.origin": at}
+    path, step, name = source.origin or ("", 0, "")
+    at = f"{path}/{step}" if path else f"{step}"
+    return {"bae.field": source.place.field, "bae.origin": f"{at}.{name}" if name else at}
 
 
 def _about_usage(usage: Usage) -> Attributes:
