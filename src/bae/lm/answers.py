@@ -184,7 +184,7 @@ def fill_failed(
         attempts=len(tried),
         tried=tried,
         cause=cause,
-        code=f"bae-fill-{last.verdict}",
+        code=_CODES[last.verdict][0],
         fix=_FIXES.get(last.verdict)
         or "loosen the fields or describe them with Field(description=…); every answer is in "
         ".tried",
@@ -199,12 +199,11 @@ def choice_failed(
     among = f"among {', '.join(names)}"
     what = _what_failed(tried, f"choose {among}", f", none a choice {among}")
     place = f"{type(source).__name__}: " if source is not None else ""
-    kind = "outside" if last.verdict == "invalid" else last.verdict
     return RouteError(
         f"{place}{what}",
         node_type=type(source) if source is not None else None,
         tried=tried,
-        code=f"bae-choice-{kind}",
+        code=_CODES[last.verdict][1],
         fix=_FIXES.get(last.verdict)
         or "give the classes names that tell them apart, or use another model; every answer is in "
         ".tried",
@@ -226,6 +225,15 @@ def _what_failed(tried: Sequence[Attempt], asked: str, none_valid: str) -> str:
         case _:
             return f"{answers}{none_valid}: {errors}"
 
+
+_CODES: Final[Mapping[str, tuple[str, str]]] = {
+    "invalid": ("bae-fill-invalid", "bae-choice-outside"),
+    "refused": ("bae-fill-refused", "bae-choice-refused"),
+    "empty": ("bae-fill-empty", "bae-choice-empty"),
+    "unparsable": ("bae-fill-unparsable", "bae-choice-unparsable"),
+    "cut-off": ("bae-fill-cut-off", "bae-choice-cut-off"),
+}
+"""What an error is called by the verdict on the last answer: that of a fill, that of a choice."""
 
 _STRUCTURED = "check that the model can give structured answers, or raise attempts=…"
 _FIXES: Final[Mapping[str, str]] = {
