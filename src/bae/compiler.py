@@ -52,13 +52,12 @@ class CompiledGraph(Generic[S, T]):
     def __init__(
         self, graph: Graph[S, T], predictors: Mapping[type[Node], NodePredictor] | None = None
     ) -> None:
-        from bae.graph import every_graph
         from bae.lm.signatures import node_to_signature
         from bae.optimizer.nodes import every_node
         from bae.optimizer.predictors import fresh_predictor
 
         self.graph = graph
-        starts = {each.start for each in every_graph(graph)}
+        starts = {each.start for each in graph.graphs}
         given = predictors or {}
         self.signatures: dict[type[Node], Any] = {}
         self.choices: dict[type[Node], Any] = {}

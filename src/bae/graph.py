@@ -135,11 +135,28 @@ class Graph(Generic[S, T]):
     def recalls(self) -> bool:
         """Whether some node, here or in a graph inside, recalls a value: it may then come from a
         run around this graph."""
+        plans = [plan for graph in self.graphs for plan in graph.plans.values()]
+        return any(field.kind == "recall" for plan in plans for field in plan.sourced)
+
+    @property
+    def graphs(self) -> tuple[Graph[Any, Any], ...]:
+        """This graph and the graphs inside it, all the way down, the outermost first."""
         shape = self._known()
-        if shape.recalls is None:
-            plans = [plan for graph in every_graph(self) for plan in graph.plans.values()]
-            shape.recalls = any(f.kind == "recall" for plan in plans for f in plan.sourced)
-        return shape.recalls
+        if shape.graphs is not None:
+            return shape.graphs
+        graphs: list[Graph[Any, Any]] = [self]
+        # A node class that is a dependency becomes a graph for every field that asks for it.
+        seen = {(self.start, self.name)}
+        for each in graphs:
+            for field in [field for plan in each.plans.values() for field in plan.sourced]:
+                for call in every_call(field.call):
+                    inner = call.graph
+                    if inner is not None and (inner.start, inner.name) not in seen:
+                        seen.add((inner.start, inner.name))
+                        graphs.append(inner)
+        if all(each._shape is not None for each in graphs):
+            shape.graphs = tuple(graphs)
+        return tuple(graphs)
 
     @property
     def nodes(self) -> tuple[type[Node], ...]:
@@ -451,7 +468,7 @@ class _Shape:
     plans: dict[type[Node], NodePlan]
     has_sources: bool
     needs_lm: str | None = None
-    recalls: bool | None = None
+    graphs: tuple[Graph[Any, Any], ...] | None = None
 
 
 def _needs_lm(graph: Graph[Any, Any]) -> str:
@@ -508,19 +525,3 @@ def _no_node_class(given: object) -> TypeError:
     if isinstance(given, list):
         return TypeError(f"{said}; give several ends as a tuple")
     return TypeError(said)
-
-
-def every_graph(graph: Graph[Any, Any]) -> tuple[Graph[Any, Any], ...]:
-    """A graph and the graphs inside it, all the way down, the outermost first."""
-    graphs = [graph]
-    # A node class that is a dependency becomes a graph for every field that asks for it.
-    seen = {(graph.start, graph.name)}
-    for each in graphs:
-        for plan in each.plans.values():
-            for field in plan.sourced:
-                for call in every_call(field.call):
-                    inner = call.graph
-                    if inner is not None and (inner.start, inner.name) not in seen:
-                        seen.add((inner.start, inner.name))
-                        graphs.append(inner)
-    return tuple(graphs)

@@ -39,6 +39,7 @@ def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
             continue
         problems.extend(problem.at(place) for problem in found)
     problems.extend(_check_lm(plan))
+    problems.extend(_one_name_twice(plan))
     return list(dict.fromkeys(problems))
 
 
@@ -57,6 +58,17 @@ def _check_lm(plan: NodePlan) -> Iterator[Problem]:
     if error is not None:
         said = f"NodeConfig pins no LM to it: {error.message}"
         yield an_error("bae-lm-type", said, error.fix or "", plan.name)
+
+
+def _one_name_twice(plan: NodePlan) -> Iterator[Problem]:
+    names = [cls.__name__ for cls in plan.successors]
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        yield an_error(
+            "bae-route-same-name",
+            f"returns two classes named {name}, which the LM cannot tell apart",
+            "rename one of them",
+            f"{plan.name}.__call__",
+        )
 
 
 def recall_on_start() -> Problem:

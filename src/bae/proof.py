@@ -37,7 +37,6 @@ def _prove(graph: Graph[Any, Any], chain: Chain) -> Iterator[Problem]:
     plans, edges, ends = graph.plans, graph.edges, graph.terminal_nodes
     for plan in plans.values():
         yield from check_node(plan)
-        yield from _one_name_twice(plan)
     yield from _options_that_differ(plans.values())
     yield from _graphs_inside(graph, chain)
     if any(plan.unresolved for plan in plans.values()):
@@ -59,17 +58,6 @@ def _prove(graph: Graph[Any, Any], chain: Chain) -> Iterator[Problem]:
             f"the loop has no exit that the types show ({names[-1]} never returns None)",
             "let one of its nodes return None or a node that leads out",
             " -> ".join([*names, names[0]]),
-        )
-
-
-def _one_name_twice(plan: NodePlan) -> Iterator[Problem]:
-    names = [cls.__name__ for cls in plan.successors]
-    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-        yield an_error(
-            "bae-route-same-name",
-            f"returns two classes named {name}, which the LM cannot tell apart",
-            "rename one of them",
-            f"{plan.name}.__call__",
         )
 
 

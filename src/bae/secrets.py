@@ -29,7 +29,9 @@ def secret_fields(cls: type[Node]) -> Mapping[str, str]:
     """The fields of a node class that hold a secret, each with the reason in words."""
     found = cast("Mapping[str, str] | None", cls.__dict__.get(_FIELDS))
     if found is None:
-        whys = {name: _why_secret(cls, name) for name in plan_of(cls, strict=True).fields}
+        if not cls.__pydantic_complete__:
+            plan_of(cls, strict=True)
+        whys = {name: _why_secret(cls, name) for name in cls.__pydantic_fields__}
         found = {name: why for name, why in whys.items() if why}
         type.__setattr__(cls, _FIELDS, found)
     return found
@@ -126,9 +128,7 @@ class Secrets:
         """What is secret in a graph, and in those inside it."""
         found = _GRAPHS.get(graph)
         if found is None:
-            from bae.graph import every_graph
-
-            graphs = every_graph(graph)
+            graphs = graph.graphs
             found = cls(dict.fromkeys(node for each in graphs for node in each.plans))
             for each in graphs:
                 found._note_asks(each)

@@ -121,13 +121,13 @@ def _unreached(loaded: Loaded) -> list[str]:
     and names that begin with an underscore. Empty where it is not known where some node leads."""
     import sys
 
-    from bae.graph import Graph, every_graph
+    from bae.graph import Graph
     from bae.node import Node
 
     module = sys.modules.get(loaded.module)
     there = list(vars(module).items()) if module else []
     graphs: list[Any] = [loaded.graph, *(each for _, each in there if isinstance(each, Graph))]
-    inside = [inner for each in graphs for inner in every_graph(each)]
+    inside = [inner for each in graphs for inner in each.graphs]
     plans = {cls: plan for each in inside for cls, plan in each.plans.items()}
     if any(plan.misrouted or plan.unresolved for plan in plans.values()):
         return []

@@ -9,7 +9,6 @@ from weakref import WeakSet
 
 from bae.calls import routes
 from bae.exceptions import Problem, ProofError
-from bae.graph import every_graph
 from bae.journal.codec import Unkeepable
 from bae.journal.node_codec import NodeCodec, node_codec
 from bae.secrets import secret_fields
@@ -27,7 +26,7 @@ def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
     """What keeps a graph, or one inside it, from having a journal: plain fields and gates that no
     journal can hold, and classes that one name does not tell apart."""
     found: list[Problem] = []
-    for each in every_graph(graph):
+    for each in graph.graphs:
         named: dict[str, type[Node]] = {}
         for cls in each.plans:
             name = cls.__name__
@@ -98,7 +97,7 @@ def notes(graph: Graph[Any, Any]) -> list[Problem]:
 
 def _fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodeCodec, FieldPlan, str]]:
     """The fields of a graph's nodes, and of those inside it, each class once, with their places."""
-    plans = {cls: plan for each in every_graph(graph) for cls, plan in each.plans.items()}
+    plans = {cls: plan for each in graph.graphs for cls, plan in each.plans.items()}
     for cls, plan in plans.items():
         # Of a class whose names are not all there yet nothing is known, which the proof says.
         for field in () if plan.unresolved else plan.fields.values():

@@ -9,7 +9,6 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from bae.exceptions import BaeError, JournalError, describe
-from bae.graph import every_graph
 from bae.history import History
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import decode_run, off_loop
@@ -285,7 +284,7 @@ def _check_graph(graph: Graph[Any, Any], stored: StoredRun) -> None:
 def _check_given(graph: Graph[Any, Any], given: Mapping[str, Any]) -> None:
     for place in given:
         name, _, field = place.partition(".")
-        classes = [cls for each in every_graph(graph) for cls in each.plans]
+        classes = [cls for each in graph.graphs for cls in each.plans]
         if not any(c.__name__ == name and field in c.__pydantic_fields__ for c in classes):
             raise JournalError(
                 f"given has {place!r}, and the graph {graph.name} has no such field",

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.graph import every_graph
 from bae.node import Node
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ def every_node(graph: Graph[Any, Any]) -> tuple[type[Node], ...]:
     """The node classes of a graph and of the graphs inside it, behind a `Dep` or a `Map`: each
     once, the start first, those inside after those around them."""
     found: dict[type[Node], None] = {}
-    for each in every_graph(graph):
+    for each in graph.graphs:
         found.update(dict.fromkeys(each.plans))
     return tuple(found)
 

@@ -58,10 +58,8 @@ def _not_given(run_id: str, missing: Sequence[str]) -> JournalError:
 
 def _place(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
     """The class and the field of `Login.token`."""
-    from bae.graph import every_graph
-
     name, _, field = place.partition(".")
-    for each in every_graph(graph):
+    for each in graph.graphs:
         for cls in each.plans:
             if cls.__name__ == name and field in cls.__pydantic_fields__:
                 return cls, field
