@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from bae.assignable import union_members
 from bae.exceptions import HintError, Problem, an_error, describe
@@ -20,6 +20,7 @@ from bae.markers import SOURCES, Dep
 
 if TYPE_CHECKING:
     from bae.graph import Graph
+    from bae.plan import FieldPlan
 
 Kind = Literal["async", "sync", "async_generator", "generator", "async_context", "context", "graph"]
 
@@ -28,12 +29,7 @@ OPENING: Final = ("generator", "async_generator", "context")
 """The kinds whose calls open something that is closed after the run."""
 
 
-class _Missing:
-    def __repr__(self) -> str:
-        return "<no return annotation>"
-
-
-MISSING: Final = _Missing()
+MISSING: Final = inspect.Parameter.empty
 """What a function without a return annotation is said to return."""
 
 
@@ -338,16 +334,7 @@ def flat(error: HintError) -> str:
     return f"{said} ({error.path})" if error.path else said
 
 
-class Asks(Protocol):
-    """A field or a parameter, with what is called for it."""
-
-    @property
-    def call(self) -> CallPlan | None:
-        """What is called; None for a gate or a recall."""
-        ...
-
-
-def asked_at(asked: Asks, parameter: str) -> Asks | None:
+def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | None:
     """The parameter that `(city)(client)` leads to from a field; None if there is none. An empty
     way leads to the field itself."""
     for name in parameter[1:-1].split(")(") if parameter else ():
@@ -358,7 +345,7 @@ def asked_at(asked: Asks, parameter: str) -> Asks | None:
     return asked
 
 
-def call_at(asked: Asks, parameter: str) -> CallPlan | None:
+def call_at(asked: FieldPlan | Input, parameter: str) -> CallPlan | None:
     """What is called there; None for a gate, and if there is no such parameter."""
     found = asked_at(asked, parameter)
     return None if found is None else found.call

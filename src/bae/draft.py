@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from copy import copy
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from pydantic_core import SchemaValidator, ValidationError, to_json
 
@@ -33,12 +33,7 @@ _private: ContextVar[dict[str, Any] | None] = ContextVar("bae_private", default=
 """The private attributes of the draft that is being made whole."""
 
 
-class _Absent:
-    def __repr__(self) -> str:
-        return "<absent>"
-
-
-_ABSENT = _Absent()
+_ABSENT: Final = object()
 
 
 def start_draft(node: Node, data: dict[str, Any], sourced: frozenset[str]) -> bool:

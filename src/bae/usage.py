@@ -137,13 +137,12 @@ def metered(watch: Callable[[Event], None] | None = None) -> Generator[list[Usag
 
 
 @contextmanager
-def collected(watch: Callable[[Event], None] | None = None) -> Generator[list[Usage]]:
+def collected() -> Generator[list[Usage]]:
     """Collect as `metered` does, and keep it from meters around the block: for callers that
-    report it themselves. A `watch` replaces the one around it."""
+    report it themselves."""
     reported: list[Usage] = []
     outer = meter_in_force.get()
-    watching = watch if watch is not None or outer is None else outer[1]
-    token = meter_in_force.set((reported.append, watching))
+    token = meter_in_force.set((reported.append, None if outer is None else outer[1]))
     try:
         yield reported
     finally:
