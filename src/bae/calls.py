@@ -29,7 +29,7 @@ OPENING: Final = ("generator", "async_generator", "context")
 """The kinds whose calls open something that is closed after the run."""
 
 
-MISSING: Final = inspect.Parameter.empty
+MISSING: Final = object()
 """What a function without a return annotation is said to return."""
 
 
