@@ -12,9 +12,8 @@ from bae.records import NOTHING, Asker, Nothing, Record, Returned
 from bae.work import GraphRun, Item, Question, Source, State, Step, Work
 
 if TYPE_CHECKING:
-    from bae.calls import CallPlan, Input
+    from bae.calls import CallPlan
     from bae.node import Node
-    from bae.plan import FieldPlan
 
 ITEMS_KEPT: Final = 4
 """Of how many items of a map the graphs are kept, where `keep` bounds what is."""
@@ -290,8 +289,7 @@ def call_behind(node_type: type[Node], place: Place) -> tuple[CallPlan | None, b
     from bae.markers import Dep
     from bae.plan import plan_of
 
-    found = asked_at(plan_of(node_type).fields[place.field], place.parameter)
-    asked = cast("FieldPlan | Input | None", found)
+    asked = asked_at(plan_of(node_type).fields[place.field], place.parameter)
     if asked is None:
         raise KeyError(place.parameter)
     return asked.call, isinstance(asked.marker, Dep) and asked.marker.cache
