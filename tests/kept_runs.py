@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
+
+from bae import Dep, Node, Recall
 
 
 class Trouble(Exception):
@@ -38,3 +41,48 @@ def counting(function: Callable[..., Any], world: World) -> Callable[..., Any]:
 
     called.__annotations__ = dict(function.__annotations__)
     return called
+
+
+WORLD = World()
+"""What the graph below does; a test begins with `WORLD.__init__()`."""
+
+
+async def get_place() -> str:
+    await asyncio.sleep(0)
+    WORLD.do("place")
+    return "Bern"
+
+
+async def get_weather(place: Annotated[str, Dep(get_place)]) -> str:
+    await asyncio.sleep(0)
+    WORLD.do("weather")
+    return f"rain in {place}"
+
+
+async def look_up(word: str) -> str:
+    await asyncio.sleep(0)
+    WORLD.do(f"look up {word}")
+    return word.upper()
+
+
+class Stay(Node):
+    reason: str
+
+    async def __call__(self) -> None: ...
+
+
+class Outfit(Node):
+    message: Annotated[str, Recall()]
+    top: str
+
+    async def __call__(self) -> Packed:
+        WORLD.do("outfit")
+        return Packed(item=self.top)
+
+
+class Packed(Node):
+    item: str
+    place: Annotated[str, Dep(get_place)]
+
+    async def __call__(self) -> None:
+        WORLD.do("packed")

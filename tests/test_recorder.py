@@ -3,6 +3,7 @@
 import pytest
 
 from bae import Graph, Node
+from bae.place import Place
 from bae.recorder import NOTHING, Recorder, checked_store
 from bae.records import RunEnded, RunStarted, StepStarted
 from bae.run import Run
@@ -37,7 +38,7 @@ async def test_a_recorder_of_ones_own_sees_the_run_begin_every_step_and_the_end(
     class Seen(Recorder):
         async def begin(self, run, graph, start):
             seen.append("begin")
-            await super().begin(run, graph, start)
+            return await super().begin(run, graph, start)
 
         def step_starter(self, run, plans):
             start_step = super().step_starter(run, plans)
@@ -62,10 +63,10 @@ def test_a_recorder_without_a_journal_knows_of_no_past():
     recorder, run, plan = Recorder(), Run(), graph.plans[Count]
     assert not recorder.looks_back
     assert not recorder.stores
-    assert recorder.recorded_next(run, 1, plan) is NOTHING
+    assert recorder.recorded_next(run) is NOTHING
     assert recorder.recorded_choice(run, plan) is None
-    assert recorder.recorded_fill(run, plan) is None
-    assert recorder.recorded_dependencies() == {}
+    assert recorder.recorded_fill(run, plan, Count(n=1)) is None
+    assert recorder.recorded_items(Place(), Count) == {}
 
 
 def test_what_is_no_journal_is_refused_with_how_to_make_one():

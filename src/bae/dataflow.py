@@ -147,7 +147,7 @@ class Dataflow:
                 pending.users += 1
                 return pending
         elif run.recorder.looks_back:
-            known = run.recorder.known_value(place, node_type)
+            known = run.recorder.recorded_value(place, node_type, early=True)
             if known is not NOTHING:
                 return known_value(run, node_type, place, known)
         inputs = [
@@ -161,7 +161,7 @@ class Dataflow:
 
                 path = str(pending.place)
                 if key is not None:
-                    path = pending.run.recorder.graph_path(key, path)
+                    path = pending.run.recorder.graph_paths.get(key, path)
                 return await run_inside(call, marker, path, pending.run)
             arguments = pending.arguments()
             for name in call.lm_parameters:
@@ -375,9 +375,7 @@ class Dataflow:
 def lm_of(pending: PendingValue) -> LM | None:
     """The LM for a dependency that asks for one."""
     run = pending.run
-    return run.recorder.record_answers(
-        run, pending.place.step, pending.asker, lambda: run.lm, pending.key
-    )
+    return run.recorder.record_answers(run, pending.place.step, pending.asker, lambda: run.lm)
 
 
 def known_value(

@@ -38,8 +38,9 @@ class History(RunTree):
         that has a value."""
         self.shared_graphs: dict[Hashable, str] = {}
         """The paths of graphs that run once for the whole run."""
-        self.shared_askers: dict[Hashable, tuple[str, int, Asker]] = {}
-        """From where a dependency that is called once for the whole run asks an LM."""
+        self.shared_askers: dict[Hashable, Source] = {}
+        """The sources of dependencies that are called once for the whole run: the newest that has
+        started, and may have asked an LM."""
         self.shared_calls: dict[Hashable, list[tuple[int, BaseException | None]]] = {}
         """The calls of such a dependency that have ended: the number of the record, and the error.
         It is called again where it failed."""
@@ -172,6 +173,7 @@ class History(RunTree):
         graph.outcome, graph.end_step = "", -1
         step.replaced, step.forked = step.replaced or step.node, record
         step.node, step.whole, step.whole_at = record.node, True, record.at
+        step.whole_count = self.count
         step.choice, step.asked = None, []
         self.whole_steps = sum(each.whole for each in self.steps())
 
@@ -236,8 +238,7 @@ class History(RunTree):
             self._shared_paths[str(source.place)] = shared
             if self.shared.get(shared) is source:  # it is made again: no journal holds its value
                 del self.shared[shared]
-            asker = Asker("source", record.node_type, record.field, record.parameter)
-            self.shared_askers[shared] = record.path, record.step, asker
+            self.shared_askers[shared] = source
 
     def _source_ended(self, record: kinds.SourceEnded) -> None:
         step = self._step(record, record.step, record.node_type)

@@ -7,6 +7,7 @@ import typing
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from time import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bae.draft import complete
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.place import Place
     from bae.plan import FieldPlan, NodePlan
-    from bae.records import Asker
+    from bae.records import Asker, LMAnswered
     from bae.result import GraphResult
     from bae.rooms import Journal
     from bae.run import Run
@@ -48,17 +49,24 @@ class Recorder:
     """Whether something was recorded before this run started here, so that it must be looked up."""
     stores = False
     """Whether what a body returns is to be stored before the run continues."""
+    graph_paths: Mapping[Hashable, str] = MappingProxyType({})
+    """Where each graph began that runs once in the whole run, by key: for another field, maybe,
+    than the one that asks for it first now."""
+    opened: Mapping[str, float] = MappingProxyType({})
+    """When each gate was reached first, by its address."""
 
     def __init__(self, log: Log | None = None) -> None:
         self.log: Log = [] if log is None else log
 
     # Writing
 
-    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
-        """Record that a run, or a graph inside it, begins at `start`."""
+    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> Node:
+        """Record that a run, or a graph inside it, begins at `start`; returns its first node: as it
+        was recorded, or as it is given."""
         self.log.append(
             RunStarted(time(), run.path, 0, run.run_id, graph.name, start, run.max_iters)
         )
+        return start
 
     def step_starter(self, run: Run, plans: Mapping[type[Node], NodePlan]) -> StartStep:
         """What records each step of a run: it is called when the node is in the trace."""
@@ -96,30 +104,20 @@ class Recorder:
         """Resume a run that stopped at gates if one of them was answered meanwhile."""
         return result
 
-    async def settle_answer(self, run: Run, gate: OpenGate, plan: NodePlan, value: Any) -> Any:
+    async def settle_answer(self, run: Run, gate: OpenGate, value: Any) -> Any:
         """Record the answer to a gate; returns the answer that counts, the first one."""
         return value
 
     def record_answers(
-        self,
-        run: Run,
-        step: int,
-        asker: Asker,
-        lm: Callable[[], LM | None],
-        key: Hashable = None,
+        self, run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]
     ) -> LM | None:
-        """The LM that a body or a dependency is given; a journal records what it answers. `key` is
-        of a dependency that is called once in the whole run."""
+        """The LM that a body or a dependency is given; a journal records what it answers."""
         return lm()
 
     # Looking back
 
-    def first_node(self, path: str, start: Node) -> Node:
-        """The first node of a run: as it was recorded, or as it is given."""
-        return start
-
-    def recorded_next(self, run: Run, step: int, plan: NodePlan) -> Any:
-        """The node that followed the one before `step`, None at the end, or `NOTHING`. Called only
+    def recorded_next(self, run: Run) -> Any:
+        """The node at the step that a run is at, None where it ended, or `NOTHING`. Called only
         where `looks_back` is true."""
         return NOTHING
 
@@ -127,62 +125,38 @@ class Recorder:
         """The class that the LM chose after a node; None if it is not recorded."""
         return None
 
-    def recorded_fill(self, run: Run, plan: NodePlan) -> Node | None:
-        """The node that the LM filled; None if it is not recorded."""
-        return None
-
-    def replayed_fill(
-        self, run: Run, plan: NodePlan, resolved: Mapping[str, Any], source: Node
+    def recorded_fill(
+        self, run: Run, plan: NodePlan, source: Node, resolved: Mapping[str, Any] | None = None
     ) -> Node | None:
-        """The node that the LM filled from the same context, in a replay; None elsewhere."""
+        """The node that the LM filled; None if it is not recorded. It is asked for before the
+        context is resolved, and then with it: a replay compares what would be sent."""
         return None
 
-    def recorded_dependencies(self) -> Mapping[Hashable, Any]:
-        """The values of dependencies that are called once in the whole run, by key."""
-        return {}
-
-    def recorded_value(self, place: Place, node_type: type[Node]) -> Any:
-        """The value of a source that is about to start, or `NOTHING`."""
-        return NOTHING
-
-    def known_value(self, place: Place, node_type: type[Node]) -> Any:
-        """The same before its inputs are started, as they are not needed where it is known."""
+    def recorded_value(self, place: Place, node_type: type[Node], early: bool = False) -> Any:
+        """The value of a source that is about to start, or `NOTHING`; `early`, before its inputs
+        are started, which are not needed where it is known."""
         return NOTHING
 
     def recorded_items(self, place: Place, node_type: type[Node]) -> dict[int, Any]:
         """The values of the items of a map that are done, by number."""
         return {}
 
-    def graph_path(self, key: Hashable, path: str) -> str:
-        """The path of a graph that runs once in the whole run: where it began, which may have been
-        for another field than the one that asks for it first now."""
-        return path
-
-    def forget_graph(self, path: str) -> None:
-        """Drop what is recorded of a graph inside the run, which starts again from its start."""
-
-    def recorded_answer(self, gate: OpenGate, plan: NodePlan) -> Any:
+    def recorded_answer(self, gate: OpenGate) -> Any:
         """The answer that a person has given to a gate in the meantime, or `NOTHING`."""
         return NOTHING
 
-    def opened_at(self, gate: OpenGate) -> float | None:
-        """When a gate was reached first; None if it is reached now."""
+    def recorded_lm_answer(self, asked: LMAnswered, text: str) -> LMAnswered | None:
+        """What an LM has answered to the same question from the same place, each answer once; None
+        if it has not. `asked` is the record of the answer, without a value."""
         return None
 
     def fields_left_out(
         self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
     ) -> Sequence[FieldPlan]:
-        """The fields without a value that a recorded node was complete without."""
+        """The fields without a value that a recorded node did without."""
         return ()
 
-    def complete_node(
-        self,
-        run: Run,
-        plan: NodePlan,
-        node: Node,
-        values: Mapping[str, Any],
-        left_out: Sequence[FieldPlan],
-    ) -> Node:
+    def complete_node(self, run: Run, node: Node, values: Mapping[str, Any]) -> Node:
         """A copy of a node with the values of its sources, validated as a whole."""
         whole = copy(node)
         complete(whole, values)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from bae.exceptions import BaeLMError, Problem
     from bae.graph import Graph
-    from bae.journal.fork import fork as fork
     from bae.journal.gates import answer_gate as answer_gate
     from bae.journal.replay import replay as replay
     from bae.journal.resume import begin_or_resume as begin_or_resume
+    from bae.journal.resume import fork as fork
     from bae.journal.resume import recover as recover
     from bae.journal.resume import resume as resume
     from bae.journal.store import Journal as Journal
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _JOURNAL = {
     "answer_gate": "gates",
     "begin_or_resume": "resume",
-    "fork": "fork",
+    "fork": "resume",
     "recover": "resume",
     "replay": "replay",
     "resume": "resume",

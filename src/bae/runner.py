@@ -34,7 +34,7 @@ from bae.invoke import bounded
 from bae.language_model import RoutingLM, is_lm, spending_limit
 from bae.markers import Dep, Map
 from bae.node import Node
-from bae.plan import FieldPlan, NodePlan
+from bae.plan import NodePlan
 from bae.recorder import NOTHING, RunJournal
 from bae.records import (
     Asker,
@@ -72,8 +72,7 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     plans = _check_start(graph, start, run) if run.outer is None else graph.plans
     failure: BaseException | None = None
     try:
-        await run.recorder.begin(run, graph, start)
-        await _follow(run, plans, start)
+        await _follow(run, plans, await run.recorder.begin(run, graph, start))
     except BaseException as caught:
         failure = caught
     if run.flow is not None:
@@ -103,10 +102,8 @@ async def run_inside(
     async def once() -> Node:
         nonlocal tries
         tries += 1
-        if tries > 1:
-            if outer.flow is not None:
-                outer.flow.forget_failures()
-            outer.recorder.forget_graph(path)
+        if tries > 1 and outer.flow is not None:
+            outer.flow.forget_failures()
         result = await run_graph(graph, _first_node(call, item), outer.inside(path))
         if result.waiting:
             raise Waiting(result.waiting)
@@ -204,8 +201,6 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
     trace, limit, recorder = run.trace, run.max_iters, run.recorder
     start_step = recorder.step_starter(run, plans)
     looks_back, stores = recorder.looks_back, recorder.stores
-    if looks_back:
-        node = recorder.first_node(run.path, node)
     step = 0
     since = now = time()
     following: Node | None
@@ -224,7 +219,7 @@ async def _follow(run: Run, plans: Plans, node: Node) -> None:
             since = time()
         step += 1
         run.step = step
-        if looks_back and (found := recorder.recorded_next(run, step, plan)) is not NOTHING:
+        if looks_back and (found := recorder.recorded_next(run)) is not NOTHING:
             following = found
         elif plan.written:
             try:
@@ -265,7 +260,6 @@ async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
     given_up, run.given_up = run.given_up, NONE
     absent = [field for field in plan.sourced if field.name not in node.__dict__]
     values: dict[str, Any] = {}
-    left_out: Sequence[FieldPlan] = ()
     if absent:
         left_out = recorder.fields_left_out(run, plan, absent)
         missing = [f for f in absent if f.name not in given_up and f not in left_out]
@@ -280,7 +274,7 @@ async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
     if not absent:
         return node
     try:
-        return recorder.complete_node(run, plan, node, values, left_out)
+        return recorder.complete_node(run, node, values)
     except Exception as error:
         raise invalid(plan, error) from error
 
@@ -356,7 +350,7 @@ async def _choose(
 
 async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
     looks_back = run.recorder.looks_back
-    if looks_back and (known := run.recorder.recorded_fill(run, plan)) is not None:
+    if looks_back and (known := run.recorder.recorded_fill(run, plan, source)) is not None:
         return known
     resolved: dict[str, Any] = {}
     if plan.context:
@@ -370,7 +364,7 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         except Exception as error:
             raise invalid(plan, error) from error
     if looks_back:
-        known = run.recorder.replayed_fill(run, plan, resolved, source)
+        known = run.recorder.recorded_fill(run, plan, source, resolved)
         if known is not None:
             return known
     lm = run.lm if plan.lm is None else run.lm_for(plan)
@@ -454,6 +448,4 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:
         run.lm = limit.charge(run.lm)
     if has_sources:
         run.flow = Dataflow(run.dep_cache)
-        if run.recorder.looks_back:
-            run.flow.take_known(run.recorder.recorded_dependencies())
     return plans

@@ -92,16 +92,16 @@ async def ask_gate(
     opened = OpenGate(
         gate.question, plan.node, field.name, field.annotation, dict(known), None, path, step
     )
-    answered = run.recorder.recorded_answer(opened, plan)
+    answered = run.recorder.recorded_answer(opened)
     if answered is not NOTHING:
         return answered
-    since, now = run.recorder.opened_at(opened), time()
+    since, now = run.recorder.opened.get(opened.address), time()
     if gate.timeout is not None:
         opened = replace(opened, deadline=(since or now) + gate.timeout)
     if since is None:
         run.recorder.write(GateOpened(now, path, step, opened))
     value = await _answer(run.answer, opened, plan, field, gate)
-    return await run.recorder.settle_answer(run, opened, plan, value)
+    return await run.recorder.settle_answer(run, opened, value)
 
 
 def in_order(over: Iterable[Any]) -> Iterable[Any]:

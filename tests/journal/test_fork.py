@@ -11,9 +11,7 @@ import pytest
 from bae import Dep, Gate, Graph, JournalError, Node, Recall
 from bae.journal import Journal, MemoryJournal, RunForked, SQLiteJournal, StoredRun
 from bae.testing import ScriptedLM
-from kept_runs import World
-
-WORLD = World()
+from kept_runs import WORLD, World, get_place
 
 
 @pytest.fixture(autouse=True)
@@ -27,11 +25,6 @@ async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     made = MemoryJournal() if request.param == "memory" else SQLiteJournal(tmp_path / "runs.db")
     async with made:
         yield made
-
-
-async def get_place() -> str:
-    WORLD.do("place")
-    return "Bern"
 
 
 class Ask(Node):

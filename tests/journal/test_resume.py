@@ -22,15 +22,12 @@ from bae import (
     Node,
     NodeError,
     OpenGate,
-    Recall,
 )
 from bae.exceptions import BudgetError, DepError
 from bae.journal import Journal, MemoryJournal, RunResumed, SQLiteJournal, StepStarted
 from bae.lm import Budget
 from bae.testing import ScriptedLM
-from kept_runs import World
-
-WORLD = World()
+from kept_runs import WORLD, Outfit, Packed, Stay, World, get_place, get_weather, look_up
 
 
 @pytest.fixture(autouse=True)
@@ -44,21 +41,6 @@ async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     made = MemoryJournal() if request.param == "memory" else SQLiteJournal(tmp_path / "runs.db")
     async with made:
         yield made
-
-
-async def get_place() -> str:
-    WORLD.do("place")
-    return "Bern"
-
-
-async def get_weather(place: Annotated[str, Dep(get_place)]) -> str:
-    WORLD.do("weather")
-    return f"rain in {place}"
-
-
-async def look_up(word: str) -> str:
-    WORLD.do(f"look up {word}")
-    return word.upper()
 
 
 class Ask(Node):
@@ -75,29 +57,6 @@ class Think(Node):
     found: Annotated[list[str], Map(look_up, over="words")]
 
     async def __call__(self) -> Outfit | Stay: ...
-
-
-class Stay(Node):
-    reason: str
-
-    async def __call__(self) -> None: ...
-
-
-class Outfit(Node):
-    message: Annotated[str, Recall()]
-    top: str
-
-    async def __call__(self) -> Packed:
-        WORLD.do("outfit")
-        return Packed(item=self.top)
-
-
-class Packed(Node):
-    item: str
-    place: Annotated[str, Dep(get_place)]
-
-    async def __call__(self) -> None:
-        WORLD.do("packed")
 
 
 graph = Graph(start=Ask, end=(Packed, Stay))

@@ -23,7 +23,6 @@ from bae import (
     JournalError,
     Map,
     Node,
-    Recall,
 )
 from bae.journal import (
     Claim,
@@ -40,9 +39,7 @@ from bae.journal.decoder import decode
 from bae.observers import observing
 from bae.testing import ScriptedLM
 from bounded import BOUND
-from kept_runs import World
-
-WORLD = World()
+from kept_runs import WORLD, Outfit, Packed, Stay, World, get_place, get_weather, look_up
 
 
 @pytest.fixture(autouse=True)
@@ -50,24 +47,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(bae.invoke, "FIRST_PAUSE", 0.0)  # retries follow at once
     WORLD.__init__()
     return WORLD
-
-
-async def get_place() -> str:
-    await asyncio.sleep(0)
-    WORLD.do("place")
-    return "Bern"
-
-
-async def get_weather(place: Annotated[str, Dep(get_place)]) -> str:
-    await asyncio.sleep(0)
-    WORLD.do("weather")
-    return f"rain in {place}"
-
-
-async def look_up(word: str) -> str:
-    await asyncio.sleep(0)
-    WORLD.do(f"look up {word}")
-    return word.upper()
 
 
 class Inner(Node):
@@ -100,29 +79,6 @@ class Think(Node):
     inside: Annotated[Last | None, Dep(Graph(start=Inner), retries=2)] = None
 
     async def __call__(self) -> Outfit | Stay: ...
-
-
-class Stay(Node):
-    reason: str
-
-    async def __call__(self) -> None: ...
-
-
-class Outfit(Node):
-    message: Annotated[str, Recall()]
-    top: str
-
-    async def __call__(self) -> Packed:
-        WORLD.do("outfit")
-        return Packed(item=self.top)
-
-
-class Packed(Node):
-    item: str
-    place: Annotated[str, Dep(get_place)]
-
-    async def __call__(self) -> None:
-        WORLD.do("packed")
 
 
 graph = Graph(start=Ask, end=(Packed, Stay))

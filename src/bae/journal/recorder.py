@@ -3,12 +3,12 @@ the store. `RecordingLM` is the LM that bodies and dependencies of such a run ar
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from threading import Lock
 from time import time
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
 
 from bae.exceptions import JournalError
 from bae.journal.keepable import prove_storable
@@ -73,25 +73,23 @@ class JournalRecorder(Recorder):
         """Whether this recorder may still write the run."""
         return self._claim is not None
 
-    # Writing
-
-    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
+    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> Node:
         """Store a run that begins."""
         started = RunStarted(time(), run.path, 0, run.run_id, graph.name, start, run.max_iters)
         if run.path:
             self.write(started)
-            return
+            return start
         if not run.run_id or not isinstance(cast(object, run.run_id), str):
             raise ValueError(f"run_id={run.run_id!r}: give a text that is not empty, or None")
         prove_storable(graph)
         self._encoder = encoder_for(graph, self.journal)
         self.log.append(started)
         shape = shape_of(graph)
-        line = Line(0, "RunStarted", started.at, "", 0, self._encoder.encode(started))
-        self._n = 1
+        line = self._line(started, self._encoder.encode(started))
         create = self.journal.create(run.run_id, graph.name, shape.json, shape.hash, [line])
         await finish_despite_cancel(create, self._take_claim)
         restore_limits(run.lm, run.run_id, Usage(), 0.0)
+        return start
 
     def step_starter(self, run: Run, plans: Mapping[type[Node], NodePlan]) -> StartStep:
         """What stores each step of a run."""
@@ -107,31 +105,26 @@ class JournalRecorder(Recorder):
     ) -> Awaitable[None] | None:
         """Store that a node is complete: with the node, if a body has just returned it; else with
         the defaults that factories have made, since the rest follows from what is stored."""
-        path, step = run.path, run.step
         is_returned = run.returned is node
         run.returned = None
         made: tuple[str, ...] = ()
         if plan.factories and not is_returned:
             made = tuple(sorted(plan.factories - node.__pydantic_fields_set__))
-        started = StepStarted(now, path, step, node, made)
-        # After the last node nothing happens before the end is stored.
-        waits = bool(plan.written or plan.successors)
-        if made:
-            if waits:
-                return self.store(started)
-            self.write(started)
-            return None
+        started = StepStarted(now, run.path, run.step, node, made)
         self.log.append(started)
-        if self._broken is not None and is_returned:
+        follows = not is_returned and not made
+        if self._broken is not None and not follows:
             raise self._broken
         if self._claim is None or self._broken is not None:
             return None
-        data = self._encoder.step(node) if is_returned else FOLLOWS
+        data = FOLLOWS
+        if not follows:
+            data = self._encoder.step(node) if is_returned else self._encoder.encode(started)
         with self._order:
-            line = Line(self._n, "StepStarted", now, path, step, data)
-            self._n += 1
-            if is_returned and waits:
-                return self._wait(self.journal.append(self._claim, (line,)))
+            line = self._line(started, data)
+            # After the last node nothing happens before the end is stored.
+            if not follows and (plan.written or plan.successors):
+                return self._append(self._claim, (line,))
             self.journal.note(self._claim, line)
         return None
 
@@ -144,16 +137,20 @@ class JournalRecorder(Recorder):
         data = self._encoder.encode(record)
         with self._order:
             if self._claim is claim and self._broken is None:
-                line = Line(
-                    self._n, type(record).__name__, record.at, record.path, record.step, data
-                )
-                self._n += 1
-                self.journal.note(claim, line)
+                self.journal.note(claim, self._line(record, data))
 
     async def store(self, *records: Record) -> None:
         """Record what has been done, and wait until it is stored."""
         self.log.extend(records)
-        await self._append(records)
+        if self._broken is not None:
+            raise self._broken
+        if self._claim is None:
+            return
+        encoded = [self._encoder.encode(record) for record in records]
+        with self._order:
+            lines = [*map(self._line, records, encoded)]
+            stored = self._append(self._claim, lines)
+        await stored
 
     def store_returned(self, run: Run, node: Node, plan: NodePlan) -> Awaitable[None] | None:
         """Store the node that a body has returned. The next step does it, unless the node has
@@ -172,15 +169,15 @@ class JournalRecorder(Recorder):
 
         return await resume_if_answered(graph, run, result, self.journal, self.given)
 
-    async def settle_answer(self, run: Run, gate: OpenGate, plan: NodePlan, value: Any) -> Any:
+    async def settle_answer(self, run: Run, gate: OpenGate, value: Any) -> Any:
         """Store the answer to a gate; returns the one that was stored first."""
-        if not self.journal.secrets and gate.field_name in node_codec(plan.node).secret:
+        codec, field = node_codec(gate.node_type), gate.field_name
+        if not self.journal.secrets and field in codec.secret:
             return value  # no other answer can be there: it would have to be stored
-        answer = node_codec(plan.node).dump_answer(gate.field_name, value)
-        if await self.journal.answer(run.run_id, gate.address, answer):
+        if await self.journal.answer(run.run_id, gate.address, codec.dump_answer(field, value)):
             return value
         first = (await self.journal.read(run.run_id)).answers[gate.address]
-        return node_codec(plan.node).read_answer(gate.field_name, first)
+        return codec.read_answer(field, first)
 
     async def finish(self, run: Run, ended: RunEnded) -> None:
         """Store how the run ended and release the claim, even if this is cancelled meanwhile."""
@@ -193,90 +190,53 @@ class JournalRecorder(Recorder):
             for gate in ended.gates
         ]
         error = self._encoder.error_line(ended.error) if ended.error is not None else ""
+        data = self._encoder.encode(ended)
         claim, self._claim = self._claim, None
         # After lines that could not be stored there would be a gap.
         with self._order:
-            lines = [] if self._broken is not None else self._numbered([ended])
-        await finish_despite_cancel(
-            self.journal.release(claim, ended.outcome, lines, waiting, error)
-        )
+            lines = [] if self._broken is not None else [self._line(ended, data)]
+        release = self.journal.release(claim, ended.outcome, lines, waiting, error)
+        await finish_despite_cancel(release)
 
     def record_answers(
-        self,
-        run: Run,
-        step: int,
-        asker: Asker,
-        lm: Callable[[], LM | None],
-        key: Hashable = None,
+        self, run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]
     ) -> LM | None:
         """The LM that a body or a dependency is given: one whose answers are recorded."""
         return None if lm() is None else RecordingLM(self, run, step, asker, lm)
 
-    def recorded_lm_answer(
-        self,
-        run: Run,
-        step: int,
-        asker: Asker,
-        method: str,
-        asked: str,
-        target: str,
-        question: QuestionText,
-    ) -> LMAnswered | None:
-        """What an LM has answered to the same question from the same place, each answer once; None
-        if it has not."""
-        return None
-
     def _take_claim(self, claim: Claim) -> None:
         self._claim = claim
 
-    def _numbered(self, records: Sequence[Record]) -> list[Line]:
-        lines: list[Line] = []
-        for record in records:
-            data = self._encoder.encode(record)
-            kind = type(record).__name__
-            lines.append(Line(self._n, kind, record.at, record.path, record.step, data))
-            self._n += 1
-        return lines
+    def _line(self, record: Record, data: str) -> Line:
+        line = Line(self._n, type(record).__name__, record.at, record.path, record.step, data)
+        self._n += 1
+        return line
 
-    async def _append(self, records: Sequence[Record]) -> None:
-        if self._broken is not None:
-            raise self._broken
-        if self._claim is None:
-            return
-        with self._order:
-            before = self._n
-            try:
-                lines = self._numbered(records)
-            except BaseException:
-                self._n = before  # nothing of it is stored
-                raise
-            try:
-                stored = self.journal.append(self._claim, lines)
-            except Exception as error:
-                raise self._refused(error) from error
-        await self._wait(stored)
+    def _append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
+        """Have lines stored. The store takes them at the call; what is returned is awaited."""
+        try:
+            return self._wait(self.journal.append(claim, lines), claim)
+        except Exception as error:
+            self._refuse(error, claim)
 
-    async def _wait(self, stored: Awaitable[None]) -> None:
+    async def _wait(self, stored: Awaitable[None], claim: Claim) -> None:
         try:
             await stored
         except Exception as error:
-            refused = self._refused(error)
-            if refused is error:
-                raise
-            raise refused from error
+            self._refuse(error, claim)
 
-    def _refused(self, error: Exception) -> JournalError:
-        """Note that a line could not be stored: there can be none after it."""
+    def _refuse(self, error: Exception, claim: Claim) -> NoReturn:
+        """Raise that a line could not be stored: there can be none after it."""
         if isinstance(error, JournalError):
             self._broken = error
-        else:  # of a store that is not bae's
-            self._broken = JournalError(
-                f"the journal raised {type(error).__name__} instead of storing a line",
-                run_id="" if self._claim is None else self._claim.run_id,
-                cause=error,
-                fix="see the cause; resume the run once it is fixed",
-            )
-        return self._broken
+            raise error
+        self._broken = JournalError(  # of a store that is not bae's
+            f"the journal raised {type(error).__name__} instead of storing a line",
+            run_id=claim.run_id,
+            cause=error,
+            fix="see the cause; resume the run once it is fixed",
+        )
+        raise self._broken from error
 
 
 def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:
@@ -291,7 +251,7 @@ class RecordingLM:
 
     def __init__(
         self,
-        recorder: JournalRecorder,
+        recorder: Recorder,
         run: Run,
         step: int,
         asker: Asker,
@@ -346,17 +306,17 @@ class RecordingLM:
         types: Sequence[type[Node] | type[None]],
         ask: Callable[[LM], Awaitable[Any]],
     ) -> Any:
-        run, step, asker = self._run, self._step, self._asker
         target = types[0].__name__ if method in ("make", "fill") else ""
         asked = sha256(f"{question.system}\n{question.text}".encode()).hexdigest()[:16]
-        known = self._recorder.recorded_lm_answer(run, step, asker, method, asked, target, question)
+        spot = self._run.path, self._step, self._asker, method, asked, target
+        answer = LMAnswered(time(), *spot, None)
+        known = self._recorder.recorded_lm_answer(answer, question.text)
         if known is not None:
             return _read_answer(known, method, types)
-        value = await ask(cast("LM", self._find()))
-        await self._recorder.store(
-            LMAnswered(time(), run.path, step, asker, method, asked, target, value)
-        )
-        return value
+        answer.value = await ask(cast("LM", self._find()))
+        answer.at = time()
+        await self._recorder.store(answer)
+        return answer.value
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

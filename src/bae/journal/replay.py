@@ -3,43 +3,28 @@ graphs inside are run again and compared with the recording."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+import json
+from collections.abc import Callable, Hashable, Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
+from difflib import unified_diff
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from bae import exceptions
+from bae.assignable import type_name
 from bae.draft import hold
-from bae.exceptions import BaeError, LimitError, ReplayError
+from bae.exceptions import BaeError, CallTimeout, LimitError, ReplayError
 from bae.history import History
 from bae.journal.decoder import decode_run
 from bae.journal.export import RecordedRuns
 from bae.journal.lines import Encoder
 from bae.journal.recorder import RecordingLM
-from bae.journal.replay_errors import (
-    as_recorded,
-    beyond,
-    ended_early,
-    not_offered,
-    other_node,
-    other_prompt,
-    raised_again,
-    unasked,
-    unkept,
-)
-from bae.journal.resumed import ResumedRecorder
+from bae.journal.resumed import PastRecorder
 from bae.node import Node
 from bae.place import Place
-from bae.recorder import NOTHING
-from bae.records import (
-    Asker,
-    Record,
-    RecordedError,
-    RunEnded,
-    RunStarted,
-    StepStarted,
-)
+from bae.records import NOTHING, Asker, RecordedError, RunEnded, StepStarted, Unstored
 from bae.result import GraphResult
-from bae.rooms import QuestionText, choice_question, fill_question
+from bae.rooms import choice_question, fill_question
 from bae.run import Run
 from bae.run_tree import call_behind
 from bae.runner import run_graph
@@ -48,10 +33,9 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import Journal, StoredRun
     from bae.language_model import LM
-    from bae.markers import OpenGate
-    from bae.plan import FieldPlan, NodePlan
+    from bae.plan import NodePlan
+    from bae.recorder import StartStep
     from bae.records import LMAnswered
-    from bae.work import GraphRun
 
 T = TypeVar("T", bound=Node)
 
@@ -67,13 +51,10 @@ async def replay(
     graph.prove()
     stored = await journal.read(run_id)
     _, past = await decode_run(graph, stored.lines, given=given)
-    limit = _limit_reached(past)
-    run = Run(cast("LM", _NoLM()), limit, False, None, dep_cache, run_id=run_id)
-    run.recorder = Replayer(journal, graph, past, run_id)
-    start = past.run.start
-    if start is None:
-        raise beyond(run_id, "the start of the run", "")
-    return await run_graph(graph, start, run)
+    run = Run(_NO_LM, _limit_reached(past), False, None, dep_cache, run_id=run_id)
+    # Its log is a new one: observers were called with all this when it happened.
+    run.recorder = Replayer(graph, past)
+    return await run_graph(graph, cast("Node", past.run.start), run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +81,22 @@ async def repeat(
     except ReplayError:
         raise
     except BaeError as error:
-        if info.status != "failed" or not _is_same(error, info.error):
+        # Of a failure in a run with secrets, a journal has no words.
+        same = error.message.splitlines()[0] in info.error or "withheld" in info.error
+        if info.status != "failed" or not (info.error.startswith(f"[{error.code}]") and same):
             raise
         return Repeated(info.run_id, "failed", _names(error.trace or ()), error=info.error)
     waiting = tuple(gate.place for gate in result.waiting)
     return Repeated(info.run_id, "waiting" if waiting else "ended", _names(result.trace), waiting)
 
 
-class Replayer(ResumedRecorder):
+class Replayer(PastRecorder):
     """The recorder of a run that is replayed: it stores nothing, gives every recorded value, and
     raises `ReplayError` where something differs from the recording."""
 
-    def __init__(
-        self, journal: Journal, graph: Graph[Any, Any], past: History, run_id: str
-    ) -> None:
-        # A log of its own: observers were called with all this when it happened.
-        super().__init__(journal, graph, [], past)
+    def __init__(self, graph: Graph[Any, Any], past: History) -> None:
+        super().__init__(past)
         self._encoder = Encoder(graph, secrets=True, prompts=False)
-        self._run_id = run_id
         self._recovered = {
             key
             for key, calls in past.shared_calls.items()
@@ -129,146 +108,120 @@ class Replayer(ResumedRecorder):
 
     # Comparing
 
-    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
-        """Record that a run begins."""
-        self.log.append(RunStarted(0.0, run.path, 0, run.run_id, graph.name, start))
-
-    def first_node(self, path: str, start: Node) -> Node:
-        """The first node of a run, as it was given, or as a fork has it."""
-        step = self.past.step(path, 0)
-        return start if step is None or step.forked is None else step.forked.node
-
-    def _start_step(
-        self, run: Run, node: Node, plan: NodePlan, now: float
-    ) -> Awaitable[None] | None:
-        """Compare a node with the recorded one."""
-        step = run.step
-        recorded = self._recorded_node(run.path, step)
-        if recorded is None:
-            if self.past.following(run.path, step) is None:
-                raise ended_early(self._run_id, run, step, node)
-            raise beyond(self._run_id, f"{plan.name}, step {step}", self._how_it_ended())
-        known = _as_far_as(recorded, node) if type(recorded) is type(node) else node
-        # Not by the text alone: a set is written in another order each time.
-        same = type(recorded) is type(node) and (
-            recorded == known or self._said(recorded) == self._said(known)
-        )
-        if not same:
-            raise other_node(
-                self._run_id, run, step, self._said(recorded), self._said(known), recorded, node
+    async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> Node:
+        """Record that a run begins, with the node that was given, or that a fork has there. Graphs
+        are run again, and of a function that failed at first the outcome is looked up for each
+        node."""
+        if not run.path and run.flow is not None:
+            run.flow.take_known(
+                {
+                    key: value
+                    for key, value in self._shared_values().items()
+                    if key not in self._recovered and self.past.shared[key].graph is None
+                }
             )
-        self.log.append(StepStarted(0.0, run.path, step, node))
-        if self._recovered and run.flow is not None:
-            run.flow.forget_failures()
-        return None
+        step = self.past.step(run.path, 0)
+        forked = None if step is None else step.forked
+        return await super().begin(run, graph, start if forked is None else forked.node)
 
-    def store_returned(self, run: Run, node: Node, plan: NodePlan) -> Awaitable[None] | None:
-        """Nothing: the next step compares the node."""
-        return None
+    def step_starter(self, run: Run, plans: Mapping[type[Node], NodePlan]) -> StartStep:
+        """What compares each node of a run with the recorded one."""
 
-    def write(self, record: Record) -> None:
-        """Record something in memory alone."""
-        self.log.append(record)
+        def start_step(now: float) -> None:
+            node = run.trace[-1]
+            recorded = self._recorded_node(run.path, run.step)
+            if recorded is None:
+                if self.past.following(run.path, run.step) is None:
+                    raise self._other_node(run, None, node)
+                raise self._end_before(f"{type(node).__name__}, step {run.step}")
+            known = _as_far_as(recorded, node) if type(recorded) is type(node) else node
+            # Not by the text alone: a set is written in another order each time.
+            if type(recorded) is not type(known) or not (
+                recorded == known or self._encoder.node(recorded) == self._encoder.node(known)
+            ):
+                raise self._other_node(run, recorded, known)
+            self.log.append(StepStarted(now, run.path, run.step, node))
+            if self._recovered and run.flow is not None:
+                run.flow.forget_failures()
 
-    async def store(self, *records: Record) -> None:
-        """Record something in memory alone."""
-        self.log.extend(records)
-
-    async def continue_if_answered(
-        self, graph: Graph[Any, T], run: Run, result: GraphResult[T]
-    ) -> GraphResult[T]:
-        """The result as it is: a replay stops where the recording does."""
-        return result
-
-    async def settle_answer(self, run: Run, gate: OpenGate, plan: NodePlan, value: Any) -> Any:
-        """The answer as it is: a replay stores none."""
-        return value
+        return start_step
 
     async def finish(self, run: Run, ended: RunEnded) -> None:
         """Record how the run ended; it must not end before the recording does."""
-        self.log.append(ended)
+        await super().finish(run, ended)
         following = self._recorded_node(run.path, run.step)
         if ended.outcome == "ended" and following is not None:
-            raise ended_early(self._run_id, run, run.step, following, recorded=True)
+            raise self._other_node(run, following, None)
 
     # Looking back
 
-    def recorded_next(self, run: Run, step: int, plan: NodePlan) -> Any:
+    def recorded_next(self, run: Run) -> Any:
         """The node that a fork has put there. Elsewhere nothing: bodies are called, and what the LM
-        did is looked up by `recorded_choice` and `replayed_fill`."""
-        found = self.past.step(run.path, step)
+        did is looked up by `recorded_choice` and `recorded_fill`."""
+        found = self.past.step(run.path, run.step)
         return NOTHING if found is None or found.forked is None else found.forked.node
 
     def recorded_choice(self, run: Run, plan: NodePlan) -> type[Node] | type[None] | None:
         """The class that the LM chose, if it is still offered."""
         chosen = super().recorded_choice(run, plan)
         if chosen is None:
-            self._nothing_more(run, f"the choice after {plan.name}")
+            raise self._nothing_more(run, f"the choice after {plan.name}")
         if chosen not in plan.offered:
-            raise not_offered(self._run_id, run, plan, chosen)
+            was, offered = type_name(chosen), ", ".join(map(type_name, plan.offered))
+            said = f"the LM chose {was} after {plan.name}, which now offers {offered}"
+            raise _differs(f"{_at(run)}: {said}", was, offered)
         texts = [
             choice_question(plan.offered, fillable, run.trace[-1], None).text
             for fillable in ((), plan.successors)
         ]
-        self._compare(run, Asker("choice", plan.node), texts)
+        self._compare_prompt(run, Asker("choice", plan.node), texts)
         return chosen
 
-    def recorded_fill(self, run: Run, plan: NodePlan) -> Node | None:
-        """None: the context is looked up first."""
-        return None
-
-    def replayed_fill(
-        self, run: Run, plan: NodePlan, resolved: Mapping[str, Any], source: Node
+    def recorded_fill(
+        self, run: Run, plan: NodePlan, source: Node, resolved: Mapping[str, Any] | None = None
     ) -> Node | None:
-        """The node that the LM filled, if it would still be asked the same."""
-        node = super().recorded_fill(run, plan)
+        """The node that the LM filled, if it would still be asked the same; None until the context
+        is resolved."""
+        if resolved is None:
+            return None
+        node = super().recorded_fill(run, plan, source)
         if node is None:
-            self._nothing_more(run, f"the fill of {plan.name}")
+            raise self._nothing_more(run, f"the fill of {plan.name}")
         if type(node) is not plan.node:
-            raise other_node(
-                self._run_id, run, run.step, self._said(node), f"{plan.name}(…)", node, plan.node
-            )
+            raise self._other_node(run, node, plan.node)
         question = fill_question(plan.node, resolved, plan.name, source)
-        self._compare(run, Asker("fill", plan.node), [question.text])
+        self._compare_prompt(run, Asker("fill", plan.node), [question.text])
         return node
 
-    def recorded_dependencies(self) -> Mapping[Hashable, Any]:
-        """The values of functions that are called once in the whole run. Graphs are run again, and
-        of a function that failed at first the outcome is looked up for each node."""
-        known = super().recorded_dependencies()
-        return {
-            key: value
-            for key, value in known.items()
-            if key not in self._recovered and self.past.shared[key].graph is None
-        }
-
-    def recorded_value(self, place: Place, node_type: type[Node]) -> Any:
-        """The value of a source, or the error that it failed with, which is raised."""
-        call, cached = call_behind(node_type, place)
+    def recorded_value(self, place: Place, node_type: type[Node], early: bool = False) -> Any:
+        """The value of a source, or the error that it failed with, which is raised. Graphs are run
+        again, unless that happens for another field."""
+        call, is_shared = call_behind(node_type, place)
+        key = call.key if call is not None and is_shared else None
         if call is not None and call.graph is not None:
-            if cached and str(place) not in self._started:  # it ran for another field
-                return super().recorded_dependencies().get(call.key, NOTHING)
-            return NOTHING  # it is run again, or each of its items is
+            ran_here = str(place) in self.past.graphs
+            return NOTHING if early or ran_here else self._shared_values().get(key, NOTHING)
         known = super().recorded_value(place, node_type)
-        if known is not NOTHING:
+        if early or known is not NOTHING:
             return known
-        if call is not None and cached and call.key in self._recovered:
-            return self._as_then(call.key, place)
         source = self.past.source(place)
-        if source is not None and source.state == "waiting":
+        if key in self._recovered or key in self.past.failed_keys:
+            known = self._outcome_then(key, place)
+        elif source is not None and source.error is not None:
+            raise _raised_again(source.error)
+        elif source is not None and source.state == "waiting":
             return NOTHING  # and so it waits again
-        if source is not None and source.state == "failed" and source.error is not None:
-            raise raised_again(source.error)
-        if call is not None and cached and call.key in self.past.failed_keys:  # for another field
-            failed = [error for _, error in self.past.shared_calls[call.key]]
-            raise raised_again(next(error for error in failed if error is not None))
-        raise unkept(self._run_id, place, call, self._how_it_ended())
-
-    def known_value(self, place: Place, node_type: type[Node]) -> Any:
-        """The value of a function before its inputs are started."""
-        call, _ = call_behind(node_type, place)
-        is_graph = call is not None and call.graph is not None
-        return NOTHING if is_graph else super().recorded_value(place, node_type)
+        if known is NOTHING or isinstance(known, Unstored):
+            by = call.name if call is not None else "the gate"
+            how = self._how_it_ended()
+            raise ReplayError(
+                f"{place.node}.{place.field}{place.parameter}: the recording has no value of {by} "
+                "here: no journal holds it, or the run did not ask for it"
+                f"{f' ({how})' if how else ''}",
+                code="bae-replay-live",
+                fix=f"give a stand-in: dep_cache={{{by}: …}}; or record the run again",
+            )
+        return known
 
     def recorded_items(self, place: Place, node_type: type[Node]) -> dict[int, Any]:
         """The values of the items of a map; none where graphs are run for them again."""
@@ -276,84 +229,98 @@ class Replayer(ResumedRecorder):
         is_graph = call is None or call.graph is not None
         return {} if is_graph else super().recorded_items(place, node_type)
 
-    def fields_left_out(
-        self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
-    ) -> Sequence[FieldPlan]:
-        """None: every field is looked up."""
-        return ()
-
-    def complete_node(
-        self,
-        run: Run,
-        plan: NodePlan,
-        node: Node,
-        values: Mapping[str, Any],
-        left_out: Sequence[FieldPlan],
-    ) -> Node:
+    def complete_node(self, run: Run, node: Node, values: Mapping[str, Any]) -> Node:
         """A copy of a node with the values of its sources, and the defaults that it had."""
         step = self.past.step(run.path, len(run.trace))
-        if step is not None and type(step.node) is plan.node:
+        if step is not None and type(step.node) is type(node):
             held = step.node.__dict__
             values = {**{name: held[name] for name in step.made if name in held}, **values}
-        return super().complete_node(run, plan, node, values, left_out)
+        return super().complete_node(run, node, values)
 
     def record_answers(
-        self,
-        run: Run,
-        step: int,
-        asker: Asker,
-        lm: Callable[[], LM | None],
-        key: Hashable = None,
+        self, run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]
     ) -> LM | None:
         """An LM that answers from the recording."""
-        return RecordingLM(self, run, step, asker, lambda: cast("LM", _NoLM()))
+        return RecordingLM(self, run, step, asker, lambda: _NO_LM)
 
-    def recorded_lm_answer(
-        self,
-        run: Run,
-        step: int,
-        asker: Asker,
-        method: str,
-        asked: str,
-        target: str,
-        question: QuestionText,
-    ) -> LMAnswered | None:
+    def recorded_lm_answer(self, asked: LMAnswered, text: str) -> LMAnswered | None:
         """What an LM has answered in a body or a dependency."""
-        known = super().recorded_lm_answer(run, step, asker, method, asked, target, question)
+        known = super().recorded_lm_answer(asked, text)
         if known is not None:
             return known
-        left = self._asked.get((run.path, step, asker), [])
-        if not left and (failure := self._failure_at(run)) is not None:
+        left = self._answers_to(asked)
+        failure = self._failure_at(asked.path, asked.step)
+        if not left and failure is not None:
             raise failure
-        recorded = self._prompts.get((run.path, step, asker))
-        raise unasked(self._run_id, str(asker), method, target, question, left, recorded)
+        wanted, recorded = _call(asked), [*map(_call, left)]
+        if wanted in recorded:
+            was = self._prompts.get((asked.path, asked.step, asked.asker))
+            said = f"{asked.asker}: {wanted} asks the LM something other than was recorded"
+            raise _differs(said, was or "(the text was not recorded)", text)
+        answered = ", ".join(recorded)
+        said = f"{asked.asker}: asks the LM for {wanted}; recorded is {answered or 'nothing more'}"
+        raise _differs(said, answered or "(nothing)", wanted)
 
-    def _as_then(self, key: Hashable, place: Place) -> Any:
-        """The outcome of a dependency when the run reached a node: it had failed at first."""
+    def _outcome_then(self, key: Hashable, place: Place) -> Any:
+        """The value of a dependency that has failed at some time, if it had one when the run
+        reached a node; else the error is raised."""
         step = self.past.step(place.path, place.step)
         until = step.whole_count if step is not None and step.whole else self.past.count
         before = [error for count, error in self.past.shared_calls[key] if count < until]
         if before and before[-1] is not None:
-            raise raised_again(before[-1])
-        return self.past.shared[key].value
+            raise _raised_again(before[-1])
+        shared = self.past.shared.get(key)
+        return NOTHING if shared is None else shared.value
 
-    def _compare(self, run: Run, asker: Asker, texts: list[str]) -> None:
+    def _compare_prompt(self, run: Run, asker: Asker, texts: list[str]) -> None:
         recorded = self._prompts.get((run.path, run.step, asker))
         if recorded is not None and recorded not in texts:
-            raise other_prompt(self._run_id, run, str(asker), recorded, texts[0])
+            said = f"{_at(run)}: {asker}, the question to the LM differs from the recorded one"
+            raise _differs(said, recorded, texts[0])
 
-    def _nothing_more(self, run: Run, what: str) -> NoReturn:
-        failure = self._failure_at(run)
-        if failure is not None:
-            raise failure
-        raise beyond(self._run_id, what, self._how_it_ended())
+    def _other_node(self, run: Run, was: Node | None, now: Node | type[Node] | None) -> ReplayError:
+        """A step that has another node than was recorded, or where the run ends, or ended."""
+        place, then = _at(run), type(was).__name__
+        name = now.__name__ if isinstance(now, type) else type(now).__name__
+        if now is None:
+            said = f"{place}: the run continued to {then}, and now ends there"
+        elif was is None:
+            said = f"{place}: the run ended there, and now continues to {name}"
+        else:
+            said = f"{place} was a {then} and is a {name}"
+            if then == name:
+                said = f"{place}: {name} is not as it was"
+            if run.step:
+                said += f", after {type(run.trace[run.step - 1]).__name__}"
+        return _differs(said, self._shown(was), self._shown(now))
 
-    def _failure_at(self, run: Run) -> BaeError | None:
-        """What the run, or a graph inside it, failed with where it is now."""
-        graph = self.past.graphs.get(run.path)
-        if graph is None or graph.outcome != "failed" or graph.end_step != run.step:
+    def _shown(self, node: Node | type[Node] | None) -> str:
+        if node is None:
+            return "(end)"
+        if isinstance(node, type):
+            return f"{node.__name__}(…)"
+        return json.dumps(json.loads(self._encoder.node(node)), indent=2, ensure_ascii=False)
+
+    def _failure_at(self, path: str, step: int) -> BaeError | None:
+        """What the run, or a graph inside it, failed with where it is now; None where that was
+        nothing of bae's own."""
+        graph = self.past.graphs.get(path)
+        if graph is None or graph.end_error is None or graph.end_step != step:
             return None
-        return as_recorded(graph.end_error)
+        error = _raised_again(graph.end_error)
+        return error if isinstance(error, BaeError) else None
+
+    def _nothing_more(self, run: Run, what: str) -> BaeError:
+        return self._failure_at(run.path, run.step) or self._end_before(what)
+
+    def _end_before(self, what: str) -> ReplayError:
+        how = self._how_it_ended()
+        said = f"the run is recorded as {how}" if how else "the run was interrupted before it"
+        return ReplayError(
+            f"the recording ends before {what}: {said}",
+            code="bae-replay-ended",
+            fix="resume the run with graph.resume, and replay it then",
+        )
 
     def _how_it_ended(self) -> str:
         run = self.past.run
@@ -362,8 +329,20 @@ class Replayer(ResumedRecorder):
         error = f": {run.end_error}" if run.end_error is not None else ""
         return f"{run.outcome}{error}"
 
-    def _said(self, node: Node) -> str:
-        return self._encoder.node(node)
+
+class _NoLM:
+    """Stands where a run has its LM: a replay asks none."""
+
+    async def make(self, *_: Any, **__: Any) -> Any:
+        raise ReplayError(
+            "an LM would be asked, and a replay asks none",
+            fix="ask the LM that bae hands to the body or the dependency: its answers are recorded",
+        )
+
+    decide = choose_type = fill = make
+
+
+_NO_LM = cast("LM", _NoLM())
 
 
 def _prompts(past: History) -> dict[tuple[str, int, Asker], str]:
@@ -392,44 +371,50 @@ def _as_far_as(recorded: Node, node: Node) -> Node:
 def _limit_reached(past: History) -> int:
     """The bound on nodes that the run, or a graph inside it, has reached in the end; 0 if it has
     reached none."""
-    limit = max((graph.end_step for graph in past.graphs.values() if _is_limit(graph)), default=0)
+    limit = max(
+        (
+            graph.end_step
+            for graph in past.graphs.values()
+            if isinstance(graph.end_error, RecordedError)
+            and graph.end_error.type_name == LimitError.__name__
+        ),
+        default=0,
+    )
     furthest = max((step.number + 1 for step in past.steps() if step.whole), default=0)
     return limit if limit >= furthest else 0
 
 
-def _is_limit(graph: GraphRun) -> bool:
-    error = graph.end_error
-    return isinstance(error, RecordedError) and error.type_name == LimitError.__name__
+def _raised_again(error: BaseException) -> BaseException:
+    """What a run or a dependency failed with: of bae's own errors the same one, of others one of
+    the same name."""
+    if not isinstance(error, RecordedError):
+        return error
+    if error.type_name == CallTimeout.__name__:
+        return CallTimeout(error.message)
+    kind = getattr(exceptions, error.type_name, None)
+    if not isinstance(kind, type) or not issubclass(kind, BaeError):
+        return type(error.type_name, (Exception,), {"__module__": "bae.replay"})(error.message)
+    raised = kind(error.message, fix="it is as recorded: nothing was asked")
+    raised.code = error.code or raised.code
+    return raised
 
 
-class _NoLM:
-    """Stands where a run has its LM: a replay asks none."""
+def _differs(said: str, was: str, now: str) -> ReplayError:
+    texts = was.splitlines(), now.splitlines()
+    return ReplayError(
+        said,
+        diff="\n".join(unified_diff(*texts, "recorded", "replayed", lineterm="", n=2)),
+        fix="fix the code; or, where the change is meant, record the run again",
+    )
 
-    async def make(self, *_: Any) -> Any:
-        self._refuse()
 
-    async def decide(self, *_: Any) -> Any:
-        self._refuse()
+def _at(run: Run) -> str:
+    return f"{run.path}, step {run.step}" if run.path else f"step {run.step}"
 
-    async def choose_type(self, *_: Any) -> Any:
-        self._refuse()
 
-    async def fill(self, *_: Any, **__: Any) -> Any:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise ReplayError(
-            "an LM would be asked, and a replay asks none",
-            fix="ask the LM that bae hands to the body or the dependency: its answers are recorded",
-        )
+def _call(asked: LMAnswered) -> str:
+    return f"{asked.method}({asked.target})" if asked.target else asked.method
 
 
 def _names(trace: Any) -> tuple[str, ...]:
     return tuple(type(node).__name__ for node in trace)
-
-
-def _is_same(error: BaseException, recorded: str) -> bool:
-    """Whether a failure is the recorded one, of which a journal with secrets has no words."""
-    if not isinstance(error, BaeError) or not recorded.startswith(f"[{error.code}]"):
-        return False
-    return error.message.splitlines()[0] in recorded or "withheld" in recorded

@@ -1,26 +1,32 @@
-"""Resuming runs of a journal, and recovering those that were interrupted."""
+"""Resuming runs of a journal, recovering those that were interrupted, and forking one at a step."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from copy import copy
+from os import urandom
 from time import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from bae.exceptions import BaeError, JournalError, describe
-from bae.history import History
+from pydantic import ValidationError
+
+from bae.draft import hold
+from bae.exceptions import BaeError, JournalError, describe, faults
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import decode_run, off_loop
 from bae.journal.gates import describe_status
 from bae.journal.node_codec import node_codec
+from bae.journal.recorder import encoder_for
 from bae.journal.resumed import ResumedRecorder
 from bae.journal.shape import shape_of
-from bae.journal.store import Claim, Journal, RunInfo, StoredRun
+from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun
 from bae.language_model import restore_limits
 from bae.node import Node
+from bae.plan import plan_of
 from bae.recorder import Log, RunJournal
-from bae.records import Record, RunResumed, TextArrived
+from bae.records import RunForked, RunResumed, TextArrived
 from bae.result import GraphResult, Recovered
 from bae.rooms import late_lm
 from bae.run import Run, RunOptions
@@ -70,39 +76,49 @@ async def resume(
     `bae-run-ended` if `skip_ended`. `log` is the log in memory to continue, if one is being read
     already."""
     graph.prove()
-    if given:
-        _check_given(graph, given)
+    _check_given(graph, given or {})
     stored = await journal.read(run_id)
-    _check_graph(graph, stored)
-    if stored.info.status == "ended":
-        if skip_ended:
-            raise JournalError("the run has ended", run_id=run_id, code="bae-run-ended")
-        return await result_of(graph, stored, given)
-    changes = await off_loop(len(stored.lines), refuse_changes, stored, graph)
-    if not changes and _only_waits(stored, options):
-        return await result_of(graph, stored, given)
     before = stored.info
+    _check_graph(graph, stored)
+    ended = before.status == "ended"
+    if ended and not skip_ended:
+        return await result_of(graph, stored, given)
+    changes = [] if ended else await off_loop(len(stored.lines), refuse_changes, stored, graph)
+    only_waits = before.status == "waiting" and options.answer is None and not _can_continue(before)
+    if only_waits and not changes:
+        return await result_of(graph, stored, given)
+    claims: list[Claim] = []
+    recorder: ResumedRecorder | None = None
     try:
-        claim = await _claim(journal, before)
-    except JournalError as error:
-        if error.code != "bae-run-ended" or skip_ended:
-            raise
-        return await result_of(graph, await journal.read(run_id), given)
-    run: Run | None = None
-    try:
+        claim = await finish_despite_cancel(journal.claim(run_id), claims.append)
         stored = await journal.read(run_id)
         records, past = await decode_run(graph, stored.lines, given=given)
-        run, start = _restored(graph, stored, records, past, options, journal, claim, log)
-        said = tuple(str(change) for change in changes)
-        recorder = cast(ResumedRecorder, run.recorder)
+        new = frozenset(change.place for change in changes if change.kind == "new")
+        recorder = ResumedRecorder(
+            journal, graph, [*records], past, claim, len(stored.lines), stored.answers, new
+        )
         recorder.given = given
-        recorder.new_fields = frozenset(c.place for c in changes if c.kind == "new")
-        await recorder.store(RunResumed(time(), "", _step_count(recorder.past), claim.owner, said))
-        return await run_graph(graph, start, run)
+        lm, limit, prefetch, answer, cache = options
+        limit = past.run.max_iters if limit is None else limit
+        run = Run(cast(Any, lm), limit, prefetch, answer, cache, recorder=recorder, run_id=run_id)
+        if log is not None:  # its reader has read what is there; text is not stored
+            known = sum(1 for entry in log if not isinstance(entry, TextArrived))
+            log.extend(records[known:])
+            recorder.log = log
+        if run.lm is None and graph.needs_lm:
+            run.lm = late_lm(graph.needs_lm)
+        restore_limits(run.lm, run_id, past.usage, past.seconds)
+        steps = sum(step.whole for step in past.run.steps.values())
+        said = tuple(str(change) for change in changes)
+        await recorder.store(RunResumed(time(), "", steps, claim.owner, said))
+        return await run_graph(graph, cast("Node", past.run.start), run)
     except BaseException as error:
-        if run is None or cast(ResumedRecorder, run.recorder).has_claim:  # before the first step
-            await _give_up_claim(journal, claim, before, error)
-        raise
+        if claims and (recorder is None or recorder.has_claim):  # before the first step
+            await _give_up_claim(journal, claims[0], before, error)
+        ended = isinstance(error, JournalError) and error.code == "bae-run-ended"
+        if claims or skip_ended or not ended:
+            raise
+    return await result_of(graph, await journal.read(run_id), given)
 
 
 async def recover(
@@ -136,6 +152,61 @@ async def recover(
     return [found[run_id] for run_id in ids if run_id in found]
 
 
+async def resume_if_answered(
+    graph: Graph[Any, T],
+    run: Run,
+    result: GraphResult[T],
+    journal: Journal,
+    given: Mapping[str, Any] | None,
+) -> GraphResult[T]:
+    """Resume a run that stopped at gates if one of them was answered while the rest of the run was
+    still in progress, unless another process has resumed it."""
+    stored = await journal.read(run.run_id)
+    if stored.info.status == "ended":
+        return await result_of(graph, stored, given)
+    answered = any(gate.address in stored.answers for gate in result.waiting)
+    if stored.info.status != "waiting" or not answered:
+        return result
+    try:
+        return await resume(graph, run.run_id, _options_of(run), journal, given, run.recorder.log)
+    except JournalError as error:
+        if error.code != "bae-run-owned":
+            raise
+        return result
+
+
+async def fork(
+    graph: Graph[Any, Any],
+    run_id: str,
+    at: int,
+    journal: Journal,
+    new_id: str | None,
+    changed: Mapping[str, Any],
+) -> str:
+    """A new run that shares with another all that was before its step `at`."""
+    stored = await journal.read(run_id)
+    whole = ("StepStarted", "RunForked")
+    steps = {each.step: each.n for each in stored.lines if not each.path and each.kind in whole}
+    if at not in steps:
+        said = f"the run {run_id} has no step {at}; it has {len(steps)}, from 0"
+        fix = "give at= the number of a node in the trace"
+        gates = [gate.address for gate in stored.info.waiting if gate.address.startswith(f"{at}:")]
+        if gates:
+            said += (
+                f". It waits for the answer to {', '.join(gates)}, and has not reached that node"
+            )
+            fix = "answer the gate first, or fork at a node before it"
+        raise JournalError(said, run_id=run_id, code="bae-fork-step", fix=fix)
+    upto = steps[at]
+    _, past = await decode_run(graph, stored.lines[: upto + 1], partial=True)
+    node = _changed_node(cast("Node", past.run.steps[at].node), changed, run_id)
+    forked = RunForked(time(), "", at, run_id, node, tuple(changed))
+    data = encoder_for(graph, journal).encode(forked)
+    new_id = urandom(12).hex() if new_id is None else new_id
+    await journal.fork(run_id, new_id, upto, [Line(upto, "RunForked", forked.at, "", at, data)])
+    return new_id
+
+
 async def result_of(
     graph: Graph[Any, T], stored: StoredRun, given: Mapping[str, Any] | None
 ) -> GraphResult[T]:
@@ -159,87 +230,19 @@ def _options_of(run: Run) -> RunOptions:
     return RunOptions(run.lm, run.max_iters, run.prefetch, run.answer, run.dep_cache)
 
 
-def _restored(
-    graph: Graph[Any, Any],
-    stored: StoredRun,
-    records: list[Record],
-    past: History,
-    options: RunOptions,
-    journal: Journal,
-    claim: Claim,
-    log: Log | None,
-) -> tuple[Run, Node]:
-    """A run that knows what was recorded, and the node it started with."""
-    lines, answers = len(stored.lines), stored.answers
-    recorder = ResumedRecorder(journal, graph, [*records], past, claim, lines, answers)
-    run = Run(
-        cast(Any, options.lm),
-        past.run.max_iters if options.max_iters is None else options.max_iters,
-        options.prefetch,
-        options.answer,
-        options.dep_cache,
-        recorder=recorder,
-        run_id=stored.info.run_id,
-    )
-    if log is not None:  # its reader has read what is there; text is not stored
-        known = sum(1 for entry in log if not isinstance(entry, TextArrived))
-        log.extend(records[known:])
-        recorder.log = log
-    if run.lm is None and graph.needs_lm:
-        run.lm = late_lm(graph.needs_lm)
-    restore_limits(run.lm, run.run_id, past.usage, past.seconds)
-    return run, cast("Node", past.run.start)
-
-
-async def resume_if_answered(
-    graph: Graph[Any, T],
-    run: Run,
-    result: GraphResult[T],
-    journal: Journal,
-    given: Mapping[str, Any] | None,
-) -> GraphResult[T]:
-    """Resume a run that stopped at gates if one of them was answered while the rest of the run was
-    still in progress, unless another process has resumed it."""
-    if not result.waiting:
-        return result
-    stored = await journal.read(run.run_id)
-    if stored.info.status == "ended":
-        return await result_of(graph, stored, given)
-    answered = any(gate.address in stored.answers for gate in result.waiting)
-    if stored.info.status != "waiting" or not answered:
-        return result
-    try:
-        return await resume(graph, run.run_id, _options_of(run), journal, given, run.recorder.log)
-    except JournalError as error:
-        if error.code != "bae-run-owned":
-            raise
-        return result
-
-
 async def _recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator[RunInfo]:
     """The runs of a graph that have no owner and can continue, the newest first."""
     async for info in journal.every_run(status="interrupted", graph=graph.name):
         yield info
     async for info in journal.every_run(status="waiting", graph=graph.name):
-        now = time()
-        if any(g.answered or (g.deadline is not None and g.deadline <= now) for g in info.waiting):
+        if _can_continue(info):
             yield info
 
 
-def _step_count(past: History) -> int:
-    """How many nodes the run itself has reached."""
-    return sum(step.whole for step in past.run.steps.values())
-
-
-async def _claim(journal: Journal, before: RunInfo) -> Claim:
-    """Claim a run; a cancellation meanwhile leaves it as it was."""
-    claims: list[Claim] = []
-    try:
-        return await finish_despite_cancel(journal.claim(before.run_id), claims.append)
-    except asyncio.CancelledError as cancelled:
-        for claim in claims:
-            await _give_up_claim(journal, claim, before, cancelled)
-        raise
+def _can_continue(info: RunInfo) -> bool:
+    """Whether one of the gates of a parked run is answered, or out of time."""
+    now = time()
+    return any(g.answered or (g.deadline is not None and g.deadline <= now) for g in info.waiting)
 
 
 async def _give_up_claim(
@@ -255,24 +258,11 @@ async def _give_up_claim(
         error.add_note(f"and the claim on the run could not be released: {describe(failed)}")
 
 
-def _only_waits(stored: StoredRun, options: RunOptions) -> bool:
-    """Whether a parked run would only stop at the same gates again."""
-    now, info = time(), stored.info
-    return (
-        info.status == "waiting"
-        and options.answer is None
-        and not any(gate.answered for gate in info.waiting)
-        and not any(gate.deadline is not None and gate.deadline <= now for gate in info.waiting)
-    )
-
-
 def _check_graph(graph: Graph[Any, Any], stored: StoredRun) -> None:
     info = stored.info
     if info.graph != graph.name and shape_of(graph).hash != info.shape:
-        known = {cls.__name__ for cls in graph.plans}
-        first = next((line for line in stored.lines if line.kind == "RunStarted"), None)
-        begun = json.loads(first.data)["node"]["type"] if first is not None else ""
-        if begun not in known:
+        begun = json.loads(stored.lines[0].data)["node"]["type"]
+        if begun not in {cls.__name__ for cls in graph.plans}:
             raise JournalError(
                 f"the run {info.run_id} is one of the graph {info.graph}, and this is {graph.name}",
                 run_id=info.run_id,
@@ -291,3 +281,47 @@ def _check_given(graph: Graph[Any, Any], given: Mapping[str, Any]) -> None:
                 code="bae-journal-given",
                 fix='name fields as "Class.field"',
             )
+
+
+def _changed_node(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
+    cls = type(node)
+    unknown = [name for name in changed if name not in cls.__pydantic_fields__]
+    if unknown:
+        raise JournalError(
+            f"{cls.__name__} has no field {', '.join(unknown)} to change",
+            run_id=run_id,
+            code="bae-fork-field",
+            fix=f"change one of {', '.join(cls.__pydantic_fields__)}",
+        )
+    withheld = [
+        field.name
+        for field in plan_of(cls).plain
+        if field.required and field.name not in node.__dict__ and field.name not in changed
+    ]
+    if withheld:
+        example = ", ".join(f"{name}=…" for name in withheld)
+        raise JournalError(
+            f"{cls.__name__} needs {', '.join(withheld)}, which the journal does not have: it was "
+            "withheld as a secret, or redacted",
+            run_id=run_id,
+            places=[f"{cls.__name__}.{name}" for name in withheld],
+            code="bae-journal-secret",
+            fix=f"give it to the fork: {example}",
+        )
+    if not changed:
+        return node
+    # What stays is valid as it is: validators must not change it a second time.
+    held = {n: v for n, v in node.__dict__.items() if n not in changed}
+    stays = copy(node)
+    hold(stays, held, node.__pydantic_extra__, node.__pydantic_fields_set__.difference(changed))
+    whole = cls.__pydantic_fields__.keys() <= held.keys() | changed.keys()
+    try:
+        return node_codec(cls).joined(stays, changed, whole)
+    except ValidationError as error:
+        raise JournalError(
+            f"{cls.__name__} refuses the changed fields: {'; '.join(faults(error))}",
+            run_id=run_id,
+            code="bae-fork-field",
+            cause=error,
+            fix="give values that the fields take",
+        ) from error

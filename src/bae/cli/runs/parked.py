@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from bae.cli.running.commands_to_copy import CommandLine
     from bae.exceptions import BaeError, GateError
     from bae.graph import Graph
-    from bae.journal.gates import GateLine
     from bae.journal.store import StoredRun
+    from bae.markers import OpenGate
     from bae.node import Node
 
 
@@ -20,7 +20,7 @@ def meant_by(
     gate: str | None,
     value: str | None,
     said: CommandLine,
-) -> tuple[GateLine, str | None]:
+) -> tuple[OpenGate, str | None]:
     """The gate that GATE and VALUE mean, and the value. Where one gate is open, a word alone that
     names none is the value for it."""
     from bae.cli.running.advice import advise_gate
@@ -44,24 +44,28 @@ def meant_by(
         raise
 
 
-def _is_name(word: str, stored: StoredRun, only: GateLine) -> bool:
+def _is_name(word: str, stored: StoredRun, only: OpenGate) -> bool:
     """Whether a word names a gate of a run, or is nearly the name of the one that is open: an
     answer stands, so that nothing that was mistyped becomes one."""
     from difflib import get_close_matches
 
     from bae.journal.gates import all_gates
 
-    names = {name for each in all_gates(stored) for name in (each.address, each.place, each.field)}
+    names = {
+        name
+        for each, _ in all_gates(stored)
+        for name in (each.address, each.place, each.field_name)
+    }
     if word in names:
         return True
-    of_open = [each.lower() for each in (only.address, only.place, only.field)]
+    of_open = [each.lower() for each in (only.address, only.place, only.field_name)]
     return bool(get_close_matches(word.lower(), of_open, n=1, cutoff=0.8))
 
 
 def _not_one(
     graph: Graph[Any, Any],
     stored: StoredRun,
-    found: Sequence[GateLine],
+    found: Sequence[OpenGate],
     said: CommandLine,
     error: GateError | None = None,
 ) -> BaeError:
@@ -90,14 +94,14 @@ def _not_one(
     return refused(f"the run {run_id} waits for {len(found)} answers\n  {listed}", fix=fix)
 
 
-def _example(graph: Graph[Any, Any], gate: GateLine) -> str | None:
+def _example(graph: Graph[Any, Any], gate: OpenGate) -> str | None:
     from bae.cli.start.errors import example_of
 
     cls = _class_of(graph, gate)
-    return "…" if cls is None else example_of(cls, gate.field)
+    return "…" if cls is None else example_of(cls, gate.field_name)
 
 
-def _class_of(graph: Graph[Any, Any], gate: GateLine) -> type[Node] | None:
+def _class_of(graph: Graph[Any, Any], gate: OpenGate) -> type[Node] | None:
     """The class of the node that a gate is in; None where the graph has it no more."""
     from bae.exceptions import BaeError
     from bae.journal.decoder import graph_at
@@ -106,14 +110,14 @@ def _class_of(graph: Graph[Any, Any], gate: GateLine) -> type[Node] | None:
         around = graph_at(graph, gate.path)
     except BaeError:
         return None
-    cls = next((each for each in around.plans if each.__name__ == gate.node), None)
-    return cls if cls is not None and gate.field in cls.__pydantic_fields__ else None
+    cls = next((each for each in around.plans if each.__name__ == gate.node_type.__name__), None)
+    return cls if cls is not None and gate.field_name in cls.__pydantic_fields__ else None
 
 
 def reply_to(
     graph: Graph[Any, Any],
     run_id: str,
-    gate: GateLine,
+    gate: OpenGate,
     value: str | None,
     said: CommandLine,
     *,
@@ -134,19 +138,19 @@ def reply_to(
         return value  # the graph says what is wrong with that
     if value is not None:
         try:
-            return read(cls, gate.field, value).given_to(cls, gate.field)
+            return read(cls, gate.field_name, value).given_to(cls, gate.field_name)
         except Misfit as misfit:
-            shown = "what was given" if is_secret(cls, gate.field) else repr(value)
+            shown = "what was given" if is_secret(cls, gate.field_name) else repr(value)
             raise GateError(
                 f"{gate.place}: {shown} is no answer to {gate.question!r}: {misfit}",
                 node_type=cls,
-                field_name=gate.field,
+                field_name=gate.field_name,
                 code="bae-gate-invalid",
-                fix=f"answer with {wanted(cls.__pydantic_fields__[gate.field].annotation)}; the "
-                "run still waits",
+                fix=f"answer with {wanted(cls.__pydantic_fields__[gate.field_name].annotation)}; "
+                "the run still waits",
             ) from None
     if not (ask and can_ask()):
-        example = example_of(cls, gate.field)
+        example = example_of(cls, gate.field_name)
         line = said.answer_with(run_id, gate.place, example)
         raise refused(
             f"no VALUE was given for {gate.place}: {gate.question}",
@@ -155,11 +159,11 @@ def reply_to(
     from rich.text import Text
 
     err().print(Text("? ", style="bold yellow").append(in_lines(gate.question, 4), style="bold"))
-    return ask_answer(cls, gate.field).given_to(cls, gate.field)
+    return ask_answer(cls, gate.field_name).given_to(cls, gate.field_name)
 
 
 async def store_answer(
-    graph: Graph[Any, Any], run_id: str, gate: GateLine, value: Any, file: str | None
+    graph: Graph[Any, Any], run_id: str, gate: OpenGate, value: Any, file: str | None
 ) -> None:
     """Store an answer, for whoever goes on with the run."""
     from bae.cli.runs.meant import to_write
