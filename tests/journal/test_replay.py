@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import pytest
 
+import bae.invoke
 from bae import (
     LM,
     BaeError,
@@ -423,3 +424,27 @@ async def test_a_graph_that_was_first_run_for_a_parameter_is_replayed_there(jour
     await quizzed.answer("one", run.waiting[0].address, True, journal=journal)
     result = await quizzed.replay("one", journal=journal)
     assert result.result.done == Done(text="True")
+
+
+class Tried(Node):
+    async def __call__(self) -> Done:
+        WORLD.do("tried")
+        return Done(text="")
+
+
+class Tries(Node):
+    done: Annotated[Done, Dep(Tried, retries=2)]
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_graph_inside_that_failed_at_every_try_fails_again_the_same_way(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bae.invoke, "FIRST_PAUSE", 0.0)  # retries follow at once
+    tries = Graph(start=Tries)
+    WORLD.failing.add("tried")
+    first = await failure_of(tries.arun(Tries(), journal=journal, run_id="one"))
+    again = await failure_of(tries.replay("one", journal=journal))
+    assert (type(again), again.message) == (type(first), first.message)
+    assert not isinstance(again, ReplayError)

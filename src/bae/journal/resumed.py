@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Hashable, Mapping, Sequence
 from operator import attrgetter
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bae.history import History
 from bae.journal.node_codec import node_codec
 from bae.journal.recorder import JournalRecorder, encoder_for
-from bae.markers import Map
 from bae.place import Place
 from bae.plan import plan_of
 from bae.recorder import Log, Recorder
@@ -21,7 +20,7 @@ from bae.run_tree import shared_key
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import Claim, Journal
-    from bae.markers import OpenGate
+    from bae.markers import Map, OpenGate
     from bae.node import Node
     from bae.plan import FieldPlan, NodePlan
     from bae.run import Run
@@ -71,9 +70,8 @@ class PastRecorder(Recorder):
     def recorded_items(self, place: Place, node_type: type[Node]) -> dict[int, Any]:
         """The values of the items of a map that are done. None are known where the items themselves
         are made again, as they may be others."""
-        markers = node_type.__pydantic_fields__[place.field].metadata
-        over = next(marker.over for marker in markers if isinstance(marker, Map))
-        if self._is_made_again(place._replace(field=over, parameter=""), node_type):
+        marker = cast("Map", plan_of(node_type).fields[place.field].marker)
+        if self._is_made_again(place._replace(field=marker.over, parameter=""), node_type):
             self._remapped.add(str(place))
             return {}
         source = self.past.source(place)
