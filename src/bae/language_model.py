@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -54,6 +54,9 @@ class RoutingLM(ABC):
     asked. Every `bae.lm.Backend` is one. It is a base class, since another LM may have methods of
     the same names that do something else."""
 
+    keeps_resolved: ClassVar[bool] = False
+    """Whether `fill` leaves the fields alone that were resolved. Otherwise the run checks."""
+
     @abstractmethod
     async def route(
         self,
@@ -67,11 +70,6 @@ class RoutingLM(ABC):
     @abstractmethod
     def pinned(self, lm: LM) -> LM:
         """The LM to ask where `lm` is pinned to a node. The same object each time."""
-
-    @property
-    @abstractmethod
-    def keeps_resolved(self) -> bool:
-        """Whether `fill` leaves the fields alone that were resolved. Otherwise the run checks."""
 
     @abstractmethod
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.plan import FieldPlan
 
-_STORABLE: Final[WeakSet[Graph[Any, Any]]] = WeakSet()
+STORABLE: Final[WeakSet[Graph[Any, Any]]] = WeakSet()
 """The graphs that are known to have no plain field that a journal cannot store."""
 
 
@@ -50,8 +50,6 @@ def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
 
 def prove_storable(graph: Graph[Any, Any]) -> None:
     """Raise what keeps a graph from having a journal."""
-    if graph in _STORABLE:
-        return
     problems = unkeepable(graph)
     if problems:
         listed = "\n".join(str(problem) for problem in problems)
@@ -60,7 +58,7 @@ def prove_storable(graph: Graph[Any, Any]) -> None:
             problems=tuple(problems),
             fix="graph.validate(journal=True) lists everything that a journal changes for a graph",
         )
-    _STORABLE.add(graph)
+    STORABLE.add(graph)
 
 
 def notes(graph: Graph[Any, Any]) -> list[Problem]:

@@ -10,6 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError, create_model
+from pydantic_core import to_json
 
 from bae import records
 from bae.exceptions import BaeError, JournalError, describe, faults
@@ -119,7 +120,10 @@ class Encoder:
                 raise TypeError(f"a {type(record).__name__} is not stored")
         if not data:
             return f"{{{rest}}}"
-        text = quoted(data)
+        try:
+            text = to_json(data, inf_nan_mode="constants").decode()
+        except ValueError:
+            text = quoted(data)
         return f"{text[:-1]},{rest}}}" if rest else text
 
     def step(self, node: Node) -> str:

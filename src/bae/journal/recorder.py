@@ -11,7 +11,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
 
 from bae.exceptions import JournalError
-from bae.journal.keepable import prove_storable
+from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder
 from bae.journal.node_codec import node_codec
 from bae.journal.shape import shape_of
@@ -81,7 +81,8 @@ class JournalRecorder(Recorder):
             return start
         if not run.run_id or not isinstance(cast(object, run.run_id), str):
             raise ValueError(f"run_id={run.run_id!r}: give a text that is not empty, or None")
-        prove_storable(graph)
+        if graph not in STORABLE:
+            prove_storable(graph)
         self._encoder = encoder_for(graph, self.journal)
         self.log.append(started)
         shape = shape_of(graph)

@@ -66,6 +66,10 @@ class Backend(RoutingLM):
     free: bool = False
     """Whether requests cost nothing, failed ones too, as with a model on this machine."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.keeps_resolved = cls.fill is Backend.fill
+
     def __init__(self, *, attempts: int = 2, retries: int = 2, one_call: bool = True) -> None:
         for name, value in (("attempts", attempts), ("retries", retries)):
             if type(value) is not int or value < 0:
@@ -110,11 +114,6 @@ class Backend(RoutingLM):
         """The LM that is pinned to a node, as it is asked in a run with this LM: `lm` itself here,
         and `lm` with the same learned prompts where this has some. The same object each time."""
         return lm
-
-    @property
-    def keeps_resolved(self) -> bool:
-        """Whether `fill` leaves the fields alone that were resolved: not where it is overridden."""
-        return type(self).fill is Backend.fill
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
         """Charge what a run has used before to the budgets around this LM: none here."""
