@@ -135,10 +135,14 @@ def _known(asked: Iterable[LM | str]) -> tuple[bool, str]:
     """Whether a log can know one of these again in another process, and those that it cannot."""
     from bae.lm.adapter import LMAdapter
     from bae.lm.policies.policy import innermost
+    from bae.lm.registry import LazyLM
     from bae.optimizer.asked_lms import backend_of
 
     known, forgotten = False, dict[str, None]()
     for lm in asked:
+        if isinstance(lm, LazyLM):  # it may never be asked, and has a name if it is
+            known = True
+            continue
         inner = innermost(backend_of(lm, "it is asked"))
         if isinstance(inner, LMAdapter) and not inner.has_settings:
             forgotten[type(inner.lm).__name__] = None
