@@ -247,7 +247,7 @@ def test_fields_and_gates_are_asked_progress_is_shown_and_the_result_goes_to_std
         terminal.types("perhaps\r")
         terminal.shows("valid boolean")
         terminal.types("y\r")
-        terminal.shows("How many copies?")
+        terminal.shows("\ncopies (int):")
         terminal.types("3\r")
         assert terminal.ends() == 0
         shown = terminal.screen
@@ -263,7 +263,7 @@ def test_fields_and_gates_are_asked_progress_is_shown_and_the_result_goes_to_std
 def test_ctrl_c_ends_a_run_cleanly_and_resume_does_nothing_twice(folder: Path, where: str) -> None:
     (folder / "hold").write_text(where)
     with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
-        seen = {"dep": "slow", "lm": "Draft", "gate": "Print it?"}[where]
+        seen = {"dep": "slow", "lm": "Draft", "gate": "approved (y/n):"}[where]
         terminal.shows(seen)
         if where != "gate":
             logs(terminal, folder, f"{where} begun")
@@ -276,9 +276,9 @@ def test_ctrl_c_ends_a_run_cleanly_and_resume_does_nothing_twice(folder: Path, w
     assert logged(folder)[-1] == "desk closed"
     (folder / "hold").write_text("nothing")
     with Session(folder, *resume_command(shown)) as terminal:
-        terminal.shows("Print it?")
+        terminal.shows("approved (y/n):")
         terminal.types("y\r")
-        terminal.shows("How many copies?")
+        terminal.shows("\ncopies (int):")
         terminal.types("2\r")
         assert terminal.ends() == 0
         terminal.shows("Printed", "Umbrellas keep rain off.", "copies")
@@ -290,9 +290,9 @@ def test_ctrl_c_ends_a_run_cleanly_and_resume_does_nothing_twice(folder: Path, w
 
 def test_ctrl_d_at_a_gate_leaves_the_run_waiting_and_keeps_what_was_answered(folder: Path) -> None:
     with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
-        terminal.shows("Print it?")
+        terminal.shows("approved (y/n):")
         terminal.types("y\r")
-        terminal.shows("How many copies?")
+        terminal.shows("\ncopies (int):")
         terminal.types(CTRL_D)
         assert terminal.ends() == 3
         shown = terminal.shows("answer with: bae runs answer")
