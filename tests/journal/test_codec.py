@@ -543,6 +543,28 @@ def test_a_value_that_nothing_reads_any_more_is_refused_by_pydantic() -> None:
         value_codec(Animal).load({"title": "a"})
 
 
+def test_a_model_whose_fields_were_set_in_another_order_is_kept() -> None:
+    class Weather(BaseModel):
+        city: str
+        degrees: float = 0.0
+
+    weather = Weather(city="Oslo")
+    del weather.city
+    weather.city = "Bergen"
+    codec = value_codec(Weather)
+    assert codec.load(from_json(codec.dump(weather))) == weather
+
+
+def test_a_model_that_lacks_a_field_is_not_kept_with_another_value() -> None:
+    class Weather(BaseModel):
+        city: str | None = None
+
+    weather = Weather()
+    del weather.city
+    with pytest.raises(Unkeepable, match="city"):
+        value_codec(Weather).dump(weather)
+
+
 def test_validators_that_set_private_attributes_have_done_so_after_a_read() -> None:
     assert value_codec(Settled).load({"n": 1})._seen
 

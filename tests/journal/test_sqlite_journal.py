@@ -851,6 +851,20 @@ async def test_a_new_journal_is_for_its_user_alone(path):
     assert len(modes) == 3, modes
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there are no such rights")
+async def test_a_new_journal_is_at_no_moment_readable_by_others(path, monkeypatch):
+    modes, connect = [], sqlite3.connect
+
+    def look(*args, **kwargs):
+        modes.append(path.exists() and path.stat().st_mode & 0o777)
+        return connect(*args, **kwargs)
+
+    monkeypatch.setattr(sqlite3, "connect", look)
+    async with SQLiteJournal(path) as journal:
+        await begun(journal)
+    assert set(modes) == {0o600}  # SQLite would create it for everyone
+
+
 async def test_a_file_that_is_there_keeps_its_rights(path):
     path.touch(0o640)
     mode = path.stat().st_mode

@@ -166,6 +166,8 @@ def difference(one: Any, two: Any) -> str:
         return f": a {kind.__name__} reads back as a {type(two).__name__}"
     if kind in _ATOMS:
         return "" if one == two or (one != one and two != two) else _OTHER
+    if issubclass(kind, BaseModel):
+        return _different_model(one, two)
     inside = _inside(one, kind)
     if inside is not None:
         shown, parts_of_one = inside
@@ -189,6 +191,21 @@ def difference(one: Any, two: Any) -> str:
         return _OTHER  # not even to be compared
 
 
+def _different_model(one: BaseModel, two: BaseModel) -> str:
+    """`difference` of models of one class, whatever order their fields were set in. It is what
+    dependencies return most, so that the simplest fields are compared here."""
+    held, other = one.__dict__, two.__dict__
+    for name in type(one).__pydantic_fields__:
+        first, second = held.get(name, ...), other.get(name, ...)
+        kind = _type_of(first)
+        if kind in _ATOMS and kind is type(second) and first == second:
+            continue
+        unlike = difference(first, second)
+        if unlike:
+            return f".{name}{unlike}"
+    return difference(one.__pydantic_extra__, two.__pydantic_extra__)
+
+
 def _inside(value: Any, kind: Any) -> tuple[str, Collection[tuple[Any, Any]]] | None:
     """How parts of a value are shown, and the parts by name; None if it has none."""
     if issubclass(kind, (list, tuple, deque)):
@@ -200,12 +217,6 @@ def _inside(value: Any, kind: Any) -> tuple[str, Collection[tuple[Any, Any]]] | 
         return "[{!r}]", [("default_factory", value.default_factory), *value.items()]
     if issubclass(kind, dict):
         return "[{!r}]", value.items()
-    if issubclass(kind, BaseModel):
-        held: dict[str, Any] = value.__dict__
-        names, extra = kind.__pydantic_fields__, value.__pydantic_extra__
-        if extra or len(held) != len(names):  # there may be a cached property
-            held = {**{name: held[name] for name in names if name in held}, **(extra or {})}
-        return ".{}", held.items()
     if is_dataclass(kind):
         return ".{}", [(field.name, getattr(value, field.name, None)) for field in fields(kind)]
     return None

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import sys
 from contextlib import ExitStack, closing, suppress
+from secrets import token_hex
 from time import monotonic, sleep
 
 from bae.exceptions import JournalError
@@ -72,14 +73,12 @@ def open_to_write(path: str, busy_timeout: float, synchronous: str) -> sqlite3.C
     """A connection to the journal at `path`, which is created if there is none. A file that is
     something else is refused and not changed."""
     _check_size(path)
-    is_missing = not os.path.lexists(path)
-    if not is_missing and not os.access(path, os.W_OK):
-        raise failure("bae-journal-readonly", path)  # a connection would not notice a change
+    if not os.path.lexists(path):
+        _make_private(path)
+    elif not os.access(path, os.W_OK):  # a connection would not notice a change
+        raise failure("bae-journal-readonly", path)
     with ExitStack() as opened:
         connection = opened.enter_context(closing(_connect(path, busy_timeout)))
-        if is_missing:  # SQLite gives the files beside it the same rights
-            with suppress(OSError):
-                os.chmod(path, 0o600)
         new = _is_new(connection, path)
         if new:
             connection.execute(f"pragma page_size = {PAGE}")
@@ -137,6 +136,19 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
+
+
+def _make_private(path: str) -> None:
+    """Create an empty file that only this user can read, as it will hold prompts; SQLite gives
+    those beside it the same rights. It is linked to its place: to open and close it there would
+    drop the locks of a connection that is made at the same moment."""
+    beside = f"{path}.{token_hex(4)}.new"
+    with suppress(OSError):  # then SQLite creates it, or reports why it cannot
+        os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        try:
+            os.link(beside, path)
+        finally:
+            os.unlink(beside)
 
 
 def _connect(path: str, busy_timeout: float) -> sqlite3.Connection:
