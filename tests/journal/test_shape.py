@@ -17,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, create_model
 
-from bae import Graph, Node
+from bae import Graph, JournalError, Node
 from bae.journal import Change, RunInfo, StoredRun
 from bae.journal.compatibility import changes_for
+from bae.journal.decoder import read_history
+from bae.journal.report import report_run
 from bae.journal.shape import Shape, ShapeView, shape_of
 
 pytestmark = pytest.mark.once
@@ -347,6 +349,36 @@ class Start(Node):
 def test_a_stored_shape_that_cannot_be_read_is_passed_over(text: str):
     assert changes(Shape(text, "another"), graph(DAY)) == []
     assert ShapeView(text).call_at("", "Day", "weather") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("graphs",), None),
+        (("graphs", 0, "classes"), []),
+        (("graphs", 0, "name"), None),
+        (("graphs", 0, "classes", "Day", "fields"), None),
+        (("graphs", 0, "classes", "Day", "fields", "weather", "kind"), "other"),
+        (("graphs", 0, "classes", "Day", "fields", "weather", "call"), 99),
+        (("graphs", 0, "classes", "Day", "fields", "weather", "call"), None),
+        (("calls", 0, "inputs"), 7),
+        (("calls", 0, "graph"), 99),
+    ],
+)
+async def test_a_stored_shape_that_is_damaged_is_reported(path: tuple[Any, ...], value: Any):
+    shape = json.loads(shape_of(graph(DAY)).json)
+    *outer, name = path
+    part = shape
+    for key in outer:
+        part = part[key]
+    part[name] = value
+    info = RunInfo("damaged", "Day", "ended", 0.0, 0.0, "another")
+    stored = StoredRun(info, json.dumps(shape), (), {})
+
+    for read in (read_history, report_run, lambda run: changes_for(run, graph(DAY))):
+        with pytest.raises(JournalError) as raised:
+            read(stored)
+        assert raised.value.code == "bae-journal-damaged"
 
 
 # What has changed.

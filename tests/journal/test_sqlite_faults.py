@@ -408,6 +408,9 @@ async def test_garbage_in_a_page_is_the_trouble_of_its_runs_only(path):
             "update lines set data = cast(x'7bff7d' as text) where id & 4294967295 = 7",
             "line 7 of run 'r1'",
         ),
+        ("update lines set at = 'then' where id & 4294967295 = 7", "line 7 of run 'r1'"),
+        ("update lines set step = 'two' where id & 4294967295 = 7", "line 7 of run 'r1'"),
+        ("update lines set path = x'ff' where id & 4294967295 = 7", "line 7 of run 'r1'"),
         ("delete from lines where id & 4294967295 = 7", "line 7 of run 'r1' is missing"),
         ("delete from lines where id & 4294967295 = 0", "line 0 of run 'r1' is missing"),
     ],
@@ -424,6 +427,28 @@ async def test_a_damaged_line_is_found_and_named(path, change, says):
         assert error.value.run_id == "r1"
         assert await numbers(journal, "r0") == list(range(12))
         assert len(await journal.runs()) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update runs set waiting = '[' where id = 'r1'",
+        "update runs set waiting = '[7]' where id = 'r1'",
+        "update runs set owner = x'ff' where id = 'r1'",
+        "insert into answers (run, gate, value) values (2, '1:Day.fine', 'yes')",
+    ],
+)
+async def test_a_damaged_run_is_named(path, change):
+    await filled(path, 3, 2)
+    with sqlite3.connect(path) as connection:
+        connection.execute(change)
+    connection.close()
+    async with SQLiteJournal(path) as journal:
+        with refused("bae-journal-damaged") as error:
+            await journal.read("r1")
+        assert "run 'r1'" in str(error.value)
+        assert error.value.run_id == "r1"
+        assert await numbers(journal, "r0") == [0, 1]
 
 
 async def test_a_missing_line_of_what_a_fork_shares_is_found(path):

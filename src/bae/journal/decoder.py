@@ -78,14 +78,14 @@ def _read_run(
 
 def read_history(stored: StoredRun) -> StoredHistory:
     """What happened in a stored run, read without its code."""
-    history = StoredHistory(ShapeView(stored.shape))
-    reader = LineReader(history=history)
-    for line in stored.lines:
-        try:
+    try:
+        history = StoredHistory(ShapeView(stored.shape))
+        reader = LineReader(history=history)
+        for line in stored.lines:
             reader.read(line)
-        except JournalError as error:
-            error.run_id = stored.info.run_id
-            raise
+    except JournalError as error:
+        error.run_id = stored.info.run_id
+        raise
     return history
 
 

@@ -16,7 +16,7 @@ from pydantic_core import from_json, to_json
 from bae.exceptions import JournalError
 from bae.journal.decoder import off_loop, read_history
 from bae.journal.node_codec import is_node
-from bae.journal.shape import Json, ShapeView
+from bae.journal.shape import Json
 from bae.journal.store import Claim, Journal, Line, Rewrite, RunInfo, StoredRun
 from bae.place import Place
 from bae.tasks import gone
@@ -117,7 +117,7 @@ def _redacted(runs: Sequence[StoredRun], places: Sequence[str]) -> tuple[Redacti
         answers = [address for address in run.answers if _is_inside(address, wanted)]
         changes.append(Rewrite(run.run_id, changed, answers))
     names = tuple(sorted(f"{cls}.{field}" for cls, field in wanted))
-    values, texts = (sum(each) for each in zip(*counts.values(), strict=True))
+    values, texts = (sum(each) for each in zip((0, 0), *counts.values(), strict=True))
     return Redaction(tuple(run.run_id for run in opened), names, values, texts), changes
 
 
@@ -150,8 +150,8 @@ class _OpenRun:
     def __init__(self, run: StoredRun) -> None:
         self.run_id = run.info.run_id
         self.answers = run.answers
-        self._shape = ShapeView(run.shape)
         self._history = read_history(run)  # a run that cannot be read whole is not redacted
+        self._shape = self._history.shape
         self.lines = [(line, cast(Json, from_json(line.data))) for line in run.lines]
         self.fields: defaultdict[str, set[str]] = defaultdict(set)
         for name, field, _ in self._shape.fields():

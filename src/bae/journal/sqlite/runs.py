@@ -8,12 +8,12 @@ import json
 import sqlite3
 from abc import abstractmethod
 from asyncio import Future
-from collections.abc import Callable, Collection, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from secrets import randbits
 from time import time
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from bae.exceptions import JournalError, describe
 from bae.journal.sqlite.lease import Fence, SQLiteClaim, has_died, is_alive
@@ -41,6 +41,8 @@ RUNS_AT_ONCE = 50
 PAGE = 200
 """How many runs are read at once to find interrupted ones, which no index has."""
 
+_TYPES: Final[list[type]] = [int, str, float, str, int, str, int]
+"""Of the columns of a line; SQLite stores whatever another program gives it."""
 _LAST = """(select {} from lines where lines.id between runs.run << 32
     and (runs.run << 32) + 4294967295 order by lines.id desc limit 1)"""
 _COUNT = f"coalesce({_LAST.format('(lines.id & 4294967295) + 1')}, runs.shared)"
@@ -159,11 +161,14 @@ class RunTables(Journal):
                 row = db.execute(f"{_INFO} where runs.id = ?", (run_id,)).fetchone()
                 if row is None:
                     raise failure("bae-run-unknown", self.name, run_id)
-                info = _info(db, row)
+                info = self._info(db, row)
                 query = "select text from shapes where hash = ?"
                 shape: str = db.execute(query, (info.shape,)).fetchone()[0]
                 query = "select gate, value from answers where run = ?"
                 answers = dict(db.execute(query, row[:1]).fetchall())
+                with self._checked(run_id):
+                    for answer in answers.values():
+                        json.loads(answer)
                 return StoredRun(info, shape, self._read_lines(db, row[0], run_id), answers)
             finally:
                 if db.in_transaction:
@@ -191,7 +196,7 @@ class RunTables(Journal):
             found: list[RunInfo] = []
             while True:
                 rows = db.execute(text, (*values, below, size)).fetchall()
-                found += [info for row in rows if is_listed(info := _info(db, row), status)]
+                found += [info for row in rows if is_listed(info := self._info(db, row), status)]
                 if len(rows) < size or len(found) >= limit:
                     return found[:limit]
                 below = rows[-1][0]
@@ -255,6 +260,8 @@ class RunTables(Journal):
                         if line.n != len(lines):
                             raise damaged("is missing")
                         check_version(line, run_id)
+                        if [*map(type, row)] != _TYPES:
+                            raise TypeError("a column has a value of another type")
                         if not isinstance(json.loads(line.data), dict):
                             raise ValueError("no JSON object")
                         lines.append(line)
@@ -265,6 +272,27 @@ class RunTables(Journal):
                 raise
             raise damaged(f"cannot be read ({describe(error)})", error) from error
         return tuple(lines)
+
+    def _info(self, db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
+        run, run_id, graph, status, started, updated, shape, owner, until, waiting, *rest = row
+        with self._checked(run_id):
+            if owner is not None and has_died(owner):
+                until = None
+            gates: list[list[Any]] = json.loads(waiting)
+            query = "select gate from answers where run = ?"
+            answered = {gate for (gate,) in db.execute(query, (run,))} if gates else set[str]()
+            parked = tuple(ParkedGate(*gate, answered=gate[0] in answered) for gate in gates)
+        return RunInfo(run_id, graph, status, started, updated, shape, owner, until, parked, *rest)
+
+    @contextmanager
+    def _checked(self, run_id: str) -> Generator[None]:
+        """What another program may have stored instead of what bae did is damage."""
+        try:
+            yield
+        except (ValueError, TypeError) as error:
+            what = f"run {run_id!r} cannot be read ({describe(error)})"
+            damaged = "bae-journal-damaged"
+            raise failure(damaged, self.name, run_id, cause=error, what=what) from error
 
     def _change_lines(self, db: sqlite3.Connection, changes: Sequence[Rewrite]) -> None:
         """Replace lines in the runs that have them."""
@@ -370,19 +398,6 @@ def _delete(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
             db.execute("delete from runs where run = ?", (run,))
             db.execute("delete from answers where run = ?", (run,))
     return deleted
-
-
-def _info(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
-    run, run_id, graph, status, started, updated, shape, owner, until, waiting, *rest = row
-    if owner is not None and has_died(owner):
-        until = None
-    gates: list[list[Any]] = json.loads(waiting)
-    answered: set[str] = set()
-    if gates:
-        found = db.execute("select gate from answers where run = ?", (run,))
-        answered = {gate for (gate,) in found}
-    parked = tuple(ParkedGate(*gate, answered=gate[0] in answered) for gate in gates)
-    return RunInfo(run_id, graph, status, started, updated, shape, owner, until, parked, *rest)
 
 
 def _dump(waiting: Sequence[ParkedGate]) -> str:
