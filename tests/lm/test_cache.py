@@ -24,6 +24,7 @@ from bae.lm import (
     Answer,
     Backend,
     Budget,
+    Budgeted,
     Cached,
     MemoryCache,
     Prompt,
@@ -465,6 +466,15 @@ async def test_the_budget_of_whoever_asked_first_is_not_the_concern_of_others():
             await first
         assert (await second).text == REPLY
     assert held.asked == ["Reply"]
+
+
+async def test_a_budget_inside_the_cache_refuses_all_who_ask_the_same_at_once():
+    lm = Cached(Budgeted(ToyBackend(), Budget(calls=0)))
+    async with asyncio.timeout(BOUND):
+        asking = [graph.arun(Ask(), lm) for _ in range(20)]
+        errors = await asyncio.gather(*asking, return_exceptions=True)
+    assert all(isinstance(error, BudgetError) for error in errors)
+    assert counts(lm) == (0, 1, 19)
 
 
 class Streaming(Held):

@@ -205,8 +205,10 @@ class SharedRequests:
             try:
                 return await request.result()
             except BudgetError as error:
-                # The budget of the first caller does not concern those who joined.
-                if not joined or any(error.budget is budget for budget in budgets_in_force()):
+                # The budgets around the first caller do not concern those who joined; one that is
+                # inside the cache would refuse each of them.
+                others = set(request.budgets).difference(budgets_in_force())
+                if not joined or error.budget not in others:
                     raise
                 tell(Restart(error, 0.0))
             finally:
@@ -220,6 +222,7 @@ class _SharedRequest:
     joined."""
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> None:
+        self.budgets = budgets_in_force()
         self._meters: list[Meter | None] = []
         self._told: list[Event] = []
         self._is_given = False
