@@ -473,6 +473,13 @@ async def test_none_forbids_what_the_machine_offers(bare: pytest.MonkeyPatch, tm
     assert "claude-cli: ready, but BAE_LM=none" in (caught.value.fix or "")
 
 
+def test_showing_the_lm_of_a_run_that_was_given_none_does_not_look_for_one(
+    bare: pytest.MonkeyPatch,
+):
+    bare.setenv("BAE_LM", "none")
+    assert repr(registry.LazyLM("nothing asks")) == "LazyLM()"
+
+
 def test_looking_for_what_the_machine_offers_imports_no_package():
     program = """
 import sys

@@ -340,3 +340,6 @@ class LazyLM(Policy):
         """Close the LM, where it was found."""
         if self._found is not None:
             await self._found.aclose()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'' if self._found is None else repr(self._found)})"
