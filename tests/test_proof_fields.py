@@ -373,6 +373,13 @@ def test_a_field_for_the_lm_that_json_can_say_is_fine(annotation: Any):
     assert problems(filled(annotation)) == []
 
 
+def test_enum_members_that_json_cannot_name_are_an_error_with_a_default_too():
+    problem = the_problem(filled(Literal[Colour.RED], Colour.RED))
+
+    assert (problem.code, problem.place) == ("bae-field-no-schema", "Filled.x")
+    assert "JSON cannot name the members of Colour: make it a StrEnum" in problem.message
+
+
 def test_a_default_that_json_cannot_say_is_no_problem_and_no_warning():
     assert problems(filled(list[int], object())) == []
 

@@ -211,8 +211,6 @@ def _fields_without_schema(plan: NodePlan) -> Iterator[Problem]:
 
 def _no_schema(cls: type[Node], field: FieldPlan) -> str | None:
     """Why a field has no schema, empty where the type's name says it all; None where it has one."""
-    if not field.required:
-        return None
     if field.annotation in (str, int, float, bool) and not field.info.metadata:
         return None
     from pydantic.errors import PydanticInvalidForJsonSchema
@@ -221,6 +219,8 @@ def _no_schema(cls: type[Node], field: FieldPlan) -> str | None:
     schema = field_schema(cls, field.name)
     if enum := unreadable_enum(schema):
         return f"JSON cannot name the members of {enum}: make it a StrEnum"
+    if not field.required:  # without a schema it is not asked for
+        return None
     try:
         _schema_generator()().generate(schema)
     except PydanticOmit:
