@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator
 
-from bae import Dep, Gate, GateError, Graph, Map, Node, OpenGate
+from bae import Dep, Gate, GateError, Graph, JournalError, Map, Node, OpenGate
 from bae.journal import GateOpened, Journal, MemoryJournal, SQLiteJournal
 
 
@@ -59,6 +60,44 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_run_still_waits(jo
     assert "Refund.approved" in str(caught.value)
     result = await refund.answer("one", "approved", "yes", journal=journal)
     assert result.result.approved is True
+
+
+async def test_an_answer_whose_validator_breaks_is_refused_and_the_run_still_waits(
+    journal: Journal,
+):
+    def look_up(value: int) -> str:
+        return {1: "one"}[value]
+
+    class Pick(Node):
+        number: Annotated[Any, AfterValidator(look_up), Gate("which?")]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Pick)
+    await graph.arun(Pick(), journal=journal, run_id="one")
+    with pytest.raises(GateError, match="KeyError") as caught:
+        await graph.answer("one", "number", 2, journal=journal)
+    assert caught.value.code == "bae-gate-invalid"
+    assert (await graph.answer("one", "number", 1, journal=journal)).result.number == "one"
+
+
+async def test_an_answer_for_a_gate_that_is_gone_is_refused(journal: Journal):
+    def refunds(**fields: Any) -> Graph[Any, Any]:
+        async def call(self: Node) -> None: ...
+
+        names = {"__module__": __name__, "__call__": call}
+        return Graph(start=type("Refund", (Node,), {**names, "__annotations__": fields}))
+
+    before = refunds(amount=int, approved=Annotated[bool, Gate("Refund?")])
+    await before.arun(before.start(amount=1), journal=journal, run_id="one")
+    for graph in (
+        refunds(amount=int, allowed=Annotated[bool, Gate("Refund?")]),
+        refunds(amount=int, approved=Annotated[bool, Dep(lambda: True)]),
+    ):
+        with pytest.raises(JournalError) as caught:
+            await graph.answer("one", "approved", True, journal=journal)
+        assert caught.value.code == "bae-run-changed"
+    assert (await before.answer("one", "approved", True, journal=journal)).result.approved
 
 
 async def test_the_first_answer_stands(journal: Journal):

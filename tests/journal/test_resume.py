@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -455,3 +456,13 @@ async def test_another_graph_is_told_that_the_run_is_none_of_its_own(journal: Jo
     with pytest.raises(JournalError) as caught:
         await refund.resume("one", journal=journal)
     assert caught.value.code == "bae-run-graph"
+
+
+async def test_another_graph_is_told_of_a_damaged_first_line(journal: Journal):
+    await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
+    whole = await journal.read("one")
+    lines = (whole.lines[0]._replace(data="{}"), *whole.lines[1:])
+    await journal.put(replace(whole, info=replace(whole.info, run_id="two"), lines=lines))
+    with pytest.raises(JournalError) as caught:
+        await refund.resume("two", journal=journal)
+    assert caught.value.code == "bae-journal-damaged"

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from bae.draft import validated
-from bae.exceptions import GateError, JournalError, faults
+from bae.exceptions import GateError, JournalError, describe, faults
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import graph_at, off_loop, read_history
 from bae.journal.node_codec import node_codec
 from bae.journal.store import Journal, RunInfo, StoredRun
 from bae.node import Node
+from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -90,20 +91,21 @@ async def answer_gate(
     name, field = gate.node_type.__name__, gate.field_name
     plans = graph_at(graph, gate.path).plans
     node_type = next((cls for cls in plans if cls.__name__ == name), None)
-    if node_type is None:
+    plan = None if node_type is None else plan_of(node_type).fields.get(field)
+    if node_type is None or plan is None or plan.kind != "gate":
         await off_loop(len(stored.lines), refuse_changes, stored, graph)
         raise JournalError(
-            f"{graph.name} has no node {name}, where the run waits at {gate.address}",
+            f"{graph.name} has no gate {name}.{field}, where the run waits at {gate.address}",
             run_id=run_id,
             code="bae-run-changed",
             fix="answer it with the graph that the run was started with",
         )
     try:
         validated(node_type, {field: value})
-    except ValidationError as error:
+    except Exception as error:  # a validator may raise anything
+        why = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
         raise GateError(
-            f"{gate.place}: the answer to {gate.question!r} does not fit: "
-            f"{'; '.join(faults(error))}",
+            f"{gate.place}: the answer to {gate.question!r} does not fit: {why}",
             node_type=node_type,
             field_name=field,
             code="bae-gate-invalid",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Mapping
 from copy import copy
 from os import urandom
@@ -17,6 +16,7 @@ from bae.exceptions import BaeError, JournalError, describe, faults
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import decode_run, off_loop
 from bae.journal.gates import describe_status
+from bae.journal.lines import parse_line
 from bae.journal.node_codec import node_codec
 from bae.journal.recorder import encoder_for
 from bae.journal.resumed import ResumedRecorder
@@ -261,8 +261,8 @@ async def _give_up_claim(
 def _check_graph(graph: Graph[Any, Any], stored: StoredRun) -> None:
     info = stored.info
     if info.graph != graph.name and shape_of(graph).hash != info.shape:
-        begun = json.loads(stored.lines[0].data)["node"]["type"]
-        if begun not in {cls.__name__ for cls in graph.plans}:
+        first = parse_line(stored.lines[0]).get("node") if stored.lines else None
+        if getattr(first, "type", "") not in {cls.__name__ for cls in graph.plans}:
             raise JournalError(
                 f"the run {info.run_id} is one of the graph {info.graph}, and this is {graph.name}",
                 run_id=info.run_id,
