@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae import records as kinds
-from bae.place import is_inside
 from bae.recorder import UsageCount
 from bae.records import Asker, Record, RecordedError, Unstored
 from bae.run_tree import ITEMS_KEPT, Change, RunTree
@@ -95,16 +94,21 @@ class History(RunTree):
         at = self.last if at is None else at
         if self.alive:
             self._extend_life(at)
-        for graph in [*self.graphs.values()]:
-            self._close(graph, at, state)
+        for work in [*self._begun]:
+            self._close(work, at, state)
+        self._begun.clear()
 
     def forget_graph(self, path: str) -> None:
         """A graph inside the run begins again. One that runs once for the whole run may have been
         asked for in there, and stays for others."""
-        kept = [each for each in self._shared_paths if each.startswith(f"{path}/")]
-        for inner in [each for each in self.graphs if is_inside(each, path)]:
-            if not any(is_inside(inner, each) for each in kept):
-                self._close(self.graphs.pop(inner), self.last, "interrupted")
+        graph = self.graphs.get(path)
+        forgotten = [] if graph is None else [graph]
+        for each in forgotten:
+            inside = each.inner.values()
+            forgotten += [inner for inner in inside if inner.path not in self._shared_paths]
+            self._leave_outer(each)
+            self.graphs.pop(each.path, None)
+            self._close(each, self.last, "interrupted")
 
     def _begin_life(self, at: float) -> None:
         if self.alive:
@@ -167,27 +171,30 @@ class History(RunTree):
         self.stop()
         self.alive = False
         step = self._step(record, record.step, type(record.node), begins=False)
-        graph = step.graph
-        for number in [each for each in graph.steps if each > record.step]:
+        graph, number = step.graph, record.step + 1
+        while (lost := graph.steps.get(number)) is not None:
+            self.whole_steps -= sum(each.whole for each in lost.tree())
             self._drop_step(graph, number)
+            number += 1
         graph.outcome, graph.end_step = "", -1
+        self.whole_steps += not step.whole
+        self._changed[step] = None
         step.replaced, step.forked = step.replaced or step.node, record
         step.node, step.whole, step.whole_at = record.node, True, record.at
         step.whole_count = self.count
         step.choice, step.asked = None, []
-        self.whole_steps = sum(each.whole for each in self.steps())
 
     def _run_resumed(self, record: kinds.RunResumed) -> None:
         self._begin_life(record.at)
         self.changes.append(record)
-        for graph in self.graphs.values():
-            if graph.outcome != "ended":
-                graph.outcome, graph.error, graph.end_error = "", None, None
-            for step in graph.steps.values():
-                step.resumed = step.whole
-                step.error = None
-                for source in step.sources.values():
-                    source.resumed = source.state == "done"
+        for work in self._every_part() if self._keep else self._changed:
+            if isinstance(work, Step):
+                work.resumed, work.error = work.whole, None
+            elif isinstance(work, Source):
+                work.resumed = work.state == "done"
+            elif isinstance(work, GraphRun) and work.outcome != "ended":
+                work.outcome, work.error, work.end_error = "", None, None
+        self._changed = {}
         self._resume(self.run, record.at)
 
     def _run_ended(self, record: kinds.RunEnded) -> None:
@@ -204,17 +211,19 @@ class History(RunTree):
                     self._end(work, at, "failed", failed)
             guilty.begin(at)  # so that it ends here, whatever it was before
             self._end(guilty, at, "failed", failed)
-        for number, step in [*graph.steps.items()]:
+        for step in cast("list[Step]", [*(graph.begun or ())]):
             if step.called is not None and step.called.is_open:
                 self._end(step.called, at, steps)
-            for part in step.parts:
+            for part in [*(step.begun or ())]:
                 self._close(part, at, "cancelled")
+            step.begun = None
             # Its dependencies were started early, and in vain.
             in_vain = record.outcome == "ended" and step.node is None
             if step.is_open:
                 self._end(step, at, "cancelled" if in_vain else steps)
                 if in_vain:
-                    self._drop_step(graph, number)
+                    self._drop_step(graph, step.number)
+        graph.begun = None
         self._end(graph, at, state, failed)
         if graph.item is not None and record.outcome != "ended":
             self._end(graph.item, at, state, failed)
@@ -273,7 +282,7 @@ class History(RunTree):
         self._end(item, record.at)
         if self._keep and record.index >= ITEMS_KEPT and item.graph is not None:
             self._drop_graph(item.graph)
-            item.graph = None
+            item.graph = item.begun = None
 
     def _recalled(self, record: kinds.Recalled) -> None:
         step = self._step(record, record.step, record.node_type, leads=True)

@@ -70,9 +70,4 @@ class Place(NamedTuple):
         return f"{before}{step}{self.node}{field}{item}"
 
 
-def is_inside(path: str, outer: str) -> bool:
-    """Whether a path is that of a graph, or of one that runs inside it."""
-    return not outer or path == outer or path.startswith(f"{outer}/")
-
-
 _PLACE = re.compile(r"(?:(\d+):)?([^/]+?)(?:\.([^.()\[\]:/]+)((?:\([^()]*\))*)(?:\[(\d+)\])?)?")

@@ -245,14 +245,14 @@ class UsageCount:
 
     def __init__(self) -> None:
         self._sum = Usage()
-        self._judged: dict[tuple[str, int, Asker], Usage] = {}
-        """Answers to questions that have not had their last one, by path, step and asker."""
+        self._judged: dict[tuple[str, int], dict[Asker, Usage]] = {}
+        """Answers to questions that have not had their last one, by path and step, and by asker."""
 
     def take(self, record: Record) -> None:
         """Count a record; give them in order."""
         if isinstance(record, AnswerJudged):
-            asking = record.path, record.step, record.asker
-            self._judged[asking] = self._judged.get(asking, Usage()) + record.attempt.usage
+            asked = self._judged.setdefault((record.path, record.step), {})
+            asked[record.asker] = asked.get(record.asker, Usage()) + record.attempt.usage
             return
         if isinstance(record, RunResumed):  # questions that were open then have been cut off
             self._sum = self.total()
@@ -260,12 +260,13 @@ class UsageCount:
         usage = getattr(record, "usage", None)
         if isinstance(usage, Usage):
             self._sum += usage
-            asker = getattr(record, "asker", None)
-            spot = record.path, record.step
-            for asking in [key for key in self._judged if key[:2] == spot]:
-                if asker in (None, asking[2]):
-                    del self._judged[asking]
+            asker, spot = getattr(record, "asker", None), (record.path, record.step)
+            if asker is None:
+                self._judged.pop(spot, None)
+            else:
+                self._judged.get(spot, {}).pop(asker, None)
 
     def total(self) -> Usage:
         """What was used until now."""
-        return self._sum + Usage.total(self._judged.values())
+        asked = self._judged.values()
+        return self._sum + Usage.total(usage for each in asked for usage in each.values())

@@ -45,6 +45,10 @@ class RunTree:
         self.last = 0.0
         """The time of the newest record."""
         self._keep = keep
+        self._begun: dict[Work, None] = {}
+        """What has begun since everything was closed, and is part of nothing."""
+        self._changed: dict[Work, None] = {}
+        """What has begun or ended since the run was resumed; not used with `keep`."""
 
     @property
     def run(self) -> GraphRun:
@@ -75,6 +79,12 @@ class RunTree:
         """All steps, those of graphs inside the run too."""
         for graph in self.graphs.values():
             yield from graph.steps.values()
+
+    def _every_part(self) -> Iterator[Work]:
+        for graph in self.graphs.values():
+            yield graph
+            for step in graph.steps.values():
+                yield from (step, *step.sources.values())
 
     def exit_of(self, path: str, node_type: type[Node]) -> Exit:
         """What leads on from a node of a class. A run that is read without its code takes it from
@@ -124,12 +134,14 @@ class RunTree:
             source = self._source(step, key, step.node_type, kind, at)
             self._begin(source, at)
         graph.source = source
+        outer.inner[path] = graph
         if place.item is None:
             source.graph = graph
         else:
             graph.item = self._item(source, place.item, at)
             graph.item.graph = graph
             graph.item.begin(at)
+            self._note_begun(graph.item)
         return graph
 
     def _resume(self, graph: GraphRun, at: float) -> None:
@@ -234,13 +246,31 @@ class RunTree:
     def _begin(self, work: Work, at: float) -> None:
         started = work.since is None
         work.begin(at)
+        self._note_begun(work)
         if started:
             work.resumed = False
             self._change("started", work)
 
+    def _note_begun(self, work: Work | None) -> None:
+        if not self._keep:
+            self._changed[cast(Work, work)] = None
+        while work is not None:
+            outer = work.inside
+            if isinstance(work, GraphRun) and work.item is not None:
+                outer = work.item
+            begun = self._begun if outer is None else outer.begun
+            if begun is None:
+                begun = cast(Work, outer).begun = {}
+            elif work in begun:
+                return
+            begun[work] = None
+            work = outer
+
     def _end(
         self, work: Work, at: float, state: State = "done", error: BaseException | None = None
     ) -> None:
+        if not self._keep:
+            self._changed[work] = None
         work.end(at, state, error)
         work.resumed = work.resumed or self.replaying
         self._change("ended", work)
@@ -258,19 +288,29 @@ class RunTree:
 
     def _close(self, work: Work, at: float, state: State) -> None:
         """Nothing works on something, or on what belongs to it, any more."""
-        for part in [*work.parts]:
-            self._close(part, at, state)
-        if work.is_open:
-            self._end(work, at, "waiting" if work.state == "waiting" else state)
+        every = [work]
+        for each in every:
+            every += each.begun or ()
+            each.begun = None
+        for each in reversed(every):
+            if each.is_open:
+                self._end(each, at, "waiting" if each.state == "waiting" else state)
 
     # What is dropped.
 
     def _drop_graph(self, graph: GraphRun) -> None:
         for each in [*graph.tree()]:
             self.graphs.pop(each.path, None)
+        self._leave_outer(graph)
+
+    def _leave_outer(self, graph: GraphRun) -> None:
+        if graph.source is not None:
+            graph.source.step.graph.inner.pop(graph.path, None)
 
     def _drop_step(self, graph: GraphRun, number: int) -> None:
-        for source in graph.steps.pop(number).sources.values():
+        step = graph.steps.pop(number)
+        (graph.begun or {}).pop(step, None)
+        for source in step.sources.values():
             for inner in source.graphs:
                 self._drop_graph(inner)
 

@@ -62,6 +62,9 @@ class Work:
     since: float | None = None
     resumed: bool = False
     """Whether it was done before the run was resumed."""
+    begun: dict[Work, None] | None = None
+    """The parts that have begun since all of them were closed: whatever is open is among them, or
+    inside one of them."""
 
     @property
     def inside(self) -> Work | None:
@@ -251,6 +254,13 @@ class Step(Work):
         choice = None if self.before is None else self.before.choice
         return choice if self.fill and choice and choice.with_fields else self.fill
 
+    def tree(self) -> Iterator[Step]:
+        """This step and those of all graphs that run for its fields."""
+        yield self
+        for source in self.sources.values():
+            for graph in (inner for each in source.graphs for inner in each.tree()):
+                yield from graph.steps.values()
+
     @property
     def questions(self) -> Iterator[Question]:
         """What LMs were asked, in this step and by its sources."""
@@ -281,6 +291,8 @@ class GraphRun(Work):
     source: Source | None = None
     """What it runs for."""
     item: Item | None = None
+    inner: dict[str, GraphRun] = field(default_factory=dict[str, "GraphRun"])
+    """The graphs that run for fields of its nodes, by path."""
 
     @property
     def newest(self) -> Step | None:
@@ -294,8 +306,7 @@ class GraphRun(Work):
 
     def tree(self) -> Iterator[GraphRun]:
         """This graph and all that run inside it."""
-        yield self
-        for step in self.steps.values():
-            for source in step.sources.values():
-                for graph in source.graphs:
-                    yield from graph.tree()
+        graphs = [self]
+        for graph in graphs:
+            yield graph
+            graphs += graph.inner.values()

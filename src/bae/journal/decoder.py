@@ -99,12 +99,16 @@ async def off_loop(count: int, work: Callable[P, T], /, *args: P.args, **kwargs:
 def graph_at(graph: Graph[Any, Any], path: str) -> Graph[Any, Any]:
     """The graph that runs at a path of another, which is that one itself where the path is empty.
     Raises `JournalError` (`bae-journal-unreadable`) where there is none."""
-    if not path:
-        return graph
-    place = Place.parse(path)
+    for part in path.split("/") if path else ():
+        graph = _graph_behind(graph, part)
+    return graph
+
+
+def _graph_behind(outer: Graph[Any, Any], part: str) -> Graph[Any, Any]:
+    """The graph that runs for a field of a graph; `part` is the place of the field there."""
+    place = Place.parse(part)
     if place is None:
-        raise Refused(f"{path!r} is no place in a run")
-    outer = graph_at(graph, place.path)
+        raise Refused(f"{part!r} is no place in a run")
     cls = next((cls for cls in outer.plans if cls.__name__ == place.node), None)
     if cls is None:
         raise Refused(f"the graph {outer.name} has no node {place.node}")
@@ -155,6 +159,8 @@ class LineReader:
         self._graph = graph
         self._given = given or {}
         self._partial = partial
+        self._graphs: dict[str, Graph[Any, Any]] = {}
+        """The graphs that run at paths, as far as they were met."""
         self._classes: dict[str, dict[str, type[Node]]] = {}
 
     def read(self, line: Line) -> Record | None:
@@ -226,8 +232,11 @@ class LineReader:
             return self._classes.setdefault("", {})
         found = self._classes.get(path)
         if found is None:
-            plans = graph_at(self._graph, path).plans
-            found = self._classes[path] = {cls.__name__: cls for cls in reversed(plans)}
+            outer, _, part = path.rpartition("/")
+            around = self._graphs.get(outer) if part else None
+            graph = graph_at(self._graph, path) if around is None else _graph_behind(around, part)
+            self._graphs[path] = graph
+            found = self._classes[path] = {cls.__name__: cls for cls in reversed(graph.plans)}
         return found
 
     def _class(self, path: str, name: str) -> type[Node]:
@@ -238,7 +247,7 @@ class LineReader:
             return found
         if self._graph is None:
             return classes.setdefault(name, cast(Any, create_model(name, __base__=StoredNode)))
-        graph, known = graph_at(self._graph, path), ", ".join(reversed(classes))
+        graph, known = self._graphs[path], ", ".join(reversed(classes))
         raise Refused(f"the graph {graph.name} has no node {name}; it has {known}")
 
     def _offered(self, path: str, name: str | None) -> type[Node] | type[None] | None:

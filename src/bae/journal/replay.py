@@ -19,7 +19,7 @@ from bae.journal.decoder import decode_run
 from bae.journal.export import RecordedRuns
 from bae.journal.lines import Encoder
 from bae.journal.recorder import RecordingLM
-from bae.journal.resumed import PastRecorder
+from bae.journal.resumed import PastRecorder, is_done
 from bae.node import Node
 from bae.place import Place
 from bae.records import NOTHING, Asker, RecordedError, RunEnded, StepStarted, Unstored
@@ -200,7 +200,8 @@ class Replayer(PastRecorder):
         key = call.key if call is not None and is_shared else None
         if call is not None and call.graph is not None:
             ran_here = str(place) in self.past.graphs
-            return NOTHING if early or ran_here else self._shared_values().get(key, NOTHING)
+            shared = None if early or ran_here else self.past.shared.get(key)
+            return NOTHING if shared is None or not is_done(shared) else shared.value
         known = super().recorded_value(place, node_type)
         if early or known is not NOTHING:
             return known

@@ -3,6 +3,7 @@ happened: the nodes in order, where their values came from, and what LM calls us
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from time import time
@@ -242,7 +243,7 @@ class _Builder:
     """Makes entries of the work in a history. A person is waited for until `waits_until`."""
 
     def __init__(self, lives: tuple[Span, ...], waits_until: float) -> None:
-        self._lives = lives
+        self._lives = [life.start for life in lives]
         self._waits_until = waits_until
 
     def steps(self, graph: GraphRun) -> list[Work]:
@@ -320,13 +321,12 @@ class _Builder:
         every = [*done.spans]
         for work in inside:
             every += [Span(work.start, work.start)] if work.kind == "gate" else work.spans
-        found: list[Span] = []
-        ends = [*(life.start for life in self._lives[1:]), float("inf")]
-        for life, end in zip(self._lives, ends, strict=True):
-            here = [span for span in every if life.start <= span.start < end]
-            if here:
-                found.append(Span(min(s.start for s in here), max(s.end for s in here)))
-        return tuple(found)
+        found: dict[int, Span] = {}
+        for span in every:
+            life = bisect_right(self._lives, span.start)
+            known = found.get(life, span)
+            found[life] = Span(min(known.start, span.start), max(known.end, span.end))
+        return tuple(found[life] for life in sorted(found) if life)
 
 
 def _in_order(work: Iterable[Work]) -> tuple[Work, ...]:

@@ -1,0 +1,66 @@
+"""How the work that bae does grows with its input: lines of its code that run, counted, which no
+clock and no busy machine changes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import bae
+
+ROOT = str(Path(bae.__file__).parent)
+
+
+class Lines:
+    """Counts the lines of bae that run inside of `with`, by function."""
+
+    def __init__(self) -> None:
+        self.by: Counter[str] = Counter()
+
+    @property
+    def total(self) -> int:
+        return sum(self.by.values())
+
+    def __enter__(self) -> Lines:
+        self._before = sys.gettrace(), threading.gettrace()
+        sys.settrace(self._trace)
+        threading.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before[0])
+        threading.settrace(self._before[1])
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        file = frame.f_code.co_filename
+        if not file.startswith(ROOT):
+            return None
+        name, by = f"{file[len(ROOT) :]}:{frame.f_code.co_name}", self.by
+
+        def count(_: FrameType, event: str, __: Any) -> Any:
+            if event == "line":
+                by[name] += 1
+            return count
+
+        return count
+
+
+def assert_linear(counts: Sequence[Lines], what: object = "", allowed: float = 0.002) -> None:
+    """Counts for the sizes n, 2n and 3n: what is added from 2n to 3n is what was added before, but
+    for a part of all that is `allowed`: dictionaries grow, and event loops schedule, in jumps."""
+    one, two, three = counts
+    bent = three.total - 2 * two.total + one.total
+    if bent <= three.total * allowed:
+        return
+    worst = {
+        name: (one.by[name], two.by[name], three.by[name])
+        for name in three.by
+        if three.by[name] - 2 * two.by[name] + one.by[name] > bent / 25
+    }
+    totals = one.total, two.total, three.total
+    raise AssertionError(f"{what}: {totals} lines are run, and more and more in {worst}")

@@ -1,0 +1,275 @@
+"""Reading a run back takes work in proportion to what it did, whatever it was."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Annotated, Any
+
+import pytest
+
+from bae import Dep, Gate, Graph, Map, Node, NodeError, Recall
+from bae.history import History
+from bae.journal import MemoryJournal, StoredRun
+from bae.journal.compatibility import changes_for
+from bae.journal.decoder import decode, read_history
+from bae.journal.export import read_runs, write_run
+from bae.journal.gates import all_gates
+from bae.journal.report import report_run
+from bae.journal.why import why
+from growth import Lines, assert_linear
+from toy_backend import ToyBackend
+
+FAILING: set[int] = set()
+
+
+async def get_town() -> str:
+    return "Bern"
+
+
+async def double(item: int, town: Annotated[str, Dep(get_town)]) -> int:
+    return item * 2
+
+
+class One(Node):
+    item: int
+    town: Annotated[str, Dep(get_town)]
+
+    async def __call__(self) -> Two:
+        if self.item in FAILING:
+            FAILING.discard(self.item)
+            raise OSError("not yet")
+        return Two(out=self.item)
+
+
+class Two(Node):
+    out: int
+    item: Annotated[int, Recall(One)]
+
+    async def __call__(self) -> None: ...
+
+
+class Asked(Node):
+    item: int
+    said: Annotated[str, Gate("What now?")]
+
+    async def __call__(self) -> None: ...
+
+
+class Sum(Node):
+    total: int
+
+    async def __call__(self) -> None: ...
+
+
+class Functions(Node):
+    items: list[int]
+    outs: Annotated[list[int], Map(double, over="items")]
+
+    async def __call__(self) -> Sum:
+        return Sum(total=len(self.outs))
+
+
+class Graphs(Node):
+    items: list[int]
+    outs: Annotated[list[Two], Map(One, over="items", retries=1)]
+
+    async def __call__(self) -> Sum:
+        if -1 in FAILING:
+            raise OSError("not at all")
+        return Sum(total=len(self.outs))
+
+
+class Gates(Node):
+    items: list[int]
+    outs: Annotated[list[Asked], Map(Asked, over="items")]
+
+    async def __call__(self) -> Sum:
+        return Sum(total=len(self.outs))
+
+
+class Filled(Node):
+    item: int
+
+    async def __call__(self) -> Answer: ...
+
+
+class Answer(Node):
+    out: int
+
+    async def __call__(self) -> None: ...
+
+
+class Fills(Node):
+    items: list[int]
+    outs: Annotated[list[Answer], Map(Filled, over="items", limit=1000)]
+
+    async def __call__(self) -> Sum:
+        return Sum(total=len(self.outs))
+
+
+class Link(Node):
+    left: int
+    town: Annotated[str, Dep(get_town)]
+
+    async def __call__(self) -> Link | None:
+        return Link(left=self.left - 1) if self.left else None
+
+
+class Turn(Node):
+    left: int
+    said: Annotated[str, Gate("And?")]
+
+    async def __call__(self) -> Turn | None:
+        return Turn(left=self.left - 1) if self.left else None
+
+
+Made = tuple[Graph[Any, Any], MemoryJournal]
+Maker = Callable[[int], Awaitable[Made]]
+
+
+async def _ran(start: Node, graph: Graph[Any, Any] | None = None, **options: Any) -> Made:
+    graph, journal = graph or Graph(start=type(start)), MemoryJournal()
+    await graph.arun(start, max_iters=0, journal=journal, run_id="run", **options)
+    return graph, journal
+
+
+async def mapped_functions(n: int) -> Made:
+    return await _ran(Functions(items=[*range(n)]))
+
+
+async def mapped_graphs(n: int) -> Made:
+    return await _ran(Graphs(items=[*range(n)]))
+
+
+async def graphs_tried_twice(n: int) -> Made:
+    FAILING.update(range(n))
+    return await _ran(Graphs(items=[*range(n)]))
+
+
+async def a_failed_map_resumed(n: int) -> Made:
+    graph, journal = Graph(start=Graphs), MemoryJournal()
+    FAILING.add(-1)
+    with pytest.raises(NodeError):
+        await graph.arun(Graphs(items=[*range(n)]), journal=journal, run_id="run")
+    FAILING.clear()
+    await graph.resume("run", journal=journal)
+    return graph, journal
+
+
+async def gates_in_a_map(n: int) -> Made:
+    return await _ran(Gates(items=[*range(n)]))
+
+
+async def fills_at_once(n: int) -> Made:
+    return await _ran(Fills(items=[*range(n)]), lm=ToyBackend(lambda _: {"out": 1}))
+
+
+async def a_chain(n: int) -> Made:
+    return await _ran(Link(left=n))
+
+
+def level(below: Any) -> type[Node]:
+    class Level(Node):
+        below: Annotated[Sum, Dep(below)]
+
+        async def __call__(self) -> Sum:
+            return Sum(total=self.below.total + 1)
+
+    return Level
+
+
+class Bottom(Node):
+    async def __call__(self) -> Sum:
+        return Sum(total=0)
+
+
+async def nested_graphs(n: int) -> Made:
+    top: type[Node] = Bottom
+    for _ in range(n):
+        top = level(top)
+    graph = Graph(start=top)
+    made = await _ran(top(), graph)
+    for read in READERS.values():
+        await read(*made)  # what is worked out once for these classes is known after that
+    return await _ran(top(), graph)
+
+
+async def many_turns(n: int) -> Made:
+    graph, journal = await _ran(Turn(left=n))
+    for number in range(n):
+        await graph.answer("run", f"{number}:Turn.said", "yes", journal=journal)
+    return graph, journal
+
+
+async def many_forks(n: int) -> Made:
+    graph, journal = await _ran(Link(left=n))
+    run_id = "run"
+    for number in range(n):
+        run_id = await graph.fork(run_id, at=number, journal=journal, new_id=f"fork-{number}")
+        await graph.resume(run_id, journal=journal)
+    stored = await journal.read(run_id)
+    only = MemoryJournal()
+    await only.put(replace(stored, info=replace(stored.info, run_id="run")))
+    return graph, only
+
+
+MAKERS = (
+    mapped_functions,
+    mapped_graphs,
+    graphs_tried_twice,
+    a_failed_map_resumed,
+    gates_in_a_map,
+    fills_at_once,
+    a_chain,
+    nested_graphs,
+    many_turns,
+    many_forks,
+)
+
+Reader = Callable[[Graph[Any, Any], MemoryJournal], Awaitable[object]]
+
+
+def of_stored(read: Callable[[Graph[Any, Any], StoredRun], object]) -> Reader:
+    async def reader(graph: Graph[Any, Any], journal: MemoryJournal) -> object:
+        return read(graph, await journal.read("run"))
+
+    return reader
+
+
+def other_shape(stored: StoredRun) -> StoredRun:
+    """A run whose classes count as changed, so that all of it is looked at."""
+    return replace(stored, info=replace(stored.info, shape="other"))
+
+
+READERS: dict[str, Reader] = {
+    "read": lambda _, journal: journal.read("run"),
+    "decode": of_stored(lambda graph, stored: decode(graph, stored.lines)),
+    "fold": of_stored(lambda graph, stored: History(decode(graph, stored.lines)).usage),
+    "history": of_stored(lambda _, stored: read_history(stored)),
+    "changes": of_stored(lambda graph, stored: changes_for(other_shape(stored), graph)),
+    "report": of_stored(lambda _, stored: report_run(stored)),
+    "why": of_stored(lambda _, stored: why(stored, str(read_history(stored).run.steps[0].place))),
+    "gates": of_stored(lambda _, stored: all_gates(stored)),
+    "export": of_stored(lambda _, stored: [*read_runs([*write_run(stored)], "run")]),
+    "resume": lambda graph, journal: graph.resume("run", journal=journal),
+    "replay": lambda graph, journal: graph.replay("run", journal=journal),
+    "redact": lambda graph, journal: journal.redact("run", graph.start.__name__),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+async def test_reading_a_run_back_takes_work_in_proportion_to_its_length(make: Maker) -> None:
+    counts: dict[str, list[Lines]] = {name: [] for name in READERS}
+    made = await make(2)
+    for read in READERS.values():
+        await read(*made)  # what is worked out once is known after that
+    for n in (5, 10, 15):
+        graph, journal = await make(n)
+        for name, read in READERS.items():
+            with Lines() as lines:
+                await read(graph, journal)
+            counts[name].append(lines)
+    for name, each in counts.items():
+        if (make, name) != (nested_graphs, "report"):  # which sums up what each level used
+            assert_linear(each, name)
