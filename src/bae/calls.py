@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from bae.assignable import union_members
 from bae.exceptions import HintError, Problem, an_error, describe
@@ -28,6 +28,9 @@ Kind = Literal["async", "sync", "async_generator", "generator", "async_context",
 OPENING: Final = ("generator", "async_generator", "context")
 """The kinds whose calls open something that is closed after the run."""
 
+
+DEEPEST: Final = 250
+"""How many functions can wait for each other in a chain."""
 
 MISSING: Final = object()
 """What a function without a return annotation is said to return."""
@@ -52,10 +55,14 @@ class CallPlan:
     """Whether it cannot do without the LM it asks for."""
     borrowed: bool = False
     """Whether its hints needed names that only the class that uses it can see."""
+    stays: bool = False
+    """Whether it is the plan of its function wherever that is used, now and later."""
     unfilled: tuple[tuple[str, Any], ...] = ()
     """The function's parameters that nothing fills; of a graph, read `free`."""
     positional: tuple[str, ...] = ()
     graph: Graph[Any, Any] | None = None
+    depth: int = 1
+    """How many calls wait for each other in the longest chain from this one on."""
     problems: list[Problem] = field(default_factory=list[Problem])
     """What is wrong with the function itself; `problems_of` has what is wrong below it too."""
 
@@ -95,9 +102,24 @@ class Input(NamedTuple):
     wanted: Any = Any
 
 
-def plan_call(fn: Any, names: Names = NOWHERE, _planning: _Planning | None = None) -> CallPlan:
+def plan_call(fn: Any, names: Names = NOWHERE) -> CallPlan:
     """Plan calling `fn`, its own dependencies included. Problems are collected, not raised."""
-    planning = _Planning((), {}) if _planning is None else _planning
+    # What a function waits for is planned in the loop below, and not by a call inside the call: a
+    # chain of dependencies may be longer than the stack.
+    ahead = [_plan_call(fn, names, _Planning({}, {}))]
+    plan: CallPlan | None = None
+    while True:
+        try:
+            ahead.append(_plan_call(*ahead[-1].send(plan)))
+            plan = None
+        except StopIteration as planned:
+            plan = cast(CallPlan, planned.value)
+            ahead.pop()
+            if not ahead:
+                return plan
+
+
+def _plan_call(fn: Any, names: Names, planning: _Planning) -> _Plans[CallPlan]:
     key = key_of(fn)
     plan = _kept_plan(fn) or planning.made.get(key)
     if plan is not None:
@@ -106,12 +128,13 @@ def plan_call(fn: Any, names: Names = NOWHERE, _planning: _Planning | None = Non
     if graph is not None:
         plan = CallPlan(fn=fn, key=key, name=graph.name, kind="graph", graph=graph)
     else:
-        plan = _plan_function(fn, key, names, planning)
+        plan = yield from _plan_function(fn, key, names, planning)
     planning.made[key] = plan
     # One with problems is made again: the names it lacks may be defined by then. One with borrowed
     # names may mean something else where another class uses it.
-    kept = not any(each.problems or each.borrowed for each in every_call(plan))
-    if isinstance(fn, FunctionType) and kept:
+    below_stay = all(below.call.stays for _, below in plan.inputs)
+    plan.stays = below_stay and not (plan.problems or plan.borrowed)
+    if isinstance(fn, FunctionType) and plan.stays:
         fn.__dict__[_PLAN] = plan
     return plan
 
@@ -144,8 +167,14 @@ _PLAN = "__bae_call__"
 class _Planning(NamedTuple):
     """What is known while one dependency is planned with all below it."""
 
-    above: tuple[tuple[Hashable, str], ...]
+    above: dict[Hashable, str]
+    """The functions that wait for what is planned now, with their names."""
     made: dict[Hashable, CallPlan]
+
+
+R = TypeVar("R")
+_Plans = Generator[tuple[Any, Names, _Planning], CallPlan | None, R]
+"""Planning that yields what to plan first, and is sent the plan of it."""
 
 
 def _kept_plan(fn: Any) -> CallPlan | None:
@@ -167,7 +196,7 @@ def _as_graph(fn: Any) -> Graph[Any, Any] | None:
 
 def _plan_function(
     fn: Callable[..., Any], key: Hashable, names: Names, planning: _Planning
-) -> CallPlan:
+) -> _Plans[CallPlan]:
     plan = CallPlan(fn=fn, key=key, name=name_of(fn), kind=_kind(fn))
     try:
         hints = _hints(plan, names)
@@ -181,7 +210,7 @@ def _plan_function(
         plan.declared = fn
     elif "return" in hints:
         plan.declared = _returned(plan, hints["return"])
-    _plan_parameters(plan, hints, names, planning)
+    yield from _plan_parameters(plan, hints, names, planning)
     return plan
 
 
@@ -195,22 +224,28 @@ def _hints(plan: CallPlan, names: Names) -> dict[str, Any]:
 
 def _plan_parameters(
     plan: CallPlan, hints: dict[str, Any], names: Names, planning: _Planning
-) -> None:
-    above = (*planning.above, (plan.key, plan.name))
-    below = _Planning(above, planning.made)
+) -> _Plans[None]:
+    above = planning.above
+    above[plan.key] = plan.name
     inputs: list[tuple[str, Input]] = []
     lms: list[str] = []
     free: list[tuple[str, Any]] = []
     positional: list[str] = []
+    problems = plan.problems
     for parameter in _parameters(plan.fn):
         hint = hints.get(parameter.name, Any)
         marker = _marker(hint)
         if isinstance(marker, Dep):
             key = key_of(marker.fn)
-            if any(key == seen for seen, _ in above):
+            if key in above:
                 plan.problems.append(_cycle(above, key))
                 continue
-            inputs.append((parameter.name, Input(plan_call(marker.fn, names, below), marker, hint)))
+            if len(above) >= DEEPEST:
+                chain = [*above.values(), name_of(marker.fn)]
+                plan.problems.append(too_deep("dependencies wait for each other", chain, DEEPEST))
+                continue
+            call = cast(CallPlan, (yield marker.fn, names, planning))
+            inputs.append((parameter.name, Input(call, marker, hint)))
         elif marker is not None:
             plan.problems.append(_misplaced(plan, parameter.name, marker))
         elif is_buried(hint):
@@ -224,8 +259,16 @@ def _plan_parameters(
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY:
             positional.append(parameter.name)
+    del above[plan.key]
     plan.inputs, plan.lm_parameters = tuple(inputs), tuple(lms)
     plan.unfilled, plan.positional = tuple(free), tuple(positional)
+    plan.depth = 1 + max((below.call.depth for _, below in inputs), default=0)
+    if plan.depth == DEEPEST + 1:  # those around it are as much too deep, and that is said once
+        chain = [plan.name]
+        while plan.inputs:
+            plan = max((below.call for _, below in plan.inputs), key=lambda call: call.depth)
+            chain.append(plan.name)
+        problems.append(too_deep("dependencies wait for each other", chain, DEEPEST))
 
 
 def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -294,13 +337,24 @@ def buried(whose: str = "") -> Problem:
     )
 
 
-def _cycle(above: tuple[tuple[Hashable, str], ...], key: Hashable) -> Problem:
-    start = next(i for i, (seen, _) in enumerate(above) if seen == key)
-    path = " -> ".join([*(name for _, name in above[start:]), above[start][1]])
+def _cycle(above: dict[Hashable, str], key: Hashable) -> Problem:
+    start = [*above].index(key)
+    path = " -> ".join([*[*above.values()][start:], above[key]])
     return an_error(
         "bae-dep-cycle",
         f"dependencies wait for each other: {path}",
         "break the circle: take one of these Dep parameters out",
+    )
+
+
+def too_deep(what: str, chain: list[str], bound: int) -> Problem:
+    """The problem of a chain of functions or graphs that is longer than the bound."""
+    names = " -> ".join([*chain[:3], "…", *chain[-2:]])
+    return an_error(
+        "bae-dep-depth",
+        f"{len(chain)} {what}, and {bound} can: {names}",
+        "make the chain shorter: call some of these functions in another, or have the nodes of one "
+        "graph do one after the other what graphs inside each other do",
     )
 
 
@@ -351,9 +405,13 @@ def call_at(asked: FieldPlan | Input, parameter: str) -> CallPlan | None:
     return None if found is None else found.call
 
 
-def routes(call: CallPlan | None, before: str = "") -> Iterator[str]:
-    """The ways to a call and to everything it waits for, as `(city)(client)`."""
-    if call is not None:
-        yield before
-        for parameter, below in call.inputs:
-            yield from routes(below.call, f"{before}({parameter})")
+def routes(call: CallPlan | None) -> Iterator[str]:
+    """The ways to a call and to everything it waits for, as `(city)(client)`: one to each."""
+    ways = {} if call is None else {call: ""}
+    ahead = [*ways]
+    for each in ahead:
+        yield ways[each]
+        for parameter, below in each.inputs:
+            if below.call not in ways:
+                ways[below.call] = f"{ways[each]}({parameter})"
+                ahead.append(below.call)

@@ -150,10 +150,10 @@ class Dataflow:
             known = run.recorder.recorded_value(place, node_type, early=True)
             if known is not NOTHING:
                 return known_value(run, node_type, place, known)
-        inputs = [
-            (parameter, self.dependency(below, run, node_type, place.below(parameter)))
-            for parameter, below in call.inputs
-        ]
+        inputs: list[tuple[str, PendingValue]] = []
+        for parameter, below in call.inputs:  # no comprehension: a chain takes the stack of one
+            value = self.dependency(below, run, node_type, place.below(parameter))
+            inputs.append((parameter, value))
 
         async def compute(pending: PendingValue) -> Any:
             if call.graph is not None:

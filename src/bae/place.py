@@ -70,4 +70,6 @@ class Place(NamedTuple):
         return f"{before}{step}{self.node}{field}{item}"
 
 
-_PLACE = re.compile(r"(?:(\d+):)?([^/]+?)(?:\.([^.()\[\]:/]+)((?:\([^()]*\))*)(?:\[(\d+)\])?)?")
+_PLACE = re.compile(
+    r"(?:(\d{1,18}):)?([^/]+?)(?:\.([^.()\[\]:/]+)((?:\([^()]*\))*)(?:\[(\d{1,18})\])?)?"
+)

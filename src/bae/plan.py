@@ -223,7 +223,7 @@ def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
     if is_buried(info.annotation):
         yield buried()
         return
-    inside = _in_model(info.annotation, ())
+    inside = _in_model(info.annotation)
     if inside:
         model = inside.partition(".")[0]
         yield an_error(
@@ -233,23 +233,21 @@ def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
         )
 
 
-def _in_model(annotation: Any, seen: tuple[Any, ...]) -> str:
+def _in_model(annotation: Any) -> str:
     """The field of a model inside a type that has a source: only those of nodes are resolved."""
-    if annotation in seen:
-        return ""
-    seen = (*seen, annotation)
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        if issubclass(annotation, Node):
-            return ""
-        for name, field in annotation.__pydantic_fields__.items():
-            if any(isinstance(m, SOURCES) for m in field.metadata):
-                return f"{annotation.__name__}.{name}"
-            below = _in_model(field.annotation, seen)
-            if below:
-                return below
-        return ""
-    inside = (_in_model(argument, seen) for argument in typing.get_args(annotation))
-    return next(filter(None, inside), "")
+    ahead, seen = [annotation], dict[int, Any]()  # by identity: not every type has a hash
+    for each in ahead:
+        if id(each) in seen or (isinstance(each, type) and issubclass(each, Node)):
+            continue
+        seen[id(cast(object, each))] = each
+        if isinstance(each, type) and issubclass(each, BaseModel):
+            for name, field in each.__pydantic_fields__.items():
+                if any(isinstance(m, SOURCES) for m in field.metadata):
+                    return f"{each.__name__}.{name}"
+                ahead.append(field.annotation)
+        else:
+            ahead += typing.get_args(each)
+    return ""
 
 
 def _plan_call(plan: NodePlan, names: Names) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from bae.assignable import assignable, type_name
-from bae.calls import CallPlan, every_call
+from bae.calls import CallPlan, every_call, too_deep
 from bae.core_schemas import field_schema, unreadable_enum
 from bae.exceptions import Problem, a_warning, an_error
 from bae.markers import Dep, Recall
@@ -23,28 +23,146 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 V = TypeVar("V")
-Chain = tuple[tuple["Graph[Any, Any]", "type[Node]", str], ...]
-"""How a graph came to run: the graphs around it, each with the node and field it is behind."""
+Key = tuple["type[Node]", str, tuple["type[Node]", ...]]
+"""What tells graphs apart: a node class that is a dependency becomes one for every field."""
+
+DEEPEST: Final = 50
+"""How many graphs can be inside each other, the outermost included."""
 
 
 def prove(graph: Graph[Any, Any]) -> list[Problem]:
     """Every problem of a graph and of the graphs inside it, errors first."""
-    problems = dict.fromkeys(_prove(graph, ()))
+    nest = _Nest(graph)
+    problems = dict.fromkeys(nest.problems)
+    for each in nest.graphs.values():
+        problems |= dict.fromkeys(_prove(each, nest))
     return sorted(problems, key=lambda problem: problem.severity)
 
 
-def _prove(graph: Graph[Any, Any], chain: Chain) -> Iterator[Problem]:
+class _Link(NamedTuple):
+    """How a graph comes to run: for a field of a node of another."""
+
+    outer: Graph[Any, Any]
+    cls: type[Node]
+    field: str
+    inner: Graph[Any, Any]
+
+
+class _Nest:
+    """A graph and the graphs inside it, each once however often it is used."""
+
+    def __init__(self, root: Graph[Any, Any]) -> None:
+        self.root = root
+        self.graphs = {_key(root): root}
+        self.links: dict[Key, list[_Link]] = {}
+        """The ways in which graphs run inside another, by that one."""
+        self.problems: list[Problem] = []
+        self._walk()
+
+    def _walk(self) -> None:
+        deepest: dict[Key, tuple[int, Graph[Any, Any] | None]] = {}
+        """How many graphs are inside each other from each on, and the first of them inside it."""
+        around = {self.root.start: self.root}
+        ahead = [(self.root, iter(self._links_of(self.root)))]
+        while ahead:
+            graph, links = ahead[-1]
+            for link in links:
+                inner = link.inner
+                if inner.start in around:
+                    names = " -> ".join([*(each.name for each in around.values()), inner.name])
+                    self.problems.append(_inside_itself(names, link))
+                elif _key(inner) not in self.graphs:
+                    self.graphs[_key(inner)] = around[inner.start] = inner
+                    ahead.append((inner, iter(self._links_of(inner))))
+                    break
+            else:
+                inside = [link.inner for link in self.links[_key(graph)]]
+                found = [(deepest[_key(each)][0], each) for each in inside if _key(each) in deepest]
+                count, first = max(found, key=lambda each: each[0], default=(0, None))
+                deepest[_key(graph)] = count + 1, first
+                del around[graph.start]
+                ahead.pop()
+        count, inner = deepest[_key(self.root)]
+        if count > DEEPEST:
+            names = [self.root.name]
+            while inner is not None:
+                names.append(inner.name)
+                inner = deepest[_key(inner)][1]
+            self.problems.append(too_deep("graphs are inside each other", names, DEEPEST))
+
+    def _links_of(self, graph: Graph[Any, Any]) -> list[_Link]:
+        found = self.links[_key(graph)] = [
+            _Link(graph, cls, field.name, call.graph)
+            for cls, plan in graph.plans.items()
+            for field in plan.sourced
+            for call in every_call(field.call)
+            if call.graph is not None
+        ]
+        return found
+
+    def gaps(
+        self, graph: Graph[Any, Any], cls: type[Node], field: FieldPlan, surely: bool
+    ) -> Iterator[list[str]]:
+        """Paths to the field's node on which nothing holds its type: one for each way in which its
+        graph comes to run. A graph inside another sees the trace around it, so there must be a gap
+        in that one as well."""
+
+        def gap(outer: Graph[Any, Any], goal: type[Node]) -> list[str] | None:
+            path = path_avoiding(outer.edges, outer.start, goal, holds)
+            return None if path is None else [node.__name__ for node in path]
+
+        def holds(node: type[Node]) -> bool:
+            return any(sure or not surely for _, sure in holders_for(field, node))
+
+        own = gap(graph, cls)
+        if own is None:
+            return
+        before: dict[Key, list[str]] = {_key(self.root): []}
+        """The graphs that are reached with a gap, and the path to there."""
+        if graph is self.root:
+            yield own
+            return
+        ahead = [self.root]
+        for outer in ahead:
+            for link in self.links[_key(outer)]:
+                inner, is_goal = _key(link.inner), _key(link.inner) == _key(graph)
+                if (inner in before and not is_goal) or inner not in self.graphs:
+                    continue
+                path = gap(outer, link.cls)
+                if path is None:
+                    continue
+                path = [*before[_key(outer)], *path]
+                if is_goal:
+                    yield [*path, *own]
+                else:
+                    before[inner] = path
+                    ahead.append(link.inner)
+
+
+def _key(graph: Graph[Any, Any]) -> Key:
+    return graph.start, graph.name, graph.end
+
+
+def _inside_itself(names: str, link: _Link) -> Problem:
+    return an_error(
+        "bae-dep-cycle",
+        f"the graph is a dependency of itself: {names}",
+        "break the circle: a graph cannot wait for its own result",
+        f"{link.cls.__name__}.{link.field}",
+    )
+
+
+def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
     plans, edges, ends = graph.plans, graph.edges, graph.terminal_nodes
     for plan in plans.values():
         yield from check_node(plan)
     yield from _options_that_differ(plans.values())
-    yield from _graphs_inside(graph, chain)
     if any(plan.unresolved for plan in plans.values()):
         return  # paths through classes that are not known yet prove nothing
     for cls, plan in plans.items():
         for field in plan.sourced:
             if field.kind == "recall":
-                yield from _check_recall(graph, cls, field, chain)
+                yield from _check_recall(graph, cls, field, nest)
     for cls in _filled(plans):
         yield from _fields_without_schema(plans[cls])
         yield from approvals_of_the_unseen(plans[cls])
@@ -62,14 +180,14 @@ def _prove(graph: Graph[Any, Any], chain: Chain) -> Iterator[Problem]:
 
 
 def _check_recall(
-    graph: Graph[Any, Any], cls: type[Node], field: FieldPlan, chain: Chain
+    graph: Graph[Any, Any], cls: type[Node], field: FieldPlan, nest: _Nest
 ) -> Iterator[Problem]:
     place = f"{cls.__name__}.{field.name}"
     wanted = type_name(field.annotation)
     if not field.required:
         return
-    gap = _gap((*chain, (graph, cls, field.name)), field, surely=False)
-    if gap is not None:
+    gaps = [*nest.gaps(graph, cls, field, surely=False)]
+    for gap in gaps:
         if len(gap) == 1:
             yield recall_on_start().at(place)
             return
@@ -83,9 +201,9 @@ def _check_recall(
             "default",
             place,
         )
+    if gaps:
         return
-    gap = _gap((*chain, (graph, cls, field.name)), field, surely=True)
-    if gap is not None:
+    for gap in nest.gaps(graph, cls, field, surely=True):
         yield a_warning(
             "bae-recall-unsure",
             f"{field.marker} may find no {wanted} on the path {' -> '.join(gap)}: the fields "
@@ -120,45 +238,6 @@ def _skipped(graph: Graph[Any, Any], field: FieldPlan, gap: Sequence[str]) -> st
                     f"; {cls.__name__}.{other.name} is one, but comes from Dep, which Recall skips"
                 )
     return ""
-
-
-def _gap(chain: Chain, field: FieldPlan, surely: bool) -> list[str] | None:
-    """A path to the field's node on which nothing holds its type, or None when there is none.
-
-    A graph inside another sees the trace around it, so there must be a gap in that one as well.
-    """
-    graph, cls, _ = chain[-1]
-
-    def holds(node: type[Node]) -> bool:
-        return any(sure or not surely for _, sure in holders_for(field, node))
-
-    path = path_avoiding(graph.edges, graph.start, cls, holds)
-    if path is None:
-        return None
-    names = [node.__name__ for node in path]
-    if len(chain) == 1:
-        return names
-    around = _gap(chain[:-1], field, surely)
-    return None if around is None else [*around, *names]
-
-
-def _graphs_inside(graph: Graph[Any, Any], chain: Chain) -> Iterator[Problem]:
-    for cls, plan in graph.plans.items():
-        for field in plan.sourced:
-            behind = [call.graph for call in every_call(field.call) if call.graph is not None]
-            for inner in behind:
-                link = (*chain, (graph, cls, field.name))
-                around = [g for g, _, _ in link]
-                if any(inner.start is g.start for g in around):
-                    names = " -> ".join([*(g.name for g in around), inner.name])
-                    yield an_error(
-                        "bae-dep-cycle",
-                        f"the graph is a dependency of itself: {names}",
-                        "break the circle: a graph cannot wait for its own result",
-                        f"{plan.name}.{field.name}",
-                    )
-                    continue
-                yield from _prove(inner, link)
 
 
 def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:

@@ -59,13 +59,6 @@ def build_dep_dag(cls: type[Node]) -> dict[Any, tuple[Any, ...]]:
     key a cache knows it by. A cycle among them is raised as `DepError`.
     """
     dag: dict[Any, tuple[Any, ...]] = {}
-
-    def add(call: CallPlan) -> None:
-        if call.key not in dag:
-            dag[call.key] = tuple(below.call.key for _, below in call.inputs)
-            for _, below in call.inputs:
-                add(below.call)
-
     for field in plan_of(cls, strict=True).fields.values():
         if field.call is not None:
             found = (p for call in every_call(field.call) for p in call.problems)
@@ -78,7 +71,8 @@ def build_dep_dag(cls: type[Node]) -> dict[Any, tuple[Any, ...]]:
                     code=cycle.code,
                     fix=cycle.fix,
                 )
-            add(field.call)
+            for call in every_call(field.call):
+                dag.setdefault(call.key, tuple(below.call.key for _, below in call.inputs))
     return dag
 
 
@@ -149,8 +143,8 @@ async def resolve_fields(
 def _refuse_unrunnable(call: CallPlan, more: Iterable[Problem]) -> None:
     """Raise what would keep a call from being made at all; types that do not fit are seen then."""
     inside = [p for each in every_call(call) if each.graph for p in each.graph.validate()]
-    circles = [problem for problem in inside if problem.code == "bae-dep-cycle"]
-    for problem in [*circles, *problems_of(call), *more]:
+    endless = [each for each in inside if each.code in ("bae-dep-cycle", "bae-dep-depth")]
+    for problem in [*endless, *problems_of(call), *more]:
         seen_later = problem.code in ("bae-dep-unannotated", "bae-dep-type")
         if problem.severity == "error" and not seen_later:
             raise DepError(problem.message, code=problem.code, fix=problem.fix)

@@ -306,7 +306,7 @@ class GraphRun(Work):
 
     def tree(self) -> Iterator[GraphRun]:
         """This graph and all that run inside it."""
-        graphs = [self]
+        graphs: list[GraphRun] = [self]
         for graph in graphs:
             yield graph
             graphs += graph.inner.values()

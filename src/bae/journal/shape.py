@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, Field, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import from_json
 
 from bae.assignable import type_name
 from bae.calls import MISSING, CallPlan
@@ -70,7 +71,7 @@ class ShapeView:
 
     def __init__(self, text: str) -> None:
         try:
-            read: Any = json.loads(text) if text else {}
+            read: Any = from_json(text) if text else {}
         except ValueError:
             read = {}
         is_known = isinstance(read, dict) and cast(Json, read).get("format") == FORMAT
