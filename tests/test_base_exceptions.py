@@ -1,19 +1,22 @@
 """What is raised and is no `Exception` (by a test framework, a library in Rust, a generator) ends a
 run as any failure does: it is raised, or is the cause of what is, nothing is left open, and the
-journal says so."""
+journal says so. So does an exception whose text cannot be had, or cannot be written."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from pydantic import field_validator
 
-from bae import Dep, Gate, Graph, Map, Node
-from bae.journal import MemoryJournal
+from bae import BaeError, Dep, Gate, Graph, Map, Node
+from bae.exceptions import describe
+from bae.journal import Journal, MemoryJournal, SQLiteJournal
+from bae.journal.decoder import decode
 from bae.lm import Answer, Backend, Prompt
 
 
@@ -198,3 +201,80 @@ async def test_it_ends_the_run_and_nothing_is_left_open(place: str, raised: Base
     assert run.status == "failed"
     assert run.owner is None
     assert asyncio.all_tasks() == before
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class Panicking(Exception):
+    def __str__(self) -> str:
+        raise Panic("no text")
+
+    __repr__ = __str__
+
+
+class Numbered(Exception):
+    def __str__(self) -> str:
+        return 7  # type: ignore[return-value]
+
+    __repr__ = __str__
+
+
+class Bare(BaeError):
+    """One that does not call the constructor of its base."""
+
+    def __init__(self) -> None:
+        pass
+
+
+TEXTS: dict[str, Callable[[], Exception]] = {
+    "no text": Silent,
+    "panic": Panicking,
+    "number": Numbered,
+    "half a character": lambda: ValueError("half \ud800 of \udfff it"),
+    "half a character of bae's": lambda: BaeError("half \ud800", code="own-\ud800", fix="\udfff"),
+    "control characters": lambda: ValueError("\x00\x1b[31m\x9b\u2028"),
+    "long": lambda: ValueError("long " * 1_000_000),
+    "long of bae's": lambda: BaeError("long " * 1_000_000),
+    "bare": Bare,
+    "group": lambda: ExceptionGroup("\ud800", [Silent()]),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("place", PLACES)
+async def test_whatever_the_text_of_an_exception_the_run_has_failed_and_can_be_read(
+    place: str, text: str
+):
+    RAISED[:], OPENED[:], CLOSED[:] = [TEXTS[text]()], [], []
+    graph = Graph(start=PLACES[place]())
+    async with MemoryJournal() as journal:
+        caught = await failed(graph, journal)
+        (run,) = await journal.runs()
+        stored = await journal.read("a")
+    assert (run.status, run.owner) == ("failed", None)
+    assert len(run.error.encode()) < 20_000
+    assert max(len(line.data.encode()) for line in stored.lines) < 20_000
+    decode(graph, stored.lines)
+    assert len(describe(caught).encode()) < 20_000
+
+
+@pytest.mark.parametrize("text", TEXTS)
+async def test_it_has_failed_in_a_file_too(text: str, tmp_path: Path):
+    RAISED[:], OPENED[:], CLOSED[:] = [TEXTS[text]()], [], []
+    async with SQLiteJournal(tmp_path / "runs.db") as journal:
+        await failed(Graph(start=with_source(str | None, Dep(abroken))), journal)
+        (run,) = await journal.runs()
+    assert (run.status, run.owner) == ("failed", None)
+
+
+async def failed(graph: Graph[Any, Any], journal: Journal) -> BaseException:
+    with pytest.raises(Exception) as caught:
+        await graph.arun(
+            graph.start(), lm=BrokenLM(), journal=journal, run_id="a", answer=broken_answer
+        )
+    return caught.value

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, dataclass_transform
 
+from bae.unicode import LONGEST_TEXT, readable
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class _Raised(Exception):
     tuples."""
 
     def __init__(self, message: str, **attributes: Any) -> None:
+        message = readable(f"{message}", 0)  # it may quote what others wrote
         super().__init__(message)
         self.message = message
         self.trace: list[Node] = []
@@ -265,14 +267,25 @@ class ArtefactError(BaeError):
     changes: Sequence[str] = ()
 
 
+def text_of(error: BaseException) -> str:
+    """The text of an exception, whoever wrote it: Unicode of a bounded length, also where its
+    `__str__` fails."""
+    try:
+        return readable(str(error))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as raised:  # code of another's, which may do anything
+        return f"(it has no text: {type(raised).__name__} in its __str__)"
+
+
 def describe(error: BaseException) -> str:
-    """One line for an exception: its type, and its message where it has one."""
+    """One line for an exception, whoever wrote it: its type, and its message where it has one."""
     from pydantic_core import ValidationError
 
     name = type(error).__name__
     if isinstance(error, ValidationError):
         return f"{name} of {error.title}: {'; '.join(faults(error))}"
-    lines = str(error).strip().splitlines()
+    lines = text_of(error).strip().splitlines()
     if not lines:
         return name
     more = f" {lines[-1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else ""
@@ -280,9 +293,18 @@ def describe(error: BaseException) -> str:
 
 
 def faults(error: ValidationError) -> list[str]:
-    """What pydantic found wrong, one `field: message` for each."""
+    """What pydantic found wrong, one `field: message` for each, as far as there is room for."""
+    try:
+        listed = error.errors(include_url=False, include_input=False, include_context=False)
+    except Exception as raised:  # a message may be made of objects of others
+        return [f"pydantic's errors cannot be read: {type(raised).__name__}"]
     found: list[str] = []
-    for each in error.errors(include_url=False):
+    room = LONGEST_TEXT
+    for number, each in enumerate(listed):
         place = ".".join(str(part) for part in each["loc"])
-        found.append(f"{place}: {each['msg']}" if place else each["msg"])
+        line = readable(f"{place}: {each['msg']}" if place else each["msg"])
+        room -= len(line)
+        if number and room < 0:
+            return [*found, f"and {len(listed) - number:,} more"]
+        found.append(line)
     return found

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from bae.exceptions import HintError
+from bae.exceptions import HintError, text_of
 
 _FRAME = "__bae_frame__"
 
@@ -141,7 +141,7 @@ def evaluate(raw: Any, names: Names, where: object) -> Any:
         if raw is not None and _has_forward_reference(raw):
             raw = _settle(raw, names)
     except NameError as error:
-        raise _unresolved(error, error.name or str(error), where, names) from error
+        raise _unresolved(error, error.name or text_of(error), where, names) from error
     except Exception as error:
         raise _not_a_type(f"the hint {raw!r}", error, where) from error
     return raw
@@ -168,7 +168,7 @@ def rebuild(cls: type[BaseModel]) -> None:
     try:
         cls.model_rebuild(_types_namespace=dict(names))
     except NameError as error:
-        name = error.name or str(error)
+        name = error.name or text_of(error)
         raise _unresolved(error, name, _field_naming(cls, name), names) from error
 
 

@@ -4,7 +4,7 @@ written bodies use it."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -90,6 +90,13 @@ class SpendingLimit(ABC):
 
 spending_limit: ContextVar[SpendingLimit | None] = ContextVar("bae_spending_limit", default=None)
 """The limit in force here; None where nothing is limited."""
+
+
+unstorable: ContextVar[Callable[[Node], Mapping[str, str]] | None] = ContextVar(
+    "bae_unstorable", default=None
+)
+"""What says which fields of a node that an LM has filled cannot be stored, and why: such an answer
+is wrong, and is asked for again. None where a run stores nothing."""
 
 
 def with_limit(lm: LM) -> LM:

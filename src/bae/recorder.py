@@ -108,6 +108,11 @@ class Recorder:
         """Record the answer to a gate; returns the answer that counts, the first one."""
         return value
 
+    def unstorable(self, node: Node) -> Mapping[str, str]:
+        """The fields that an LM has filled whose values cannot be stored, and why. Called only
+        where `stores` is true."""
+        return {}
+
     def record_answers(
         self, run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]
     ) -> LM | None:

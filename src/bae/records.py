@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from bae.exceptions import text_of
 from bae.usage import Attempt, Usage
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def error_text(error: BaseException) -> str:
     """An error of a record in one line: its type and its message."""
     if isinstance(error, RecordedError):
         return f"{error.type_name}: {error.message}" if error.message else error.type_name
-    message = str(error)
+    message = text_of(error)
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

@@ -12,6 +12,7 @@ from bae.language_model import RoutingLM, with_limit
 from bae.observers import everywhere, here, in_force, observed
 from bae.recorder import Recorder, RunJournal
 from bae.records import AnswerJudged, AnswerRestarted, TextArrived
+from bae.unicode import readable
 from bae.usage import Attempt, Restart
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class Run:
     returned: Node | None = None
     indexed: dict[type[Node], list[int]] | None = None
     by_name: dict[str, LM] | None = None
+    halves: dict[Asker, str] | None = None
 
     def __post_init__(self) -> None:
         if not self.run_id:
@@ -149,11 +151,27 @@ class Run:
         place = time(), self.path, self.step if step is None else step, asker
         match event:
             case str():
-                self.recorder.write(TextArrived(*place, event))
+                text = self._whole(asker, event)
+                if text:
+                    self.recorder.write(TextArrived(*place, text))
             case Attempt():
+                self.halves = None
                 self.recorder.write(AnswerJudged(*place, event))
             case Restart():
+                self.halves = None
                 self.recorder.write(AnswerRestarted(*place, event.error, event.wait))
+
+    def _whole(self, asker: Asker, piece: str) -> str:
+        """A piece of text that streams in, with the half of a character that the piece before it
+        ended with; half a character at its own end waits for the next."""
+        if self.halves is not None:
+            piece = self.halves.pop(asker, "") + piece
+        if piece.isascii():
+            return piece
+        if "\ud800" <= piece[-1] <= "\udbff":
+            self.halves = {**(self.halves or {}), asker: piece[-1]}
+            piece = piece[:-1]
+        return readable(piece, 0)
 
     @property
     def journal(self) -> RunJournal:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from bae.calls import CallPlan
 from bae.dataflow import Dataflow
 from bae.draft import from_resolved, validated, with_resolved
-from bae.exceptions import BaeError
+from bae.exceptions import BaeError, describe
 from bae.failures import (
     body_failed,
     chosen_outside,
@@ -31,7 +31,7 @@ from bae.failures import (
     undeclared,
 )
 from bae.invoke import bounded
-from bae.language_model import RoutingLM, is_lm, spending_limit
+from bae.language_model import RoutingLM, is_lm, spending_limit, unstorable
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import NodePlan
@@ -161,7 +161,7 @@ def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
             node = run.trace[-1]
         return GraphResult(list(run.trace), journal, run.run_id, node, failure.gates)
     if isinstance(failure, BaeError):
-        failure.trace = failure.trace or list(run.trace)
+        failure.trace = getattr(failure, "trace", None) or list(run.trace)
         failure.journal, failure.run_id = journal, run.run_id
     try:
         raise failure
@@ -186,7 +186,7 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
     if raised is None:
         return failure
     if failure is not None and not isinstance(failure, Waiting):
-        failure.add_note(f"and then {type(raised).__name__} was raised: {raised}")
+        failure.add_note(f"and then this was raised: {describe(raised)}")
         return failure
     own = isinstance(raised, Exception | asyncio.CancelledError)
     return close_failed(raised) if own else raised
@@ -403,6 +403,8 @@ async def _answer(
     started = perf_counter()
     used: list[Usage] = []
     token = meter_in_force.set((used.append, partial(run.watch, doing)))
+    recorder = run.recorder
+    storing = unstorable.set(recorder.unstorable if recorder.stores else None)
     try:
         answer = await ask()
     except BaseException as error:
@@ -414,6 +416,7 @@ async def _answer(
         raise lm_failed(error, str(doing), lm) from error
     finally:
         meter_in_force.reset(token)
+        unstorable.reset(storing)
     usage = used[0] if len(used) == 1 else Usage.total(used)
     return answer, perf_counter() - started, usage
 

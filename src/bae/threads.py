@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from bae.exceptions import describe
 from bae.tasks import finish_despite_cancel
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ def _call(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -
     try:
         return fn(*args, **kwargs)
     except StopIteration as error:  # no future can carry it: the loop would wait for ever
-        raise RuntimeError(f"a sync call raised {error!r}") from error
+        raise RuntimeError(f"a sync call raised {describe(error)}") from error
 
 
 def _forget_pools() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bae.cli.raised_at import last_line, place_of, shown
 from bae.cli.taken_names import is_taken, put_on_path
-from bae.exceptions import BaeError
+from bae.exceptions import BaeError, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -142,7 +142,7 @@ def _imported(name: str, said: str) -> ModuleType:
 
 def _is_relative(cause: BaseException | None, stem: str) -> bool:
     """Whether a file failed since it imports from a package, and was loaded as in none."""
-    said = str(cause)
+    said = "" if cause is None else text_of(cause)
     return isinstance(cause, ImportError) and (
         "no known parent package" in said or f"'{stem}' is not a package" in said
     )

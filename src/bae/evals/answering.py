@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from bae.exceptions import faults
+from bae.exceptions import describe, faults
 from bae.markers import Gate
 from bae.plan import plan_of
 from bae.run import Waiting
@@ -39,7 +39,7 @@ def answer_problems(fitting: Fitting, case: Case) -> Iterator[str]:
         except ValidationError as error:
             yield from (f"answers.{cls.__name__}.{each}" for each in faults(error))
         except Exception as error:
-            yield f"answers.{place}: {cls.__name__} raised {type(error).__name__}: {error}"
+            yield f"answers.{place}: {cls.__name__} raised {describe(error)}"
 
 
 def answerer(fitting: Fitting, case: Case, otherwise: Answer | None) -> Answer | None:

@@ -15,7 +15,7 @@ from bae.draft import from_answer, validated
 from bae.evals.answering import answer_problems
 from bae.evals.cases import Case
 from bae.evals.refusing import MOST, refused
-from bae.exceptions import faults
+from bae.exceptions import describe, faults
 from bae.node import Node
 from bae.plan import plan_of
 
@@ -130,7 +130,7 @@ class Fitting:
         except ValidationError as error:
             return [f"input.{each}" for each in faults(error)]
         except Exception as error:
-            return [f"input: {start.__name__} raised {type(error).__name__}: {error}"]
+            return [f"input: {start.__name__} raised {describe(error)}"]
         return []
 
     def _end_problems(self, case: Case) -> list[str]:
@@ -156,7 +156,7 @@ class Fitting:
         except ValidationError as error:
             found += [f"{place}.{each}" for each in faults(error)]
         except Exception as error:
-            found.append(f"{place}: {cls.__name__} raised {type(error).__name__}: {error}")
+            found.append(f"{place}: {cls.__name__} raised {describe(error)}")
         return found
 
     def _no_node(self, name: str, among: Iterable[str]) -> str:

@@ -22,6 +22,7 @@ from bae.assignable import type_name
 from bae.core_schemas import Schema, parts, type_schema
 from bae.exceptions import describe
 from bae.secrets import is_masked, secret_in
+from bae.unicode import LONGEST_INT
 
 Verdict = Literal["keep", "live", "secret"]
 """What becomes of a value: it is stored, made again on resume, or withheld unless asked for."""
@@ -67,7 +68,7 @@ class ValueCodec:
             raise Unkeepable(self.why)
         try:
             text = self._write(value)
-            if self.sure:
+            if self.sure and is_faithful(text):
                 return text.decode()
             if text.count(b"[") + text.count(b"{") > _SURELY_SHALLOW:
                 from_json(b"[" * _AROUND + text + b"]" * _AROUND)
@@ -105,6 +106,22 @@ class ValueCodec:
 _SURELY_SHALLOW: Final = 150
 """How many brackets are in JSON that is sure to be read, with the record around it."""
 _AROUND: Final = 8
+
+
+_HALF: Final = "\ufffd".encode()
+
+
+def is_faithful(text: bytes) -> bool:
+    """Whether JSON of the simplest types is sure to be read as it was meant: it has no int that is
+    too long to be read, and no half a character, for which pydantic writes U+FFFD in a key."""
+    if _HALF in text:
+        return False
+    if len(text) > LONGEST_INT:
+        try:
+            from_json(text, cache_strings="none")
+        except ValueError:
+            return False
+    return True
 
 
 def value_codec(declared: Any, schema: Callable[[], Any] | None = None) -> ValueCodec:

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError, create_model
-from pydantic_core import to_json
+from pydantic_core import from_json
 
 from bae import records
 from bae.exceptions import BaeError, JournalError, describe, faults
@@ -18,6 +18,7 @@ from bae.journal.codec import Unkeepable, quoted
 from bae.journal.node_codec import node_codec
 from bae.records import LIVE, NOTHING, WITHHELD, Asker, Record, RecordedError, Unstored
 from bae.secrets import Secrets
+from bae.unicode import LONGEST_INT, readable
 from bae.usage import Usage, Verdict
 
 if TYPE_CHECKING:
@@ -121,9 +122,16 @@ class Encoder:
         if not data:
             return f"{{{rest}}}"
         try:
-            text = to_json(data, inf_nan_mode="constants").decode()
-        except ValueError:
             text = quoted(data)
+            if len(text) > LONGEST_INT:
+                from_json(text, cache_strings="none")
+        except ValueError as error:
+            raise JournalError(
+                f"a {type(record).__name__} cannot be stored",
+                code="bae-journal-field",
+                cause=error,
+                fix=f"give it numbers of at most {LONGEST_INT:,} digits",
+            ) from error
         return f"{text[:-1]},{rest}}}" if rest else text
 
     def step(self, node: Node) -> str:
@@ -139,10 +147,14 @@ class Encoder:
         hides = self._hides_messages
         if not isinstance(error, BaeError):
             return type(error).__name__ if hides else describe(error)
-        line = f"[{error.code}] {self._error(error)['message']}"
+        said = self._error(error)
+        line = f"[{said['code']}] {said['message']}"
         if error.cause is None:
             return line
-        return f"{line} ({type(error.cause).__name__ if hides else describe(error.cause)})"
+        cause = type(error.cause).__name__ if hides else describe(error.cause)
+        if cause.partition(": ")[2] in said["message"]:  # which has it already
+            cause = type(error.cause).__name__
+        return readable(f"{line} ({cause})")
 
     def _made(self, step: records.StepStarted) -> str:
         """The defaults that factories made for a node, as a node that has nothing else."""
@@ -196,7 +208,7 @@ class Encoder:
     def _judged(self, record: records.AnswerJudged) -> Json:
         attempt = record.attempt
         data: Json = {"asker": _asker(record.asker), "number": attempt.number}
-        data |= {"verdict": attempt.verdict, "errors": attempt.errors}
+        data |= {"verdict": attempt.verdict, "errors": [*map(readable, attempt.errors)]}
         data["usage"] = _usage(attempt.usage)
         if attempt.asked:  # an LM that is no backend has a prompt of its own that is not known
             asked = attempt.asked.encode("utf-8", "surrogatepass")
@@ -211,7 +223,8 @@ class Encoder:
     def _error(self, error: BaseException) -> Json:
         name, code, place = type(error).__name__, None, ""
         if isinstance(error, BaeError):
-            code, message = error.code, error.message.partition("\n")[0]
+            code = readable(f"{error.code}")
+            message = readable(f"{error.message}".partition("\n")[0])
             cls: type | None = getattr(error, "node_type", None)
             field: str = getattr(error, "field_name", "")
             place = "" if cls is None else f"{cls.__name__}{'.' if field else ''}{field}: "

@@ -21,6 +21,7 @@ from bae.journal.codec import (
     Unkeepable,
     ValueCodec,
     Verdict,
+    is_faithful,
     quoted,
     same,
     value_codec,
@@ -209,6 +210,22 @@ class NodeCodec:
         except Unkeepable as error:
             raise self.unfit(name, str(error)) from error
 
+    def unstorable(self, node: Node, *, secrets: bool = False) -> dict[str, str]:
+        """The plain fields of a node that no journal can hold as they are, and why."""
+        try:
+            self.dump(node, secrets=secrets, plain=True)
+        except JournalError:
+            pass
+        else:
+            return {}
+        found: dict[str, str] = {}
+        for field in self.plan.plain:
+            try:
+                self.dump_field(field.name, node.__dict__[field.name])
+            except Unkeepable as error:
+                found[field.name] = str(error)
+        return found
+
     def read_answer(self, name: str, text: str) -> Any:
         """What `dump_answer` has written, as it was given."""
         return self.load_answer(name, from_json(text))
@@ -258,8 +275,10 @@ class _Writer:
         tried = self._tried
         try:
             text = self._serializer.to_json(held, by_alias=False, warnings="error")
-            fields = text.decode()
-        except Exception:  # one of the fields: which one, and can it be left out?
+            fields = text.decode() if is_faithful(text) else ""
+        except Exception:
+            fields = ""
+        if not fields:  # one of the fields: which one, and can it be left out?
             fields, tried = "{}", [name for name in held if name in self._stored]
         bare: list[str] = []
         if tried or extra:
@@ -292,7 +311,7 @@ class _Writer:
 
     def _undeclared(self, name: str, value: Any) -> str:
         try:
-            return f"{quoted(name)}:{ANYTHING.dump(value)}"
+            return f"{ANYTHING.dump(name)}:{ANYTHING.dump(value)}"
         except Unkeepable as error:
             why = "it is no declared field, and not made of plain values"
             raise self._codec.unfit(name, why) from error

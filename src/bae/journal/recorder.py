@@ -16,7 +16,7 @@ from bae.journal.lines import FOLLOWS, Encoder
 from bae.journal.node_codec import node_codec
 from bae.journal.shape import shape_of
 from bae.journal.store import Claim, Journal, Line, ParkedGate
-from bae.language_model import restore_limits
+from bae.language_model import restore_limits, unstorable
 from bae.node import Node
 from bae.plan import plan_of
 from bae.recorder import Log, Recorder, StartStep
@@ -32,6 +32,7 @@ from bae.records import (
 )
 from bae.rooms import QuestionText, choice_question, fill_question
 from bae.tasks import finish_despite_cancel
+from bae.unicode import readable
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -79,8 +80,7 @@ class JournalRecorder(Recorder):
         if run.path:
             self.write(started)
             return start
-        if not run.run_id or not isinstance(cast(object, run.run_id), str):
-            raise ValueError(f"run_id={run.run_id!r}: give a text that is not empty, or None")
+        check_run_id(run.run_id)
         if graph not in STORABLE:
             prove_storable(graph)
         self._encoder = encoder_for(graph, self.journal)
@@ -199,6 +199,10 @@ class JournalRecorder(Recorder):
         release = self.journal.release(claim, ended.outcome, lines, waiting, error)
         await finish_despite_cancel(release)
 
+    def unstorable(self, node: Node) -> Mapping[str, str]:
+        """The fields that an LM has filled whose values cannot be stored, and why."""
+        return node_codec(type(node)).unstorable(node, secrets=self.journal.secrets)
+
     def record_answers(
         self, run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]
     ) -> LM | None:
@@ -238,6 +242,12 @@ class JournalRecorder(Recorder):
             fix="see the cause; resume the run once it is fixed",
         )
         raise self._broken from error
+
+
+def check_run_id(run_id: object) -> None:
+    """Refuse what cannot be the id of a run."""
+    if not run_id or not isinstance(run_id, str) or readable(run_id, 0) != run_id:
+        raise ValueError(f"run_id={run_id!r}: give Unicode text that is not empty, or None")
 
 
 def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:
@@ -314,7 +324,11 @@ class RecordingLM:
         known = self._recorder.recorded_lm_answer(answer, question.text)
         if known is not None:
             return _read_answer(known, method, types)
-        answer.value = await ask(cast("LM", self._find()))
+        token = unstorable.set(self._recorder.unstorable)
+        try:
+            answer.value = await ask(cast("LM", self._find()))
+        finally:
+            unstorable.reset(token)
         answer.at = time()
         await self._recorder.store(answer)
         return answer.value

@@ -12,9 +12,11 @@ from pydantic_core import ValidationError, from_json
 
 from bae.draft import from_answer, validated
 from bae.exceptions import FillError, NodeError, RouteError, faults
+from bae.language_model import unstorable
 from bae.lm.prompts import asked_fields, once
 from bae.lm.requests import UNPARSED, Turn
 from bae.node import Node
+from bae.unicode import readable, whole, whole_json
 from bae.usage import Attempt
 
 if TYPE_CHECKING:
@@ -42,17 +44,16 @@ class Wrong:
 def read(answer: Answer) -> dict[str, Any] | Wrong:
     """The JSON object in an answer. Nothing is guessed: with text around it, it is not JSON."""
     if answer.stop == "refused":
-        return Wrong("refused", (answer.text.strip() or "no reason was given",))
+        return Wrong("refused", (readable(answer.text.strip()) or "no reason was given",))
     value: Any = answer.value
-    if value is UNPARSED:
-        if not answer.text.strip():
-            return Wrong("cut-off" if answer.stop == "cut-off" else "empty", ("no text",))
-        try:
-            value = from_json(answer.text)
-        except ValueError as error:
-            if answer.stop == "cut-off":
-                return Wrong("cut-off", ("the limit on its length was reached",))
-            return Wrong("unparsable", (f"not JSON: {error}",))
+    if value is UNPARSED and not answer.text.strip():
+        return Wrong("cut-off" if answer.stop == "cut-off" else "empty", ("no text",))
+    try:
+        value = from_json(whole(answer.text)) if value is UNPARSED else whole_json(value)
+    except ValueError as error:
+        if answer.stop == "cut-off":
+            return Wrong("cut-off", ("the limit on its length was reached",))
+        return Wrong("unparsable", (f"not JSON: {error}",))
     if isinstance(value, dict):
         return cast(dict[str, Any], value)
     if value is None or value == "":
@@ -94,7 +95,7 @@ def build(
     data = {**answered, **resolved}
     from_json = _fields_from_json(target)
     try:
-        return target(**data) if from_json is None else from_answer(target, data, from_json)
+        node = target(**data) if from_json is None else from_answer(target, data, from_json)
     except ValidationError as error:
         places = [e["loc"][0] if e["loc"] else None for e in error.errors(include_url=False)]
         if asked and any(place in resolved for place in places):
@@ -111,6 +112,12 @@ def build(
             code="bae-node-invalid",
             fix=f"fix the validators of {target.__name__}: to refuse a value, raise ValueError",
         ) from error
+    find = unstorable.get()
+    refused = {} if find is None else {n: w for n, w in find(node).items() if n in asked}
+    if refused:
+        said = (f"{name}: it cannot be stored: {why}" for name, why in refused.items())
+        return Wrong("invalid", tuple(said), tuple(refused))
+    return node
 
 
 def _check_resolved(target: type[Node], resolved: Mapping[str, Any]) -> None:
@@ -143,7 +150,11 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
     """The record of an answer that was judged: valid, or `wrong`."""
     text = answer.text
     if not text and answer.value is not UNPARSED:
-        text = json.dumps(answer.value, ensure_ascii=False, default=str)
+        try:
+            text = json.dumps(answer.value, ensure_ascii=False, default=str)
+        except (ValueError, RecursionError):
+            text = "(it cannot be written as JSON)"
+    text = readable(text, 0)
     if wrong is None:
         return Attempt(number, text, "valid", (), answer.usage, prompt.flat())
     is_cut = wrong.verdict == "invalid" and answer.stop == "cut-off"

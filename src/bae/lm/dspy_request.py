@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Literal
 
-from bae.exceptions import BaeLMError
+from bae.exceptions import BaeLMError, text_of
 from bae.lm.extras import is_there, load_dspy
 from bae.lm.http import connection_error, malformed_error, status_error, timeout_error
 from bae.lm.prompts import Prompt, text_of_json
@@ -163,7 +163,7 @@ def error_for(who: str, error: Exception) -> BaeLMError:
             )
         case ImportError():
             return _not_sent(
-                f"{who} needs a package that is not installed: {error}",
+                f"{who} needs a package that is not installed: {text_of(error)}",
                 "bae-lm-extra-missing",
                 error,
                 f"pip install {error.name or 'litellm'}",

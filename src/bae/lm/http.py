@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any, Final, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
-from bae.exceptions import BaeLMError, BaeParseError
+from bae.exceptions import BaeLMError, BaeParseError, text_of
 
 C = TypeVar("C")
 
@@ -103,7 +103,7 @@ def error_for(who: str, error: Exception, seconds: float) -> Exception:
             wait = getattr(error, "retry_after", None)
             if wait is not None:
                 headers.setdefault("retry-after", str(wait))
-            said = str(said or getattr(error, "message", error))
+            said = str(said or getattr(error, "message", None) or text_of(error))
             return status_error(who, status, said, headers=headers, cause=error)
 
 

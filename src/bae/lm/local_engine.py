@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from bae.exceptions import BaeLMError
+from bae.exceptions import BaeLMError, text_of
 from bae.lm.http import connection_error, status_error, timeout_error
 
 ENGINE: Final = "xllamacpp"
@@ -101,7 +101,7 @@ def _engine() -> Any:
         return import_module(ENGINE)
     except ImportError as error:
         fix = f"install it again: {INSTALL}"
-        if "libgomp" in str(error):  # part of the system, but not of every small one
+        if "libgomp" in text_of(error):  # part of the system, but not of every small one
             fix = "install GNU's OpenMP library; on Debian and Ubuntu: apt-get install libgomp1"
         raise BaeLMError(
             f"the package {ENGINE} cannot be imported",
@@ -205,7 +205,7 @@ class Call:
         try:
             server.handle_chat_completions({**self.request, **more, **_STREAMED}, heard)
         except Exception as error:
-            raise status_error(self.who, 400, str(error), cause=error) from error
+            raise status_error(self.who, 400, text_of(error), cause=error) from error
         if heard.error is not None:
             raise heard.error
         if heard.end is None and not self.stopped:

@@ -19,7 +19,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from bae.core_schemas import computed_schemas, field_schema
 from bae.draft import hold
-from bae.exceptions import BaeLMError
+from bae.exceptions import BaeLMError, text_of
 from bae.lm.requests import Prompt, Question, Turn
 from bae.lm.schemas import choice_schema, fill_schema, has_schema
 from bae.plan import plan_of
@@ -242,7 +242,7 @@ def _seen(cls: type[Node], node: Node, names: frozenset[str]) -> Any:
             "annotate the field with a type that JSON can express, or leave it out with "
             "Field(exclude=True)"
         )
-        if isinstance(error, UnicodeDecodeError) or "utf-8" in str(error):
+        if isinstance(error, UnicodeDecodeError) or "utf-8" in text_of(error):
             fix = (
                 'encode bytes that are no text with model_config = ConfigDict(ser_json_bytes="'
                 'base64", val_json_bytes="base64"), or leave them out with Field(exclude=True)'

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from bae.exceptions import BaeLMError, FillError
+from bae.exceptions import BaeLMError, FillError, text_of
 from bae.lm.backend import ask_to_fill
 from bae.lm.extras import load_dspy
 from bae.lm.prompts import text_of_question
@@ -176,7 +176,7 @@ class AskingAdapter(_dspy.Adapter):
             if isinstance(error, FillError):
                 self._note("the teacher gave no valid instruction, so one was left as it was")
             elif isinstance(error, NotTaken):
-                self._note(f"the teacher could not be asked for an instruction: {error}")
+                self._note(f"the teacher could not be asked for an instruction: {text_of(error)}")
             return kept
         return {n: getattr(made, model_name(n, f)) for n, f in signature.output_fields.items()}
 

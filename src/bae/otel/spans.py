@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
+from traceback import format_exception
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -21,13 +22,14 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from bae.exceptions import BaeError, describe
+from bae.exceptions import BaeError, describe, text_of
 from bae.history import History
 from bae.markers import Map
 from bae.plan import plan_of
 from bae.records import Record, RecordedError
 from bae.run_tree import Change
 from bae.secrets import may_show, secret_behind
+from bae.unicode import readable
 from bae.work import NOTHING_USED, BodyCall, GraphRun, Item, Question, Source, Step, Work
 
 if TYPE_CHECKING:
@@ -402,12 +404,12 @@ def _code_of(error: BaseException) -> str:
 
 def _fail(span: Span, at: int, error: BaseException, content: bool) -> None:
     span.set_attributes(_about_error(error))
-    if content and not isinstance(error, RecordedError):
-        span.record_exception(error, timestamp=at)
-    else:
-        message = str(error) if content else None
-        about = {"exception.type": _error_type(error), "exception.message": message}
-        span.add_event("exception", _known(about), at)
+    about: Attributes = {"exception.type": _error_type(error)}
+    if content:
+        about["exception.message"] = text_of(error)
+        if not isinstance(error, RecordedError):
+            about["exception.stacktrace"] = readable("".join(format_exception(error)), _LONGEST)
+    span.add_event("exception", _known(about), at)
     text = _code_of(error) or _error_type(error)
     if content:
         text = error.message if isinstance(error, BaeError) else describe(error)
@@ -451,6 +453,8 @@ def _ns(at: float) -> int:
     return int(at * 1_000_000_000)
 
 
+_LONGEST: Final = 40_000
+"""Characters of a traceback."""
 _FINISHED: Final = {"cut-off": "length", "refused": "content_filter"}
 _PROVIDERS: Final = {
     "azure/": "azure.ai.openai",

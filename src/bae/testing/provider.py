@@ -14,6 +14,7 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from bae.exceptions import describe
 from bae.lm.extras import need
 from bae.testing.answers import Answer, Answering, Prepared, prepared, spoken
 from bae.testing.delivery import refuse_by, send
@@ -261,7 +262,7 @@ class Provider:
             said = self._said(wire, received, answer, number)
         except Exception as error:
             self._failures.append(error)
-            answer = Status(500, message=f"no answer could be made: {error!r}")
+            answer = Status(500, message=f"no answer could be made: {describe(error)}")
             said = None
         if holds := list(self._holds):
             with self._counted():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from bae.exceptions import describe
 from bae.testing.tokens import tokens_in
 from bae.testing.wire import Body, Channel, Wire
 
@@ -46,7 +47,7 @@ def read(wire: Wire, path: str, headers: Mapping[str, str], body: Body) -> Recei
         channel: Channel = wire.channel(body)
         pieces = list(wire.pieces(body))
     except (AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"the request has not the shape it must have: {error!r}") from error
+        raise ValueError(f"the request has another shape: {describe(error)}") from error
     return Received(
         path=path,
         headers=headers,

@@ -1,0 +1,65 @@
+"""Text that others wrote and that may be no Unicode: halves of characters are joined where they
+belong together, and refused or replaced where they do not."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+LONGEST_TEXT: Final = 8_000
+"""Characters that are kept of a text about an error."""
+LONGEST_INT: Final = 4_300
+"""Digits of an int that JSON is read with."""
+_TOO_LONG: Final = 10**LONGEST_INT
+
+
+def whole(text: str) -> str:
+    """The text, with the two halves of a character joined where they follow each other, as where a
+    stream was cut between them. Raises `ValueError` where one is without the other."""
+    if text.isascii() or not _has_halves(text):
+        return text
+    units = text.encode("utf-16-le", "surrogatepass")
+    try:
+        return units.decode("utf-16-le")
+    except UnicodeDecodeError as error:
+        at = len(units[: error.start].decode("utf-16-le"))
+        raise ValueError(f"character {at} is half of a surrogate pair") from None
+
+
+def readable(text: str, longest: int = LONGEST_TEXT) -> str:
+    """The text as Unicode, of at most so many characters; 0 is for any number. Half a character is
+    replaced, and where something is cut off, the text says so."""
+    if longest and len(text) > longest:
+        text = f"{text[:longest]}… ({len(text) - longest:,} more characters)"
+    if text.isascii() or not _has_halves(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def whole_json(value: Any) -> Any:
+    """A value that was parsed from JSON, with all of its texts and keys whole. Raises `ValueError`
+    where it is nothing that JSON can be read as."""
+    try:
+        return _whole(value)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return whole(value)
+    if isinstance(value, dict):
+        parts = cast("dict[Any, Any]", value).items()
+        return {whole(k) if isinstance(k, str) else k: _whole(v) for k, v in parts}
+    if isinstance(value, list):
+        return [_whole(each) for each in cast("list[Any]", value)]
+    if isinstance(value, int) and not -_TOO_LONG < value < _TOO_LONG:
+        raise ValueError(f"a number of more than {LONGEST_INT:,} digits")
+    return value
+
+
+def _has_halves(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

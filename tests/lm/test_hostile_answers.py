@@ -1,0 +1,186 @@
+"""What a provider sends as the answer of a model is Unicode and JSON that can be stored, or it is
+asked for again: on every backend, streamed or not, with a journal or without."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+pytest.importorskip("h11")
+
+from bae import Graph, Node
+from bae.journal import MemoryJournal
+from bae.lm import Answer, Backend, Prompt
+from bae.observers import observing
+from bae.records import AnswerJudged, Record, TextArrived
+from bae.testing import Provider
+from bae.usage import tell
+from http_backends import BACKENDS, Make
+
+BOUND = 60
+
+
+class Size(BaseModel):
+    number: float
+
+
+class Begin(Node):
+    async def __call__(self) -> Filled: ...
+
+
+class Filled(Node):
+    text: str
+    held: Any = None
+    others: dict[str, Any] = {}
+    count: int = 0
+    size: Size | None = None
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Begin)
+FINE = '{"text": "fine"}'
+
+
+@pytest.fixture(params=BACKENDS)
+def make(request: pytest.FixtureRequest) -> Make:
+    return BACKENDS[request.param]
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    async with Provider() as made:
+        yield made
+
+
+async def asked(provider: Provider, make: Make, *answers: str) -> tuple[Filled, list[Record]]:
+    """What a run with a journal comes to, resumed as well, and its records."""
+    seen: list[Record] = []
+    provider.script(*answers)
+    async with make(provider) as lm, MemoryJournal() as journal, asyncio.timeout(BOUND):
+        with observing(lambda run, record: seen.append(record)):
+            result = await graph.arun(Begin(), lm=lm, journal=journal, run_id="a")
+        again = await graph.resume("a", journal=journal)
+    filled = result.result
+    assert isinstance(filled, Filled)
+    assert repr(again.result) == repr(filled)
+    for record in seen:
+        if isinstance(record, TextArrived):
+            record.text.encode()
+        elif isinstance(record, AnswerJudged):
+            record.attempt.answer.encode()
+    return filled, seen
+
+
+WRONG = {
+    "half": '{"text": "a \ud800 b"}',
+    "other half": '{"text": "\udfff"}',
+    "halves the wrong way round": '{"text": "\ude00\ud83d"}',
+    "half in a key": '{"text": "a", "others": {"\ud800": 1}}',
+    "half in anything": '{"text": "a", "held": [{"\ud800": "\udfff"}]}',
+    "half escaped": '{"text": "\\ud800"}',
+    "half around it": '\ud800{"text": "a"}',
+    "long int": f'{{"text": "a", "count": {"9" * 4301}}}',
+    "long int in anything": f'{{"text": "a", "held": {"9" * 4301}}}',
+    "long int in a dict": f'{{"text": "a", "others": {{"b": [-{"9" * 4301}]}}}}',
+    "no number": '{"text": "a", "size": {"number": NaN}}',
+    "endless": '{"text": "a", "size": {"number": 1e999}}',
+    "deep": f'{{"text": "a", "held": {"[" * 300}{"]" * 300}}}',
+    "deep for a record": f'{{"text": "a", "held": {"[" * 195}{"]" * 195}}}',
+    "control character": '{"text": "\x00"}',
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_what_is_no_text_or_cannot_be_stored_is_asked_for_again(
+    provider: Provider, make: Make, wrong: str
+) -> None:
+    filled, seen = await asked(provider, make, WRONG[wrong], FINE)
+    assert filled.text in ("fine", "a")  # where the text was right, it is not asked for again
+    judged = [each.attempt for each in seen if isinstance(each, AnswerJudged)]
+    assert [each.verdict for each in judged][1:] == ["valid"]
+    assert judged[0].errors
+    assert len(provider.requests) == 2
+
+
+RIGHT = {
+    "pair": ('{"text": "a \ud83d\ude00"}', "a \U0001f600"),
+    "escaped pair": ('{"text": "\\ud83d\\ude00"}', "\U0001f600"),
+    "many": ('{"text": "%s"}' % ("\ud83d\ude00" * 50), "\U0001f600" * 50),
+    "control characters": ('{"text": "\\u0000\\u001b"}', "\x00\x1b"),
+    "replaced": ('{"text": "\ufffd"}', "\ufffd"),
+}
+
+
+@pytest.mark.parametrize("right", RIGHT)
+async def test_a_character_that_was_sent_in_halves_is_whole(
+    provider: Provider, make: Make, right: str
+) -> None:
+    answer, text = RIGHT[right]
+    filled, seen = await asked(provider, make, answer)
+    assert filled.text == text
+    arrived = "".join(each.text for each in seen if isinstance(each, TextArrived))
+    assert not arrived or "\ufffd" not in arrived or right == "replaced"
+
+
+texts = st.text(
+    st.characters(exclude_characters='"\\', min_codepoint=32)
+    | st.sampled_from("\ud800\ud83d\ude00\udfff"),
+    max_size=12,
+)
+values = st.sampled_from(
+    ["null", "NaN", "-Infinity", "1e999", "9" * 4_300, "9" * 4_301, "[[1e400]]"]
+)
+
+
+@settings(
+    deadline=None,
+    max_examples=8,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(text=texts, key=texts, value=values)
+async def test_any_text_is_taken_or_asked_for_again(
+    provider: Provider, make: Make, text: str, key: str, value: str
+) -> None:
+    held = f'{{"text": "{text}", "held": {value}, "others": {{"{key}": {value}}}}}'
+    provider.always({"text": "fine", "held": 1, "others": {}})
+    filled, _ = await asked(provider, make, held)
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    assert filled.text in ("fine", whole)
+
+
+class Streaming(Backend):
+    """One that says pieces, and answers them all."""
+
+    model = "streaming"
+    free = True
+
+    def __init__(self, *answers: list[str]) -> None:
+        super().__init__()
+        self.answers = list(answers)
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        pieces = self.answers.pop(0)
+        for piece in pieces:
+            tell(piece)
+        return Answer("".join(pieces))
+
+
+@given(cut=st.lists(st.integers(1, 5), min_size=30, max_size=30))
+async def test_pieces_that_cut_characters_arrive_whole(cut: list[int]) -> None:
+    text, pieces = '{"text": "%s é"}' % ("\ud83d\ude00" * 10), list[str]()
+    for size in [*cut, len(text)]:
+        pieces.append(text[:size])
+        text = text[size:]
+    seen: list[Record] = []
+    with observing(lambda run, record: seen.append(record)):
+        await graph.arun(Begin(), lm=Streaming(['{"text": "\ud83d'], [*filter(None, pieces)]))
+    first = next(n for n, each in enumerate(seen) if isinstance(each, AnswerJudged))
+    arrived = "".join(each.text for each in seen[first:] if isinstance(each, TextArrived))
+    assert arrived == '{"text": "%s é"}' % ("\U0001f600" * 10)
