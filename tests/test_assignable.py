@@ -704,17 +704,17 @@ def test_the_variance_of_a_new_style_parameter_is_left_open_unless_it_is_a_model
     sink, crate = ns["Sink"], ns["Crate"]
     assert assignable(sink[int], sink[float]) is True
     assert assignable(sink[object], sink[int]) is None
-    assert assignable(sink[str], sink[int]) is False
+    assert assignable(sink[str], sink[int]) is None
     assert assignable(crate[int], crate[float]) is True
     assert assignable(crate[object], crate[int]) is False
 
 
 @needs_type_statement
-def test_a_variable_bound_to_itself_ends() -> None:
+def test_the_bound_of_a_variable_is_left_open() -> None:
     bound = exec_types("def f[T: Iterable[T]](): ...")["f"].__type_params__[0]
     assert assignable(str, bound) is None
-    assert assignable(int, bound) is False
-    assert assignable(bound, Iterable[Any]) is True
+    assert assignable(int, bound) is None
+    assert assignable(bound, Iterable[Any]) is None
 
 
 @pytest.mark.parametrize(
