@@ -270,6 +270,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+NAMES = st.text(st.characters(categories=["L", "N", "S"]), min_size=1, max_size=20)
 
 
 @st.composite
@@ -289,15 +290,15 @@ def stored_runs(draw: st.DrawFn) -> StoredRun:
     gates = draw(st.lists(st.builds(ParkedGate, TEXT, TEXT, TEXT, st.none() | st.floats(0, 9))))
     answers = {gate: json.dumps(draw(JSON)) for gate in draw(st.lists(TEXT, max_size=3))}
     info = RunInfo(
-        draw(TEXT.filter(bool)),
-        draw(TEXT),
+        draw(NAMES),
+        draw(NAMES),
         draw(st.sampled_from(["running", "waiting", "ended", "failed", "cancelled"])),
         draw(st.floats(0, 2e9)),
         draw(st.floats(0, 2e9)),
         draw(TEXT),
         waiting=tuple(replace(gate, answered=gate.address in answers) for gate in gates),
         error=draw(TEXT),
-        parent=draw(st.none() | TEXT),
+        parent=draw(st.none() | NAMES),
     )
     shape = draw(TEXT | st.dictionaries(TEXT, JSON, max_size=3).map(json.dumps))
     return StoredRun(info, shape, lines, answers)

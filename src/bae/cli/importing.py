@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 def from_file(path: Path, said: str) -> ModuleType:
     """The module in a file, imported as its package knows it where it is in one."""
-    if path.is_dir() and (path / "__init__.py").is_file():
+    # Those of `os.path` raise nothing for names that no file can have, which are in no folder.
+    if os.path.isfile(path / "__init__.py"):
         path /= "__init__.py"
-    if path.is_dir():
+    if os.path.isdir(path):
         inside = [os.path.join(said, each.name) for each in sorted(path.glob("*.py"))[:5]]
         raise unknown(
             f"{said} is a directory",
@@ -32,7 +33,7 @@ def from_file(path: Path, said: str) -> ModuleType:
         )
     if path.suffix == ".ipynb":
         raise _notebook(said)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise unknown(
             f"there is no file {said}",
             f"give its path from this directory, {Path.cwd()}{_near_files(path)}",

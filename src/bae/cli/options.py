@@ -115,9 +115,12 @@ NoAsk = Annotated[
 
 def id_of_new(said: str | None) -> str | None:
     """What a new run is to be called, as an option gives it."""
-    if said is None or (said.strip() and said.isprintable() and said != "last"):
-        return said
-    why = "`last` means the newest run" if said == "last" else "it is no name that can be typed"
-    raise typer.BadParameter(
-        f"a run cannot be called {said!r}: {why}. Leave it out for a random id"
-    )
+    if said is not None:
+        from bae.exceptions import JournalError
+        from bae.journal.store import check_names
+
+        try:
+            check_names(said, "graph")
+        except JournalError as error:
+            raise typer.BadParameter(f"{error.message}. Leave it out for a random id") from error
+    return said

@@ -34,7 +34,7 @@ def project_file() -> ProjectFile | None:
         return None
     try:
         written = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise unknown(
             f"{shown(file)} cannot be read", "mend it, or name a MODULE", error
         ) from error

@@ -11,7 +11,7 @@ from pydantic import create_model
 
 from bae import records
 from bae.calls import every_call
-from bae.exceptions import JournalError
+from bae.exceptions import JournalError, describe
 from bae.history import History
 from bae.journal.lines import AskerData, ErrorData, Json, StoredNode, damaged, parse_line
 from bae.journal.node_codec import node_codec, secret_needed, unreadable
@@ -170,13 +170,15 @@ class LineReader:
         try:
             self._classes_at(line.path)
             record = self._record(line, data)
+            self.history.add(record)
         except Gone:
             return None
         except JournalError as error:
             if error.code == "bae-journal-unreadable":
                 error.message = f"line {line.n}, {line.kind}: {error.message}"
             raise
-        self.history.add(record)
+        except Exception as error:  # it contradicts the lines before it, or is no such line
+            raise damaged(line, describe(error), error) from error
         return record
 
     def _record(self, line: Line, data: Json) -> Record:

@@ -27,10 +27,13 @@ from bae.journal.store import (
     RunInfo,
     Status,
     StoredRun,
+    Time,
     check_listed,
+    check_run,
     is_listed,
     not_replaced,
 )
+from bae.private_files import private, put_in_place
 from bae.threads import in_thread_to_the_end
 
 StrPath = str | os.PathLike[str]
@@ -61,7 +64,7 @@ async def export(
     try:
         with opened(part, "xb", target) as file:
             count = await _write_runs(journal, file, run_ids, status, graph)
-            await in_thread_to_the_end(_finish, file, part, target)
+            await in_thread_to_the_end(put_in_place, file, target)
     finally:
         with suppress(OSError):
             part.unlink()
@@ -92,6 +95,7 @@ async def load(
 async def put(journal: Journal, run: StoredRun, replace: bool = False) -> None:
     """`Journal.put` for a store without one of its own: all of a run or nothing, as far as the
     other methods of a store allow."""
+    check_run(run)
     info, run_id = run.info, run.info.run_id
     old = await _take_out(journal, run_id) if replace else None
     try:
@@ -116,28 +120,29 @@ def write_run(run: StoredRun) -> Iterator[bytes]:
     info = run.info
     listed = asdict(info)
     del listed["owner"], listed["lease_until"]  # of the process that exports
-    header = {
-        "bae": "run",
-        "version": VERSION,
-        **listed,
-        "answers": {gate: from_json(answer) for gate, answer in run.answers.items()},
-        "shape_hash": info.shape,
-        "shape": _object_or_text(run.shape),
-        "lines": len(run.lines),
-    }
-    yield _json(header) + b"\n"
-    for line in run.lines:
-        try:
-            data = from_json(line.data)
-        except ValueError as error:
-            raise JournalError(
-                f"line {line.n} of the run {info.run_id} is not valid JSON",
-                run_id=info.run_id,
-                code="bae-journal-damaged",
-                cause=error,
-                fix="export the other runs by their ids; nothing of this one is written",
-            ) from error
-        yield _json({**line._asdict(), "data": data}) + b"\n"
+    what = "an answer"
+    try:
+        header = {
+            "bae": "run",
+            "version": VERSION,
+            **listed,
+            "answers": {gate: from_json(answer) for gate, answer in run.answers.items()},
+            "shape_hash": info.shape,
+            "shape": _object_or_text(run.shape),
+            "lines": len(run.lines),
+        }
+        yield _json(header) + b"\n"
+        for line in run.lines:
+            what = f"line {line.n}"
+            yield _json({**line._asdict(), "data": from_json(line.data)}) + b"\n"
+    except ValueError as error:
+        raise JournalError(
+            f"{what} of the run {info.run_id} is not valid JSON",
+            run_id=info.run_id,
+            code="bae-journal-damaged",
+            cause=error,
+            fix="export the other runs by their ids; nothing of this one is written",
+        ) from error
 
 
 def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[StoredRun]:
@@ -147,7 +152,7 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
     seen: set[str] = set()
     for where, row in rows:
         header = _parse(_Header, row, where)
-        run_id = header.run_id
+        head, run_id = where, header.run_id
         if run_id in seen:
             what = f"the run {run_id} is in the file a second time"
             raise _damaged(where, what, run_id, code="bae-run-exists")
@@ -163,7 +168,13 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
                 what = f"the record has number {entry.n}, and {n} is next in the run {run_id}"
                 raise _damaged(where, what, run_id)
             read.append(entry.line())
-        yield header.stored(read)
+        run = header.stored(read)
+        try:
+            check_run(run)
+        except JournalError as error:
+            error.message = f"{head}: {error.message}"
+            raise
+        yield run
 
 
 class RecordedRuns(Journal):
@@ -173,6 +184,8 @@ class RecordedRuns(Journal):
     def __init__(self, runs: Iterable[StoredRun], name: str = "the recorded runs") -> None:
         self._runs = {run.info.run_id: run for run in runs}
         self._name = name
+        for run in self._runs.values():
+            check_run(run)
 
     @classmethod
     def of(cls, path: StrPath) -> RecordedRuns:
@@ -239,7 +252,7 @@ def opened(path: Path, mode: str = "rb", name: Path | None = None) -> Generator[
     """An open file. What the file system refuses is raised as a `JournalError`, about the file
     `name` where it is another."""
     try:
-        file = path.open(mode)
+        file = open(path, mode, opener=private)  # noqa: SIM115
         try:
             yield file
         finally:
@@ -262,11 +275,11 @@ class _Header(BaseModel):
 
     bae: Literal["run"]
     version: int = Field(ge=1, le=VERSION)
-    run_id: str = Field(min_length=1)
+    run_id: str
     graph: str
     status: Status
-    started: float
-    updated: float
+    started: Time
+    updated: Time
     parent: str | None = None
     error: str = ""
     waiting: tuple[ParkedGate, ...] = ()
@@ -299,9 +312,9 @@ class _Entry(BaseModel):
 
     n: int
     kind: str = Field(pattern=r"^[A-Za-z]+$")
-    at: float
+    at: Time
     path: str
-    step: int = Field(ge=0)
+    step: int = Field(ge=0, lt=1 << 62)
     data: dict[str, Any]
     version: int = Field(default=1, ge=1, le=LINE_VERSION)
 
@@ -396,13 +409,6 @@ async def _write_runs(
         await in_thread_to_the_end(write, run)
         count += 1
     return count
-
-
-def _finish(file: IO[bytes], written: Path, target: Path) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()
-    written.replace(target)
 
 
 async def _load_runs(

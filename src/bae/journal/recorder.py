@@ -15,7 +15,7 @@ from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder
 from bae.journal.node_codec import node_codec
 from bae.journal.shape import shape_of
-from bae.journal.store import Claim, Journal, Line, ParkedGate
+from bae.journal.store import Claim, Journal, Line, ParkedGate, check_names
 from bae.language_model import restore_limits, unstorable
 from bae.node import Node
 from bae.plan import plan_of
@@ -32,7 +32,6 @@ from bae.records import (
 )
 from bae.rooms import QuestionText, choice_question, fill_question
 from bae.tasks import finish_despite_cancel
-from bae.unicode import readable
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class JournalRecorder(Recorder):
         if run.path:
             self.write(started)
             return start
-        check_run_id(run.run_id)
+        check_names(run.run_id, graph.name)
         if graph not in STORABLE:
             prove_storable(graph)
         self._encoder = encoder_for(graph, self.journal)
@@ -242,12 +241,6 @@ class JournalRecorder(Recorder):
             fix="see the cause; resume the run once it is fixed",
         )
         raise self._broken from error
-
-
-def check_run_id(run_id: object) -> None:
-    """Refuse what cannot be the id of a run."""
-    if not run_id or not isinstance(run_id, str) or readable(run_id, 0) != run_id:
-        raise ValueError(f"run_id={run_id!r}: give Unicode text that is not empty, or None")
 
 
 def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:

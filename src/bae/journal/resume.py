@@ -18,10 +18,10 @@ from bae.journal.decoder import decode_run, off_loop
 from bae.journal.gates import describe_status
 from bae.journal.lines import parse_line
 from bae.journal.node_codec import node_codec
-from bae.journal.recorder import check_run_id, encoder_for
+from bae.journal.recorder import encoder_for
 from bae.journal.resumed import ResumedRecorder
 from bae.journal.shape import shape_of
-from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun
+from bae.journal.store import Claim, Journal, Line, RunInfo, StoredRun, check_names
 from bae.language_model import restore_limits
 from bae.node import Node
 from bae.plan import plan_of
@@ -203,7 +203,7 @@ async def fork(
     forked = RunForked(time(), "", at, run_id, node, tuple(changed))
     data = encoder_for(graph, journal).encode(forked)
     new_id = urandom(12).hex() if new_id is None else new_id
-    check_run_id(new_id)
+    check_names(new_id, graph.name)
     await journal.fork(run_id, new_id, upto, [Line(upto, "RunForked", forked.at, "", at, data)])
     return new_id
 

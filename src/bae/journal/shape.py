@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 from weakref import WeakKeyDictionary
 
@@ -55,14 +56,29 @@ def shape_of(graph: Graph[Any, Any]) -> Shape:
         drawing.graph(graph)
         data: Json = {"format": FORMAT, "graphs": drawing.graphs, "calls": drawing.calls}
         text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-        nameless = {**data, "graphs": [{**g, "name": ""} for g in drawing.graphs]}
-        found = Shape(text, _hash(nameless, 32))
+        found = Shape(text, _hash_of(data))
         if not any(plan.provisional for plan in graph.plans.values()):
             _SHAPES[graph] = found
     return found
 
 
 _SHAPES: WeakKeyDictionary[Graph[Any, Any], Shape] = WeakKeyDictionary()
+
+
+@lru_cache(maxsize=8)
+def is_forged(text: str, shape_hash: str) -> bool:
+    """Whether a shape that was stored elsewhere has a hash that could be one of a graph's, and is
+    not the one of its text."""
+    if not re.fullmatch("[0-9a-f]{32}", shape_hash):
+        return False
+    try:
+        return _hash_of(json.loads(text)) != shape_hash
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return True
+
+
+def _hash_of(shape: Json) -> str:
+    return _hash({**shape, "graphs": [{**g, "name": ""} for g in shape["graphs"]]}, 32)
 
 
 class ShapeView:

@@ -7,7 +7,19 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
 from time import time
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    get_args,
+)
+
+from pydantic import Field
 
 from bae.exceptions import JournalError
 
@@ -31,6 +43,10 @@ Listed = Literal["running", "waiting", "ended", "failed", "cancelled", "interrup
 
 LINE_VERSION: Final = 1
 """The version of the stored format: the one that is written, and the newest that can be read."""
+
+LATEST: Final = 253_402_214_400.0
+"""A time, in seconds since 1970, that is later than all that a calendar has."""
+Time = Annotated[float, Field(ge=0, lt=LATEST)]
 
 _PAGE: Final = 200
 """How many runs `every_run` lists at a time."""
@@ -59,7 +75,7 @@ class ParkedGate:
     address: str
     place: str
     question: str
-    deadline: float | None = None
+    deadline: Time | None = None
     answered: bool = False
 
 
@@ -75,8 +91,8 @@ class RunInfo:
     run_id: str
     graph: str
     status: Status
-    started: float
-    updated: float
+    started: Time
+    updated: Time
     shape: str
     owner: str | None = None
     lease_until: float | None = None
@@ -380,6 +396,46 @@ def is_listed(info: RunInfo, status: Listed | None) -> bool:
     if status == "interrupted":
         return info.is_interrupted()
     return status in (None, info.status)
+
+
+def check_names(run_id: object, graph: str) -> None:
+    """Raise `bae-run-name` for names that a run cannot have: people type them, and commands, files
+    and lines of output are made of them."""
+    why = None
+    if not isinstance(run_id, str):
+        why = "it is no text"
+    elif run_id == "last":
+        why = "`last` means the newest run"
+    elif run_id[:1] == "-":
+        why = "a command would take it for an option"
+    elif not (run_id.strip() and run_id.isprintable()):
+        why = "it is no name that can be typed"
+    named = f"a run cannot be called {run_id!r}"
+    if why is None and not (graph.strip() and graph.isprintable()):
+        named, why = f"the graph of a run cannot be called {graph!r}", "it cannot be typed"
+    if why is not None:
+        raise JournalError(
+            f"{named}: {why}",
+            code="bae-run-name",
+            fix="choose another name, in plain characters; left out, a run gets a random id",
+        )
+
+
+def check_run(run: StoredRun) -> None:
+    """Refuse a run of another journal, or of a file, that has a name which no run can have, or a
+    shape which is not the one of its hash: runs of the same hash share the shape."""
+    from bae.journal.shape import is_forged
+
+    check_names(run.info.run_id, run.info.graph)
+    if run.info.parent is not None:
+        check_names(run.info.parent, run.info.graph)
+    if is_forged(run.shape, run.info.shape):
+        raise JournalError(
+            f"the shape of the run {run.info.run_id} is not the one that its hash stands for",
+            code="bae-journal-damaged",
+            run_id=run.info.run_id,
+            fix="export the run again: something has changed it since",
+        )
 
 
 def check_version(line: Line, run_id: str) -> None:

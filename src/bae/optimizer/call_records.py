@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from bae.lm.adapter import is_lossless
@@ -57,22 +59,16 @@ def record_of(
 def record_in(text: str) -> CallRecord | None:
     """The call that a text was kept of, or None where it is something else."""
     try:
-        found = json.loads(text)
-        if found["format"] != FORMAT:
-            return None
-        usage = cast(dict[str, Any], found["usage"])
-        usage["models"] = tuple(usage["models"])
-        return CallRecord(
-            str(found["text"]),
-            found["stop"],
-            Usage(**usage),
-            str(found["life"]),
-            float(found["began"]),
-            float(found["ended"]),
-            str(found.get("given_up", "")),
-        )
-    except (ValueError, TypeError, KeyError):
-        return None
+        if json.loads(text)["format"] == FORMAT:
+            return _form().validate_json(text)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    return None
+
+
+@cache
+def _form() -> TypeAdapter[CallRecord]:
+    return TypeAdapter(CallRecord)
 
 
 class Spans:

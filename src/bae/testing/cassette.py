@@ -192,7 +192,7 @@ def _copy(path: Path, to: Path) -> None:
             closing(sqlite3.connect(to)) as target,
         ):
             source.backup(target)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise JournalError(
             f"{path} could not be read as a journal",
             code="bae-journal-damaged",

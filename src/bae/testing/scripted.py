@@ -99,7 +99,7 @@ class ScriptedLM:
         null ends the run), or an object `{"fills": {"Outfit": [{…}]}, "choices": ["Outfit"]}`."""
         try:
             script = json.loads(Path(path).read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ScriptError(
                 f"{path} is not JSON: {error}", code="bae-script-invalid", cause=error
             ) from error
@@ -107,7 +107,9 @@ class ScriptedLM:
             return cls(cast(list[Scripted], script))
         if isinstance(script, dict) and set(cast(dict[str, Any], script)) <= {"fills", "choices"}:
             parts = cast(dict[str, Any], script)
-            return cls(parts.get("fills", {}), choices=parts.get("choices", ()))
+            fills, choices = parts.get("fills", {}), parts.get("choices", [])
+            if isinstance(fills, dict) and isinstance(choices, list):
+                return cls(cast(Any, fills), choices=cast(Any, choices))
         raise ScriptError(
             f"{path} is neither a list of answers nor an object with fills and choices",
             code="bae-script-invalid",

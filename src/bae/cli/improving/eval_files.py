@@ -13,14 +13,13 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
 from bae.cli.refusals import Misuse, refused
+from bae.private_files import write_private
 
 if TYPE_CHECKING:
     from bae.evals.report import Evaluation
 
 KINDS: Final = (".md", ".json", ".csv")
 """How the names of files end that an evaluation can be written to."""
-BESIDE: Final = ".bae-writing"
-"""How the name of a file ends while it is written."""
 
 
 def check_files(named: Sequence[str]) -> None:
@@ -83,15 +82,11 @@ def write_evaluation(evaluation: Evaluation, named: Sequence[str]) -> None:
     """Write an evaluation to files: each is whole, or as it was before."""
     for each in named:
         path = Path(os.path.realpath(each))  # what a link leads to, and not the link
-        beside = path.with_name(f"{path.name}{BESIDE}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Half of a character, which a text may have, has a form in JSON, and stays readable.
-            beside.write_bytes(_said(evaluation, path).encode(errors="backslashreplace"))
-            os.replace(beside, path)
+            write_private(path, _said(evaluation, path).encode(errors="backslashreplace"))
         except OSError as error:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
             raise refused(
                 f"{each} could not be written: {error.strerror}",
                 cause=error,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from bae.private_files import private
+
 if TYPE_CHECKING:
     from bae.graph import Graph
 
@@ -24,8 +26,8 @@ def journal_for(graph: Graph[Any, Any], given: str | None, so: str) -> str | Non
     if not why:
         try:
             file = file_to_write(None)
-            # SQLite takes an empty file for a new one. Nobody else may read what is in it.
-            os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
+            # SQLite takes an empty file for a new one.
+            os.close(private(file, os.O_CREAT | os.O_WRONLY))
         except OSError as error:
             why = [f"{error.filename or file} cannot be written: {error.strerror}"]
     if not why:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bae.cli.refusals import refused
+from bae.private_files import private
 
 
 def refuse_existing(*paths: str | Path, force: bool) -> None:
@@ -26,7 +27,8 @@ def write_all(files: Mapping[Path, bytes]) -> None:
     for path, data in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+            with open(path, "wb", opener=private) as file:
+                file.write(data)
         except OSError as error:
             for each in new:
                 with suppress(OSError):

@@ -8,18 +8,22 @@ import json
 import sqlite3
 from abc import abstractmethod
 from asyncio import Future
-from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import closing, contextmanager
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from dataclasses import fields, replace
+from functools import cache, partial
 from secrets import randbits
 from time import time
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar, cast
 
-from bae.exceptions import JournalError, describe
+from pydantic import TypeAdapter
+
+from bae.exceptions import describe
 from bae.journal.sqlite.lease import Fence, SQLiteClaim, has_died, is_alive
 from bae.journal.sqlite.schema import LINES_OF_A_RUN, as_journal_error, failure, is_busy
 from bae.journal.sqlite.writer import Work, add_lines
 from bae.journal.store import (
+    LATEST,
     Journal,
     Line,
     Listed,
@@ -28,7 +32,9 @@ from bae.journal.store import (
     RunInfo,
     Status,
     StoredRun,
+    Time,
     check_listed,
+    check_run,
     check_version,
     is_listed,
     not_replaced,
@@ -41,8 +47,6 @@ RUNS_AT_ONCE = 50
 PAGE = 200
 """How many runs are read at once to find interrupted ones, which no index has."""
 
-_TYPES: Final[list[type]] = [int, str, float, str, int, str, int]
-"""Of the columns of a line; SQLite stores whatever another program gives it."""
 _LAST = """(select {} from lines where lines.id between runs.run << 32
     and (runs.run << 32) + 4294967295 order by lines.id desc limit 1)"""
 _COUNT = f"coalesce({_LAST.format('(lines.id & 4294967295) + 1')}, runs.shared)"
@@ -50,13 +54,13 @@ _COUNT = f"coalesce({_LAST.format('(lines.id & 4294967295) + 1')}, runs.shared)"
 _UPDATED = f"coalesce({_LAST.format('at')}, runs.started)"
 _INFO = f"""select runs.run, runs.id, runs.graph, runs.status, runs.started, {_UPDATED}, hash,
     runs.owner, until, runs.waiting, runs.error, coalesce(parents.id, runs.came_from)
-from runs join shapes using (shape)
+from runs left join shapes using (shape)
     left join owners on owners.name = runs.owner
     left join runs parents on parents.run = runs.parent"""
 # Where the lines of a run are: in itself, and below where it was forked in its parents.
 _HOMES = """with recursive homes (run, first, end, parent) as (
     select run, shared, 4294967296, parent from runs where run = ?
-    union all
+    union -- and not all of them: a damaged run may be its own parent
     select runs.run, min(runs.shared, homes.first), homes.first, runs.parent
         from homes join runs on runs.run = homes.parent where homes.first > 0
 ) select run, first, end from homes order by first, end"""
@@ -110,6 +114,7 @@ class RunTables(Journal):
     async def put(self, run: StoredRun, *, replace: bool = False) -> None:
         """Store a run that was read elsewhere, in one transaction, which also deletes the run that
         it replaces."""
+        check_run(run)
         info = run.info
 
         def add(db: sqlite3.Connection) -> None:
@@ -161,15 +166,19 @@ class RunTables(Journal):
                 row = db.execute(f"{_INFO} where runs.id = ?", (run_id,)).fetchone()
                 if row is None:
                     raise failure("bae-run-unknown", self.name, run_id)
-                info = self._info(db, row)
+                info = _info(db, row)
                 query = "select text from shapes where hash = ?"
-                shape: str = db.execute(query, (info.shape,)).fetchone()[0]
+                shape: object = db.execute(query, (info.shape,)).fetchone()[0]
                 query = "select gate, value from answers where run = ?"
                 answers = dict(db.execute(query, row[:1]).fetchall())
-                with self._checked(run_id):
-                    for answer in answers.values():
-                        json.loads(answer)
-                return StoredRun(info, shape, self._read_lines(db, row[0], run_id), answers)
+                if not all(isinstance(text, str) for text in (shape, *answers, *answers.values())):
+                    raise TypeError("a column has a value of another type")
+                for answer in answers.values():
+                    json.loads(answer)
+                lines = self._read_lines(db, row[0], run_id)
+                return StoredRun(info, cast(str, shape), lines, answers)
+            except _UNREADABLE as error:
+                raise self._damaged(run_id, f"run {run_id!r}", error) from error
             finally:
                 if db.in_transaction:
                     db.execute("rollback")
@@ -195,8 +204,8 @@ class RunTables(Journal):
             below = LINES_OF_A_RUN if before is None else self._find(db, before)
             found: list[RunInfo] = []
             while True:
-                rows = db.execute(text, (*values, below, size)).fetchall()
-                found += [info for row in rows if is_listed(info := self._info(db, row), status)]
+                rows = _fetch(db, text, (*values, below, size))
+                found += [info for row in rows if is_listed(info := _entry(db, row), status)]
                 if len(rows) < size or len(found) >= limit:
                     return found[:limit]
                 below = rows[-1][0]
@@ -208,7 +217,8 @@ class RunTables(Journal):
         query = f"select id from runs where {wanted} order by run"
 
         def ask(db: sqlite3.Connection) -> list[str]:
-            return [run_id for (run_id,) in db.execute(query, (*statuses, than))]
+            found = _fetch(db, query, (*statuses, than))
+            return [run_id for (run_id,) in found if isinstance(run_id, str)]
 
         return await self._read(ask)
 
@@ -246,9 +256,9 @@ class RunTables(Journal):
         query = """select id & 4294967295, kind, at, path, step, data, version from lines
             where id >= ? and id < ? order by id"""
 
-        def damaged(why: str, cause: BaseException | None = None) -> JournalError:
-            what = f"line {len(lines)} of run {run_id!r} {why}"
-            return failure("bae-journal-damaged", self.name, run_id, cause=cause, what=what)
+        def missing() -> Exception:
+            what = f"line {len(lines)} of run {run_id!r} is missing"
+            return failure("bae-journal-damaged", self.name, run_id, what=what)
 
         try:
             for home, first, end in db.execute(_HOMES, (run,)).fetchall():
@@ -258,41 +268,26 @@ class RunTables(Journal):
                     for row in rows:
                         line = Line(*row)
                         if line.n != len(lines):
-                            raise damaged("is missing")
-                        check_version(line, run_id)
-                        if [*map(type, row)] != _TYPES:
+                            raise missing()
+                        if tuple(map(type, line)) != _TYPES or not _is_possible(line):
                             raise TypeError("a column has a value of another type")
+                        check_version(line, run_id)
                         if not isinstance(json.loads(line.data), dict):
                             raise ValueError("no JSON object")
                         lines.append(line)
                 if end < LINES_OF_A_RUN and end != len(lines):
-                    raise damaged("is missing")
-        except (ValueError, TypeError, sqlite3.OperationalError) as error:
-            if getattr(error, "sqlite_errorcode", None) is not None:
-                raise
-            raise damaged(f"cannot be read ({describe(error)})", error) from error
+                    raise missing()
+        except _UNREADABLE as error:
+            what = f"line {len(lines)} of run {run_id!r}"
+            raise self._damaged(run_id, what, error) from error
         return tuple(lines)
 
-    def _info(self, db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
-        run, run_id, graph, status, started, updated, shape, owner, until, waiting, *rest = row
-        with self._checked(run_id):
-            if owner is not None and has_died(owner):
-                until = None
-            gates: list[list[Any]] = json.loads(waiting)
-            query = "select gate from answers where run = ?"
-            answered = {gate for (gate,) in db.execute(query, (run,))} if gates else set[str]()
-            parked = tuple(ParkedGate(*gate, answered=gate[0] in answered) for gate in gates)
-        return RunInfo(run_id, graph, status, started, updated, shape, owner, until, parked, *rest)
-
-    @contextmanager
-    def _checked(self, run_id: str) -> Generator[None]:
-        """What another program may have stored instead of what bae did is damage."""
-        try:
-            yield
-        except (ValueError, TypeError) as error:
-            what = f"run {run_id!r} cannot be read ({describe(error)})"
-            damaged = "bae-journal-damaged"
-            raise failure(damaged, self.name, run_id, cause=error, what=what) from error
+    def _damaged(self, run_id: str, what: str, error: Exception) -> Exception:
+        """The error of something that cannot be read; errors of SQLite itself stay as they are."""
+        if getattr(error, "sqlite_errorcode", None) is not None:
+            return error
+        what = f"{what} cannot be read ({describe(error)})"
+        return failure("bae-journal-damaged", self.name, run_id, cause=error, what=what)
 
     def _change_lines(self, db: sqlite3.Connection, changes: Sequence[Rewrite]) -> None:
         """Replace lines in the runs that have them."""
@@ -398,6 +393,68 @@ def _delete(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
             db.execute("delete from runs where run = ?", (run,))
             db.execute("delete from answers where run = ?", (run,))
     return deleted
+
+
+def _info(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
+    """The entry of a run; one of `_UNREADABLE` is raised where it is none."""
+    run, run_id, graph, status, started, updated, shape, owner, until, waiting, *rest = row
+    infos, gates = _forms()
+    parked: tuple[ParkedGate, ...] = ()
+    if waiting != "[]":
+        found = db.execute("select gate from answers where run = ?", (run,)).fetchall()
+        listed = gates.validate_json(waiting)
+        parked = tuple(ParkedGate(*gate, answered=(gate[0],) in found) for gate in listed)
+    values = run_id, graph, status, started, updated, shape, owner, until, parked, *rest
+    info = infos.validate_python(dict(zip(_COLUMNS, values, strict=True)))
+    return replace(info, lease_until=None) if owner is not None and has_died(owner) else info
+
+
+def _entry(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
+    """The entry of a run in a list. One that is damaged is listed as a failed run which says so, to
+    be deleted or read from a backup: it must not hide the others."""
+    try:
+        return _info(db, row)
+    except _UNREADABLE as error:
+        if getattr(error, "sqlite_errorcode", None) is not None:
+            raise
+        run_id, graph = (each if isinstance(each, str) else repr(each) for each in row[1:3])
+        what = f"its entry in the journal is damaged: {describe(error)}"
+        return RunInfo(run_id, graph, "failed", 0.0, 0.0, "", error=what)
+
+
+def _fetch(db: sqlite3.Connection, query: str, values: Sequence[Any]) -> list[Any]:
+    """All rows, with bytes where a text is not UTF-8: one of them must not hide the others. Never
+    a cursor that is still open: the frames of an error would hold it, and with it what the tables
+    were then."""
+    db.text_factory = _text
+    try:
+        return db.execute(query, values).fetchall()
+    finally:
+        db.text_factory = str
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+@cache
+def _forms() -> tuple[TypeAdapter[RunInfo], TypeAdapter[list[tuple[str, str, str, Time | None]]]]:
+    """What the entry of a run must be, and what the gates in it must be."""
+    return TypeAdapter(RunInfo), TypeAdapter(list[tuple[str, str, str, Time | None]])
+
+
+def _is_possible(line: Line) -> bool:
+    return 0 <= line.at < LATEST and line.step >= 0
+
+
+_COLUMNS = [field.name for field in fields(RunInfo)]
+_TYPES = int, str, float, str, int, str, int
+"""Of the columns of a line; SQLite stores whatever another program gives it."""
+_UNREADABLE = ValueError, TypeError, OverflowError, RecursionError, sqlite3.OperationalError
+"""What is raised where something in the tables is not what bae writes."""
 
 
 def _dump(waiting: Sequence[ParkedGate]) -> str:

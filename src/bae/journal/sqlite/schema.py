@@ -7,11 +7,11 @@ import os
 import shutil
 import sqlite3
 import sys
-from contextlib import ExitStack, closing, suppress
-from secrets import token_hex
+from contextlib import ExitStack, closing
 from time import monotonic, sleep
 
 from bae.exceptions import JournalError
+from bae.private_files import make_private
 
 FORMAT = 2
 """The version of the tables, kept in the file as its `user_version`."""
@@ -74,7 +74,7 @@ def open_to_write(path: str, busy_timeout: float, synchronous: str) -> sqlite3.C
     something else is refused and not changed."""
     _check_size(path)
     if not os.path.lexists(path):
-        _make_private(path)
+        make_private(path)
     elif not os.access(path, os.W_OK):  # a connection would not notice a change
         raise failure("bae-journal-readonly", path)
     with ExitStack() as opened:
@@ -136,19 +136,6 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
-
-
-def _make_private(path: str) -> None:
-    """Create an empty file that only this user can read, as it will hold prompts; SQLite gives
-    those beside it the same rights. It is linked to its place: to open and close it there would
-    drop the locks of a connection that is made at the same moment."""
-    beside = f"{path}.{token_hex(4)}.new"
-    with suppress(OSError):  # then SQLite creates it, or reports why it cannot
-        os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        try:
-            os.link(beside, path)
-        finally:
-            os.unlink(beside)
 
 
 def _connect(path: str, busy_timeout: float) -> sqlite3.Connection:
@@ -318,8 +305,10 @@ def as_journal_error(error: BaseException, path: str, run_id: str | None = None)
         result == sqlite3.SQLITE_CANTOPEN and not is_writable(path)
     ):
         code = "bae-journal-readonly"
-    elif result in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "decode to UTF-8" in str(
-        error
+    elif (
+        result in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        or "decode to UTF-8" in str(error)
+        or isinstance(error, UnicodeDecodeError)  # in what SQLite says about the tables
     ):
         code = "bae-journal-damaged"
     return failure(code, path, run_id, cause=error, what="SQLite cannot read it")

@@ -216,7 +216,7 @@ class Reader:
             try:
                 if not work.future.cancelled():
                     work.value = self._answer(work.do)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 self.close()  # the next question finds what is there then
                 work.error = as_journal_error(error, self.path, work.run_id)
             except Exception as error:

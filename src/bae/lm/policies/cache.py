@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
@@ -177,10 +177,10 @@ def _read(stored: str | None) -> Answer | None:
         return None
     try:
         found = json.loads(stored)
-        if found["version"] == VERSION and isinstance(found["text"], str):
-            models = cast("list[str]", found["models"])
-            return Answer(found["text"], Usage(models=tuple(models)))
-    except (ValueError, TypeError, KeyError):
+        texts = [found["text"], *found["models"]]
+        if found["version"] == VERSION and all(isinstance(each, str) for each in texts):
+            return Answer(texts[0], Usage(models=tuple(texts[1:])))
+    except (ValueError, TypeError, KeyError, RecursionError):
         pass
     return None
 

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 from bae.exceptions import BaeLMError
 from bae.lm.policies.limits import Slots
+from bae.private_files import make_private
 from bae.threads import in_thread
 
 T = TypeVar("T")
@@ -171,11 +172,13 @@ class SQLiteCache:
                 if self._open is None or self._process != os.getpid():
                     self._open = self._connect()
                 return work(self._open)
-            except (sqlite3.Error, OSError) as error:
+            except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
                 raise self._unreadable(error) from error
 
     def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.path.lexists(self.path):
+            make_private(self.path)
         # Autocommit: each statement is a transaction of its own.
         database = sqlite3.connect(
             self.path, timeout=self.timeout, isolation_level=None, check_same_thread=False

@@ -1,0 +1,151 @@
+"""Runs that come from files and journals of others: their names are checked wherever they enter, as
+those of new runs are, and the shape that they bring has the hash that it claims."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae import Graph, JournalError, Node
+from bae.journal import Journal, MemoryJournal, SQLiteJournal, StoredRun, check
+from bae.journal.export import RecordedRuns, write_run
+from bae.journal.shape import shape_of
+
+
+class Start(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Other(Node):
+    text: str
+    more: int = 0
+
+    async def __call__(self) -> None: ...
+
+
+GRAPH = Graph(start=Start)
+BAD = ["", " ", "last", "-x", "--force", "a\nb", "a\x1b[31m", "\u202ea", "a\x00", '"""\n']
+
+
+async def stored(**changed: Any) -> StoredRun:
+    """A run that somebody has changed."""
+    journal = MemoryJournal()
+    await GRAPH.arun(Start(text="a"), journal=journal, run_id="good")
+    run = await journal.read("good")
+    shape = changed.pop("text", run.shape)
+    return replace(run, info=replace(run.info, **changed), shape=shape)
+
+
+def as_file(run: StoredRun) -> io.BytesIO:
+    return io.BytesIO(b"".join(write_run(run)))
+
+
+async def recorded(journal: Journal, run: StoredRun) -> None:
+    RecordedRuns([run])
+
+
+async def read(journal: Journal, run: StoredRun) -> None:
+    Path("runs.jsonl").write_bytes(as_file(run).getvalue())  # noqa: ASYNC240
+    RecordedRuns.of("runs.jsonl")
+
+
+FOREIGN: dict[str, Callable[[Journal, StoredRun], Awaitable[Any]]] = {
+    "load": lambda journal, run: journal.load(as_file(run)),
+    "put": lambda journal, run: journal.put(run),
+    "put of any store": lambda journal, run: Journal.put(journal, run),
+    "RecordedRuns": recorded,
+    "RecordedRuns.of": read,
+}
+OWN: dict[str, Callable[[Journal, str], Awaitable[Any]]] = {
+    "arun": lambda journal, name: GRAPH.arun(Start(text="a"), journal=journal, run_id=name),
+    "fork": lambda journal, name: GRAPH.fork("good", at=0, journal=journal, new_id=name),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("what", ["run_id", "graph", "parent"])
+@pytest.mark.parametrize("way", FOREIGN)
+async def test_a_run_of_another_with_a_name_that_cannot_be_typed_enters_nowhere(
+    way, what, name, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    if what == "graph" and name in ("last", "-x", "--force"):
+        return  # those mean something for runs alone
+    async with SQLiteJournal("runs.db") as journal:
+        with pytest.raises(JournalError, match=r"cannot be called") as raised:
+            await FOREIGN[way](journal, await stored(**{what: name}))
+        assert raised.value.code == "bae-run-name"
+        assert raised.value.fix
+        assert await journal.runs() == []
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("way", OWN)
+async def test_a_new_run_is_refused_the_same_names(way, name):
+    if not name and way == "arun":
+        return  # that is none
+    journal = MemoryJournal()
+    await OWN["arun"](journal, "good")
+    with pytest.raises(JournalError) as raised:
+        await OWN[way](journal, name)
+    assert raised.value.code == "bae-run-name"
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if name])
+def test_the_command_line_refuses_the_same_names(name):
+    typer = pytest.importorskip("typer")
+    from bae.cli.options import id_of_new
+
+    with pytest.raises(typer.BadParameter, match="cannot be called"):
+        id_of_new(name)
+    assert id_of_new("order-7") == "order-7"
+
+
+async def test_a_graph_whose_name_cannot_be_typed_has_no_journal():
+    graph = Graph(start=Start, name="a\nb")
+    with pytest.raises(JournalError, match=r"graph of a run cannot be called 'a\\nb'"):
+        await graph.arun(Start(text="a"), journal=MemoryJournal())
+    assert (await graph.arun(Start(text="a"))).trace
+
+
+@pytest.mark.parametrize("way", FOREIGN)
+@pytest.mark.parametrize(
+    "forged",
+    [
+        json.dumps({**json.loads(shape_of(GRAPH).json), "calls": [{"by": "f", "inputs": {}}]}),
+        shape_of(Graph(start=Other)).json,
+        json.dumps({"format": 1, "graphs": []}),
+        "{}",
+        "[]",
+        "",
+        "not JSON",
+        "[" * 5000,
+    ],
+)
+async def test_a_shape_that_is_not_the_one_of_its_hash_enters_nowhere(
+    way, forged, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    async with SQLiteJournal("runs.db") as journal:
+        with pytest.raises(JournalError, match="is not the one that its hash stands for"):
+            await FOREIGN[way](journal, await stored(text=forged))
+        # And the honest run after it has the shape of its own classes.
+        await GRAPH.arun(Start(text="a"), journal=journal, run_id="mine")
+        assert (await journal.read("mine")).shape == shape_of(GRAPH).json
+
+
+@pytest.mark.parametrize("way", FOREIGN)
+async def test_an_honest_run_enters_with_its_shape(way, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with SQLiteJournal("runs.db") as journal:
+        await FOREIGN[way](journal, await stored())
+        await FOREIGN[way](journal, await stored(run_id="größe 7", graph="Neu"))
+        assert await check(GRAPH, journal) == []

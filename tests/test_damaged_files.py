@@ -1,0 +1,524 @@
+"""Whatever is in a file that bae reads, the outcome is a result or a `BaeError`: journals, exported
+runs, caches, logs of calls, artefacts, cases, scripts and pyproject.toml, all changed at random,
+from a seed, by bytes and by values."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, closing, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel
+
+from bae import BaeError, Dep, Gate, Graph, JournalError, Map, Node, Recall
+from bae.evals import load_cases
+from bae.journal import Journal, MemoryJournal, SQLiteJournal, check
+from bae.journal.export import RecordedRuns
+from bae.journal.gates import open_gates
+from bae.journal.report import report_run
+from bae.lm import Cached, SQLiteCache
+from bae.optimizer import (
+    Artefact,
+    CallLog,
+    Learned,
+    LearnedExample,
+    load_artefacts,
+    save_artefacts,
+    schema_of,
+)
+from bae.testing import ScriptedLM, replaying
+from toy_backend import ToyBackend
+
+pytestmark = pytest.mark.once
+
+MANY = 40
+"""Cases of each kind."""
+
+
+class Weather(BaseModel):
+    degrees: float
+
+
+async def get_weather() -> Weather:
+    return Weather(degrees=7.5)
+
+
+class Word(Node):
+    text: str
+
+    async def __call__(self) -> Length:
+        return Length(count=len(self.text))
+
+
+class Length(Node):
+    count: int
+
+    async def __call__(self) -> None: ...
+
+
+class Begin(Node):
+    words: list[str]
+    lengths: Annotated[list[Length], Map(Graph(start=Word, end=Length), over="words")]
+
+    async def __call__(self) -> Day: ...
+
+
+class Day(Node):
+    weather: Annotated[Weather, Dep(get_weather)]
+    mood: str
+
+    async def __call__(self) -> Outfit | Rest: ...
+
+
+class Rest(Node):
+    async def __call__(self) -> None: ...
+
+
+class Outfit(Node):
+    mood: Annotated[str, Recall(Day)]
+    top: str
+    sure: Annotated[bool, Gate("Are you sure?")] = True
+
+    async def __call__(self) -> None: ...
+
+
+GRAPH = Graph(start=Begin, end=(Outfit, Rest))
+RUNS = ["done", "parked", "failed", "forked"]
+PLACES = ["Day.mood", "Day.weather", "Outfit.mood", "Outfit.sure", "Begin.lengths", "Outfit.top"]
+
+
+def lm() -> ScriptedLM:
+    return ScriptedLM([{"mood": "calm"}, "Outfit", {"top": "a shirt"}])
+
+
+async def write_runs(journal: Journal) -> None:
+    """Runs of all kinds: ended, parked at a gate, failed and forked."""
+    start = Begin.model_construct(words=["a", "bc"])
+
+    async def yes(gate: object) -> bool:
+        return True
+
+    await GRAPH.arun(start, lm(), journal=journal, run_id="done", answer=yes)
+    await GRAPH.arun(start, lm(), journal=journal, run_id="parked")
+    with pytest.raises(BaeError):
+        await GRAPH.arun(start, ScriptedLM([]), journal=journal, run_id="failed")
+    await GRAPH.fork("done", at=1, journal=journal, new_id="forked", mood="glad")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a journal and the same runs as a file."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    async def write() -> None:
+        async with SQLiteJournal(folder / "runs.db") as journal:
+            await write_runs(journal)
+            await journal.export(folder / "runs.jsonl")
+
+    asyncio.run(write())
+    return folder
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+DEEP = "[" * 3000 + "]" * 3000
+VALUES = [
+    *("null", "true", "-1", "0", "3", "1e308", "1e999", "NaN", "-Infinity", "9" * 5000, "1" * 30),
+    *('""', '"x"', r'"\u0000"', r'"\ud800"', '"0:Begin.lengths[0]"', '"Outfit"', '"9:No.no(x)"'),
+    *("[]", "{}", "[[]]", "[null]", '{"type":"Outfit"}', '{"":1}', DEEP, f'{{"a":{DEEP}}}'),
+]
+"""What stands in for a value of JSON, as text."""
+
+
+def places_in(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield at
+    if isinstance(value, dict | list):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places_in(each, (*at, key))
+
+
+def damage_json(text: str, rng: random.Random) -> str:
+    """One value is another, gone, or under another name."""
+    value = {"": json.loads(text)}
+    *around, last = ("", *rng.choice(list(places_in(value[""]))))
+    parent: Any = value
+    for key in around:
+        parent = parent[key]
+    way = rng.random()
+    if way < 0.7 or last == "":
+        parent[last] = "@@"
+        return json.dumps(value[""]).replace('"@@"', rng.choice(VALUES), 1)
+    found = parent[last]
+    del parent[last]
+    if way > 0.85 and isinstance(parent, dict):
+        parent[rng.choice(["x", "", "type", "\x00"])] = found
+    return json.dumps(value[""])
+
+
+def damage_bytes(data: bytes, rng: random.Random) -> bytes:
+    """Some bytes are others, gone, or there twice; or the end is missing."""
+    found = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at, many = rng.randrange(len(found) + 1), rng.randint(1, 40)
+        match rng.randrange(5):
+            case 0:
+                found[at : at + many] = rng.randbytes(many)
+            case 1:
+                del found[at : at + many]
+            case 2:
+                found[at:at] = found[at : at + many]
+            case 3:
+                found[at : at + 1] = bytes([rng.choice([0, 0xFF, 0x80, 0xED, 10, 34, 92])])
+            case _:
+                del found[at : at + (many if rng.random() < 0.7 else len(found))]
+    return bytes(found)
+
+
+def damage_lines(data: bytes, rng: random.Random) -> bytes:
+    """One line of JSON has another value, or is gone, or there twice."""
+    lines = data.decode().splitlines()
+    at = rng.randrange(len(lines))
+    match rng.randrange(10):
+        case 0:
+            del lines[at]
+        case 1:
+            lines.insert(at, rng.choice(lines))
+        case _:
+            lines[at] = damage_json(lines[at], rng)
+    return ("\n".join(lines) + "\n").encode("utf-8", "surrogatepass")
+
+
+def damage_rows(file: Path, rng: random.Random) -> str:
+    """One cell of an SQLite file holds something else."""
+    with closing(sqlite3.connect(file)) as db:
+        tables = [r[0] for r in db.execute("select name from sqlite_master where type = 'table'")]
+        table = rng.choice([t for t in tables if db.execute(f"select 1 from {t}").fetchone()])
+        columns = [row[1] for row in db.execute(f"pragma table_info({table})")]
+        column = rng.choice(columns)
+        key = columns[0]
+        rows = db.execute(f"select {key}, {column} from {table}").fetchall()
+        of, old = rng.choice(rows)
+        new: Any = rng.choice([None, -1, 5, 2**62, 1e300, 9e999, "", "x", b"\xff", b"\xed\xa0\x80"])
+        if isinstance(old, str) and old[:1] in ("{", "[") and rng.random() < 0.8:
+            new = damage_json(old, rng).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        value = "cast(? as text)" if isinstance(new, bytes) and rng.random() < 0.6 else "?"
+        with suppress(sqlite3.IntegrityError):
+            db.execute(f"update {table} set {column} = {value} where {key} is ?", (new, of))
+            db.commit()
+    return f"{table}.{column} of {of!r} is {new!r:.80}"
+
+
+class Outcomes:
+    """Notes what is raised that is no `BaeError`, for all cases together."""
+
+    def __init__(self) -> None:
+        self.wrong: list[str] = []
+        self.errors = self.results = 0
+
+    async def of(self, case: object, ask: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        try:
+            async with asyncio.timeout(20):
+                found = ask(*given, **named)
+                found = await found if hasattr(found, "__await__") else found
+        except BaseException as error:
+            if not isinstance(error, BaeError) or not str(error):
+                what = f"{ask.__name__}{given!r:.60}: {type(error).__name__}: {error!s:.150}"
+                self.wrong.append(f"case {case}, {what}")
+            self.errors += 1
+        else:
+            self.results += 1
+            return found
+
+
+@pytest.fixture
+def outcomes() -> Iterator[Outcomes]:
+    found = Outcomes()
+    yield found
+    assert not found.wrong, "\n".join(found.wrong)
+    assert found.errors, "nothing was damaged"
+
+
+async def use_runs(journal: Journal, case: object, outcomes: Outcomes) -> None:
+    """Ask a journal all that it can be asked."""
+
+    async def listed() -> None:
+        for info in await journal.runs():
+            info.standing()
+            info.lasted()
+
+    async def asked(ask: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        return await outcomes.of(case, ask, *given, **named)
+
+    await asked(listed)
+    await asked(check, GRAPH, journal)
+    for run_id in RUNS:
+        stored = await asked(journal.read, run_id)
+        if stored is None:
+            continue
+        await asked(report_run, stored)
+        await asked(open_gates, stored)
+        for place in PLACES:
+            await asked(journal.why, run_id, place)
+        await asked(GRAPH.replay, run_id, journal=journal)
+        await asked(GRAPH.fork, run_id, at=1, journal=journal)
+        await asked(GRAPH.answer, run_id, "Outfit.sure", True, journal=journal)
+        await asked(GRAPH.resume, run_id, lm(), journal=journal)
+        await asked(journal.redact, run_id, "Day.mood")
+        await asked(MemoryJournal().put, stored)
+    await asked(journal.prune, older_than=10**9)
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [damage_lines, damage_bytes])
+async def test_exported_runs_that_were_changed(damage, runs, tmp_path, outcomes):
+    whole = (runs / "runs.jsonl").read_bytes()
+    for case in range(MANY):
+        file = tmp_path / "runs.jsonl"
+        file.write_bytes(damage(whole, random.Random(case)))
+        recorded = await outcomes.of(case, RecordedRuns.of, file)
+        if recorded is not None:
+            await use_runs(recorded, case, outcomes)
+        journal = MemoryJournal()
+        if await outcomes.of(case, journal.load, file) is not None:
+            await use_runs(journal, case, outcomes)
+
+
+async def test_journals_with_changed_rows(runs, tmp_path, outcomes):
+    for case in range(MANY):
+        file = tmp_path / f"{case}.db"
+        file.write_bytes((runs / "runs.db").read_bytes())
+        what = damage_rows(file, random.Random(case))
+        async with SQLiteJournal(file, durability="normal") as journal:
+            await use_runs(journal, f"{case} ({what})", outcomes)
+
+
+async def test_journals_with_changed_bytes(runs, tmp_path, outcomes):
+    for case in range(MANY // 2):
+        file = tmp_path / f"{case}.db"
+        file.write_bytes(damage_bytes((runs / "runs.db").read_bytes(), random.Random(case)))
+        async with SQLiteJournal(file, durability="normal") as journal:
+            await use_runs(journal, case, outcomes)
+        await outcomes.of(case, replayed, file)
+
+
+def replayed(file: Path) -> None:
+    with replaying(file) as recorded:
+        assert recorded.runs is not None
+
+
+def test_one_damaged_row_hides_no_other_run_and_keeps_nothing_from_being_seen(runs, tmp_path):
+    """Every column, not UTF-8 and of another type, while the errors are held."""
+
+    async def look(column: str, value: str) -> None:
+        file = tmp_path / f"{column} {value[:9]}.db"
+        file.write_bytes((runs / "runs.db").read_bytes())
+        async with SQLiteJournal(file) as journal, SQLiteJournal(file) as other:
+            await other.runs()
+            with closing(sqlite3.connect(file)) as db, suppress(sqlite3.IntegrityError):
+                db.execute(f"update runs set {column} = {value} where id = 'parked'")
+                db.commit()
+            listed = {info.run_id: info for info in await other.runs()}
+            assert {"done", "failed", "forked"} <= listed.keys()
+            assert len(listed) == 4
+            assert await other.export(tmp_path / "rest", ["done", "failed", "forked"]) == 3
+            held = []
+            for ask in (
+                other.read("parked"),
+                other.export(tmp_path / "all"),
+                other.older(1e11, ()),
+            ):
+                try:
+                    await ask
+                except JournalError as error:
+                    held.append(error)
+            damaged = "damaged" in listed.get("parked", listed["done"]).error
+            assert not damaged or {error.run_id for error in held} == {"parked"}
+            await GRAPH.arun(Begin.model_construct(words=[]), lm(), journal=journal, run_id="new")
+            assert (await other.read("new")).info.run_id == "new"
+            with closing(sqlite3.connect(file)) as db:
+                (is_busy, *_) = db.execute("pragma wal_checkpoint(truncate)").fetchone()
+            assert not is_busy, "an error holds what the tables were"
+
+    with closing(sqlite3.connect(runs / "runs.db")) as db:
+        columns = [row[1] for row in db.execute("pragma table_info(runs)")]
+    for column in columns[1:]:
+        for value in ("cast(x'ff' as text)", "x'ff'", "'{'", "'[[1]]'", "9e999", "77"):
+            asyncio.run(look(column, value))
+
+
+# --- other files ---------------------------------------------------------------------------------
+
+
+def damage_text(data: bytes, rng: random.Random) -> bytes:
+    return damage_json(data.decode(), rng).encode("utf-8", "surrogatepass")
+
+
+DAMAGES = [damage_text, damage_bytes]
+KNOWN = {"weather": Weather(degrees=7.5)}
+
+
+async def test_caches_and_logs_of_calls_that_were_changed(tmp_path, outcomes):
+    backend = ToyBackend(lambda prompt: {"mood": "calm"})
+    whole = tmp_path / "whole.db"
+    with closing(CallLog(whole)) as log:
+        await log.around(backend).fill(Day, KNOWN, "now")
+    cached = tmp_path / "cached.db"
+    async with aclosing(Cached(backend, SQLiteCache(cached))) as asked:
+        await asked.fill(Day, KNOWN, "now")
+    for case in range(MANY):
+        file = tmp_path / f"{case}.db"
+        for kind, source in (("calls", whole), ("cache", cached)):
+            file.write_bytes(source.read_bytes())
+            if case % 3:
+                damage_rows(file, random.Random(case))
+            else:
+                file.write_bytes(damage_bytes(file.read_bytes(), random.Random(case)))
+            if kind == "calls":
+                with closing(CallLog(file)) as log:
+                    await outcomes.of(case, log.open)
+                    await outcomes.of(case, log.around(backend).fill, Day, KNOWN, "now")
+            else:
+                async with aclosing(Cached(backend, SQLiteCache(file))) as asked:
+                    await outcomes.of(case, asked.fill, Day, KNOWN, "now")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_artefacts_that_were_changed(damage, tmp_path, outcomes):
+    known = {"Begin": {"words": ["a"]}, "context": {"weather": {"degrees": 3.0}}}
+    example = LearnedExample(known=known, answer={"mood": "calm"})
+    learned = Learned(instruction="Look outside", examples=[example])
+    (file,) = save_artefacts(
+        {Day: Artefact(node="Day", schema=schema_of(Day), fill=learned)}, tmp_path
+    )
+    whole = file.read_bytes()
+    for case in range(MANY):
+        file.write_bytes(damage(whole, random.Random(case)))
+        await outcomes.of(case, load_artefacts, GRAPH, tmp_path)
+
+
+CASE = {
+    "input": {"words": ["a", "b"]},
+    "name": "one",
+    "expected": {"top": "a shirt"},
+    "expected_type": "Outfit",
+    "nodes": {"Day": {"mood": "calm"}},
+    "metadata": {"from": "here"},
+    "answers": {"Outfit.sure": True},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_cases_that_were_changed(damage, tmp_path, outcomes):
+    file = tmp_path / "cases.jsonl"
+    for case in range(MANY):
+        file.write_bytes(damage(json.dumps(CASE).encode(), random.Random(case)))
+        await outcomes.of(case, load_cases, file, GRAPH)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("ending", [".json", ".yaml"])
+async def test_datasets_that_were_changed(damage, ending, tmp_path, outcomes):
+    pytest.importorskip("pydantic_evals")
+    file = tmp_path / f"cases{ending}"
+    case = {"name": "one", "inputs": {"words": ["a"]}, "expected_output": {"top": "a shirt"}}
+    whole = json.dumps({"name": "n", "cases": [{**case, "metadata": {"a": 1}, "evaluators": []}]})
+    for number in range(MANY // 2):
+        file.write_bytes(damage(whole.encode(), random.Random(number)))
+        for own_metric in (True, False):
+            await outcomes.of(number, load_cases, file, GRAPH, own_metric=own_metric)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_scripts_that_were_changed(damage, tmp_path, outcomes):
+    file = tmp_path / "script.json"
+    in_order = [{"mood": "calm"}, "Outfit", {"top": "a shirt"}]
+    by_name = {"fills": {"Day": [{"mood": "calm"}], "Outfit": in_order[2]}, "choices": ["Outfit"]}
+    for case in range(MANY):
+        whole = json.dumps(in_order if case % 2 else by_name).encode()
+        file.write_bytes(damage(whole, random.Random(case)))
+        script = await outcomes.of(case, ScriptedLM.from_file, file)
+        if script is not None:
+            await outcomes.of(case, GRAPH.arun, Begin.model_construct(words=[]), script)
+
+
+PROJECT = """
+[project]
+name = "wardrobe"
+[tool.bae]
+graph = "wardrobe.py:graph"
+[[tool.other]]
+when = 2026-01-02T03:04:05Z
+"""
+
+
+@pytest.fixture
+def unexpected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BaseException]:
+    """The errors that a command did not expect, in a folder of its own."""
+    pytest.importorskip("typer")
+    from bae.cli import app
+
+    found: list[BaseException] = []
+    monkeypatch.setattr(app, "_tell_unexpected", lambda error, debug: found.append(error))
+    monkeypatch.chdir(tmp_path)
+    return found
+
+
+def test_a_pyproject_that_was_changed(tmp_path, unexpected, capsys):
+    from bae.cli import main
+
+    hostile = ["[" * 3000, "x = " + "[" * 3000, "n = " + "9" * 5000, "d = 2026-99-99", "\x00"]
+    for value in (
+        '"a\\u0000.py"',
+        '"a.py:b\\u0000"',
+        '"\\ud800.py"',
+        f'"{"a" * 5000}.py"',
+        '"/"',
+        "5",
+    ):
+        hostile.append(f"[tool.bae]\ngraph = {value}")
+    texts = [text.encode("utf-8", "surrogatepass") for text in hostile]
+    texts += [damage_bytes(PROJECT.encode(), random.Random(case)) for case in range(MANY)]
+    for text in texts:
+        (tmp_path / "pyproject.toml").write_bytes(text)
+        main(["check"])
+        main(["runs", "list"])
+        assert not unexpected, text
+
+
+def test_commands_on_exported_runs_that_were_changed(runs, tmp_path, unexpected, capsys):
+    from bae.cli import main
+
+    whole = (runs / "runs.jsonl").read_bytes()
+    for case in range(MANY // 2):
+        Path("runs.jsonl").write_bytes(damage_lines(whole, random.Random(case)))
+        main(["runs", "list", "-j", "runs.jsonl"])
+        for run_id in ("done", "parked"):
+            main(["runs", "show", run_id, "-j", "runs.jsonl"])
+            main(["runs", "show", run_id, "--json", "-j", "runs.jsonl"])
+            main(["runs", "show", run_id, "--timeline", "-j", "runs.jsonl"])
+        assert not unexpected, case
+
+
+def test_commands_on_journals_with_changed_rows(runs, tmp_path, unexpected, capsys):
+    from bae.cli import main
+
+    for case in range(MANY // 2):
+        file = Path(f"{case}.db")
+        file.write_bytes((runs / "runs.db").read_bytes())
+        what = damage_rows(file, random.Random(case))
+        for command in (
+            ["list"],
+            ["list", "--json"],
+            ["show", "parked"],
+            ["prune", "--older-than", "1d", "--yes"],
+        ):
+            main(["runs", *command, "-j", str(file)])
+        assert not unexpected, what
