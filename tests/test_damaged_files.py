@@ -292,7 +292,7 @@ async def test_exported_runs_that_were_changed(damage, runs, tmp_path, outcomes)
 
 
 async def test_journals_with_changed_rows(runs, tmp_path, outcomes):
-    for case in range(MANY):
+    for case in range(MANY // 2):
         file = tmp_path / f"{case}.db"
         file.write_bytes((runs / "runs.db").read_bytes())
         what = damage_rows(file, random.Random(case))
@@ -350,7 +350,7 @@ def test_one_damaged_row_hides_no_other_run_and_keeps_nothing_from_being_seen(ru
     with closing(sqlite3.connect(runs / "runs.db")) as db:
         columns = [row[1] for row in db.execute("pragma table_info(runs)")]
     for column in columns[1:]:
-        for value in ("cast(x'ff' as text)", "x'ff'", "'{'", "'[[1]]'", "9e999", "77"):
+        for value in ("cast(x'ff' as text)", "x'ff'", "'[[1]]'", "9e999"):
             asyncio.run(look(column, value))
 
 
@@ -430,7 +430,7 @@ async def test_datasets_that_were_changed(damage, ending, tmp_path, outcomes):
     file = tmp_path / f"cases{ending}"
     case = {"name": "one", "inputs": {"words": ["a"]}, "expected_output": {"top": "a shirt"}}
     whole = json.dumps({"name": "n", "cases": [{**case, "metadata": {"a": 1}, "evaluators": []}]})
-    for number in range(MANY // 2):
+    for number in range(MANY // 6):
         file.write_bytes(damage(whole.encode(), random.Random(number)))
         for own_metric in (True, False):
             await outcomes.of(number, load_cases, file, GRAPH, own_metric=own_metric)
