@@ -294,6 +294,8 @@ class Dataflow:
             if known is not NOTHING:
                 self._end(pending, known)
                 return
+        if recorder.stores and recorder.is_in_doubt:
+            await recorder.confirm()
         what = pending.node_type, place.field, pending.source, pending.name
         recorder.write(SourceStarted(time(), place.path, place.step, *what, place.parameter))
         value: Any = None

@@ -49,6 +49,8 @@ class Recorder:
     """Whether something was recorded before this run started here, so that it must be looked up."""
     stores = False
     """Whether what a body returns is to be stored before the run continues."""
+    is_in_doubt = False
+    """Whether another process may have taken over the run: `confirm` before an effect begins."""
     graph_paths: Mapping[Hashable, str] = MappingProxyType({})
     """Where each graph began that runs once in the whole run, by key: for another field, maybe,
     than the one that asks for it first now."""
@@ -88,6 +90,9 @@ class Recorder:
     async def store(self, *records: Record) -> None:
         """Record what has been done, and wait until a journal has stored it."""
         self.log.extend(records)
+
+    async def confirm(self) -> None:
+        """Raise an error if another process has taken over the run."""
 
     def store_returned(self, run: Run, node: Node, plan: NodePlan) -> Awaitable[None] | None:
         """Record the node that a body has returned, where the next step does not do that. Called

@@ -88,6 +88,7 @@ class JournalRecorder(Recorder):
         line = self._line(started, self._encoder.encode(started))
         create = self.journal.create(run.run_id, graph.name, shape.json, shape.hash, [line])
         await finish_despite_cancel(create, self._take_claim)
+        await self.confirm()
         restore_limits(run.lm, run.run_id, Usage(), 0.0)
         return start
 
@@ -208,6 +209,16 @@ class JournalRecorder(Recorder):
         """The LM that a body or a dependency is given: one whose answers are recorded."""
         return None if lm() is None else RecordingLM(self, run, step, asker, lm)
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether another process may have taken over the run."""
+        return self._claim is not None and self._claim.is_in_doubt()
+
+    async def confirm(self) -> None:
+        """Raise an error if another process has taken over the run."""
+        if self._claim is not None and self._claim.is_in_doubt():
+            await self._append(self._claim, ())
+
     def _take_claim(self, claim: Claim) -> None:
         self._claim = claim
 
@@ -226,6 +237,10 @@ class JournalRecorder(Recorder):
     async def _wait(self, stored: Awaitable[None], claim: Claim) -> None:
         try:
             await stored
+            # Asked here, where the run continues: it may have been suspended since the store said
+            # that the lines are stored, and start what another process has done.
+            while claim.is_in_doubt():
+                await self.journal.append(claim, ())
         except Exception as error:
             self._refuse(error, claim)
 

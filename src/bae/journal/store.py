@@ -149,6 +149,12 @@ class Claim:
         self.run_id = run_id
         self.owner = owner
 
+    def is_in_doubt(self) -> bool:
+        """Whether the run may have been taken over: this process was suspended for longer than its
+        lease, say. Then a run appends no lines, which is refused where it was, before it does
+        anything more. Ask a clock that counts the time in which the process is suspended."""
+        return False
+
 
 class Journal(ABC):
     """A store of runs: pass one to `graph.arun(…, journal=…)` and the run survives.

@@ -14,7 +14,6 @@ from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from time import time
 from typing import Any, Literal, TypeVar
 
 from bae.exceptions import JournalError
@@ -306,7 +305,6 @@ def settle(works: Sequence[Work], lease: Lease | None, put: Callable[[Work], Non
     """Tell the callers, in the thread of their event loop, what came of their work. A process that
     was stopped for longer than its lease asks first whether it still owns the run: the caller would
     start an effect that another process may have done."""
-    now = time()
     for work in works:
         future, value, error = work.future, work.value, work.error
         assert future is not None
@@ -323,7 +321,7 @@ def settle(works: Sequence[Work], lease: Lease | None, put: Callable[[Work], Non
         elif error is not None:
             future.set_exception(error)
             future.exception()  # a caller that does not wait is told at the next line
-        elif claim is not None and lease is not None and now >= lease.until:
+        elif claim is not None and lease is not None and lease.is_over():
             put(Work(claim.run_id, lambda _, value=value: value, claim, future=future))
         else:
             future.set_result(value)

@@ -6,10 +6,12 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
+import time as clocks
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from secrets import token_hex
 from time import monotonic, time
+from typing import Final
 
 from bae.exceptions import JournalError
 from bae.journal.sqlite.schema import failure
@@ -27,7 +29,7 @@ class SQLiteClaim(Claim):
     """The right to write a run. `held` are lines that were taken in and are not stored yet, `due`
     is the number of the next line, `lost` makes the error why there can be none."""
 
-    __slots__ = ("due", "fence", "held", "lost")
+    __slots__ = ("due", "fence", "held", "lease", "lost")
 
     def __init__(self, run_id: str, owner: str, fence: Fence, due: int) -> None:
         super().__init__(run_id, owner)
@@ -35,6 +37,11 @@ class SQLiteClaim(Claim):
         self.due = due
         self.held: list[Line] = []
         self.lost: Callable[[], JournalError] | None = None
+        self.lease: Lease | None = None
+
+    def is_in_doubt(self) -> bool:
+        """Whether it is lost, or the lease is over."""
+        return self.lost is not None or (self.lease is not None and self.lease.is_over())
 
     def take(self, lines: Sequence[Line]) -> None:
         """Take lines in, all of them or none."""
@@ -63,8 +70,19 @@ class Lease:
         self.unreleased: list[Fence] = []
         """Runs that could not be released: they are given up with the next commit."""
         self._seconds = seconds
-        self._granted = 0.0
+        self._granted = self._granted_boot = 0.0
+        self._until_boot = 0.0
+        """When the lease ends by a clock that cannot be set."""
         self._retry_at = 0.0
+
+    def is_over(self) -> bool:
+        """Whether other processes may take over the runs of this one, by either clock."""
+        return time() >= self.until or since_boot() >= self._until_boot
+
+    def hold(self, claim: SQLiteClaim) -> None:
+        """Work on one more run."""
+        self.claims.add(claim)
+        claim.lease = self
 
     def wait(self) -> float:
         """Seconds until the lease must be renewed; -1 where this process owns nothing."""
@@ -80,24 +98,24 @@ class Lease:
         """In a transaction that was just begun: renew the lease if that is due, and give up what
         could not be released before."""
         give_up(db, self.unreleased)
-        self._granted = self.until
+        self._granted, self._granted_boot = self.until, self._until_boot
         if self._left() > 0:
             return
-        now = time()
+        now, boot = time(), since_boot()
         if not self.until:  # this process owns nothing in a file that it has just opened
             forget_dead_owners(db, now)
             db.execute(
                 "update runs set owner = null where status = 'running' and owner = ?", (self.owner,)
             )
-        elif now >= self.until:  # another process may have taken runs over
+        elif self.is_over():  # another process may have taken runs over
             self.drop_lost(db, list(self.claims))
-        self._granted = now + self._seconds
+        self._granted, self._granted_boot = now + self._seconds, boot + self._seconds
         db.execute("replace into owners (name, until) values (?, ?)", (self.owner, self._granted))
 
     def committed(self) -> None:
         """The transaction was committed."""
         self.unreleased.clear()
-        self.until = self._granted
+        self.until, self._until_boot = self._granted, self._granted_boot
 
     def failed(self) -> None:
         """Nothing can be stored now."""
@@ -141,7 +159,17 @@ class Lease:
         db.execute("delete from owners where name = ?", (self.owner,))
 
     def _left(self) -> float:
-        return self.until - self._seconds * 2 / 3 - time()
+        left = min(self.until - time(), self._until_boot - since_boot())
+        return left - self._seconds * 2 / 3
+
+
+def since_boot() -> float:
+    """Seconds, those in which the process or the machine is suspended too; by the wall clock where
+    the system has no such clock."""
+    return time() if _BOOT is None else clocks.clock_gettime(_BOOT)
+
+
+_BOOT: Final[int | None] = getattr(clocks, "CLOCK_BOOTTIME", None)
 
 
 def give_up(db: sqlite3.Connection, fences: Sequence[Fence]) -> None:

@@ -154,7 +154,7 @@ class Writer:
             claim.held = []
         for work in more:
             if work.error is None and isinstance(work.value, SQLiteClaim):
-                lease.claims.add(work.value)
+                lease.hold(work.value)
             if work.error is None and work.then is not None:
                 try:
                     work.then(db)

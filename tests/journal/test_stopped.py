@@ -1,0 +1,207 @@
+"""A process that is stopped for longer than its lease, right after a journal has acknowledged
+something to it, begins nothing more once another process has taken over the run."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+from contextvars import ContextVar
+from pathlib import Path
+from time import time
+from typing import Annotated
+
+import pytest
+
+from bae import LM, Dep, Graph, Map, Node
+from bae.journal import SQLiteJournal
+from bae.journal.sqlite import lease
+from bae.testing import ScriptedLM
+from bounded import BOUND
+from journal_parts import begun, program
+
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="stops processes"),
+]
+
+EFFECTS: ContextVar[tuple[str, str]] = ContextVar("EFFECTS")
+"""Who has effects, and the file they are written to."""
+
+
+def effect(what: str) -> None:
+    who, path = EFFECTS.get()
+    with open(path, "a") as file:
+        file.write(f"{who} {what}\n")
+
+
+async def get_town() -> str:
+    effect("get_town")
+    return "Bern"
+
+
+async def get_weather(town: Annotated[str, Dep(get_town)]) -> str:
+    effect("get_weather")
+    return f"rain in {town}"
+
+
+async def double(item: int) -> int:
+    effect(f"double {item}")
+    return 2 * item
+
+
+class Said(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Part(Node):
+    item: int
+
+    async def __call__(self) -> Said:
+        effect(f"part {self.item}")
+        return Said(text=str(self.item))
+
+
+class First(Node):
+    weather: Annotated[str, Dep(get_weather)]
+
+    async def __call__(self) -> Second:
+        effect("first")
+        return Second(items=[1, 2])
+
+
+class Second(Node):
+    items: list[int]
+    doubles: Annotated[list[int], Map(double, over="items", limit=1)]
+    parts: Annotated[list[Said], Map(Part, over="items", limit=1)]
+
+    async def __call__(self, lm: LM) -> Third:
+        effect("second")
+        said = await lm.make(self, Said)
+        effect(f"second {said.text}")
+        return Third(number=3)
+
+
+class Third(Node):
+    number: int
+
+    async def __call__(self) -> Said: ...
+
+
+graph = Graph(start=First, name="stopped")
+
+
+async def run_here(path: str, who: str, effects: str, *, resume: bool) -> None:
+    EFFECTS.set((who, effects))
+    lm = ScriptedLM([{"text": "yes"}, {"text": "no"}])
+    async with SQLiteJournal(path, lease=0.3 if who == "stopped" else 60.0) as journal:
+        if resume:
+            await graph.resume("run", lm, journal=journal)
+        else:
+            await graph.arun(First(), lm, journal=journal, run_id="run")
+
+
+STOPPED = """
+import asyncio, os, signal, sys, threading
+import test_stopped
+from bae import JournalError
+from bae.dataflow import Dataflow
+from bae.journal.sqlite import journal as room
+from bae.journal.sqlite.lease import SQLiteClaim
+from bae.journal.sqlite.writer import Writer
+
+path, effects, where, number = *sys.argv[1:4], int(sys.argv[4])
+settle, serve, start = room.settle, Writer.serve, Dataflow._start
+reached, writing = {"acknowledged": 0, "scheduled": 0}, threading.Lock()
+
+def stop_at(what):
+    reached[what] += 1
+    if (what, reached[what]) == (where, number):
+        with writing:  # so that no lock on the file is held meanwhile
+            print("stopped", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+def settle_and_stop(works, lease, put):
+    settle(works, lease, put)  # from here on the callers know, and have not continued yet
+    for work in works:
+        if work.claim is not None or isinstance(work.value, SQLiteClaim):
+            stop_at("acknowledged")
+
+def start_and_stop(flow, pending):
+    start(flow, pending)  # from here on its task is scheduled, and has not begun yet
+    stop_at("scheduled")
+
+def serve_unless_stopping(self, batch):
+    with writing:
+        serve(self, batch)
+
+room.settle, Writer.serve, Dataflow._start = settle_and_stop, serve_unless_stopping, start_and_stop
+try:
+    asyncio.run(test_stopped.run_here(path, "stopped", effects, resume=False))
+    print(*reached.values())
+except JournalError as error:
+    print(error.code)
+"""
+
+
+def run_stopped(folder: Path, where: str = "", number: int = 0) -> subprocess.Popen[str]:
+    files = folder / f"runs-{where}-{number}.db", folder / f"effects-{where}-{number}"
+    return program(STOPPED, *files, where, number, cwd=Path(__file__).parent)
+
+
+async def test_a_process_stopped_before_it_continues_begins_nothing_that_another_has_done(
+    tmp_path: Path,
+) -> None:
+    with run_stopped(tmp_path) as whole:
+        said, failed = whole.communicate(timeout=BOUND)
+    assert not failed
+    acknowledged, scheduled = map(int, said.split())
+    assert acknowledged > 12
+    assert scheduled == 4
+    # The last acknowledgement is that of the end.
+    moments = [("acknowledged", number) for number in range(1, acknowledged)]
+    moments += [("scheduled", number) for number in range(1, scheduled + 1)]
+    for where, number in moments:
+        path, effects = (tmp_path / f"{what}-{where}-{number}" for what in ("runs", "effects"))
+        path = path.with_suffix(".db")
+        with run_stopped(tmp_path, where, number) as stopped:
+            try:
+                assert stopped.stdout is not None
+                assert await asyncio.to_thread(stopped.stdout.readline) == "stopped\n"
+                await lease_over(path)
+                await run_here(str(path), "other", str(effects), resume=True)
+                effect("is over")
+            finally:
+                stopped.send_signal(signal.SIGCONT)
+            told = stopped.communicate(timeout=BOUND)
+        assert told == ("bae-run-taken\n", ""), (where, number)
+        begun = effects.read_text().splitlines()
+        assert begun[-1] == "other is over", (where, number, begun)
+        assert len({line.partition(" ")[2] for line in begun}) == 10, (where, number, begun)
+
+
+async def test_a_lease_is_over_by_either_clock_and_is_then_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SQLiteJournal(tmp_path / "runs.db", lease=1000) as journal:
+        claim = await begun(journal)
+        assert not claim.is_in_doubt()
+        boot = lease.since_boot()
+        monkeypatch.setattr(lease, "time", lambda: time() - 5000)  # it was set back
+        monkeypatch.setattr(lease, "since_boot", lambda: boot + 1500)
+        assert claim.is_in_doubt()
+        await journal.append(claim, [])
+        assert not claim.is_in_doubt()
+        monkeypatch.setattr(lease, "time", lambda: time() + 5000)
+        assert claim.is_in_doubt()
+        await journal.append(claim, [])
+        assert not claim.is_in_doubt()
+
+
+async def lease_over(path: Path) -> None:
+    async with SQLiteJournal(path) as journal, asyncio.timeout(BOUND):
+        while not (info := (await journal.runs())[0]).is_interrupted(time()):
+            assert info.lease_until is not None
+            await asyncio.sleep(max(0.0, info.lease_until - time()) + 0.001)
