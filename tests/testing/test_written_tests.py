@@ -23,7 +23,7 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 import bae
-from bae import Node
+from bae import JournalError, Node
 from bae.journal import MemoryJournal
 from bae.testing.written_tests import GraphName, literal, write_test
 from wardrobe_runs import WARDROBE, noted, refused, write_runs
@@ -297,7 +297,13 @@ def test_no_text_of_a_recording_becomes_code(run_id, name):
         told = replace(stored, info=replace(stored.info, run_id=run_id, graph=name))
         return (await write_test(graph, told, GraphName("said", "graph"))).source
 
-    parts = ast.parse(asyncio.run(written())).body
+    try:
+        source = asyncio.run(written())
+    except JournalError as error:
+        if error.code == "bae-run-name":
+            return  # no run or graph can be called so
+        raise
+    parts = ast.parse(source).body
     assert [type(part).__name__ for part in parts] == [
         "Expr",  # the docstring
         "ImportFrom",

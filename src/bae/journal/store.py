@@ -412,8 +412,6 @@ def check_names(run_id: object, graph: str) -> None:
         why = "it is no text"
     elif run_id == "last":
         why = "`last` means the newest run"
-    elif run_id[:1] == "-":
-        why = "a command would take it for an option"
     elif not (run_id.strip() and run_id.isprintable()):
         why = "it is no name that can be typed"
     named = f"a run cannot be called {run_id!r}"
