@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -36,6 +37,7 @@ from bae.lm import (
     tell,
 )
 from bae.lm.policies.cache import cache_key
+from bae.lm.policies.policy import Policy
 from bae.run import Run
 from bae.runner import run_graph
 from bae.testing import ScriptedLM
@@ -359,9 +361,38 @@ def test_a_key_changes_with_any_part_of_the_question(
 
 def test_a_key_is_the_same_in_every_process_and_changes_with_the_settings():
     found = cache_key(Tuned("m", {"temperature": 0}), prompt())
-    assert found == "8f2f1ed4de9d8efa93ab6414cc3a1586651b0049e37bee9bbf1b3ac9bcef59e6"
+    assert found == "442cac82c275980d181dd145956c0a89a27fae3610d39e965342803286a024f7"
     assert found != cache_key(Tuned("m", {"temperature": 1}), prompt())
     assert found == cache_key(Retry(Timeout(Tuned("m", {"temperature": 0}), 1)), prompt())
+
+
+def test_classes_of_one_name_do_not_share_answers():
+    key = cache_key(Tuned("m", {}), prompt())
+    twin = type("Tuned", (Tuned,), {"__module__": "elsewhere"})
+    assert cache_key(twin("m", {}), prompt()) != key
+    scripted = ScriptedLM([])
+    named = type("ScriptedLM", (ScriptedLM,), {"__module__": "elsewhere", "settings": {}})
+    assert cache_key(Retry(named([])), prompt()) != cache_key(Retry(scripted), prompt())
+
+
+def test_a_script_is_known_by_its_file(monkeypatch: pytest.MonkeyPatch):
+    lm = type("Tuned", (Tuned,), {"__module__": "__main__"})("m", {})
+    keys: set[str] = set()
+    for file in ("/here/app.py", "/there/app.py"):
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", file)
+        keys.add(cache_key(lm, prompt()))
+    assert len(keys) == 2
+
+
+def test_a_policy_of_the_users_own_may_change_what_is_asked_so_it_is_in_the_key():
+    class Politely(Policy):
+        async def answer(self, prompt: Prompt) -> Answer:
+            return await self.ask(replace(prompt, text=f"Please: {prompt.text}"))
+
+    plain = Tuned("m", {})
+    key = cache_key(plain, prompt())
+    assert cache_key(Retry(Politely(Timeout(plain, 1))), prompt()) != key
+    assert cache_key(Retry(Timeout(plain, 1)), prompt()) == key
 
 
 async def test_settings_that_are_no_json_are_an_error_that_says_whose():

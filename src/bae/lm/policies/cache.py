@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from collections.abc import Callable, Coroutine
 from copy import copy
 from dataclasses import dataclass, replace
@@ -119,7 +120,7 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
     try:
         parts: dict[str, Any] = {
             "version": VERSION,
-            "by": type(asked).__qualname__,
+            "by": _asked_by(backend),
             "model": asked.model,
             "settings": backend.settings,  # with those of the policies around it
             "system": prompt.system,
@@ -142,6 +143,23 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
             fix=f"have {type(asked).__name__}.settings return JSON values alone",
         ) from error
     return sha256(text.encode()).hexdigest()
+
+
+def _asked_by(backend: Backend) -> list[str]:
+    """The class that answers, and the policies around it that are not bae's: they may change what
+    is asked. By module, as other classes may have the same name; each script is a `__main__`."""
+    layers: list[object] = []
+    while isinstance(backend, Policy):
+        if not type(backend).__module__.startswith("bae."):
+            layers.append(backend)
+        backend = backend.inner
+    layers.append(backend.lm if isinstance(backend, LMAdapter) else backend)
+    script: str = getattr(sys.modules.get("__main__"), "__file__", None) or "__main__"
+    return [
+        f"{script if (module := type(each).__module__) == '__main__' else module}"
+        f".{type(each).__qualname__}"
+        for each in layers
+    ]
 
 
 def _check_settings(backend: Backend) -> None:
