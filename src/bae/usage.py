@@ -7,7 +7,8 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal
+from math import inf
+from typing import Any, Final, Literal, TypeGuard, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,73 @@ class Usage:
         return listed[0] if len(listed) == 1 else sum(listed, start=cls())
 
 
+def sound(used: Usage) -> Usage:
+    """A usage that can be added up and stored, from one that another program reports: counts are
+    whole numbers from 0 on, a cost that is no amount of money is unknown, and names are short."""
+    try:
+        if (
+            0 <= used.calls <= MOST
+            and 0 <= used.input_tokens <= MOST
+            and 0 <= used.output_tokens <= MOST
+            and 0 <= used.cached_tokens <= MOST
+            and 0 <= used.attempts <= MOST
+            and (used.cost is None or 0 <= used.cost < inf)
+            and 0 <= used.seconds < inf
+            and type(used.calls + used.input_tokens + used.output_tokens + used.attempts) is int
+            and type(used.cached_tokens) is int
+            and type(used.models) is tuple
+            and all(map(_is_name, used.models))
+        ):
+            return used
+    except TypeError:
+        pass
+    given: Any = used.models
+    names = cast("list[Any]", given if isinstance(given, tuple | list) else [given])
+    return Usage(
+        read_count(used.calls),
+        read_count(used.input_tokens),
+        read_count(used.output_tokens),
+        read_count(used.cached_tokens),
+        read_amount(used.cost),
+        read_count(used.attempts),
+        read_amount(used.seconds) or 0.0,
+        tuple(filter(None, map(read_name, names))),
+    )
+
+
+def read_count(said: object) -> int:
+    """A number of tokens or calls, as another program reports it; 0 where it is none."""
+    if isinstance(said, int | float) and said > 0:
+        return int(min(said, MOST))
+    return 0
+
+
+def read_amount(said: Any) -> float | None:
+    """Dollars or seconds, as another program reports them; None where they are none."""
+    try:
+        said = float(said)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return said if 0 <= said < inf else None
+
+
+def read_name(said: object) -> str:
+    """The name of a model, as another program reports it: one short line."""
+    if _is_name(said) or not isinstance(said, str):
+        return said if isinstance(said, str) else ""
+    return "".join(filter(str.isprintable, said[:LONGEST_NAME]))
+
+
+def _is_name(said: object) -> TypeGuard[str]:
+    return isinstance(said, str) and len(said) <= LONGEST_NAME and said.isprintable()
+
+
+MOST: Final = 2**53 - 1
+"""The largest count: every program that reads JSON can read it."""
+
+LONGEST_NAME: Final = 200
+"""Characters of the name of a model."""
+
 Verdict = Literal["valid", "invalid", "unparsable", "empty", "cut-off", "refused"]
 """What an answer is found to be."""
 
@@ -97,7 +165,7 @@ def report(usage: Usage) -> None:
     with its answer. Outside a run it does nothing."""
     meter = meter_in_force.get()
     if meter is not None:
-        meter[0](usage)
+        meter[0](sound(usage))
 
 
 def tell(event: Event) -> None:

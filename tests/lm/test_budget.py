@@ -7,6 +7,7 @@ import asyncio
 import json
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import permutations
 from random import Random
 from typing import Annotated, Any
@@ -54,6 +55,113 @@ class Paid(Backend):
 
     def least_cost(self, usage: Usage) -> float | None:
         return 0.0
+
+
+# --- usage that is no usage ---------------------------------------------------------------------
+
+ODD = st.one_of(
+    st.none(),
+    st.integers(),
+    st.floats(),
+    st.sampled_from([-1, 0, 10**400, -(10**400), True, "3", "much", b"", [], {}, object()]),
+)
+REPORTED = st.builds(
+    Usage,
+    calls=ODD,
+    input_tokens=ODD,
+    output_tokens=ODD,
+    cached_tokens=ODD,
+    cost=ODD,
+    attempts=ODD,
+    seconds=ODD,
+    models=st.one_of(st.just(()), st.lists(st.text() | ODD).map(tuple), st.text(), ODD),
+)
+
+
+class Reporting(LM):
+    """An LM that is no backend, and reports what it is told to."""
+
+    def __init__(self, usages: list[Usage]) -> None:
+        self.usages = usages
+        self.calls = 0
+
+    async def fill(self, target: Any, *rest: Any, **named: Any) -> Any:
+        self.calls += 1
+        report(self.usages[self.calls % len(self.usages)])
+        return target(text="this")
+
+    async def make(self, node: Any, target: Any) -> Any:
+        return await self.fill(target)
+
+    async def choose_type(self, types: Any, context: Any) -> Any:
+        return types[0]
+
+    async def decide(self, node: Any) -> Any:
+        return None
+
+
+class Answering(Paid):
+    """A backend that reports what it is told to, with answers or with errors."""
+
+    def __init__(self, usages: list[Usage], *, fails: bool = False) -> None:
+        super().__init__(retries=0)
+        self.usages = usages
+        self.fails = fails
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.calls += 1
+        usage = self.usages[self.calls % len(self.usages)]
+        if self.fails:
+            raise busy(usage=usage)
+        return Answer(REPLY, usage)
+
+    def least_cost(self, usage: Usage) -> Any:
+        return self.usages[self.calls % len(self.usages)].cost
+
+
+@given(
+    st.lists(REPORTED, min_size=1, max_size=5),
+    st.sampled_from(["answers", "errors", "another LM"]),
+    st.sampled_from([{"calls": 10}, {"cost": 1.0}, {"tokens": 1000}]),
+)
+def test_whatever_usage_is_reported_a_budget_only_shrinks_and_is_not_passed(
+    usages: list[Usage], how: str, limits: dict[str, Any]
+):
+    lm: Any = Reporting(usages) if how == "another LM" else Answering(usages, fails=how == "errors")
+    budget = Budget(**limits)
+    before = [0.0, 0, 0]
+
+    async def ask() -> None:
+        for _ in range(15):
+            left, called = budget.remaining.cost, lm.calls
+            try:
+                with budget:
+                    await graph.arun(Ask(), lm)
+            except BudgetError:
+                break
+            except BaeLMError:
+                pass
+            assert left != 0 or lm.calls == called
+            used = budget.usage
+            after = [used.cost or before[0], used.calls, used.tokens]
+            assert all(new >= old for new, old in zip(after, before, strict=True))
+            before[:] = after
+        assert budget.usage.calls >= lm.calls
+        json.dumps(budget.dump(), allow_nan=False)
+
+    run(ask)
+    assert lm.calls <= limits.get("calls", 15)
+
+
+async def test_an_answer_from_a_cache_of_the_backends_own_is_no_call():
+    class Remembers(Paid):
+        async def answer(self, prompt: Prompt) -> Answer:
+            return replace(await super().answer(prompt), usage=Usage(), sent=False)
+
+    with Budget(calls=1) as budget:
+        for _ in range(3):
+            await graph.arun(Ask(), Remembers())
+    assert budget.usage.calls == 0
 
 
 # --- limits -------------------------------------------------------------------------------------

@@ -379,7 +379,7 @@ def test_a_script_is_known_by_its_file(monkeypatch: pytest.MonkeyPatch):
     lm = type("Tuned", (Tuned,), {"__module__": "__main__"})("m", {})
     keys: set[str] = set()
     for file in ("/here/app.py", "/there/app.py"):
-        monkeypatch.setattr(sys.modules["__main__"], "__file__", file)
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", file, raising=False)
         keys.add(cache_key(lm, prompt()))
     assert len(keys) == 2
 

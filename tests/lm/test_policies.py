@@ -175,6 +175,7 @@ async def test_everything_a_backend_says_of_itself_is_passed_on(wrap: Callable[[
     class Odd(ToyBackend):
         model, answers_unions, first_wait, free = "odd", False, 7.0, True
         settings = {"seed": 3}  # type: ignore[assignment]
+        secrets = ("a key",)  # type: ignore[assignment]
 
         def least_cost(self, usage: Usage) -> float | None:
             return 0.5 * usage.calls
@@ -188,7 +189,7 @@ async def test_everything_a_backend_says_of_itself_is_passed_on(wrap: Callable[[
     }
     assert said == {
         *("model", "answers_unions", "attempts", "retries", "first_wait", "one_call", "free"),
-        *("settings", "keeps_resolved"),
+        *("settings", "secrets", "keeps_resolved"),
     }
     for name in said - ({"retries"} if isinstance(lm, Retry) else set()):
         assert getattr(lm, name) == getattr(toy, name) != getattr(Backend, name), name

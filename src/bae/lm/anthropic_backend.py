@@ -19,13 +19,17 @@ from bae.lm.http import (
     error_for,
     is_secret,
     malformed_error,
+    mask,
+    mask_error,
+    secrets_in,
     timeout_error,
     without_password,
     without_secrets,
 )
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import Schema, for_claude, unfit
-from bae.usage import Usage, tell
+from bae.lm.responses import MAX_BYTES, bound_responses
+from bae.usage import Usage, read_count, read_name, tell
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic, AsyncStream
@@ -51,7 +55,9 @@ class AnthropicBackend(Backend):
       schema (`bae.lm.provider_schemas.unfit` says why not). Give "tool" for models without it.
     - `headers`: sent with every request. `extra`: put into the body of every request, as
       `{"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}`.
+    - `max_bytes`: the largest response that is read, after decompression.
     - `http_client`: an `httpx2.AsyncClient` of yours. It stays open, and serves one event loop.
+      What it reads is not bounded, and whether it follows redirects is up to you.
     """
 
     def __init__(
@@ -70,6 +76,7 @@ class AnthropicBackend(Backend):
         channel: Channel = "auto",
         headers: Mapping[str, str] | None = None,
         extra: Mapping[str, Any] | None = None,
+        max_bytes: int = MAX_BYTES,
         http_client: Any = None,
         attempts: int = 2,
         retries: int = 2,
@@ -81,6 +88,7 @@ class AnthropicBackend(Backend):
             ("idle_timeout", idle_timeout),
             ("connect_timeout", connect_timeout),
             ("max_tokens", max_tokens),
+            ("max_bytes", max_bytes),
         ):
             if not value > 0:
                 raise ValueError(f"AnthropicBackend({name}={value!r}): give a number above 0")
@@ -97,10 +105,12 @@ class AnthropicBackend(Backend):
         self.idle_timeout = idle_timeout
         self.connect_timeout = connect_timeout
         self.channel: Channel = channel
+        self.max_bytes = max_bytes
         self.extra = dict(extra or {})
         self._api_key = api_key
         self._base_url = base_url
         self._headers = dict(headers or {})
+        self._hidden = tuple(secrets_in({**self.extra, **self._headers}))
         self._http_client = http_client
         self._clients = PerLoop(self._connect, self._disconnect)
         if http_client is None:
@@ -118,6 +128,12 @@ class AnthropicBackend(Backend):
             "extra": without_secrets(self.extra),
         }
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The key, and the headers that are secrets."""
+        client = self._unconnected
+        return tuple(filter(None, (client.api_key, client.auth_token, *self._hidden)))
+
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs, by Anthropic's prices."""
         return cost_of(self.model, usage, "anthropic")
@@ -130,7 +146,7 @@ class AnthropicBackend(Backend):
         """Send one request to Claude."""
         client = await self._clients.get()
         request = self._request(prompt)
-        reply = _Reply(self.model)
+        reply = _Reply(self.model, self.secrets)
         bound = asyncio.timeout(self.timeout)
         try:
             async with bound:
@@ -138,27 +154,31 @@ class AnthropicBackend(Backend):
                     stream: AsyncStream[RawMessageStreamEvent] = await client.messages.create(
                         **request, stream=True
                     )
+                    reply.began = True
                     async with stream:
                         async for event in stream:
                             reply.take(event)
                 else:
-                    reply.take_whole(await client.messages.create(**request))
+                    message = cast(Any, await client.messages.create(**request))
+                    reply.began = True
+                    reply.take_whole(message)
             if not reply.ended:
                 raise EOFError("the stream ended before the answer did")
+            return reply.answer()
         except Exception as error:
-            failure = self._failure(error, bound)
+            mask_error(error, self.secrets)
+            failure = self._failure(error, bound, reply)
             if isinstance(failure, BaeLMError):
                 failure.usage = reply.used()
             if failure is error:
                 raise
             raise failure from error
-        return reply.answer()
 
     @property
     def _who(self) -> str:
         return f"AnthropicBackend({self.model!r})"
 
-    def _failure(self, error: Exception, bound: asyncio.Timeout) -> Exception:
+    def _failure(self, error: Exception, bound: asyncio.Timeout, reply: _Reply) -> Exception:
         from anthropic import CredentialsError
 
         if bound.expired() and isinstance(error, TimeoutError):
@@ -166,9 +186,12 @@ class AnthropicBackend(Backend):
         if isinstance(error, CredentialsError):
             return _no_key(self._who, error)
         found = error_for(self._who, error, self._idle)
-        if found is error and isinstance(error, ValueError | AttributeError):
-            return malformed_error(self._who, error)  # no JSON, or without the promised content
-        return found
+        if found is not error or isinstance(error, BaeLMError):
+            return found
+        # No JSON, or without the promised content; before that, it may be a wrong argument.
+        if reply.began or isinstance(error, ValueError | AttributeError | RecursionError):
+            return malformed_error(self._who, error)
+        return error
 
     @property
     def _idle(self) -> float:
@@ -208,8 +231,13 @@ class AnthropicBackend(Backend):
     def _connect(self) -> AsyncAnthropic:
         from anthropic import DefaultAsyncHttpxClient
 
-        # One of the SDK's own would start a task to close itself where it is dropped unused.
-        return self._client(self._http_client or DefaultAsyncHttpxClient())
+        if self._http_client is not None:
+            return self._client(self._http_client)
+        # One of the SDK's own would start a task to close itself where it is dropped unused, and
+        # follow redirects to other hosts with the prompt.
+        made = DefaultAsyncHttpxClient(follow_redirects=False)
+        bound_responses(made, self._who, self.max_bytes)
+        return self._client(made)
 
     async def _disconnect(self, client: AsyncAnthropic) -> None:
         if self._http_client is None:
@@ -316,18 +344,20 @@ class _Reply:
     """A message of Claude as it comes in: its text, the input of its tool, and why it ended."""
 
     model: str
+    secrets: tuple[str, ...] = ()
     text: list[str] = field(default_factory=list[str])
     tool_input: list[str] | None = None
     reason: str | None = None
     explained: str = ""
     counts: dict[str, int] = field(default_factory=dict[str, int])
+    began: bool = False
     ended: bool = False
 
     def take(self, event: RawMessageStreamEvent) -> None:
         """Take a piece of a stream. Thinking is left out."""
         match event.type:
             case "message_start":
-                self.model = event.message.model
+                self.model = read_name(event.message.model) or self.model
                 self._count(event.message.usage)
             case "content_block_start":
                 self._begin(event.content_block)
@@ -348,7 +378,7 @@ class _Reply:
         """Take a message that was not streamed."""
         if message.content is None:
             raise ValueError("a message without content")
-        self.model = message.model
+        self.model = read_name(message.model) or self.model
         self._count(message.usage)
         for block in message.content:
             self._begin(block)
@@ -381,7 +411,7 @@ class _Reply:
     def _add(self, to: list[str], piece: str) -> None:
         if piece:
             to.append(piece)
-            tell(piece)
+            tell(mask(piece, self.secrets))
 
     def _stop(self, said: Any) -> None:
         self.reason = said.stop_reason
@@ -393,7 +423,7 @@ class _Reply:
         for name in _COUNTED:
             found = getattr(usage, name, None)
             if found is not None:
-                self.counts[name] = found
+                self.counts[name] = read_count(found)
 
     def _usage(self) -> Usage:
         fresh, output, read, written = (self.counts.get(name, 0) for name in _COUNTED)

@@ -5,7 +5,7 @@ ask again for the rest, a bounded number of times. Policies wrap it."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -96,6 +96,12 @@ class Backend(RoutingLM):
     def settings(self) -> Mapping[str, Any]:
         """What, besides the prompt and the model, changes answers: for cache keys. JSON values."""
         return {}
+
+    @property
+    def secrets(self) -> Iterable[str]:
+        """Keys that this backend sends. They are masked in its errors and answers, as a provider or
+        a proxy may repeat them."""
+        return ()
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs at least, in dollars; None where its cost will not

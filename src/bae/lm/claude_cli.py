@@ -21,7 +21,7 @@ from bae.lm.http import status_error, timeout_error, without_secrets
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
 from bae.lm.subprocesses import Ended, run
-from bae.usage import Usage
+from bae.usage import Usage, read_count
 
 
 class ClaudeCLIBackend(Backend):
@@ -301,8 +301,8 @@ def _usage(result: Message, model: str) -> Usage:
     models = _dict(result.get("modelUsage"))
     # By model, because the sum beside it leaves out a request that was not streamed.
     fresh, written, read, out = (
-        sum(counts.get(by_model, 0) for counts in models.values())
-        or _dict(result.get("usage")).get(in_all, 0)
+        sum(read_count(_dict(counts).get(by_model)) for counts in models.values())
+        or read_count(_dict(result.get("usage")).get(in_all))
         for by_model, in_all in _COUNTED
     )
     return Usage(

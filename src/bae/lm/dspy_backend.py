@@ -17,9 +17,9 @@ from pydantic_core import to_jsonable_python
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.extras import load_dspy
-from bae.lm.http import PerLoop, timeout_error, without_secrets
+from bae.lm.http import PerLoop, mask_error, secrets_in, timeout_error, without_secrets
 from bae.lm.prices import cost_of
-from bae.usage import Usage
+from bae.usage import Usage, read_count, read_name
 
 
 class DSPyBackend(Backend):
@@ -108,6 +108,12 @@ class DSPyBackend(Backend):
         shown = without_secrets({**where, **options_of(lm.kwargs)})
         return to_jsonable_python({"model_type": lm.model_type, **shown}, fallback=str)
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The key and other secrets that the LM is set to."""
+        lm = self._found_lm()
+        return () if lm is None else tuple(secrets_in(lm.kwargs))
+
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs at least, by the list of prices."""
         lm = self._found_lm()
@@ -146,9 +152,11 @@ class DSPyBackend(Backend):
         except TimeoutError as error:
             raise timeout_error(who, self.timeout, error) from error
         except Exception as error:
+            mask_error(error, self.secrets)
             raise error_for(who, error) from error
         text, stop = read_response(response)
-        return Answer(text, _usage(response, used), stop)
+        usage = _usage(response, used, cache=bool(getattr(lm, "cache", False)))
+        return Answer(text, usage, stop, sent=usage.calls > 0)
 
     def _found_lm(self) -> Any:
         return load_dspy(type(self).__name__).settings.lm if self._lm is None else self._lm
@@ -160,21 +168,21 @@ async def _leave(lm: Any, _: None) -> None:
         await lm.aclose()
 
 
-def _usage(response: Any, used: Mapping[str, Mapping[str, Any]]) -> Usage:
-    models = (response.model,)
+def _usage(response: Any, used: Mapping[str, Mapping[str, Any]], *, cache: bool) -> Usage:
+    models = (read_name(response.model),)
     if not used:
         # dspy counts nothing for an answer from its cache; that is as it was, counts and all.
-        cached = response.usage.input_tokens is not None
+        cached = cache and response.usage.input_tokens is not None
         return Usage(calls=0 if cached else 1, cost=0.0 if cached else None, models=models)
     total = Usage(calls=1, models=models)
     for model, counts in used.items():
         details: Mapping[str, Any] = counts.get("prompt_tokens_details") or {}
         usage = Usage(
-            input_tokens=counts.get("prompt_tokens") or 0,
-            output_tokens=counts.get("completion_tokens") or 0,
-            cached_tokens=details.get("cached_tokens") or 0,
+            input_tokens=read_count(counts.get("prompt_tokens")),
+            output_tokens=read_count(counts.get("completion_tokens")),
+            cached_tokens=read_count(details.get("cached_tokens")),
         )
-        written = details.get("cache_creation_tokens") or 0
+        written = read_count(details.get("cache_creation_tokens"))
         total += replace(usage, cost=cost_of(model, usage, cache_write_tokens=written))
     return total
 

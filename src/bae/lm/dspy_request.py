@@ -208,7 +208,7 @@ def _answered(who: str, error: Any, status: int) -> BaeLMError:
     headers = _headers(error)
     if error.retry_after is not None:
         headers["retry-after"] = str(error.retry_after)
-    said = error.message.partition(_ADVICE)[0]
+    said = error.message.partition(_ADVICE)[0] if isinstance(error.message, str) else ""
     return status_error(who, error.status or status, said, headers=headers, cause=error)
 
 

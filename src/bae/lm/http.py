@@ -4,10 +4,13 @@ statuses and failed connections, and settings without their keys and passwords."
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from math import isfinite
+from operator import is_
 from typing import Any, Final, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -76,19 +79,25 @@ def error_for(who: str, error: Exception, seconds: float) -> Exception:
     """The error to raise in place of one that an SDK raised, found by the names of its classes:
     no SDK need be installed. One that is no failure of the call, such as a wrong argument, stays as
     it is. `seconds` is the bound on a time that was reached."""
+    own = error
+    while own is not None and not isinstance(own, BaeLMError):
+        own = own.__cause__
+    if own is not None:
+        return own  # raised by bae, below the SDK
     kinds = [kind.__name__ for kind in type(error).__mro__]
     failure = next((_FAILURES[kind] for kind in kinds if kind in _FAILURES), None)
     status: Any = getattr(error, "status_code", None)
     if isinstance(failure, int) and (status is None or status < 400):
         # Reported without a status, or inside a stream that began well.
-        status = _IN_STREAM.get(getattr(error, "type", ""), failure)
+        kind = getattr(error, "type", "")
+        status = _IN_STREAM.get(kind, failure) if isinstance(kind, str) else failure
     match failure:
         case None if status is None:
             return error
         case "timeout":
             # A socket that gives up knows no bound of ours.
-            own = None if "TimeoutError" in kinds else getattr(error, "timeout", seconds)
-            return timeout_error(who, own, error)
+            bound = None if "TimeoutError" in kinds else getattr(error, "timeout", seconds)
+            return timeout_error(who, bound, error)
         case "connection":
             return connection_error(who, error)
         case "malformed" if status is None or status < 400:
@@ -103,7 +112,9 @@ def error_for(who: str, error: Exception, seconds: float) -> Exception:
             wait = getattr(error, "retry_after", None)
             if wait is not None:
                 headers.setdefault("retry-after", str(wait))
-            said = str(said or getattr(error, "message", None) or text_of(error))
+            if not isinstance(said, str) or not said:
+                said = getattr(error, "message", None)
+            said = said if isinstance(said, str) and said else text_of(error)
             return status_error(who, status, said, headers=headers, cause=error)
 
 
@@ -116,7 +127,7 @@ def status_error(
     cause: BaseException | None = None,
     besides: str = "",
 ) -> BaeLMError:
-    """The error for an answer with a status of 400 or more.
+    """The error for an answer with a status of 300 or more.
 
     `who` is the backend with its model and `said` the provider's message, which is shortened.
     `headers` are those of the answer, looked up in lower case. `besides` ends the message as it is.
@@ -124,6 +135,9 @@ def status_error(
     found = headers or {}
     wait = retry_after(found)
     match status:
+        case _ if status < 400:
+            code = "bae-lm-request-refused"
+            fix = "prompts are not sent where a redirect points: give base_url=… the right address"
         case 401 | 403:
             code, fix = "bae-lm-unauthorized", "check the key, and that it may use this model"
         case 404:
@@ -311,6 +325,81 @@ def without_password(text: str) -> str:
     )
 
 
+def secrets_in(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The texts among settings that are secrets by their names, at any depth; of "Bearer …" the key
+    by itself too."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from secrets_in(cast(Mapping[str, Any], value))
+        elif isinstance(value, str) and is_secret(name, value):
+            yield from {value, *value.split()}
+
+
+def mask(text: str, secrets: Iterable[str]) -> str:
+    """A text with none of the secrets in it."""
+    for secret in secrets:
+        if len(secret) >= SHORTEST_SECRET:
+            text = text.replace(secret, MASK)
+    return text
+
+
+def mask_parts(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
+    """A text, or lists and dicts of texts, changed; the same object where nothing is."""
+    if isinstance(value, str):
+        changed = change(value)
+        return value if changed == value else changed
+    if type(value) is dict:
+        held = cast("dict[Any, Any]", value)
+        names, parts = [*held], [*held.values()]
+        names, found = (mask_parts(each, change, depth) for each in (names, parts))
+        is_same = all(map(is_, names, held)) and all(map(is_, found, parts))
+        return held if is_same else dict(zip(names, found, strict=True))
+    if type(value) is list or type(value) is tuple:
+        parts = cast("list[Any]", value)
+        found = [MASK if depth > _DEEPEST else mask_parts(p, change, depth + 1) for p in parts]
+        return parts if all(map(is_, found, parts)) else type(parts)(found)
+    return value
+
+
+def mask_error(error: BaseException, own: Iterable[str]) -> None:
+    """Take a backend's `own` secrets, those of the environment and the passwords of URLs out of the
+    texts of an error and its causes, in place: they are shown, logged and stored with it."""
+    # The longest first, as one may be part of another.
+    secrets = sorted({*own, *secrets_in(os.environ)}, key=len, reverse=True)
+
+    def change(text: str) -> str:
+        return without_password(mask(text, secrets))
+
+    chain = _with_causes(error)
+    for each in chain:
+        each.args = mask_parts(each.args, change)
+        for name, value in [*vars(each).items()]:
+            masked = mask_parts(value, change)
+            if masked is not value:
+                with suppress(AttributeError, TypeError):
+                    setattr(each, name, masked)
+    for each in chain:
+        for name in ("__cause__", "__context__", "cause"):
+            below = getattr(each, name, None)
+            if isinstance(below, BaseException):
+                shown = text_of(below)
+                if shown != change(shown):  # it makes its text of something else
+                    setattr(each, name, RuntimeError(f"{type(below).__name__}: {change(shown)}"))
+
+
+def _with_causes(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is not None and each not in found:
+            found.append(each)
+            left += [each.__cause__, each.__context__]
+            if isinstance(each, BaseExceptionGroup):
+                left += cast("BaseExceptionGroup[BaseException]", each).exceptions
+    return found
+
+
 def _mask(value: Any) -> Any:
     if isinstance(value, str):
         return without_password(value)
@@ -330,5 +419,11 @@ _SECRET_AS_TEXT: Final = ("HEADER", "KEY", "TOKEN")
 """These also name things with parts, such as all headers or a field in a schema; there each part is
 judged by its own name."""
 
+MASK: Final = "***"
+SHORTEST_SECRET: Final = 12
+"""Characters of a key that is masked in texts: one such as "none", for a server that needs no key,
+may be any word."""
+
+_DEEPEST: Final = 50
 _USER: Final = re.compile(r"(?<=://)[^/?#\s]*@")
 _PARAMETER: Final = re.compile(r"(?<=[?&;])([^=&;#\s]+)=[^&;#\s]*")

@@ -6,20 +6,30 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, cast
+from weakref import WeakSet
 
 from pydantic_core import to_jsonable_python
 
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.extras import need
-from bae.lm.http import PerLoop, error_for, without_password, without_secrets
+from bae.lm.http import (
+    PerLoop,
+    error_for,
+    malformed_error,
+    mask_error,
+    secrets_in,
+    without_password,
+    without_secrets,
+)
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import is_untyped, unfit, with_descriptions
-from bae.usage import Usage
+from bae.lm.responses import MAX_BYTES, bound_responses, responses_arrived
+from bae.usage import Usage, read_amount, read_count, read_name
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -38,6 +48,8 @@ class PydanticAIBackend(Backend):
 
     - `model_settings`: what PydanticAI takes as such, as `{"temperature": 0, "max_tokens": 500}`.
     - `timeout`: seconds for a whole call.
+    - `max_bytes`: the largest response that is read, after decompression, where PydanticAI has made
+      the client. One of yours is not bounded.
     - `output`: how the schema is sent: "native" is the provider's channel for structured output,
       "tool" the arguments of a tool, "prompted" the prompt. "auto" is the first of them that the
       model has; Claude gets as a tool what its channel does not take.
@@ -49,6 +61,7 @@ class PydanticAIBackend(Backend):
         *,
         model_settings: Mapping[str, Any] | None = None,
         timeout: float = 600.0,
+        max_bytes: int = MAX_BYTES,
         output: Output = "auto",
         attempts: int = 2,
         retries: int = 2,
@@ -57,6 +70,8 @@ class PydanticAIBackend(Backend):
         super().__init__(attempts=attempts, retries=retries, one_call=one_call)
         if not timeout > 0:
             raise ValueError(f"PydanticAIBackend(timeout={timeout!r}): give a number of seconds")
+        if not max_bytes > 0:
+            raise ValueError(f"PydanticAIBackend(max_bytes={max_bytes!r}): give a number above 0")
         need("pydantic_ai", extra="pydantic-ai", by="PydanticAIBackend")
         models: Any = import_module("pydantic_ai.models")
         if not isinstance(model, (str, models.Model)):
@@ -66,9 +81,11 @@ class PydanticAIBackend(Backend):
                 "OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))"
             )
         self.timeout = timeout
+        self.max_bytes = max_bytes
         self.output: Output = output
         self.model_settings = dict(model_settings or {})
         self._given = model
+        self._bounded: WeakSet[Any] = WeakSet()
         # Made here, where waiting for the imports does no harm and a wrong name is seen at once.
         made = self._make()
         self._unused = [made]
@@ -76,7 +93,8 @@ class PydanticAIBackend(Backend):
         self._base_url = without_password(_address(made) or "") or None
         self._priced = made.model_name, made.system
         self.least_cost(Usage())
-        self._models = PerLoop(lambda: _InLoop(self._next()), _InLoop.leave)
+        self._secrets = (*_keys_in(made), *secrets_in(self.model_settings))
+        self._models = PerLoop(lambda: _InLoop(self._next(), self._bound), _InLoop.leave)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -85,6 +103,11 @@ class PydanticAIBackend(Backend):
         given = {n: v for n, v in self.model_settings.items() if n not in _NO_MATTER}
         said = to_jsonable_python(without_secrets(given))
         return {"model_settings": said, "output": self.output, "base_url": self._base_url}
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The keys of the model, and of the settings."""
+        return self._secrets
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs, by the prices of the model's provider."""
@@ -101,6 +124,7 @@ class PydanticAIBackend(Backend):
         from pydantic_ai.direct import model_request
 
         model = await (await self._models.get()).enter()
+        token = responses_arrived.set([])
         try:
             response = await model_request(
                 model,
@@ -108,12 +132,17 @@ class PydanticAIBackend(Backend):
                 model_settings=self._settings_for(model),
                 model_request_parameters=self._parameters(model, prompt),
             )
+            return _answer_in(response, self._who)
         except Exception as error:
+            mask_error(error, self.secrets)
             failure = _error_for(self._who, error, self.timeout)
+            if failure is error and responses_arrived.get() and not isinstance(error, BaeLMError):
+                failure = malformed_error(self._who, error)
             if failure is error:
                 raise
             raise failure from error
-        return _answer_in(response, self._who)
+        finally:
+            responses_arrived.reset(token)
 
     @property
     def _who(self) -> str:
@@ -138,6 +167,13 @@ class PydanticAIBackend(Backend):
             return self._unused.pop()
         except IndexError:
             return self._make()
+
+    def _bound(self, model: Model) -> None:
+        for each in _every_model(model):
+            client: Any = getattr(getattr(each, "_provider", None), "_own_http_client", None)
+            if client is not None and client not in self._bounded:
+                self._bounded.add(client)
+                bound_responses(client, self._who, self.max_bytes)
 
     def _settings_for(self, model: Model) -> Any:
         settings: dict[str, Any] = {"request_timeout": self.timeout}
@@ -195,11 +231,26 @@ def _conversation(prompt: Prompt) -> list[ModelMessage]:
     ]
 
 
-def _takes_max_retries(model: Any) -> bool:
-    """Whether it has this setting; one that has not would warn. Models may wrap others."""
-    inner = [*getattr(model, "models", ()), *filter(None, [getattr(model, "wrapped", None)])]
-    unsupported: frozenset[str] = model.unsupported_settings
-    return "max_retries" not in unsupported and all(map(_takes_max_retries, inner))
+def _takes_max_retries(model: Model) -> bool:
+    """Whether it has this setting; one that has not would warn."""
+    return all("max_retries" not in each.unsupported_settings for each in _every_model(model))
+
+
+def _every_model(model: Any) -> Iterator[Any]:
+    """A model, and those that it wraps."""
+    yield model
+    for inner in (*getattr(model, "models", ()), getattr(model, "wrapped", None)):
+        if inner is not None:
+            yield from _every_model(inner)
+
+
+def _keys_in(model: Model) -> Iterator[str]:
+    for each in _every_model(model):
+        client: Any = getattr(each, "client", None)
+        for name in ("api_key", "auth_token"):
+            key: Any = getattr(client, name, None)
+            if isinstance(key, str):
+                yield key
 
 
 def _address(model: Model) -> str | None:
@@ -214,8 +265,9 @@ class _InLoop:
     with another loop; leaving it closes the client that its provider has made, and none of the
     user's."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, bound: Callable[[Model], None]) -> None:
         self.model = model
+        self.bound = bound
         self.entered = False
         self.entering = asyncio.Lock()
 
@@ -223,6 +275,7 @@ class _InLoop:
         async with self.entering:
             if not self.entered:
                 await self.model.__aenter__()
+                self.bound(self.model)
                 self.entered = True
         return self.model
 
@@ -298,18 +351,18 @@ def _answer_in(response: ModelResponse, who: str) -> Answer:
 
 def _usage(response: ModelResponse) -> Usage:
     used = response.usage
-    model = response.model_name or ""
+    model = read_name(response.model_name)
     usage = Usage(
         calls=1,
-        input_tokens=used.input_tokens,
-        output_tokens=used.output_tokens,
-        cached_tokens=used.cache_read_tokens,
-        cost=float(used.cost) if used.cost is not None else None,
+        input_tokens=read_count(used.input_tokens),
+        output_tokens=read_count(used.output_tokens),
+        cached_tokens=read_count(used.cache_read_tokens),
+        cost=read_amount(used.cost),
         models=(model,) if model else (),
     )
     if usage.cost is not None or used.unmeasured_requests:
         return usage
-    written = used.cache_write_tokens
+    written = read_count(used.cache_write_tokens)
     cost = cost_of(model, usage, response.provider_name, cache_write_tokens=written)
     return replace(usage, cost=cost)
 

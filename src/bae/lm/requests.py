@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from bae.exceptions import BaeLMError, BudgetError, describe
+from bae.lm.http import mask, mask_error, mask_parts
 from bae.lm.policies.budget import Reservation, asked_under, budgets_in_force, scope_in_force
-from bae.usage import Restart, Usage, collected, report, tell
+from bae.usage import Restart, Usage, collected, read_name, report, sound, tell
 
 if TYPE_CHECKING:
     from bae.lm.backend import Backend
@@ -122,13 +123,15 @@ class Answer:
     """What a model answered: its `text`, or the JSON `value` where it is parsed already.
 
     `stop` is why it ended: by itself, cut off by a limit on its length, or refused (then `text` is
-    the reason the model gave).
+    the reason the model gave). `sent` is False where no request was sent for it, as when the
+    backend has a cache of its own: otherwise at least one call is charged.
     """
 
     text: str = ""
     usage: Usage = _ONE_CALL
     stop: Literal["end", "cut-off", "refused"] = "end"
     value: Any = UNPARSED
+    sent: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(cast(object, self.text), str):
@@ -136,6 +139,8 @@ class Answer:
                 f"Answer({type(self.text).__name__}): give the text of the model, or parsed JSON "
                 "with Answer(value=…)"
             )
+        if not isinstance(cast(object, self.usage), Usage):
+            raise TypeError(f"Answer(usage={repr(self.usage)[:200]}): give a Usage(calls=1, …)")
         if self.stop not in ("end", "cut-off", "refused"):
             raise ValueError(f'Answer(stop={self.stop!r}): give "end", "cut-off" or "refused"')
 
@@ -152,9 +157,13 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
     else:
         answer = await in_time(lambda: retrying(request, backend.retries, backend.first_wait))
     if not answer.usage.attempts:  # no request was sent for it
-        used = _signed(answer.usage, answer.usage.seconds, answer.usage.models, 1)
+        used = answer.usage
+        used = _signed(used, used.seconds, used.models, 1, used.calls)
         answer = Answer(answer.text, used, answer.stop, answer.value)
     report(answer.usage)
+    around = asked_under.get()
+    if around is not None:
+        around.least_calls = 0  # it has an answer of a backend, which may be from a cache
     return answer
 
 
@@ -177,21 +186,29 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
             with collected() as reported:
                 answer = checked(backend, await backend.answer(prompt))
         else:
-            answer = checked(backend, await backend.answer(prompt))
+            answer = masked(checked(backend, await backend.answer(prompt)), backend.secrets)
     except BaseException as error:
+        mask_error(error, backend.secrets)
         used = Usage.total(reported) if reported else _used_by_failure(backend, error)
         if used is not None:
-            used = _signed(used, perf_counter() - since, used.models or named, used.attempts)
+            used = sound(used)
+            calls = used.calls or (0 if reported else 1)
+            used = _signed(used, perf_counter() - since, used.models or named, used.attempts, calls)
             report(used)
         if reservation is not None:
             reservation.settle(None if used is None else reservation.at_least(used))
         raise
     finally:
         asked_under.reset(token)
-    used = Usage.total(reported) if reported else answer.usage
+    used = sound(Usage.total(reported) if reported else answer.usage)
+    calls = used.calls or (0 if reported or not answer.sent else 1)
     # An LM that asks again by itself has counted the answers that it judged.
-    used = _signed(used, perf_counter() - since, used.models or named, used.attempts or 1)
-    if reservation is not None and reservation.settle(used) and used.cost is None:
+    used = _signed(used, perf_counter() - since, used.models or named, used.attempts or 1, calls)
+    if reservation is None:
+        pass
+    elif not answer.sent:
+        reservation.settle(None)
+    elif reservation.settle(used) and used.cost is None:
         for budget in reservation.budgets:
             if budget.cost is not None:
                 report(used)
@@ -209,6 +226,20 @@ def checked(backend: Backend, answer: object) -> Answer:
         code="bae-lm-answer-type",
         fix=f"have {name}.answer return an Answer: return Answer(text, Usage(calls=1, …))",
     )
+
+
+def masked(answer: Answer, secrets: Iterable[str]) -> Answer:
+    """An answer with none of the secrets in it."""
+    value, used = answer.value, answer.usage
+    if value is not UNPARSED:
+        value = mask_parts(value, lambda text: mask(text, secrets))
+    shown = f"{answer.text}{used.models}"
+    if value is answer.value and not any(secret in shown for secret in secrets):
+        return answer
+    models = tuple(mask(read_name(model), secrets) for model in used.models)
+    if models != used.models:
+        used = replace(used, models=models)
+    return Answer(mask(answer.text, secrets), used, answer.stop, value, answer.sent)
 
 
 async def in_time(ask: Callable[[], Awaitable[T]]) -> T:
@@ -300,10 +331,12 @@ def _used_by_failure(backend: Backend, error: BaseException) -> Usage | None:
     return Usage(calls=1, cost=0.0 if free else None)
 
 
-def _signed(used: Usage, seconds: float, models: tuple[str, ...], attempts: int) -> Usage:
+def _signed(
+    used: Usage, seconds: float, models: tuple[str, ...], attempts: int, calls: int
+) -> Usage:
     # In full, as `replace` takes three times as long, and this is done for every request.
     return Usage(
-        used.calls,
+        calls,
         used.input_tokens,
         used.output_tokens,
         used.cached_tokens,

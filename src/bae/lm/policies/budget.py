@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
 
 from bae.exceptions import BudgetError
 from bae.language_model import SpendingLimit, spending_limit
-from bae.usage import Usage
+from bae.usage import Usage, read_amount, sound
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -90,10 +90,10 @@ class Budget:
         self.within = within
         self.quiet = quiet
         self.error: BudgetError | None = None
-        self._used = spent or Usage()
+        self._used = sound(spent or Usage())
         self._held = Usage()
         self._clock = clock
-        self._before = elapsed
+        self._before = read_amount(elapsed) or 0.0
         self._since: float | None = None
         self._runs: set[str] = set()
 
@@ -176,8 +176,8 @@ class Budget:
         """Charge what a stored run had spent before it came under this budget, once."""
         if run_id not in self._runs:
             self._runs.add(run_id)
-            self._used += used
-            self._before += seconds
+            self._used += sound(used)
+            self._before += read_amount(seconds) or 0.0
 
     # `Reservation` calls the next two with its lock held.
 
@@ -300,7 +300,9 @@ class Reservation:
         self.budgets = budgets
         self.backend = backend
         self.tokens = estimated_tokens(prompt)
-        self.cost = backend.least_cost(Usage(1, self.tokens, 1))
+        self.cost = read_amount(backend.least_cost(Usage(1, self.tokens, 1)))
+        self.least_calls = 1
+        """What is charged at least; 0 where the LM was answered by a backend that it asked."""
         self._open = True
         with _LOCK:
             # All or none: a request that one of them refuses takes nothing of the others.
@@ -316,6 +318,8 @@ class Reservation:
             if not self._open:
                 return False
             self._open = False
+            if used is not None and used.calls < self.least_calls:
+                used = replace(used, calls=self.least_calls)
             for budget in self.budgets:
                 budget.book(self, used, ended=True)
             return True
@@ -329,7 +333,7 @@ class Reservation:
             used = replace(used, input_tokens=self.tokens)
         if all(budget.cost is None for budget in self.budgets):
             return used
-        return replace(used, cost=self.backend.least_cost(used))
+        return replace(used, cost=read_amount(self.backend.least_cost(used)))
 
 
 def budgets_in_force() -> tuple[Budget, ...]:

@@ -5,7 +5,7 @@ ones are here: `Retry`, `Timeout` and `Budgeted`."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -76,6 +76,11 @@ class Policy(Backend):
     def settings(self) -> Mapping[str, Any]:
         """What, besides the prompt and the model, changes answers."""
         return self.inner.settings
+
+    @property
+    def secrets(self) -> Iterable[str]:
+        """Keys that the LM inside sends."""
+        return self.inner.secrets
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request costs at least; None where its cost will not be known."""

@@ -1,0 +1,456 @@
+"""What a provider sends is not trusted: every field of its API, every header and every body comes
+to an answer, one that is asked for again, or an error of bae, in bounded time and memory; prompts
+stay where they were sent, and keys that are sent back are masked."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import random
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from functools import cache
+from math import isfinite
+from typing import Any
+
+import pytest
+
+from bae import BaeLMError
+from bae.exceptions import FillError
+from bae.lm import Budget, Retry
+from bae.lm.backend import Backend
+from bae.testing import Provider
+from bae.usage import Attempt, Usage, metered
+from bounded import BOUND
+from http_backends import BACKENDS, SHIRT, Make, Outfit, prompt, tasks_besides_this
+from raw_provider import EVENTS, Raw, RawProvider, raw_provider
+
+KEY = "sk-ant-very-secret-0123456789"
+
+
+def dspy_native(provider: Any, **options: Any) -> Backend:
+    pytest.importorskip("dspy")
+    from bae.lm.dspy_backend import DSPyBackend
+
+    given = {"api_base": f"{provider.url}/v1", "api_key": "a key", **options}
+    return DSPyBackend("openai/gpt-4o-mini", **given)
+
+
+MAKES: dict[str, Make] = {**BACKENDS, "dspy": dspy_native}
+BOUNDED = list(BACKENDS)  # those whose HTTP client can be given a bound
+
+
+@pytest.fixture(params=list(MAKES))
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+# --- what the APIs answer -----------------------------------------------------------------------
+
+TEXT = json.dumps(SHIRT)
+USED = {
+    "input_tokens": 20,
+    "output_tokens": 9,
+    "cache_read_input_tokens": 3,
+    "cache_creation_input_tokens": 2,
+}
+MESSAGE: dict[str, Any] = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-sonnet-4-6",
+    "content": [{"type": "text", "text": TEXT}],
+    "stop_reason": "end_turn",
+    "stop_sequence": None,
+    "usage": USED,
+}
+STREAM: list[dict[str, Any]] = [
+    {
+        "type": "message_start",
+        "message": {**MESSAGE, "content": [], "stop_reason": None, "usage": USED},
+    },
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": TEXT}},
+    {"type": "content_block_stop", "index": 0},
+    {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+        "usage": USED,
+    },
+    {"type": "message_stop"},
+]
+COMPLETION: dict[str, Any] = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1_700_000_000,
+    "model": "gpt-4o-mini",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": TEXT, "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {
+        "prompt_tokens": 20,
+        "completion_tokens": 9,
+        "total_tokens": 29,
+        "prompt_tokens_details": {"cached_tokens": 3},
+    },
+    "system_fingerprint": "fp",
+}
+WHOLE: dict[str, Any] = {
+    "anthropic": STREAM,
+    "anthropic-unstreamed": MESSAGE,
+    "pydantic-ai-openai": COMPLETION,
+    "pydantic-ai-anthropic": STREAM,
+    "dspy": COMPLETION,
+}
+
+
+def raw(body: Any, **given: Any) -> Raw:
+    """The response with a body of JSON: a list is a stream of events."""
+    if not isinstance(body, list):
+        return Raw([json.dumps(body).encode()], **given)
+    events = [f"event: {_type(each)}\ndata: {json.dumps(each)}\n\n" for each in body]
+    return Raw([event.encode() for event in events], kind=EVENTS, **given)
+
+
+def _type(event: Any) -> str:
+    return ascii(event.get("type", ""))[1:-1] if isinstance(event, dict) else ""
+
+
+async def outcome(backend: Backend) -> Outfit | BaeLMError | FillError:
+    """What comes of a question; whatever is neither is raised."""
+    told: list[Any] = []
+    with metered(told.append) as reported, Budget(calls=1):
+        try:
+            found = await asyncio.wait_for(backend.fill(Outfit, {}, "Outfit"), BOUND)
+        except (BaeLMError, FillError) as error:
+            found = error
+    assert len(reported) <= 1
+    for used in [*reported, *(each.usage for each in told if isinstance(each, Attempt))]:
+        is_sound(used)
+    return found
+
+
+def is_sound(used: Usage) -> None:
+    for number in (used.calls, used.input_tokens, used.output_tokens, used.cached_tokens):
+        assert type(number) is int
+        assert 0 <= number < 2**53
+    assert used.cost is None or (isfinite(used.cost) and used.cost >= 0)
+    for name in used.models:
+        assert len(name) <= 200
+        assert name.isprintable()
+
+
+# --- every field --------------------------------------------------------------------------------
+
+ODD: list[Any] = [
+    *(None, True, -1, 1.5, 10**30, float("inf"), float("nan")),
+    *("", "x", "\n\x1b[2J", "\ud800", "y" * 100_000),
+    *([], {}, [1], [{"type": "text"}], {"type": "nothing"}),
+]
+MISSING = object()
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where there is something in a JSON value."""
+    if at:
+        yield at
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(part, (*at, key))
+
+
+def changed(value: Any, at: tuple[Any, ...], to: Any) -> Any:
+    made = deepcopy(value)
+    holder = made
+    for key in at[:-1]:
+        holder = holder[key]
+    if to is MISSING:
+        del holder[at[-1]]
+    else:
+        holder[at[-1]] = to
+    return made
+
+
+# PydanticAI warns about counts that it does not understand.
+@pytest.mark.filterwarnings("ignore:Failed to extract usage")
+async def test_any_value_in_any_field_is_an_answer_or_an_error_of_bae(kind: str) -> None:
+    good = WHOLE[kind]
+    surprises: list[str] = []
+    outcomes: set[str] = set()
+    async with (
+        raw_provider(lambda _: raw(good)) as server,
+        MAKES[kind](server, attempts=0, retries=0) as backend,
+    ):
+        assert await outcome(backend) == Outfit(**SHIRT)
+        for at in places(good):
+            for odd in [*ODD, MISSING]:
+                body = changed(good, at, odd)
+                server.respond = lambda _, body=body: raw(body)
+                try:
+                    outcomes.add(type(await outcome(backend)).__name__)
+                except Exception as error:
+                    surprises.append(f"{at} = {str(odd)[:40]}: {error!r:.200}")
+    assert surprises == []
+    assert outcomes >= {"Outfit", "FillError", "BaeParseError"}
+
+
+ERRORS: list[Any] = [
+    *(b"", b"null", b"[]", b'"x"', b"{", b"\xff\xfe", b"<html>" + b"x" * 10_000),
+    *({}, {"error": None}, {"error": []}, {"error": {"message": None, "type": ["x"]}}),
+    *({"error": {"message": {"message": {"message": 1}}}}, {"error": {"type": 5, "code": {}}}),
+    {"type": "error", "error": {"type": "overloaded_error", "message": "\x1b[2J\nnot \ud800"}},
+    *(b"[" * 100_000, b'{"error":' * 900 + b"1" + b"}" * 900),
+]
+
+
+@pytest.mark.parametrize("status", [300, 400, 429, 500])
+async def test_any_body_of_an_error_is_an_error_of_bae(kind: str, status: int) -> None:
+    async with (
+        raw_provider(lambda _: raw({})) as server,
+        MAKES[kind](server, attempts=0, retries=0) as backend,
+    ):
+        for body in ERRORS:
+            sent = Raw([body], status) if isinstance(body, bytes) else raw(body, status=status)
+            server.respond = lambda _, sent=sent: sent
+            found = await outcome(backend)
+            if status == 300 and isinstance(found, FillError):
+                continue
+            assert isinstance(found, BaeLMError)
+            assert len(found.message) < 1000
+            assert str(found).encode(errors="surrogatepass")
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[" * 100_000, b"\xff", b'"x"', b"1e999"], ids=len)
+async def test_any_body_of_an_answer_is_an_error_of_bae(kind: str, body: bytes) -> None:
+    for content in ("application/json", EVENTS, "", "text/html; charset=none", "\xff"):
+        async with (
+            raw_provider(lambda _, content=content: Raw([body], kind=content)) as server,
+            MAKES[kind](server, attempts=0, retries=0) as backend,
+        ):
+            assert isinstance(await outcome(backend), BaeLMError | FillError)
+
+
+WAITS = ["1e9", "999999999999", "-1", "nan", "inf", "soon", "Fri, 31 Dec 9999 23:59:59 GMT", "\xb2"]
+
+
+@pytest.mark.parametrize("name", ["retry-after", "retry-after-ms"])
+async def test_no_header_makes_a_retry_wait_without_bound(kind: str, name: str) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async with (
+        raw_provider(lambda _: raw({})) as server,
+        MAKES[kind](server, attempts=0, retries=0) as backend,
+    ):
+        lm = Retry(backend, 2, first=0.01, longest=60, sleep=sleep)
+        for wait in WAITS:
+            refused = raw({"error": {"message": "later"}}, status=429, headers={name: wait})
+            server.respond = lambda _, refused=refused: refused
+            with pytest.raises(BaeLMError) as raised:
+                await asyncio.wait_for(lm.answer(prompt()), BOUND)
+            found = raised.value.retry_after
+            assert found is None or 0 <= found < float("inf")
+    assert max(slept) <= 120
+
+
+# --- size ---------------------------------------------------------------------------------------
+
+
+@cache
+def bomb(size: int) -> bytes:
+    """So many bytes of a text that never ends, compressed."""
+    squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)
+    block = b" " * 1_000_000
+    return b"".join(
+        [*(squeeze.compress(block) for _ in range(size // len(block))), squeeze.flush()]
+    )
+
+
+def without_end() -> Iterator[bytes]:
+    for _ in range(1_000):
+        yield b": a comment of a stream that does not end, or white space in JSON\n\n" * 1_000
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("encoding", ["", "gzip", "GZIP "])
+@pytest.mark.parametrize("kind", BOUNDED, indirect=True)
+async def test_a_response_has_a_bound_after_decompression(
+    kind: str, encoding: str, status: int
+) -> None:
+    content = EVENTS if isinstance(WHOLE[kind], list) and status == 200 else "application/json"
+    body = [bomb(100_000_000)] if encoding else without_end()
+    headers = {"content-encoding": encoding} if encoding else {}
+    sent = Raw(body, status, kind=content, headers=headers)
+    async with raw_provider(lambda _: sent) as server:
+        async with MAKES[kind](server, max_bytes=1_000_000) as backend:
+            found = await outcome(backend)
+        assert isinstance(found, BaeLMError)
+        assert (found.code, found.retryable) == ("bae-lm-output-too-long", False)
+        assert "more than 1000000 bytes" in found.message
+        assert "max_bytes=" in (found.fix or "")
+        assert len(server.bodies) == 1
+        assert server.sent < 30_000_000
+
+
+@pytest.mark.parametrize("kind", BOUNDED, indirect=True)
+async def test_a_response_may_be_compressed_in_the_way_that_was_asked_for(kind: str) -> None:
+    plain = raw(WHOLE[kind])
+    squeezed = [gzip.compress(b"".join(plain.body))]
+    pieces = [squeezed[0][at : at + 7] for at in range(0, len(squeezed[0]), 7)]
+    for body, encoding in ((plain.body, ""), (squeezed, "gzip"), (pieces, "gzip")):
+        headers = {"content-encoding": encoding} if encoding else {}
+        sent = Raw(body, kind=plain.kind, headers=headers)
+        async with (
+            raw_provider(lambda _, sent=sent: sent) as server,
+            MAKES[kind](server) as backend,
+        ):
+            assert await outcome(backend) == Outfit(**SHIRT)
+        assert "accept-encoding: gzip\r\n" in server.heads[0].lower()
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, gzip", "gzip"])
+@pytest.mark.parametrize("kind", BOUNDED, indirect=True)
+async def test_what_is_not_compressed_as_it_says_is_not_understood(
+    kind: str, encoding: str
+) -> None:
+    sent = Raw([b"\x1f\x8b\x00nonsense" * 10], headers={"content-encoding": encoding})
+    async with (
+        raw_provider(lambda _: sent) as server,
+        MAKES[kind](server, attempts=0, retries=0) as backend,
+    ):
+        assert isinstance(await outcome(backend), BaeLMError)
+
+
+# --- redirects ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_prompt_is_not_sent_where_a_redirect_points(kind: str, status: int) -> None:
+    async with raw_provider(lambda _: raw(WHOLE[kind])) as other:
+        for place in (other.url, other.url.replace("127.0.0.1", "localhost"), "//x", "\xff", ""):
+            moved = Raw([], status, headers={"location": place, "content-length": "0"})
+            async with (
+                raw_provider(lambda _, moved=moved: moved) as server,
+                MAKES[kind](server, retries=0) as backend,
+            ):
+                found = await outcome(backend)
+            assert isinstance(found, BaeLMError)
+            assert len(server.bodies) == 1
+            if kind in BOUNDED and place:
+                assert (found.status, found.retryable) == (status, False)
+                assert "base_url=" in (found.fix or "")
+    assert other.bodies == []
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def every_text(error: BaseException | None) -> Iterator[str]:
+    """What is shown of an error and what caused it, with the texts it holds."""
+    while error is not None:
+        yield from (str(error), repr(error), *map(repr, error.args))
+        yield from (str(value) for value in vars(error).values())
+        error = error.__cause__ or error.__context__
+
+
+@asynccontextmanager
+async def with_key(kind: str, server: RawProvider) -> AsyncIterator[Backend]:
+    options: dict[str, Any] = {"attempts": 0, "retries": 0}
+    if kind.startswith("pydantic-ai"):
+        made = MAKES[kind](server, **options)
+        made._given.client.api_key = KEY  # pyright: ignore
+        backend = type(made)(made._given, **options)  # pyright: ignore
+    else:
+        backend = MAKES[kind](server, api_key=KEY, **options)
+    async with backend:
+        yield backend
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500])
+async def test_a_key_that_is_sent_back_in_an_error_is_masked(kind: str, status: int) -> None:
+    said = f"{'no ' * 160}the key {KEY} is wrong, see https://me:hidden@here.test/?api_key=hidden"
+    for body in (
+        {"error": {"message": said, "type": KEY, "code": KEY, "param": [KEY]}, KEY: KEY},
+        {"message": said},
+        f"<html>{said}",
+    ):
+        refused = Raw([json.dumps(body).encode()], status, headers={"request-id": KEY})
+        async with (
+            raw_provider(lambda _, refused=refused: refused) as server,
+            with_key(kind, server) as backend,
+        ):
+            found = await outcome(backend)
+        assert isinstance(found, BaeLMError)
+        assert KEY in server.heads[0]
+        for text in every_text(found):
+            assert KEY[:-5] not in text
+            assert "hidden" not in text
+
+
+async def test_a_key_that_is_sent_back_in_an_answer_is_masked(kind: str) -> None:
+    good = json.loads(json.dumps(WHOLE[kind]).replace("a blue shirt", f"a {KEY} shirt"))
+    async with (
+        raw_provider(lambda _: raw(good)) as server,
+        with_key(kind, server) as backend,
+    ):
+        told: list[Any] = []
+        with metered(told.append):
+            found = await backend.fill(Outfit, {}, "Outfit")
+    assert found.top == "a *** shirt"
+    assert KEY not in repr(told)
+
+
+async def test_a_key_in_any_field_of_a_response_is_not_recorded(kind: str) -> None:
+    good = WHOLE[kind]
+    async with raw_provider(lambda _: raw(good)) as server, with_key(kind, server) as backend:
+        for at in places(good):
+            body = changed(good, at, KEY)
+            server.respond = lambda _, body=body: raw(body)
+            told: list[Any] = []
+            with metered(told.append) as reported:
+                found = await outcome(backend)
+            texts = every_text(found) if isinstance(found, BaseException) else []
+            assert not any(KEY in text for text in [*texts, repr([told, reported, found])]), at
+
+
+async def test_a_key_of_the_environment_is_masked_too(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_PROVIDER_API_KEY", KEY)
+    refused = Raw([json.dumps({"error": {"message": f"no: {KEY}"}}).encode()], 400)
+    async with (
+        raw_provider(lambda _: refused) as server,
+        MAKES[kind](server, retries=0) as backend,
+    ):
+        found = await outcome(backend)
+    assert not any(KEY in text for text in every_text(found))  # pyright: ignore
+
+
+# --- cancellation -------------------------------------------------------------------------------
+
+
+async def test_a_call_cancelled_at_any_await_leaves_no_task(kind: str) -> None:
+    order = random.Random(20)
+    async with Provider() as provider:
+        provider.always(SHIRT)
+        before = tasks_besides_this()
+        async with MAKES[kind](provider) as backend, asyncio.timeout(BOUND):
+            await backend.answer(prompt())
+            for _ in range(100):
+                call = asyncio.create_task(backend.answer(prompt()))
+                for _ in range(order.randrange(60)):
+                    await asyncio.sleep(0)
+                call.cancel()
+                await asyncio.wait([call])
+        await provider.disconnected()
+        assert tasks_besides_this() == before
