@@ -516,7 +516,7 @@ async def test_runs_of_an_exported_file_teach_the_same(journal: Journal, tmp_pat
     await ran(journal, "one")
     await tickets.fork("one", at=1, journal=journal, new_id="two", kind="claim")
     await tickets.resume("two", ScriptedLM(["Refund", {"amount": 9}]), journal=journal)
-    await ran(journal, "last", [SORTED, None])
+    await ran(journal, "three", [SORTED, None])
     here = await transitions_from(journal, tickets)
     await journal.export(tmp_path / "runs.jsonl")
     assert await transitions_from(RecordedRuns.of(tmp_path / "runs.jsonl"), tickets) == here
