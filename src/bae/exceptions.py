@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, dataclass_transform
+from typing import TYPE_CHECKING, Any, Literal, Self, dataclass_transform
 
 from bae.unicode import LONGEST_TEXT, readable
 from bae.usage import Usage
@@ -63,6 +63,13 @@ def _positional(*, kw_only: Literal[False] = False) -> Any:
 class _Raised(Exception):
     """Takes a message, and by name the attributes that a subclass annotates. Sequences are kept as
     tuples."""
+
+    def __new__(cls, *args: Any, **attributes: Any) -> Self:
+        self = super().__new__(cls, *args)
+        # For a subclass of a user's that does not call `__init__`.
+        message = readable(f"{args[0]}", 0) if args else ""
+        self.__dict__.update(message=message, trace=[], journal=None)
+        return self
 
     def __init__(self, message: str, **attributes: Any) -> None:
         message = readable(f"{message}", 0)  # it may quote what others wrote

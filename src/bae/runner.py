@@ -161,7 +161,7 @@ def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
             node = run.trace[-1]
         return GraphResult(list(run.trace), journal, run.run_id, node, failure.gates)
     if isinstance(failure, BaeError):
-        failure.trace = getattr(failure, "trace", None) or list(run.trace)
+        failure.trace = failure.trace or list(run.trace)
         failure.journal, failure.run_id = journal, run.run_id
     try:
         raise failure

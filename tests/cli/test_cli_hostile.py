@@ -186,7 +186,16 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 import pytest
-from bae import Dep, Graph, Map, Node
+from bae import BaeError, Dep, Graph, Map, Node
+
+class Silent(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+    __repr__ = __str__
+
+class Bare(BaeError):
+    def __init__(self, text):
+        pass
 
 class Panic(BaseException):
     pass
@@ -196,6 +205,10 @@ RAISED = {
     "generator": GeneratorExit("out of order"),
     "group": BaseExceptionGroup("out of order", [Panic("inside")]),
     "outcome": pytest.fail.Exception("out of order"),
+    "silent": Silent("out of order"),
+    "bare": Bare("out of order"),
+    "half": ValueError("\\ud800 out of order"),
+    "long": ValueError("out of order " * 1_000_000),
 }[%r]
 WHERE = %r
 
@@ -223,7 +236,9 @@ graph = Graph(start=Start)
 
 
 @pytest.mark.parametrize("where", ["import", "body", "dependency"])
-@pytest.mark.parametrize("raised", ["panic", "generator", "group", "outcome"])
+@pytest.mark.parametrize(
+    "raised", ["panic", "generator", "group", "outcome", "silent", "bare", "half", "long"]
+)
 def test_whatever_code_raises_is_told_as_an_error(
     where: str, raised: str, project: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -235,7 +250,9 @@ def test_whatever_code_raises_is_told_as_an_error(
     said = capfd.readouterr()
     told = json.loads(said.out)
     assert told["outcome"] == "failed"
-    assert "out of order" in json.dumps(told["error"])
+    expected = "it has no text" if raised == "silent" else "out of order"
+    assert expected in json.dumps(told["error"])
+    assert len(said.out + said.err) < 50_000
     assert "Traceback" not in said.err
     if where != "import":
         assert main(["runs", "list", "--json"]) == 0

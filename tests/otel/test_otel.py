@@ -515,6 +515,34 @@ async def test_an_error_stands_where_it_came_from_and_on_all_that_failed_with_it
     assert "555-0199" not in traced.text()
 
 
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [Silent(), ValueError("half \ud800"), ValueError("long " * 1_000_000)],
+    ids=["silent", "half", "long"],
+)
+async def test_whatever_an_exception_says_its_spans_are_there_and_bounded(
+    traced: Traced, raised: Exception
+):
+    async def fail_so() -> int:
+        raise raised
+
+    class Broken(Node):
+        value: Annotated[int, Dep(fail_so)]
+
+        async def __call__(self) -> None: ...
+
+    with tracing(traced.provider, content=True), pytest.raises(DepError):
+        await Graph(start=Broken).arun(Broken())
+    assert events(traced.one("dep fail_so")) == ["exception"]
+    assert outcome(traced.one("invoke_agent Broken")) == ("failed", "ERROR")
+    assert len(traced.text().encode()) < 300_000
+
+
 async def test_what_exceptions_say_is_there_when_content_is_asked_for(traced: Traced):
     class Broken(Node):
         value: Annotated[int, Dep(fail)]

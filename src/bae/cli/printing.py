@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from bae.cli.texts import in_lines
+from bae.unicode import readable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from bae.exceptions import BaeError
 
 _BELOW: Final = 9
+_LONGEST: Final = 100_000
+"""Characters of a traceback."""
 """Spaces before the further lines of what an error says: none of them may look like one of ours."""
 
 
@@ -146,7 +149,7 @@ def tell_traceback(error: BaseException) -> None:
 
     from rich.text import Text
 
-    told = "".join(format_exception(error)).rstrip("\n")
+    told = readable("".join(format_exception(error)).rstrip("\n"), _LONGEST)
     err().print(Text(in_lines(told, 2)), soft_wrap=True)
 
 

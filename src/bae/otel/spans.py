@@ -412,7 +412,7 @@ def _fail(span: Span, at: int, error: BaseException, content: bool) -> None:
     span.add_event("exception", _known(about), at)
     text = _code_of(error) or _error_type(error)
     if content:
-        text = error.message if isinstance(error, BaeError) else describe(error)
+        text = readable(error.message) if isinstance(error, BaeError) else describe(error)
     span.set_status(Status(StatusCode.ERROR, text))
 
 

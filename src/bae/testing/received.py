@@ -47,7 +47,7 @@ def read(wire: Wire, path: str, headers: Mapping[str, str], body: Body) -> Recei
         channel: Channel = wire.channel(body)
         pieces = list(wire.pieces(body))
     except (AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"the request has another shape: {describe(error)}") from error
+        raise ValueError(f"the request has not the shape it must: {describe(error)}") from error
     return Received(
         path=path,
         headers=headers,

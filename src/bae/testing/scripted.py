@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from bae.exceptions import BaeLMError, FillError
+from bae.exceptions import BaeLMError, FillError, faults
 from bae.node import Node
 from bae.plan import plan_of
 from bae.usage import Attempt, Usage, report, tell
@@ -163,17 +163,17 @@ class ScriptedLM:
             if not plan_of(target).plain:
                 return target(**resolved)
             values = _reported(lambda: self._values(target, self._next_fill(target, tried), tried))
-            said = to_json(values, fallback=repr).decode()
+            try:
+                said = to_json(values, fallback=repr).decode()
+            except ValueError:  # half a character, which a node may hold all the same
+                said = "(it cannot be written as JSON)"
             try:
                 node = target(**{**values, **resolved})
                 tell(Attempt(number, said, "valid", (), _JUDGED))
                 return node
             except ValidationError as error:
                 problem = error
-                errors = tuple(
-                    f"{'.'.join(map(str, e['loc']))}: {e['msg']}"
-                    for e in error.errors(include_url=False)
-                )
+                errors = tuple(faults(error))
                 tried.append(Attempt(number, said, "invalid", errors, _JUDGED))
                 tell(tried[-1])
         raise FillError(
