@@ -307,7 +307,7 @@ async def test_the_models_own_validators_have_a_say():
     lm = ScriptedLM([{"n": 1}, {"n": 2}])
 
     assert (await lm.fill(Even, {}, "Even")).n == 2
-    assert lm.asked[1].errors == (": Value error, odd",)
+    assert lm.asked[1].errors == ("Value error, odd",)
 
 
 # Exceptions
