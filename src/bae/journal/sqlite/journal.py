@@ -305,6 +305,7 @@ def settle(works: Sequence[Work], lease: Lease | None, put: Callable[[Work], Non
     """Tell the callers, in the thread of their event loop, what came of their work. A process that
     was stopped for longer than its lease asks first whether it still owns the run: the caller would
     start an effect that another process may have done."""
+    is_over = lease is not None and lease.is_over()
     for work in works:
         future, value, error = work.future, work.value, work.error
         assert future is not None
@@ -321,7 +322,7 @@ def settle(works: Sequence[Work], lease: Lease | None, put: Callable[[Work], Non
         elif error is not None:
             future.set_exception(error)
             future.exception()  # a caller that does not wait is told at the next line
-        elif claim is not None and lease is not None and lease.is_over():
+        elif claim is not None and is_over:
             put(Work(claim.run_id, lambda _, value=value: value, claim, future=future))
         else:
             future.set_result(value)
