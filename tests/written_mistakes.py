@@ -488,6 +488,33 @@ CALLS = [
         ("wait for each other: lay -> hatch -> lay", "break the circle"),
     ),
     Mistake(
+        "functions in a chain that is too long",
+        "bae-dep-depth",
+        field(
+            "name: Annotated[str, Dep(last)]",
+            before="""
+            def first() -> str:
+                return "a"
+
+
+            def after(step):
+                def last(name):
+                    return name
+
+                last.__annotations__ = {"name": Annotated[str, Dep(step)], "return": str}
+                return last
+
+
+            last = first
+            for _ in range(300):
+                last = after(last)
+
+
+            """,
+        ),
+        ("dependencies wait for each other, and 250 can", "make the chain shorter"),
+    ),
+    Mistake(
         "graph in itself",
         "bae-dep-cycle",
         """
