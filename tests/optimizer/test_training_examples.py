@@ -576,7 +576,7 @@ async def test_what_a_person_put_right_answers_the_same_question_of_other_runs()
         await tickets.fork("one", at=1, journal=journal, new_id="old", kind="claim")
         await tickets.fork("two", at=1, journal=journal, new_id="new", kind="bill")
         # It is listed before the others, but what it has of a correction is the oldest.
-        last = await tickets.fork("old", at=1, journal=journal, new_id="newest")
+        last = await tickets.fork("old", at=1, journal=journal, new_id="latest")
         await tickets.resume(last, ScriptedLM(["Refund", {"amount": 9}]), journal=journal)
         assert {
             each["kind"] for each in fill_examples(Sorted, await examples_from(journal, tickets))
