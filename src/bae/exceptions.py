@@ -275,8 +275,7 @@ class ArtefactError(BaeError):
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception, whoever wrote it: Unicode of a bounded length, also where its
-    `__str__` fails."""
+    """The text of any exception: Unicode of a bounded length, also where its `__str__` fails."""
     try:
         return readable(str(error))
     except (KeyboardInterrupt, SystemExit):
@@ -286,7 +285,7 @@ def text_of(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """One line for an exception, whoever wrote it: its type, and its message where it has one."""
+    """One line for any exception: its type, and its message where it has one."""
     from pydantic_core import ValidationError
 
     name = type(error).__name__

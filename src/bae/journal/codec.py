@@ -204,8 +204,8 @@ def difference(one: Any, two: Any) -> str:
             return unlike
     try:
         return "" if bool(one == two) else _OTHER
-    except Exception:
-        return _OTHER  # not even to be compared
+    except Exception:  # the comparison is code of the value's own
+        return _OTHER
 
 
 def _different_model(one: BaseModel, two: BaseModel) -> str:

@@ -236,7 +236,7 @@ class NodeCodec:
         try:
             value = self.fields[name].load(data)
             return value if same(validated(self.cls, {name: value})[name], value) else data
-        except Exception:
+        except Exception:  # the node itself reports what its validators raise
             return data
 
     def unfit(self, name: str, why: str) -> JournalError:
@@ -276,7 +276,7 @@ class _Writer:
         try:
             text = self._serializer.to_json(held, by_alias=False, warnings="error")
             fields = text.decode() if is_faithful(text) else ""
-        except Exception:
+        except Exception:  # found again below, by the field that is at fault
             fields = ""
         if not fields:  # one of the fields: which one, and can it be left out?
             fields, tried = "{}", [name for name in held if name in self._stored]

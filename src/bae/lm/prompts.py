@@ -257,7 +257,7 @@ def _failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[s
             cls.__pydantic_serializer__.to_python(
                 node, mode="json", include={name}, warnings=False, fallback=_fallback
             )
-        except Exception:
+        except Exception:  # a serializer of the user's may raise anything
             return [name]
     return []
 

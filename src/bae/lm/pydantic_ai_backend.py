@@ -190,7 +190,7 @@ class PydanticAIBackend(Backend):
 
         try:
             profile = cast(Mapping[str, Any], model.profile)
-        except NotImplementedError:
+        except NotImplementedError:  # several models behind one have no profile in common
             profile = None
         claude = bool(profile and profile.get("anthropic_enforces_strict_schema_limits"))
         schema = dict(prompt.schema)
