@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from bae.calls import every_call
 from bae.exceptions import BaeError, HintError, ProofError
+from bae.language_model import Scene
 from bae.node import Node
 from bae.plan import NodePlan, plan_of
 
@@ -32,6 +33,13 @@ E = TypeVar("E", bound=Node)
 F = TypeVar("F", bound=Node)
 
 
+class GraphSettings(TypedDict, total=False):
+    """The parameters of `Graph` that are given by name."""
+
+    name: str | None
+    system: str | None
+
+
 class Graph(Generic[S, T]):
     """A graph that starts at one node class and goes wherever the return types lead.
 
@@ -39,60 +47,58 @@ class Graph(Generic[S, T]):
     `Answer` for your editor. Several are given as a tuple, `end=(Answer, Refusal)`, and make a
     union. `end` must name every node class the graph can end at. The type is
     `Graph[Ask, Answer]`: a run takes its start and gives its end. `name` is for pictures and
-    journals; without one it is the start's.
+    journals; without one it is the start's. `system` is the system text of every question to an LM
+    in place of bae's own; a graph inside has that of the graph around it, unless it has one itself.
     """
 
     @overload
     def __init__(
-        self: Graph[X, Node], start: type[X], end: None = None, *, name: str | None = None
+        self: Graph[X, Node],
+        start: type[X],
+        end: None = None,
+        **settings: Unpack[GraphSettings],
     ) -> None: ...
     @overload
     def __init__(
         self: Graph[X, A | B],
         start: type[X],
         end: tuple[type[A], type[B]],
-        *,
-        name: str | None = None,
+        **settings: Unpack[GraphSettings],
     ) -> None: ...
     @overload
     def __init__(
         self: Graph[X, A | B | C],
         start: type[X],
         end: tuple[type[A], type[B], type[C]],
-        *,
-        name: str | None = None,
+        **settings: Unpack[GraphSettings],
     ) -> None: ...
     @overload
     def __init__(
         self: Graph[X, A | B | C | D],
         start: type[X],
         end: tuple[type[A], type[B], type[C], type[D]],
-        *,
-        name: str | None = None,
+        **settings: Unpack[GraphSettings],
     ) -> None: ...
     @overload
     def __init__(
         self: Graph[X, A | B | C | D | E],
         start: type[X],
         end: tuple[type[A], type[B], type[C], type[D], type[E]],
-        *,
-        name: str | None = None,
+        **settings: Unpack[GraphSettings],
     ) -> None: ...
     @overload
     def __init__(
         self: Graph[X, A | B | C | D | E | F],
         start: type[X],
         end: tuple[type[A], type[B], type[C], type[D], type[E], type[F]],
-        *,
-        name: str | None = None,
+        **settings: Unpack[GraphSettings],
     ) -> None: ...
     @overload
     def __init__(
         self: Graph[X, A],
         start: type[X],
         end: type[A] | tuple[type[A], ...],
-        *,
-        name: str | None = None,
+        **settings: Unpack[GraphSettings],
     ) -> None: ...
     def __init__(
         self,
@@ -100,6 +106,7 @@ class Graph(Generic[S, T]):
         end: type[Node] | tuple[type[Node], ...] | None = None,
         *,
         name: str | None = None,
+        system: str | None = None,
     ) -> None:
         ends = () if end is None else end if isinstance(end, tuple) else (end,)
         for given in (start, *ends):
@@ -108,6 +115,10 @@ class Graph(Generic[S, T]):
         self.start = start
         self.end = ends
         self.name = name or start.__name__
+        if system is not None and not (isinstance(system, str) and system.strip()):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"Graph(system={system!r}): give a text, or None for bae's own")
+        self.system = system
+        self.scene = None if system is None else Scene(system)
         self._shape: _Shape | None = None
         self._problems: list[Problem] | None = None
         self._proved = False

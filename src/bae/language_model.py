@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
@@ -97,6 +98,19 @@ unstorable: ContextVar[Callable[[Node], Mapping[str, str]] | None] = ContextVar(
 )
 """What says which fields of a node that an LM has filled cannot be stored, and why: such an answer
 is wrong, and is asked for again. None where a run stores nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a question shows beyond the node before and the node that is asked for. `system` is the
+    system text of the graph; None is bae's own."""
+
+    system: str | None = None
+
+
+PLAIN_SCENE = Scene()
+scene: ContextVar[Scene] = ContextVar("bae_scene", default=PLAIN_SCENE)
+"""The scene of the questions that are asked here. A run sets its own; prompts are made by it."""
 
 
 def with_limit(lm: LM) -> LM:

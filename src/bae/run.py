@@ -8,7 +8,7 @@ from os import urandom
 from time import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
-from bae.language_model import RoutingLM, with_limit
+from bae.language_model import PLAIN_SCENE, RoutingLM, Scene, with_limit
 from bae.observers import everywhere, here, in_force, observed
 from bae.recorder import Recorder, RunJournal
 from bae.records import AnswerJudged, AnswerRestarted, TextArrived
@@ -101,6 +101,7 @@ class Run:
     indexed: dict[type[Node], list[int]] | None = None
     by_name: dict[str, LM] | None = None
     halves: dict[Asker, str] | None = None
+    scene: Scene = PLAIN_SCENE
 
     def __post_init__(self) -> None:
         if not self.run_id:
@@ -120,6 +121,7 @@ class Run:
             path=path,
             outer=self,
             run_id=self.run_id,
+            scene=self.scene,
         )
 
     def lm_for(self, plan: NodePlan) -> LM | None:

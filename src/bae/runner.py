@@ -31,7 +31,7 @@ from bae.failures import (
     undeclared,
 )
 from bae.invoke import bounded
-from bae.language_model import RoutingLM, is_lm, spending_limit, unstorable
+from bae.language_model import RoutingLM, is_lm, scene, spending_limit, unstorable
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import NodePlan
@@ -71,12 +71,18 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     """
     plans = _check_start(graph, start, run) if run.outer is None else graph.plans
     failure: BaseException | None = None
+    if graph.scene is not None:
+        run.scene = graph.scene
+    # The default is set too where a body of another run has started this one.
+    token = None if scene.get() is run.scene else scene.set(run.scene)
     try:
         await _follow(run, plans, await run.recorder.begin(run, graph, start))
     except BaseException as caught:
         failure = caught
     if run.flow is not None:
         failure = await _close(run, failure)
+    if token is not None:
+        scene.reset(token)
     failure = await _finish(run, failure)
     try:
         result = _result(run, failure)

@@ -32,6 +32,7 @@ Graph(start=A, end=NotANode)  # refused
 Graph(start=A, end=(B, NotANode))  # refused
 Graph(start=start)  # refused
 Graph()  # refused
+Graph(start=A, system=1)  # refused
 
 graph = Graph(start=A, end=B)
 

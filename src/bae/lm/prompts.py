@@ -20,6 +20,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 from bae.core_schemas import computed_schemas, field_schema
 from bae.draft import hold
 from bae.exceptions import BaeLMError, text_of
+from bae.language_model import scene
 from bae.lm.requests import Prompt, Question, Turn
 from bae.lm.schemas import choice_schema, fill_schema, has_schema
 from bae.plan import plan_of
@@ -37,6 +38,12 @@ SYSTEM = (
 CHOOSE = "Choose what comes next."
 CHOOSE_AND_MAKE = "Choose what comes next, and make it."
 OR_STOP = '"None" is to stop here.'
+
+
+def system_text() -> str:
+    """The system text of what is asked here: that of the graph, or bae's own."""
+    own = scene.get().system
+    return SYSTEM if own is None else own
 
 
 _KNOWN = "__bae_prompts__"
@@ -95,7 +102,7 @@ def fill_prompt(
     if resolved:
         known["context"] = context_of(target, resolved)
     return Prompt(
-        SYSTEM,
+        system_text(),
         text_of_question(instruction, known),
         once(target, fields, lambda: fill_schema(target, fields)),
         re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
@@ -131,7 +138,7 @@ class Choice:
         if context is not None:
             known["context"] = _jsonable(context, "the context of a choice")
         return Prompt(
-            SYSTEM,
+            system_text(),
             text_of_question(self.instruction, known),
             self.schema,
             "Choice",
