@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -354,6 +355,37 @@ def test_one_damaged_row_hides_no_other_run_and_keeps_nothing_from_being_seen(ru
             asyncio.run(look(column, value))
 
 
+@pytest.mark.parametrize("value", ["cast(x'ff' as text)", "x'ff'", "'a' || char(10)", "''"])
+@pytest.mark.parametrize("column", ["id", "graph", "shared"])
+async def test_an_export_leaves_no_damaged_run_out_and_is_one_that_can_be_loaded(
+    column, value, runs, tmp_path
+):
+    file = tmp_path / "runs.db"
+    file.write_bytes((runs / "runs.db").read_bytes())
+    with closing(sqlite3.connect(file)) as db:
+        db.execute(f"update runs set {column} = {value} where id = 'parked'")
+        db.commit()
+    async with SQLiteJournal(file) as journal:
+        with pytest.raises(JournalError):
+            await journal.export(tmp_path / "all.jsonl")
+    assert not (tmp_path / "all.jsonl").exists()
+
+
+@pytest.mark.parametrize("value", ["cast(x'ff' as text)", "x'ff'", "9e999", "'{}'", "text || ' '"])
+async def test_a_new_run_does_not_share_a_damaged_shape(value, runs, tmp_path):
+    file = tmp_path / "runs.db"
+    file.write_bytes((runs / "runs.db").read_bytes())
+    with closing(sqlite3.connect(file)) as db:
+        db.execute(f"update shapes set text = {value}")
+        db.commit()
+    async with SQLiteJournal(file) as journal:
+        await GRAPH.arun(Begin.model_construct(words=[]), lm(), journal=journal, run_id="new")
+        assert await check(GRAPH, journal) is not None
+        for run_id in ("new", "parked"):
+            await GRAPH.replay(run_id, journal=journal)
+        assert await journal.export(tmp_path / "all.jsonl") == 5
+
+
 # --- other files ---------------------------------------------------------------------------------
 
 
@@ -402,6 +434,27 @@ async def test_artefacts_that_were_changed(damage, tmp_path, outcomes):
     for case in range(MANY):
         file.write_bytes(damage(whole, random.Random(case)))
         await outcomes.of(case, load_artefacts, GRAPH, tmp_path)
+
+
+@pytest.mark.parametrize("what", ["bytes", "folder", "pipe"])
+def test_a_lock_of_an_optimization_that_is_something_else(what, tmp_path):
+    pytest.importorskip("typer")
+    from bae.cli.improving.kept_calls import KeptCalls
+
+    backend = ToyBackend(lambda prompt: {"mood": "calm"})
+    with KeptCalls(tmp_path, [backend]) as kept:
+        lock = kept.folder / "lock"
+    lock.unlink()
+    if what == "folder":
+        lock.mkdir()
+    elif what == "pipe":
+        os.mkfifo(lock)
+    for case in range(MANY if what == "bytes" else 1):
+        if what == "bytes":
+            whole = b"SQLite format 3\x00" + bytes(5000)
+            lock.write_bytes(damage_bytes(whole, random.Random(case)))
+        with pytest.raises(BaeError, match="is no directory that can be written to"):
+            KeptCalls(tmp_path, [backend])
 
 
 CASE = {
@@ -491,6 +544,45 @@ def test_a_pyproject_that_was_changed(tmp_path, unexpected, capsys):
         main(["check"])
         main(["runs", "list"])
         assert not unexpected, text
+
+
+START = {"text": "a", "many": [1, 2], "parts": {"a": {"b": [1.5, None]}}}
+APP = """
+from __future__ import annotations
+from typing import Any
+from bae import Graph, Node
+
+class Start(Node):
+    text: str = ""
+    many: list[int] = []
+    parts: dict[str, Any] = {}
+
+    async def __call__(self) -> None: ...
+
+graph = Graph(start=Start)
+"""
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_a_run_starts_with_from_files_that_were_changed(damage, unexpected, capsys):
+    from bae.cli import main
+
+    Path("app.py").write_text(APP)
+    for case in range(MANY):
+        Path("start.json").write_bytes(damage(json.dumps(START).encode(), random.Random(case)))
+        main(["run", "app.py", "-i", "@start.json", "--no-ask", "-q"])
+        assert not unexpected, case
+
+
+def test_whatever_a_field_is_set_to(unexpected, capsys):
+    from bae.cli import main
+
+    Path("app.py").write_text(APP)
+    for field in START:
+        for value in (*VALUES, "[" * 100_000, "\ud800", "\n", "\x1b"):
+            main(["run", "app.py", "--set", f"{field}={value}", "--no-ask", "-q"])
+            main(["run", "app.py", "--set", f"{field}.a={value}", "--no-ask", "-q"])
+            assert not unexpected, (field, value[:80])
 
 
 def test_commands_on_exported_runs_that_were_changed(runs, tmp_path, unexpected, capsys):

@@ -166,7 +166,7 @@ class Dataflow:
             arguments = pending.arguments()
             for name in call.lm_parameters:
                 arguments[name] = lm_of(pending)
-            return await invoke(call, marker, arguments, self)
+            return await invoke(call, marker, arguments, self, pending.run)
 
         pending = PendingValue(run, node_type, place, call.name, "dep", compute, inputs, call, key)
         return self.add(pending)

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, cast
 from bae.calls import CallPlan
 from bae.exceptions import CallTimeout, JournalError
 from bae.markers import FUNCTION_TIMEOUT, Dep, Map
-from bae.run import Waiting
+from bae.run import Run, Waiting
 from bae.tasks import Closer, opened_in_task
 from bae.threads import in_thread, in_thread_to_the_end
 
@@ -30,13 +30,15 @@ class Opened(Protocol):
 
 
 def invoke(
-    call: CallPlan, marker: Dep | Map, arguments: dict[str, Any], opened: Opened
+    call: CallPlan, marker: Dep | Map, arguments: dict[str, Any], opened: Opened, run: Run
 ) -> Coroutine[Any, Any, Any]:
     """Call a function with its inputs filled, within the bounds of its marker."""
-    return bounded(call, marker, lambda: _once(call, marker.inline, arguments, opened))
+    return bounded(call, marker, lambda: _once(call, marker.inline, arguments, opened), run)
 
 
-async def bounded(call: CallPlan, marker: Dep | Map, once: Callable[[], Awaitable[Any]]) -> Any:
+async def bounded(
+    call: CallPlan, marker: Dep | Map, once: Callable[[], Awaitable[Any]], run: Run
+) -> Any:
     """Do something once, within the time and the tries its marker allows."""
     timeout = marker.timeout
     if timeout is ...:
@@ -59,6 +61,7 @@ async def bounded(call: CallPlan, marker: Dep | Map, once: Callable[[], Awaitabl
             raise failure
         tries -= 1
         await asyncio.sleep(pause)
+        await run.recorder.confirm()
         pause = min(pause * 2, LONGEST_PAUSE)
 
 

@@ -115,7 +115,7 @@ async def run_inside(
             raise Waiting(result.waiting)
         return result.trace[-1]
 
-    return await bounded(call, marker, once)
+    return await bounded(call, marker, once, outer)
 
 
 def _first_node(call: CallPlan, item: tuple[Any, ...]) -> Node:

@@ -52,7 +52,7 @@ async def map_items(
         parameter = call.free[0][0]
 
         def compute(index: int, item: Any) -> Coroutine[Any, Any, Any]:
-            return invoke(call, marker, {**shared, parameter: item}, flow)
+            return invoke(call, marker, {**shared, parameter: item}, flow, run)
     else:
         from bae.runner import run_inside
 

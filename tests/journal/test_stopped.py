@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sqlite3
 import subprocess
+from contextlib import closing
 from contextvars import ContextVar
 from pathlib import Path
 from time import time
@@ -13,7 +15,7 @@ from typing import Annotated
 
 import pytest
 
-from bae import LM, Dep, Graph, Map, Node
+from bae import LM, Dep, Graph, JournalError, Map, Node
 from bae.journal import SQLiteJournal
 from bae.journal.sqlite import lease
 from bae.testing import ScriptedLM
@@ -205,3 +207,53 @@ async def lease_over(path: Path) -> None:
         while not (info := (await journal.runs())[0]).is_interrupted(time()):
             assert info.lease_until is not None
             await asyncio.sleep(max(0.0, info.lease_until - time()) + 0.001)
+
+
+async def test_a_call_is_not_tried_again_once_another_process_has_taken_over_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, calls = tmp_path / "runs.db", list[str]()
+
+    def fail_while_suspended(name: str) -> None:
+        calls.append(name)
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("update runs set epoch = epoch + 1, owner = 'another'")
+            db.commit()
+        boot = lease.since_boot() + 5000
+        monkeypatch.setattr(lease, "since_boot", lambda: boot)
+        raise OSError("no answer")
+
+    async def get_alone() -> str:
+        fail_while_suspended("dep")
+        return ""
+
+    async def get_each(word: str) -> str:
+        fail_while_suspended("item")
+        return word
+
+    class Inner(Node):
+        async def __call__(self) -> None:
+            fail_while_suspended("graph")
+
+    class Alone(Node):
+        got: Annotated[str, Dep(get_alone, retries=2)]
+
+        async def __call__(self) -> None: ...
+
+    class Items(Node):
+        words: list[str] = ["a"]
+        got: Annotated[list[str], Map(get_each, over="words", retries=2)]
+
+        async def __call__(self) -> None: ...
+
+    class Below(Node):
+        got: Annotated[Inner, Dep(Inner, retries=2)]
+
+        async def __call__(self) -> None: ...
+
+    async with SQLiteJournal(path, lease=1000) as journal:
+        for start in (Alone, Items, Below):
+            with pytest.raises(JournalError) as caught:
+                await Graph(start=start).arun(start(), journal=journal)
+            assert caught.value.code == "bae-run-taken"
+    assert calls == ["dep", "item", "graph"]

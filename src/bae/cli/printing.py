@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from bae.exceptions import BaeError
 
 _BELOW: Final = 9
+"""Spaces before the further lines of what an error says: none of them may look like one of ours."""
 _LONGEST: Final = 100_000
 """Characters of a traceback."""
-"""Spaces before the further lines of what an error says: none of them may look like one of ours."""
 
 
 def out() -> Console:

@@ -117,6 +117,7 @@ async def put(journal: Journal, run: StoredRun, replace: bool = False) -> None:
 
 def write_run(run: StoredRun) -> Iterator[bytes]:
     """The lines of one run in a file, each with its line end."""
+    check_run(run)  # as those who read the file do
     info = run.info
     listed = asdict(info)
     del listed["owner"], listed["lease_until"]  # of the process that exports
@@ -394,20 +395,31 @@ async def _write_runs(
         for line in write_run(run):
             file.write(line.decode() if is_text else line)
 
+    async def every_id() -> list[str]:
+        return [info.run_id async for info in journal.every_run(status=status, graph=graph)]
+
     count = 0
     listed = run_ids is None
+    unknown: list[str] = []
     if run_ids is None:  # oldest first, the order in which they are to be loaded
-        run_ids = [i.run_id async for i in journal.every_run(status=status, graph=graph)][::-1]
+        run_ids = (await every_id())[::-1]
     for run_id in dict.fromkeys(run_ids):
         try:
             run = await journal.read(run_id)
         except JournalError as error:
-            if listed and error.code == "bae-run-unknown":
-                continue  # it was deleted since it was listed
-            raise
+            if not listed or error.code != "bae-run-unknown":
+                raise
+            unknown.append(run_id)
+            continue
         # Not left behind in its thread: the caller closes the file after a cancellation.
         await in_thread_to_the_end(write, run)
         count += 1
+    if unknown and not set(unknown).isdisjoint(await every_id()):  # else they were deleted since
+        raise JournalError(
+            f"the ids of {len(unknown)} runs are damaged: {', '.join(unknown[:3])}",
+            code="bae-journal-damaged",
+            fix="export the other runs by their ids",
+        )
     return count
 
 

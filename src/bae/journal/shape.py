@@ -66,7 +66,7 @@ _SHAPES: WeakKeyDictionary[Graph[Any, Any], Shape] = WeakKeyDictionary()
 
 
 @lru_cache(maxsize=8)
-def is_forged(text: str, shape_hash: str) -> bool:
+def is_forged(text: str | bytes, shape_hash: str) -> bool:
     """Whether a shape that was stored elsewhere has a hash that could be one of a graph's, and is
     not the one of its text."""
     if not re.fullmatch("[0-9a-f]{32}", shape_hash):

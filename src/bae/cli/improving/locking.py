@@ -22,11 +22,10 @@ class Lock:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch()
             before = _number(file)
-            # A lock of SQLite, since that is one on every system.
-            self._database: sqlite3.Connection | None = sqlite3.connect(
-                file, timeout=0, isolation_level=None
-            )
+            self._database: sqlite3.Connection | None = None
             try:
+                # A lock of SQLite, since that is one on every system.
+                self._database = sqlite3.connect(file, timeout=0, isolation_level=None)
                 self._database.execute("BEGIN EXCLUSIVE")
             except sqlite3.OperationalError as error:
                 self.release()

@@ -35,7 +35,7 @@ def _value(text: str) -> Any:
     """A value of JSON. What is none is a text, so that nobody needs quotes inside quotes."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -27,7 +27,10 @@ class _Number(float):
 
 def loads(text: str) -> Any:
     """What JSON says. Raises `Twice`, or another ValueError where it is no JSON."""
-    return json.loads(text, parse_float=_number, object_pairs_hook=_object)
+    try:
+        return json.loads(text, parse_float=_number, object_pairs_hook=_object)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def exactly(said: Any, make: Callable[[Any], Made]) -> tuple[Any, Made]:

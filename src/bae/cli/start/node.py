@@ -82,7 +82,7 @@ def _read_input(cls: type[Node], given: str) -> dict[str, Any]:
     except Twice as twice:
         what = f"what -i gives{where} says something twice: {twice}"
         raise unfit(None, [what], "give each name once") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         if only is None or text.lstrip().startswith(("{", "[")):
             what = f"what -i gives{where} is not JSON: {error}"
             raise unfit(None, [what], object_like(cls)) from None

@@ -60,7 +60,7 @@ def read(cls: type[Node], name: str, text: str) -> Typed:
             loads(text)
         except Twice as twice:
             raise Misfit(str(twice)) from None
-        except (ValueError, RecursionError):
+        except ValueError:
             pass
         raise Misfit(_why(why, name))
     # A field whose validator looks at other fields takes all there is until the node is whole.
@@ -121,7 +121,7 @@ def _readings(text: str, annotation: Any) -> Iterator[Any]:
     if is_yes_or_no(annotation) and text.strip().lower() in _YES | _NO:
         yield text.strip().lower() in _YES
     text = _meant(text, choices_of(annotation)) or text
-    with suppress(ValueError, RecursionError):
+    with suppress(ValueError):
         yield loads(text)
     yield text
     # The name of a member comes last: it may be the value of another.
