@@ -405,8 +405,8 @@ class Three(Node):
 @pytest.mark.parametrize(
     ("bound", "said"),
     [
-        (1, "1 node has run and Two would be one more (One -> Two)"),
-        (2, "2 nodes have run and Three would be one more (One -> Two -> Three)"),
+        (1, "exceeded 1 iterations: Two would be one more (One -> Two)"),
+        (2, "exceeded 2 iterations: Three would be one more (One -> Two -> Three)"),
     ],
 )
 async def test_a_bound_that_is_too_low_for_a_way_without_a_loop_speaks_of_none(

@@ -1194,14 +1194,14 @@ def test_a_model_that_is_no_node_may_be_a_field_and_the_value_of_a_source():
     }
 
 
-def test_a_node_config_that_is_a_dict_is_refused_where_the_class_is_defined():
+def test_a_node_config_with_another_key_is_refused_where_the_class_is_defined():
     with pytest.raises(NodeError) as caught:
 
         class Pinned(Node):
-            node_config = {"lm": "local"}  # type: ignore[assignment]
+            node_config = {"llm": "local"}  # type: ignore[assignment]
 
             async def __call__(self) -> None: ...
 
     assert caught.value.code == "bae-node-config"
-    assert "Pinned.node_config is {'lm': 'local'}" in caught.value.message
+    assert "Pinned.node_config is {'llm': 'local'}" in caught.value.message
     assert "NodeConfig(lm=" in (caught.value.fix or "")

@@ -627,7 +627,7 @@ async def test_no_more_than_ten_nodes_run_unless_more_are_allowed():
         10,
     )
     assert [node.n for node in error.trace] == list(range(10))
-    assert "10 nodes have run and Count would be one more" in error.message
+    assert "exceeded 10 iterations: Count would be one more" in error.message
     assert "max_iters=20" in (error.fix or "")
 
 

@@ -622,7 +622,7 @@ IMPORTS = [
     Mistake(
         "config that is none",
         "bae-node-config",
-        'class Ask(Node):  # here\n    node_config = {"lm": "local"}\n',
+        'class Ask(Node):  # here\n    node_config = {"llm": "local"}\n',
         ("no NodeConfig", 'write `node_config = NodeConfig(lm="…")`'),
         "import",
     ),

@@ -71,28 +71,28 @@ class CompiledGraph(Generic[S, T]):
 
     def run(
         self,
-        start: S,
+        start_node: S,
         lm: LM | str | Any = None,
         max_iters: int = 10,
         **options: Unpack[RunParameters],
     ) -> GraphResult[T]:
         """`arun` for sync callers. Inside a running event loop use `await compiled.arun(…)`."""
-        return self.graph.run(start, self._asked(lm), max_iters, **options)
+        return self.graph.run(start_node, self._asked(lm), max_iters, **options)
 
     async def arun(
         self,
-        start: S,
+        start_node: S,
         lm: LM | str | Any = None,
         max_iters: int = 10,
         **options: Unpack[RunParameters],
     ) -> GraphResult[T]:
-        """Run the graph from `start` to its end, the LM asked with what was learnt.
+        """Run the graph from `start_node` to its end, the LM asked with what was learnt.
 
         `lm` is an LM, the name of one, or a `dspy.LM`. It and the rest are as for `graph.arun`. A
         node that has an LM pinned to it asks that one, with what was learnt too, unless `lm` is a
         `dspy.LM`: predictors ask that one alone.
         """
-        return await self.graph.arun(start, self._asked(lm), max_iters, **options)
+        return await self.graph.arun(start_node, self._asked(lm), max_iters, **options)
 
     def optimize(
         self, trainset: Iterable[Any], metric: Metric | Judge | None = None, **options: Any
@@ -145,22 +145,22 @@ class CompiledGraph(Generic[S, T]):
                 await log.aclose()
         return self
 
-    def save(self, directory: str | Path) -> list[Path]:
+    def save(self, path: str | Path) -> list[Path]:
         """Write what was learnt into a directory, one JSON file for each node class that has learnt
         something, and answer the files."""
         from bae.optimizer.predictors import save_optimized
 
-        return save_optimized(self.predictors, directory, among=self.graph)
+        return save_optimized(self.predictors, path, among=self.graph)
 
     @classmethod
-    def load(cls, graph: Graph[X, Y], directory: str | Path) -> CompiledGraph[X, Y]:
+    def load(cls, graph: Graph[X, Y], path: str | Path) -> CompiledGraph[X, Y]:
         """Compile a graph with what was saved. A class without a file has a fresh predictor, and
         where none has one the log has a warning; files that were made for classes which are others
         by now are refused, all by name (`bae-artefact-changed`)."""
         from bae.optimizer.predictors import load_optimized
 
         _proven(graph, "CompiledGraph.load")
-        return CompiledGraph(graph, load_optimized(graph, directory))
+        return CompiledGraph(graph, load_optimized(graph, path))
 
     def __repr__(self) -> str:
         learnt = [cls.__name__ for cls, each in self.predictors.items() if not each.is_fresh]
@@ -203,7 +203,7 @@ class CompiledGraph(Generic[S, T]):
 
 
 def create_optimized_lm(
-    graph: Graph[Any, Any], directory: str | Path, lm: LM | str | Any = None
+    graph: Graph[Any, Any], compiled_path: str | Path, lm: LM | str | Any = None
 ) -> Backend:
     """An LM that is asked with what was saved for the nodes of a graph.
 
@@ -215,11 +215,11 @@ def create_optimized_lm(
     if _is_dspy(lm):
         from bae.optimizer.predictors import load_optimized
 
-        return _optimized(load_optimized(graph, directory), lm)
+        return _optimized(load_optimized(graph, compiled_path), lm)
     from bae.lm.policies.learned import WithPrompts
     from bae.optimizer.artefacts import load_artefacts
 
-    found = load_artefacts(graph, directory)
+    found = load_artefacts(graph, compiled_path)
     prompts = {cls: artefact.prompts() for cls, artefact in found.items()}
     return WithPrompts(_found(lm, graph), prompts)
 

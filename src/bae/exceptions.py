@@ -5,7 +5,7 @@ code."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, dataclass_transform
 
 from bae.unicode import LONGEST_TEXT, readable
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from bae.usage import Attempt
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What `Graph.validate()` returns, one for each problem.
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem(str):
+    """What `Graph.validate()` returns, one for each problem: a text, with its parts by name.
 
     `code` never changes and is explained in `docs/errors.md`; `place` is the node, field or edge;
     `fix` says what to write instead. An error keeps a run from starting, a warning does not; a
@@ -36,13 +36,17 @@ class Problem:
     message: str
     fix: str = ""
 
+    def __new__(cls, severity: str, code: str, place: str, message: str, fix: str = "") -> Self:
+        """The text that is printed."""
+        first = f"{severity:<7} {place:<16} {message}"
+        return str.__new__(cls, f"{first}\n        fix: {fix}" if fix else first)
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, each.name) for each in fields(self))
+
     def at(self, place: str) -> Problem:
         """The same problem, seen at another place."""
         return replace(self, place=place)
-
-    def __str__(self) -> str:
-        first = f"{self.severity:<7} {self.place:<16} {self.message}"
-        return f"{first}\n        fix: {self.fix}" if self.fix else first
 
 
 def an_error(code: str, message: str, fix: str = "", place: str = "") -> Problem:
@@ -55,14 +59,14 @@ def a_warning(code: str, message: str, fix: str = "", place: str = "") -> Proble
     return Problem("warning", code, place, message, fix)
 
 
-def _positional(*, kw_only: Literal[False] = False) -> Any:
-    """The default of an attribute that is given by its position."""
+def _positional(*, default: Any = None, kw_only: Literal[False] = False) -> Any:
+    """The default, None, of an attribute that may be given by its position."""
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(_positional,))
 class _Raised(Exception):
-    """Takes a message, and by name the attributes that a subclass annotates. Sequences are kept as
-    tuples."""
+    """Takes a message and a cause, and by name the attributes that a subclass annotates. Sequences
+    are kept as tuples."""
 
     def __new__(cls, *args: Any, **attributes: Any) -> Self:
         self = super().__new__(cls, *args)
@@ -71,16 +75,17 @@ class _Raised(Exception):
         self.__dict__.update(message=message, trace=[], journal=None)
         return self
 
-    def __init__(self, message: str, **attributes: Any) -> None:
+    def __init__(self, message: str, cause: BaseException | None = None, **attributes: Any) -> None:
         message = readable(f"{message}", 0)  # it may quote what others wrote
         super().__init__(message)
         self.message = message
         self.trace: list[Node] = []
         self.journal: RunJournal | None = None
-        for name, value in attributes.items():
+        given: dict[str, Any] = {"cause": cause, **attributes}
+        for name, value in given.items():
             default = getattr(type(self), name)
             setattr(self, name, tuple(value) if isinstance(default, tuple) else value)
-        self.__cause__ = attributes.get("cause")
+        self.__cause__ = cause
 
     def __setstate__(self, state: dict[str, Any] | None) -> None:
         super().__setstate__(state)
@@ -96,7 +101,7 @@ class BaeError(_Raised):
     """
 
     message: str = _positional()
-    cause: BaseException | None = None
+    cause: BaseException | None = _positional(default=None)
     code: str = "bae-error"
     path: str | None = None
     fix: str | None = None
@@ -127,6 +132,12 @@ class ProofError(BaeError):
 
     code: str = "bae-proof-failed"
     problems: tuple[Problem, ...] = ()
+
+
+class LoopError(BaeError, RuntimeError):
+    """`graph.run`, or another function for sync callers, was called inside a running event loop."""
+
+    code: str = "bae-run-in-loop"
 
 
 class NodeError(BaeError):
@@ -234,6 +245,18 @@ class FillError(BaeError):
     validation_errors: Sequence[Any] = ()
     attempts: int = 0
     tried: Sequence[Attempt] = ()
+
+
+class UnparsableFillError(FillError, BaeParseError):
+    """A `FillError` whose last answer was not JSON."""
+
+    code: str = "bae-fill-unparsable"
+
+
+class UnparsableRouteError(RouteError, BaeParseError):
+    """A `RouteError` whose last answer was not JSON."""
+
+    code: str = "bae-choice-unparsable"
 
 
 class JournalError(BaeError):

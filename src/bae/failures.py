@@ -116,10 +116,9 @@ def too_many(run: Run, following: Node | type[Node]) -> LimitError:
     target = following if isinstance(following, type) else type(following)
     way = [type(node) for node in run.trace]
     looped = len({*way, target}) <= len(way)
-    count = "1 node has" if run.max_iters == 1 else f"{run.max_iters} nodes have"
     last = " -> ".join([*(cls.__name__ for cls in way[-3:]), target.__name__])
     return LimitError(
-        f"{count} run and {target.__name__} would be one more "
+        f"exceeded {run.max_iters} iterations: {target.__name__} would be one more "
         f"({'… ' if len(way) > 3 else ''}{last})",
         limit="max_iters",
         bound=run.max_iters,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from bae.calls import every_call
-from bae.exceptions import BaeError, HintError, ProofError
+from bae.exceptions import HintError, LoopError, ProofError
 from bae.language_model import Scene
-from bae.node import Node
+from bae.node import Node, NodeTypes
 from bae.plan import NodePlan, plan_of
 
 if TYPE_CHECKING:
@@ -170,27 +170,27 @@ class Graph(Generic[S, T]):
         return tuple(graphs)
 
     @property
-    def nodes(self) -> tuple[type[Node], ...]:
+    def nodes(self) -> NodeTypes:
         """Every node class that can be reached, the start first."""
-        return tuple(self.plans)
+        return NodeTypes(self.plans)
 
     @property
-    def edges(self) -> dict[type[Node], tuple[type[Node], ...]]:
+    def edges(self) -> dict[type[Node], NodeTypes]:
         """Where each node class leads, as its return type declares."""
-        return {cls: plan.successors for cls, plan in self.plans.items()}
+        return {cls: NodeTypes(plan.successors) for cls, plan in self.plans.items()}
 
     @property
-    def terminal_nodes(self) -> tuple[type[Node], ...]:
+    def terminal_nodes(self) -> NodeTypes:
         """The node classes a run may end at."""
-        return tuple(cls for cls, plan in self.plans.items() if plan.may_end)
+        return NodeTypes(cls for cls, plan in self.plans.items() if plan.may_end)
 
     def validate(self, *, journal: bool = False) -> list[Problem]:
         """Everything that is known to go wrong before it does, errors first; empty when nothing.
 
-        Print the list, or look at `.severity`, `.code`, `.place`, `.message` and `.fix` of each. A
-        run refuses to start while there are errors. With `journal` it has also what a run with a
-        journal makes of the graph: errors for fields that no journal can hold, and notes on values
-        that are made again when a run is resumed, or are secrets.
+        Each is a text to print, and has its parts as `.severity`, `.code`, `.place`, `.message`
+        and `.fix`. A run refuses to start while there are errors. With `journal` it has also what a
+        run with a journal makes of the graph: errors for fields that no journal can hold, and notes
+        on values that are made again when a run is resumed, or are secrets.
         """
         problems = self._problems
         if problems is None:
@@ -242,21 +242,21 @@ class Graph(Generic[S, T]):
 
     def run(
         self,
-        start: S,
+        start_node: S,
         lm: LM | str | None = None,
         max_iters: int = 10,
         **options: Unpack[RunParameters],
     ) -> GraphResult[T]:
         """`arun` for sync callers. Inside a running event loop use `await graph.arun(…)`."""
         return run_sync(
-            lambda: self.arun(start, lm, max_iters, **options),
+            lambda: self.arun(start_node, lm, max_iters, **options),
             "graph.run()",
             "await graph.arun(…)",
         )
 
-    def arun(
+    async def arun(
         self,
-        start: S,
+        start_node: S,
         lm: LM | str | None = None,
         max_iters: int = 10,
         *,
@@ -266,8 +266,8 @@ class Graph(Generic[S, T]):
         journal: Journal | None = None,
         run_id: str | None = None,
         resume: bool = False,
-    ) -> Coroutine[Any, Any, GraphResult[T]]:
-        """Run the graph from `start` to its end.
+    ) -> GraphResult[T]:
+        """Run the graph from `start_node` to its end.
 
         - `lm` chooses and fills where nodes have an empty body: an LM, or the name of one such as
           "local" or "claude-cli:sonnet". Without one it is what the variable BAE_LM names, or else
@@ -283,7 +283,7 @@ class Graph(Generic[S, T]):
           whatever stops it: a `SQLiteJournal`, say.
         - `run_id` names the run; without one it gets a random id. A journal has every id once: a
           second run of that id is refused, or with `resume=True` the first one is resumed, whatever
-          `start` is now.
+          `start_node` is now.
 
         Raises a `BaeError` that carries the trace. Cancelling it cancels everything under it, and
         nothing is left when it returns.
@@ -298,12 +298,12 @@ class Graph(Generic[S, T]):
         own = cast("LM | None", lm)
         run = Run(own, max_iters, prefetch, answer, dep_cache, run_id=run_id or "")
         if journal is None:
-            return run_graph(self, start, run)
+            return await run_graph(self, start_node, run)
         if resume:
             from bae.rooms import begin_or_resume
 
-            return begin_or_resume(self, start, run, checked_store(journal))
-        return checked_store(journal).begin_run(self, start, run)
+            return await begin_or_resume(self, start_node, run, checked_store(journal))
+        return await checked_store(journal).begin_run(self, start_node, run)
 
     async def resume(
         self,
@@ -432,7 +432,7 @@ class Graph(Generic[S, T]):
 
     def stream(
         self,
-        start: S,
+        start_node: S,
         lm: LM | str | None = None,
         max_iters: int = 10,
         **options: Unpack[StreamParameters],
@@ -451,7 +451,7 @@ class Graph(Generic[S, T]):
         """
         from bae.observers import RunStream
 
-        return RunStream(self, start, lm=lm, max_iters=max_iters, **options)
+        return RunStream(self, start_node, lm=lm, max_iters=max_iters, **options)
 
     def _known(self) -> _Shape:
         if self._shape is not None:
@@ -515,9 +515,8 @@ def run_sync(work: Callable[[], Coroutine[Any, Any, R]], called: str, instead: s
     except RuntimeError:
         pass  # and not run in here, or every error of a run would show this one above it
     else:
-        raise BaeError(
+        raise LoopError(
             f"{called} was called inside a running event loop, which it would block",
-            code="bae-run-in-loop",
             fix=f"write `{instead}` there",
         )
     return asyncio.run(work())

@@ -4,7 +4,8 @@ instruction and whose `__call__` says by its return type where the run may go.""
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict
@@ -18,16 +19,51 @@ if TYPE_CHECKING:
     from bae.language_model import LM
 
 
-@dataclass(frozen=True, slots=True)
-class NodeConfig:
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeConfig(Mapping[str, Any]):
     """bae's own settings of a node class, apart from Pydantic's `model_config`.
 
     `lm` pins an LM to the class: it fills nodes of this class, chooses the node after them, and
     is what their written body gets as `LM`. It may be a name, such as "local", that
     `bae.lm.resolve` knows. Subclasses inherit it; parents and siblings do not see it.
+
+    It is also a mapping of what is set, and a dict with such keys is accepted in its place.
     """
 
     lm: LM | str | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        return self._given()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given())
+
+    def __len__(self) -> int:
+        return len(self._given())
+
+    def _given(self) -> dict[str, Any]:
+        values = {each: getattr(self, each.name) for each in fields(self)}
+        return {each.name: value for each, value in values.items() if value is not each.default}
+
+
+class NodeTypes(Set["type[Node]"], tuple["type[Node]", ...]):
+    """Node classes in order: a tuple that is a set too. It equals a set of the same classes, and
+    makes a set where it is combined with one."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __contains__(self, key: object, /) -> bool: ...
+    else:
+        __contains__, __iter__, __len__ = tuple.__contains__, tuple.__iter__, tuple.__len__
+        _from_iterable = set
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(frozenset(self), name)  # issubset, union, …
+
+    def __hash__(self) -> int:
+        return self._hash()
 
 
 class Node(BaseModel):
@@ -71,11 +107,11 @@ class Node(BaseModel):
         )
 
     @classmethod
-    def successors(cls) -> tuple[type[Node], ...]:
+    def successors(cls) -> NodeTypes:
         """The node classes that may follow this one, in the order of its return type."""
         from bae.plan import plan_of
 
-        return plan_of(cls, strict=True).successors
+        return NodeTypes(plan_of(cls, strict=True).successors)
 
     @classmethod
     def is_terminal(cls) -> bool:
@@ -88,7 +124,7 @@ class Node(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         _refuse_sync_call(cls)
-        _refuse_other_config(cls)
+        _take_config(cls)
         if "." in cls.__qualname__:
             remember_frame(cls)
         cls.__bae_sourced__ = sourced_fields(cls) if cls.__pydantic_complete__ else None
@@ -150,15 +186,20 @@ def _finish(cls: type[Node]) -> frozenset[str]:
     return cls.__bae_sourced__
 
 
-def _refuse_other_config(cls: type[Node]) -> None:
+def _take_config(cls: type[Node]) -> None:
     config = cast(object, cls.node_config)
-    if not isinstance(config, NodeConfig):
+    if isinstance(config, NodeConfig):
+        return
+    known = [each.name for each in fields(NodeConfig)]
+    if not isinstance(config, dict) or not cast("dict[Any, Any]", config).keys() <= {*known}:
         raise NodeError(
             f"{cls.__name__}.node_config is {config!r}, and no NodeConfig",
             node_type=cls,
             code="bae-node-config",
-            fix='write `node_config = NodeConfig(lm="…")`; model_config is for pydantic',
+            fix='write `node_config = NodeConfig(lm="…")`, which takes '
+            f"{', '.join(known)}; model_config is for pydantic",
         )
+    cls.node_config = NodeConfig(**cast("dict[str, Any]", config))
 
 
 def _refuse_sync_call(cls: type[Node]) -> None:

@@ -18,21 +18,21 @@ Holders = tuple[tuple[str, bool], ...]
 """Field names, best first, each with whether it is sure to hold the type; `""` is the node."""
 
 
-def recall_from_trace(trace: Iterable[Node], wanted: Any) -> Any:
-    """The newest value of type `wanted` in a trace, Dep and Recall fields skipped.
+def recall_from_trace(trace: Iterable[Node], target_type: Any) -> Any:
+    """The newest value of type `target_type` in a trace, Dep and Recall fields skipped.
 
     Raises `RecallError` where there is none. A node class finds the newest such node.
     """
-    members = recall_members(wanted)
+    members, wanted = recall_members(target_type), type_name(target_type)
     nodes = list(trace)
     for node in reversed(nodes):
         held = _held(node, holders(type(node), members), members)
         if held is not None:
             return held[1]
     raise RecallError(
-        f"no {type_name(wanted)} in the trace",
+        f"no {wanted} in the trace",
         path=" -> ".join(type(node).__name__ for node in nodes) or "the trace is empty",
-        fix=f"have a node before this one hold a {type_name(wanted)} that no Dep or Recall made",
+        fix=f"have a node before this one hold a {wanted} that no Dep or Recall made",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from graphlib import TopologicalSorter
 from time import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,41 +48,57 @@ __all__ = [
 ]
 
 
-def classify_fields(cls: type[Node]) -> dict[str, FieldKind]:
+def classify_fields(node_cls: type[Node]) -> dict[str, FieldKind]:
     """Where each field of a node class gets its value: dep, recall, map, gate or plain."""
-    return {name: field.kind for name, field in plan_of(cls, strict=True).fields.items()}
+    return {name: field.kind for name, field in plan_of(node_cls, strict=True).fields.items()}
 
 
-def build_dep_dag(cls: type[Node]) -> dict[Any, tuple[Any, ...]]:
-    """Every dependency function behind the fields of `cls`, with the functions it waits for.
+class DepDag(dict[Any, tuple[Any, ...]], TopologicalSorter[Any]):
+    """Dependency functions, each with the functions it waits for; also their `TopologicalSorter`.
+    It is true while there are functions, and once prepared, while it is active."""
 
-    It is what `graphlib.TopologicalSorter` takes. A callable without a hash is there as the
-    key a cache knows it by. A cycle among them is raised as `DepError`.
+    def __init__(self, dag: Mapping[Any, tuple[Any, ...]]) -> None:
+        super().__init__(dag)
+        TopologicalSorter[Any].__init__(self, dag)
+
+    def __bool__(self) -> bool:
+        try:
+            return self.is_active()
+        except ValueError:  # not prepared
+            return len(self) > 0
+
+
+def build_dep_dag(node_cls: type[Node]) -> DepDag:
+    """Every dependency function behind the fields of `node_cls`, with the functions it waits for.
+
+    Read it as a dict, or as a `graphlib.TopologicalSorter`, with `static_order()` or `prepare()`,
+    `get_ready()` and `done()`. A callable without a hash is there as the key a cache knows it by. A
+    cycle among them is raised as `DepError`.
     """
     dag: dict[Any, tuple[Any, ...]] = {}
-    for field in plan_of(cls, strict=True).fields.values():
+    for field in plan_of(node_cls, strict=True).fields.values():
         if field.call is not None:
             found = (p for call in every_call(field.call) for p in call.problems)
             cycle = next((p for p in found if p.code == "bae-dep-cycle"), None)
             if cycle is not None:
                 raise DepError(
-                    f"{cls.__name__}.{field.name}: {cycle.message}",
-                    node_type=cls,
+                    f"{node_cls.__name__}.{field.name}: {cycle.message}",
+                    node_type=node_cls,
                     field_name=field.name,
                     code=cycle.code,
                     fix=cycle.fix,
                 )
             for call in every_call(field.call):
                 dag.setdefault(call.key, tuple(below.call.key for _, below in call.inputs))
-    return dag
+    return DepDag(dag)
 
 
-def validate_node_deps(cls: type[Node], is_start: bool = False) -> list[str]:
+def validate_node_deps(node_cls: type[Node], is_start: bool = False) -> list[str]:
     """What is wrong with the sources of one node class, a line each; empty when nothing is.
 
     `Graph.validate()` checks a whole graph, paths included.
     """
-    return [str(problem) for problem in check_node(plan_of(cls), is_start=is_start)]
+    return [str(problem) for problem in check_node(plan_of(node_cls), is_start=is_start)]
 
 
 async def resolve_dep(
@@ -109,7 +126,7 @@ async def resolve_dep(
 
 
 async def resolve_fields(
-    cls: type[Node],
+    node_cls: type[Node],
     trace: Sequence[Node] = (),
     dep_cache: dict[Any, Any] | None = None,
     *,
@@ -117,13 +134,13 @@ async def resolve_fields(
     answer: Answer | None = None,
     stack: AsyncExitStack | None = None,
 ) -> dict[str, Any]:
-    """The values of all fields of `cls` that have a source, in the order of the fields.
+    """The values of all fields of `node_cls` that have a source, in the order of the fields.
 
     Maps over a field that is not among them are left out. `dep_cache`, `lm` and `stack` are as
     for `resolve_dep`. What a function raises is raised as it is, once its siblings are cancelled
     and gone.
     """
-    plan = plan_of(cls, strict=True)
+    plan = plan_of(node_cls, strict=True)
     for field in plan.context:
         if field.call is not None:
             _refuse_unrunnable(field.call, unfilled(field.call) if field.kind == "dep" else ())

@@ -40,12 +40,16 @@ class GraphResult(Generic[T]):
     def __init__(
         self,
         trace: list[Node],
-        journal: RunJournal,
-        run_id: str,
+        journal: RunJournal | None = None,
+        run_id: str = "",
         node: Node | None = None,
         waiting: tuple[OpenGate, ...] = (),
     ) -> None:
         self.trace = trace
+        if journal is None:
+            from bae.recorder import RunJournal
+
+            journal = RunJournal(trace=trace)
         self.journal = journal
         self.run_id = run_id
         self.node = node
@@ -55,7 +59,8 @@ class GraphResult(Generic[T]):
 
     @property
     def result(self) -> T:
-        """The terminal node. Raises `GateError` when the run waits for a person instead."""
+        """The terminal node, or None where the trace is empty. Raises `GateError` when the run
+        waits for a person instead."""
         if self.waiting:
             asked = "; ".join(f"{gate.place}: {gate.question}" for gate in self.waiting)
             error = GateError(
@@ -74,7 +79,7 @@ class GraphResult(Generic[T]):
             )
             failure.trace, failure.journal = self.trace, self.journal
             raise failure
-        return self.trace[-1]  # type: ignore[return-value]  # the graph's proof says so
+        return self.trace[-1] if self.trace else None  # type: ignore[return-value]  # by the proof
 
     @property
     def usage(self) -> Usage:

@@ -324,7 +324,7 @@ async def _choose(
     doing = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
         chosen, seconds, used = await _answer(
-            run, lm, doing, lambda: lm.choose_type(plan.offered, dict(node))
+            run, lm, doing, lambda: lm.choose_type([*plan.offered], dict(node))
         )
         filled = None
     else:

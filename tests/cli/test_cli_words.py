@@ -157,10 +157,10 @@ def test_a_bound_is_told_of_one_node_as_of_several_and_of_a_loop_only_where_ther
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     said = failed(capsys, "run", "app.py:First", "--max-iters", "1", "--quiet", "--no-journal")
-    assert "error 1 node has run and Last would be one more (First -> Last)  [" in said
+    assert "error exceeded 1 iterations: Last would be one more (First -> Last)  [" in said
     assert "  try:   --max-iters 2  (0 is no bound)\n" in said
     said = failed(capsys, "run", "app.py:Again", "--max-iters", "1", "--quiet", "--no-journal")
-    assert "1 node has run and Again would be one more (Again -> Again)" in said
+    assert "exceeded 1 iterations: Again would be one more (Again -> Again)" in said
     assert "; or give the loop a way out" in said
 
 

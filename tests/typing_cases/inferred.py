@@ -24,6 +24,7 @@ from bae import (
 )
 from bae.journal import FillEnded, Record, RunJournal, StepStarted
 from bae.lm import Budget, Budgeted, Cached, Retry, Timeout, resolve
+from bae.node import NodeTypes
 from bae.observers import RunStream
 from bae.testing import ScriptedLM
 
@@ -105,7 +106,7 @@ def fields(node: B) -> None:
     assert_type(node.fine, bool)
 
 
-assert_type(A.successors(), tuple[type[Node], ...])
+assert_type(A.successors(), NodeTypes)
 assert_type(A.is_terminal(), bool)
 
 # The result of a graph is what end= names.
@@ -210,9 +211,9 @@ run_any(one)
 
 # A graph is looked at, and a failure is caught, with types.
 
-assert_type(one.nodes, tuple[type[Node], ...])
-assert_type(one.edges, dict[type[Node], tuple[type[Node], ...]])
-assert_type(one.terminal_nodes, tuple[type[Node], ...])
+assert_type(one.nodes, NodeTypes)
+assert_type(one.edges, dict[type[Node], NodeTypes])
+assert_type(one.terminal_nodes, NodeTypes)
 assert_type(one.validate(), list[Problem])
 assert_type(one.to_mermaid(), str)
 

@@ -64,7 +64,7 @@ class LMAdapter(Backend):
             context = question.context
             if context is None:
                 context = {} if question.source is None else dict(question.source)
-            chosen = await self.lm.choose_type(question.types, context)
+            chosen = await self.lm.choose_type([*question.types], context)
             # Without a name it was not offered, which is reported where the answer is judged.
             value, text = {"choice": _name_of(question, chosen) or repr(chosen)}, ""
         else:

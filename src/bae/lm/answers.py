@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from pydantic_core import ValidationError, from_json
 
 from bae.draft import from_answer, validated
-from bae.exceptions import FillError, NodeError, RouteError, faults
+from bae.exceptions import (
+    FillError,
+    NodeError,
+    RouteError,
+    UnparsableFillError,
+    UnparsableRouteError,
+    faults,
+)
 from bae.language_model import unstorable
 from bae.lm.prompts import asked_fields, once
 from bae.lm.requests import UNPARSED, Turn
@@ -188,7 +195,7 @@ def fill_failed(
     """The error when no attempt at filling a node is left."""
     last = tried[-1]
     none_valid = ", none valid" if last.verdict == "invalid" else ""
-    return FillError(
+    return (UnparsableFillError if last.verdict == "unparsable" else FillError)(
         f"{target.__name__}: {_what_failed(tried, 'fill it', none_valid)}",
         node_type=target,
         validation_errors=() if cause is None else cause.errors(include_url=False),
@@ -210,7 +217,7 @@ def choice_failed(
     among = f"among {', '.join(names)}"
     what = _what_failed(tried, f"choose {among}", f", none a choice {among}")
     place = f"{type(source).__name__}: " if source is not None else ""
-    return RouteError(
+    return (UnparsableRouteError if last.verdict == "unparsable" else RouteError)(
         f"{place}{what}",
         node_type=type(source) if source is not None else None,
         tried=tried,

@@ -23,7 +23,7 @@ SOURCE = "source"
 """The input that holds the node the run comes from."""
 
 
-def node_to_signature(cls: type[Node], is_start: bool = False) -> Any:
+def node_to_signature(node_cls: type[Node], is_start: bool = False) -> Any:
     """The `dspy.Signature` of a node class.
 
     Fields with a source (`Dep`, `Recall`, `Map`, `Gate`) are inputs. Plain fields are outputs, or
@@ -32,7 +32,7 @@ def node_to_signature(cls: type[Node], is_start: bool = False) -> Any:
     people. A field with a name that dspy needs for itself (`instructions`, `config`, `lm`, …) has
     an underscore after it in the signature; the model sees its own name.
     """
-    fields = plan_of(cls, strict=True).fields
+    fields = plan_of(node_cls, strict=True).fields
     made: dict[str, tuple[Any, FieldInfo]] = {}
     for name, each in fields.items():
         field = _kept(each.info, is_start or each.kind != "plain")
@@ -40,7 +40,7 @@ def node_to_signature(cls: type[Node], is_start: bool = False) -> Any:
             _extra(field)[_NAME] = name
             name = _free(name, fields)
         made[name] = _kept_type(each.info), field
-    return _signature(made, cls.__name__, cls.__name__)
+    return _signature(made, node_cls.__name__, node_cls.__name__)
 
 
 def with_source(signature: Any) -> Any:

@@ -4,7 +4,6 @@ the optimisers, `comparing.py` says whether what they found is better."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import to_jsonable_python
 
-from bae.exceptions import BaeError
+from bae.graph import run_sync
 from bae.node import Node
 from bae.optimizer.asked_lms import backend_of, logged, named, student_for
 from bae.optimizer.by_name import checked_options
@@ -34,7 +33,7 @@ MINIMUM = 10
 
 
 async def aoptimize_node(
-    cls: type[Node],
+    node_cls: type[Node],
     trainset: Iterable[Any],
     metric: Metric | Judge | None = None,
     *,
@@ -90,17 +89,20 @@ async def aoptimize_node(
 
     # In a thread, since it may have to import what the optimiser stands on.
     settings = await in_thread(checked_options, optimizer, options)
-    _check(cls, {"concurrency": concurrency, "minimum": minimum}, seed)
+    _check(node_cls, {"concurrency": concurrency, "minimum": minimum}, seed)
     examples = await in_thread(examples_in, _listed(trainset))
-    found = {"fill": fill_examples(cls, examples), "choice": choice_examples(cls, examples)}
+    found = {
+        "fill": fill_examples(node_cls, examples),
+        "choice": choice_examples(node_cls, examples),
+    }
     different = {part: distinct(each) for part, each in found.items()}
-    predictor = fresh_predictor(cls)
+    predictor = fresh_predictor(node_cls)
     parts: list[Part] = [part for part in PARTS if getattr(predictor, part) is not None]
     about: dict[str, Any] = {"optimizer": optimizer, "seed": seed, "options": options}
     backends: dict[str, Backend] = {}
     # Where nothing can be learnt there may be no LM either, as where all nodes have one pinned.
     if any(len(different[part]) >= minimum for part in parts):
-        student = backend_of(student_for(cls, lm), f"{cls.__name__} is to be optimised")
+        student = backend_of(student_for(node_cls, lm), f"{node_cls.__name__} is to be optimised")
         taught_by = student if teacher is None else backend_of(teacher, "it is to teach")
         backends = {"student": student, "teacher": taught_by}
         about |= {"model": named(student), "teacher": named(taught_by)}
@@ -115,7 +117,7 @@ async def aoptimize_node(
         with budget or nullcontext():
             for part in parts:
                 chosen, asking = found[part], different[part]
-                telling = Telling(cls.__name__, part, log, progress)
+                telling = Telling(node_cls.__name__, part, log, progress)
                 made.examples[part] = len(chosen)
                 if not chosen and any(found.values()):
                     # Nothing is amiss: a start, say, is chosen from and never filled.
@@ -125,10 +127,10 @@ async def aoptimize_node(
                     telling.phase = "skipped"
                     telling.note(_too_few(len(chosen), len(asking), minimum))
                 else:
-                    score = metrics_for(cls, part, logged(metric, log, telling.note))
+                    score = metrics_for(node_cls, part, logged(metric, log, telling.note))
                     questions[part] = len(asking)
                     reached = await optimize_part(
-                        PartQuestions(cls, part, getattr(predictor, part)),
+                        PartQuestions(node_cls, part, getattr(predictor, part)),
                         asking,
                         score,
                         backends,
@@ -152,7 +154,7 @@ async def aoptimize_node(
 
 
 def optimize_node(
-    cls: type[Node],
+    node_cls: type[Node],
     trainset: Iterable[Any],
     metric: Metric | Judge | None = None,
     *,
@@ -168,19 +170,9 @@ def optimize_node(
     **options: Any,
 ) -> NodePredictor:
     """`aoptimize_node` for sync callers. Inside a running event loop await that one."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass
-    else:
-        raise BaeError(
-            "optimize_node() was called inside a running event loop, which it would block",
-            code="bae-run-in-loop",
-            fix="write `await aoptimize_node(…)` there",
-        )
-    return asyncio.run(
-        aoptimize_node(
-            cls,
+    return run_sync(
+        lambda: aoptimize_node(
+            node_cls,
             trainset,
             metric,
             lm=lm,
@@ -193,7 +185,9 @@ def optimize_node(
             progress=progress,
             minimum=minimum,
             **options,
-        )
+        ),
+        "optimize_node()",
+        "await aoptimize_node(…)",
     )
 
 

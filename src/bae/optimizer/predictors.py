@@ -135,7 +135,7 @@ def predictor_of(cls: type[Node], artefact: Artefact) -> NodePredictor:
 
 def save_optimized(
     optimized: Mapping[type[Node], Any],
-    directory: str | Path,
+    path: str | Path,
     *,
     among: Graph[Any, Any] | Iterable[type[Node]] = (),
 ) -> list[Path]:
@@ -149,19 +149,19 @@ def save_optimized(
     nodes_among(tuple(optimized), "save_optimized")
     learnt = {cls: _as_predictor(cls, each) for cls, each in optimized.items()}
     artefacts = {cls: artefact_of(each) for cls, each in learnt.items() if not each.is_fresh}
-    return save_artefacts(artefacts, directory, among=among)
+    return save_artefacts(artefacts, path, among=among)
 
 
 def load_optimized(
-    nodes: Graph[Any, Any] | Iterable[type[Node]], directory: str | Path
+    node_classes: Graph[Any, Any] | Iterable[type[Node]], path: str | Path
 ) -> dict[type[Node], NodePredictor]:
     """A predictor for every node class of a graph, those of graphs inside it too, or for the
     classes that are given: with what its file says, and fresh where there is none. What it raises
     is as for `load_artefacts`."""
     from bae.graph import Graph
 
-    classes = nodes_among(nodes, "load_optimized")
-    artefacts = load_artefacts(nodes if isinstance(nodes, Graph) else classes, directory)
+    classes = nodes_among(node_classes, "load_optimized")
+    artefacts = load_artefacts(node_classes if isinstance(node_classes, Graph) else classes, path)
     return {
         cls: predictor_of(cls, artefacts[cls]) if cls in artefacts else fresh_predictor(cls)
         for cls in classes

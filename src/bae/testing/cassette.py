@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from bae.exceptions import BaeError, JournalError
+from bae.exceptions import JournalError
+from bae.graph import run_sync
 from bae.journal.export import RecordedRuns, is_sqlite
 from bae.node import Node
 from bae.threads import in_thread_to_the_end
@@ -76,17 +77,11 @@ class Recorded:
         stand-ins for what no journal holds, such as clients, and `given` has its secrets, as
         `{"Login.token": SecretStr("…")}`.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            raise BaeError(
-                "recorded.run() was called inside a running event loop, which it would block",
-                code="bae-run-in-loop",
-                fix="write `await recorded.arun(…)` there",
-            )
-        return asyncio.run(self.arun(graph, run_id, dep_cache=dep_cache, given=given))
+        return run_sync(
+            lambda: self.arun(graph, run_id, dep_cache=dep_cache, given=given),
+            "recorded.run()",
+            "await recorded.arun(…)",
+        )
 
     async def arun(
         self,
