@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any, Final, Literal, TypeGuard, cast
 
 
@@ -67,8 +66,8 @@ def sound(used: Usage) -> Usage:
             and 0 <= used.output_tokens <= MOST
             and 0 <= used.cached_tokens <= MOST
             and 0 <= used.attempts <= MOST
-            and (used.cost is None or 0 <= used.cost < inf)
-            and 0 <= used.seconds < inf
+            and (used.cost is None or 0 <= used.cost + 0.0 <= MOST)  # of a Decimal: TypeError
+            and 0 <= used.seconds <= MOST
             and type(used.calls + used.input_tokens + used.output_tokens + used.attempts) is int
             and type(used.cached_tokens) is int
             and type(used.models) is tuple
@@ -104,7 +103,7 @@ def read_amount(said: Any) -> float | None:
         said = float(said)
     except (TypeError, ValueError, OverflowError):
         return None
-    return said if 0 <= said < inf else None
+    return said if 0 <= said <= MOST else None
 
 
 def read_name(said: object) -> str:
@@ -119,7 +118,7 @@ def _is_name(said: object) -> TypeGuard[str]:
 
 
 MOST: Final = 2**53 - 1
-"""The largest count: every program that reads JSON can read it."""
+"""The largest count or amount: every program that reads JSON can read it."""
 
 LONGEST_NAME: Final = 200
 """Characters of the name of a model."""

@@ -8,6 +8,7 @@ import json
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
+from decimal import Decimal
 from itertools import permutations
 from random import Random
 from typing import Annotated, Any
@@ -64,6 +65,7 @@ ODD = st.one_of(
     st.integers(),
     st.floats(),
     st.sampled_from([-1, 0, 10**400, -(10**400), True, "3", "much", b"", [], {}, object()]),
+    st.sampled_from([1.7e308, Decimal("0.5")]),
 )
 REPORTED = st.builds(
     Usage,

@@ -506,6 +506,25 @@ def test_passwords_of_the_environment_are_not_in_the_settings() -> None:
     }
 
 
+KEY = "sk-ant-very-secret-0123456789"
+
+
+@pytest.mark.parametrize("given", [True, False])
+async def test_a_key_that_the_program_prints_is_masked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    env = {"ANTHROPIC_API_KEY": KEY} if given else {}
+    if not given:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    lm = claude(printing(tmp_path, result(structured_output={"top": KEY, "layers": 1})), env=env)
+    assert (await lm.fill(Outfit, {}, "Outfit")).top == "***"
+    failing = script(tmp_path, "sys.exit(f'no: {os.environ[\"ANTHROPIC_API_KEY\"]}')")
+    with pytest.raises(BaeLMError) as caught:
+        await claude(failing, env=env).fill(Outfit, {}, "Outfit")
+    assert "no: ***" in str(caught.value)
+    assert KEY not in str(caught.value)
+
+
 def test_a_budget_that_limits_cost_can_be_used_with_an_alias() -> None:
     assert ClaudeCLIBackend().least_cost(Usage(1, 1000, 1)) == 0.0
 

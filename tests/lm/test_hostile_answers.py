@@ -4,7 +4,7 @@ asked for again: on every backend, streamed or not, with a journal or without.""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from bae.usage import tell
 from http_backends import BACKENDS, Make
 
 BOUND = 60
+KEY = "sk-ant-very-secret-0123456789"
 
 
 class Size(BaseModel):
@@ -184,3 +185,27 @@ async def test_pieces_that_cut_characters_arrive_whole(cut: list[int]) -> None:
     first = next(n for n, each in enumerate(seen) if isinstance(each, AnswerJudged))
     arrived = "".join(each.text for each in seen[first:] if isinstance(each, TextArrived))
     assert arrived == '{"text": "%s é"}' % ("\U0001f600" * 10)
+
+
+class Parsing(Backend):
+    """Gives its answer as a value, and a key with it."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(attempts=0)
+        self.value = value
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        return Answer(value={"text": KEY, "held": self.value, "others": {KEY: KEY}})
+
+    @property
+    def secrets(self) -> Iterator[str]:
+        yield KEY
+
+
+async def test_a_key_is_masked_anywhere_in_a_value_and_nothing_else_is_changed() -> None:
+    deep: Any = "leaf"
+    for _ in range(90):
+        deep = {"parts": [deep, 1]}
+    for value, found in ((deep, deep), ([{"a": [KEY]}], [{"a": ["***"]}])):
+        filled = await Parsing(value).fill(Filled, {}, "Filled")
+        assert (filled.text, filled.held, filled.others) == ("***", found, {"***": "***"})

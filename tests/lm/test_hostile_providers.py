@@ -36,7 +36,8 @@ def dspy_native(provider: Any, **options: Any) -> Backend:
     from bae.lm.dspy_backend import DSPyBackend
 
     given = {"api_base": f"{provider.url}/v1", "api_key": "a key", **options}
-    return DSPyBackend("openai/gpt-4o-mini", **given)
+    found = {name: value for name, value in given.items() if value is not None}
+    return DSPyBackend("openai/gpt-4o-mini", **found)
 
 
 MAKES: dict[str, Make] = {**BACKENDS, "dspy": dspy_native}
@@ -281,14 +282,21 @@ def without_end() -> Iterator[bytes]:
         yield b": a comment of a stream that does not end, or white space in JSON\n\n" * 1_000
 
 
+def after_the_end() -> Iterator[bytes]:
+    yield gzip.compress(b"{}")
+    yield from without_end()
+
+
 @pytest.mark.parametrize("status", [200, 500])
-@pytest.mark.parametrize("encoding", ["", "gzip", "GZIP "])
+@pytest.mark.parametrize("encoding", ["", "gzip", "GZIP ", "gzip and more"])
 @pytest.mark.parametrize("kind", BOUNDED, indirect=True)
 async def test_a_response_has_a_bound_after_decompression(
     kind: str, encoding: str, status: int
 ) -> None:
     content = EVENTS if isinstance(WHOLE[kind], list) and status == 200 else "application/json"
     body = [bomb(100_000_000)] if encoding else without_end()
+    if encoding == "gzip and more":
+        encoding, body = "gzip", after_the_end()
     headers = {"content-encoding": encoding} if encoding else {}
     sent = Raw(body, status, kind=content, headers=headers)
     async with raw_provider(lambda _: sent) as server:
@@ -300,6 +308,22 @@ async def test_a_response_has_a_bound_after_decompression(
         assert "max_bytes=" in (found.fix or "")
         assert len(server.bodies) == 1
         assert server.sent < 30_000_000
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\r\n"])
+@pytest.mark.parametrize("kind", ["anthropic", "pydantic-ai-anthropic"], indirect=True)
+async def test_an_event_of_lines_without_end_does_not_hold_up_the_loop(
+    kind: str, end: bytes
+) -> None:
+    lines = b"a" + end
+    body = [b"data: " + b"x" * 5_000_000, *[lines * 10_000] * 100]
+    async with (
+        raw_provider(lambda _: Raw(body, kind="application/json")) as server,
+        MAKES[kind](server, retries=0) as backend,
+    ):
+        found = await outcome(backend)
+    assert isinstance(found, BaeLMError)
+    assert found.code == "bae-lm-unparsable"
 
 
 @pytest.mark.parametrize("kind", BOUNDED, indirect=True)
@@ -408,6 +432,20 @@ async def test_a_key_that_is_sent_back_in_an_answer_is_masked(kind: str) -> None
             found = await backend.fill(Outfit, {}, "Outfit")
     assert found.top == "a *** shirt"
     assert KEY not in repr(told)
+
+
+async def test_a_key_that_dspy_finds_in_the_environment_is_masked_in_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    good = json.loads(json.dumps(COMPLETION).replace("a blue shirt", f"a {KEY} shirt"))
+    async with (
+        raw_provider(lambda _: raw(good)) as server,
+        dspy_native(server, api_key=None) as backend,
+    ):
+        found = await backend.fill(Outfit, {}, "Outfit")
+    assert KEY in server.heads[0]
+    assert found.top == "a *** shirt"
 
 
 async def test_a_key_in_any_field_of_a_response_is_not_recorded(kind: str) -> None:

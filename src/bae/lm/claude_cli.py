@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from bae.exceptions import BaeLMError, BaeParseError
 from bae.lm.backend import Answer, Backend, Prompt
-from bae.lm.http import status_error, timeout_error, without_secrets
+from bae.lm.http import secrets_in, status_error, timeout_error, without_secrets
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
 from bae.lm.subprocesses import Ended, run
@@ -68,6 +68,12 @@ class ClaudeCLIBackend(Backend):
     def settings(self) -> Mapping[str, Any]:
         """The given environment variables, without keys, tokens and passwords."""
         return without_secrets(dict(sorted(self._env.items())))
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The keys that the program finds in its environment."""
+        of_claude = {n: v for n, v in os.environ.items() if n.startswith(("ANTHROPIC", "CLAUDE"))}
+        return tuple(secrets_in({**of_claude, **self._env}))
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs by Anthropic's prices. For an alias that is not

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -110,9 +111,13 @@ class DSPyBackend(Backend):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The key and other secrets that the LM is set to."""
+        """The key and other secrets that the LM is set to, or finds in the environment."""
         lm = self._found_lm()
-        return () if lm is None else tuple(secrets_in(lm.kwargs))
+        if lm is None:
+            return ()
+        of_provider = f"{lm.model.partition('/')[0].upper()}_API_KEY"
+        key = {of_provider: os.environ.get(of_provider)}
+        return tuple(secrets_in({**key, **lm.kwargs}))
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs at least, by the list of prices."""

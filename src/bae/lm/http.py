@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import repeat
 from math import isfinite
 from operator import is_
 from typing import Any, Final, Generic, TypeVar, cast
@@ -348,17 +349,18 @@ def mask_parts(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
     if isinstance(value, str):
         changed = change(value)
         return value if changed == value else changed
-    if type(value) is dict:
-        held = cast("dict[Any, Any]", value)
-        names, parts = [*held], [*held.values()]
-        names, found = (mask_parts(each, change, depth) for each in (names, parts))
-        is_same = all(map(is_, names, held)) and all(map(is_, found, parts))
-        return held if is_same else dict(zip(names, found, strict=True))
-    if type(value) is list or type(value) is tuple:
-        parts = cast("list[Any]", value)
-        found = [MASK if depth > _DEEPEST else mask_parts(p, change, depth + 1) for p in parts]
-        return parts if all(map(is_, found, parts)) else type(parts)(found)
-    return value
+    if type(value) not in (dict, list, tuple):
+        return value
+    if depth > _DEEPEST:
+        return MASK
+    held = cast("dict[Any, Any] | list[Any]", value)
+    parts = [*held, *held.values()] if isinstance(held, dict) else held
+    found = [*map(mask_parts, parts, repeat(change), repeat(depth + 1))]
+    if all(map(is_, found, parts)):
+        return held
+    if isinstance(held, dict):
+        return dict(zip(found[: len(held)], found[len(held) :], strict=True))
+    return type(held)(found)
 
 
 def mask_error(error: BaseException, own: Iterable[str]) -> None:
@@ -424,6 +426,8 @@ SHORTEST_SECRET: Final = 12
 """Characters of a key that is masked in texts: one such as "none", for a server that needs no key,
 may be any word."""
 
-_DEEPEST: Final = 50
+_DEEPEST: Final = 200
+"""JSON of more levels is not read from an answer."""
+
 _USER: Final = re.compile(r"(?<=://)[^/?#\s]*@")
 _PARAMETER: Final = re.compile(r"(?<=[?&;])([^=&;#\s]+)=[^&;#\s]*")

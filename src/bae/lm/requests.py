@@ -186,7 +186,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
             with collected() as reported:
                 answer = checked(backend, await backend.answer(prompt))
         else:
-            answer = masked(checked(backend, await backend.answer(prompt)), backend.secrets)
+            answer = masked(checked(backend, await backend.answer(prompt)), (*backend.secrets,))
     except BaseException as error:
         mask_error(error, backend.secrets)
         used = Usage.total(reported) if reported else _used_by_failure(backend, error)

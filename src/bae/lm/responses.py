@@ -18,6 +18,12 @@ due to what is in it, and what fails before is not."""
 MAX_BYTES: Final = 50_000_000
 """What a response may have; an answer of a model has some thousand."""
 
+MOST_COPIED: Final = 20_000_000_000
+"""Bytes, for some seconds of work. Anthropic's SDK copies an event of a stream, as far as it is
+there, for each line and piece that is added to it, and the event loop waits."""
+
+_END_OF_EVENT: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
+
 
 def bound_responses(client: Any, who: str, most: int) -> None:
     """Have an httpx client read no more than `most` bytes of a response, streamed or whole, and
@@ -53,15 +59,24 @@ def _bounded(base: type[Any]) -> type[Any]:
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             unzip = zlib.decompressobj(zlib.MAX_WBITS | 16) if self.encoding == "gzip" else None
-            left = self.most
+            left, event, copied, last = self.most, 0, 0, b""
             async for chunk in self.inner:
-                try:
-                    data = chunk if unzip is None else unzip.decompress(chunk, left + 1)
-                except zlib.error as error:
-                    raise malformed_error(self.who, error) from error
-                left -= len(data)
+                data = chunk
+                if unzip is not None:
+                    try:
+                        data = b"" if unzip.eof else unzip.decompress(chunk, left + 1)
+                    except zlib.error as error:
+                        raise malformed_error(self.who, error) from error
+                left -= len(data) or len(chunk)  # what decompresses to nothing is read as well
                 if left < 0:
                     raise _too_large(self.who, self.most)
+                for line in data.splitlines(keepends=True):
+                    event += len(line)
+                    copied += event
+                    if copied > MOST_COPIED:
+                        raise malformed_error(self.who, ValueError("an event without an end"))
+                    last = (last + line)[-4:]
+                    event = 0 if last.endswith(_END_OF_EVENT) else event
                 yield data
 
         async def aclose(self) -> None:
