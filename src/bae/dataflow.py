@@ -11,7 +11,8 @@ from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Literal
 
 from bae.calls import OPENING, CallPlan, Input
-from bae.exceptions import JournalError
+from bae.exceptions import JournalError, describe
+from bae.failures import close_failed
 from bae.invoke import invoke
 from bae.place import Place
 from bae.recorder import NOTHING
@@ -21,6 +22,9 @@ from bae.tasks import Closer, cancellations, gone
 from bae.usage import Usage, meter_in_force
 
 if TYPE_CHECKING:
+    from contextvars import Context
+
+    from bae.app_scope import Opening
     from bae.language_model import LM
     from bae.node import Node
 
@@ -41,6 +45,8 @@ class PendingValue:
     inputs: Sequence[tuple[str, PendingValue]] = ()
     call: CallPlan | None = None
     key: Hashable = None
+    is_of_app: bool = False
+    """Whether the value belongs to the app, and outlives the run."""
     done: bool = False
     value: Any = None
     is_validated: bool = False
@@ -117,10 +123,14 @@ class _Waiter:
 
 class Dataflow:
     """All values of a run that are being computed, those of graphs inside it included, and what
-    was opened for them."""
+    was opened for them. `context` is what its functions are called in, and not that of who asks."""
 
-    def __init__(self, cache: dict[Any, Any] | None = None) -> None:
+    opening: Opening | None = None
+    """The `graph.open()` that the run is inside of."""
+
+    def __init__(self, cache: dict[Any, Any] | None = None, context: Context | None = None) -> None:
         self.cache: dict[Any, Any] = {} if cache is None else cache
+        self._context = context
         self._pending: dict[Hashable, PendingValue] = {}
         self.closers: list[tuple[str, Closer]] = []
         self._opened: list[Hashable] = []
@@ -150,12 +160,17 @@ class Dataflow:
             known = run.recorder.recorded_value(place, node_type, early=True)
             if known is not NOTHING:
                 return known_value(run, node_type, place, known)
+        opening = self.opening if marker.scope == "app" else None
         inputs: list[tuple[str, PendingValue]] = []
-        for parameter, below in call.inputs:  # no comprehension: a chain takes the stack of one
+        for parameter, below in (
+            call.inputs if opening is None else ()
+        ):  # no comprehension: a chain takes the stack of one
             value = self.dependency(below, run, node_type, place.below(parameter))
             inputs.append((parameter, value))
 
         async def compute(pending: PendingValue) -> Any:
+            if opening is not None:
+                return await opening.value(wanted, pending)
             if call.graph is not None:
                 from bae.runner import run_inside
 
@@ -168,8 +183,8 @@ class Dataflow:
                 arguments[name] = lm_of(pending)
             return await invoke(call, marker, arguments, self, pending.run)
 
-        pending = PendingValue(run, node_type, place, call.name, "dep", compute, inputs, call, key)
-        return self.add(pending)
+        what = call.name, "dep", compute, inputs, call, key, opening is not None
+        return self.add(PendingValue(run, node_type, place, *what))
 
     def add(self, pending: PendingValue) -> PendingValue:
         """Take a value in: its work starts now, or when the last of its inputs is known."""
@@ -265,6 +280,20 @@ class Dataflow:
             raise asyncio.CancelledError from raised
         return raised
 
+    async def close_after(self, failure: BaseException | None) -> BaseException | None:
+        """Close what was opened, and answer what a run that ended like this fails with then."""
+        try:
+            raised = await self.close(None if isinstance(failure, Waiting) else failure)
+        except asyncio.CancelledError as cancelled:
+            return cancelled
+        if raised is None:
+            return failure
+        if failure is not None and not isinstance(failure, Waiting):
+            failure.add_note(f"and then this was raised: {describe(raised)}")
+            return failure
+        own = isinstance(raised, Exception | asyncio.CancelledError)
+        return close_failed(raised) if own else raised
+
     def _record_given(self, wanted: Input, run: Run, node_type: type[Node], place: Place) -> None:
         key = wanted.call.key
         if not run.recorder.stores or (wanted.marker.cache and key in self._recorded_given):
@@ -282,7 +311,8 @@ class Dataflow:
         # Not by the loop's task factory, which may be an eager one: a value that is done before
         # all who ask for it are there would be dropped, and computed again for the next.
         loop = asyncio.get_running_loop()
-        pending.task = asyncio.Task(self._compute(pending), loop=loop)
+        context = None if self._context is None else self._context.copy()
+        pending.task = asyncio.Task(self._compute(pending), loop=loop, context=context)
         # A task that is cancelled before it first runs never ends its value itself.
         pending.task.add_done_callback(lambda task: self._task_ended(pending, task))
 
@@ -327,7 +357,7 @@ class Dataflow:
             await recorder.store(ended)
         else:
             recorder.write(ended)
-        self._end(pending, value, failure)
+        self._end(pending, value, failure, pending.failed_input)
 
     def _task_ended(self, pending: PendingValue, task: asyncio.Task[None]) -> None:
         if task.cancelled():
@@ -350,7 +380,7 @@ class Dataflow:
             pending.cancelled.extend(self._release_inputs(pending))
             if failed_input is not None:
                 pending.cancelled.extend(failed_input[1].cancelled)
-        elif pending.key is not None:
+        elif pending.key is not None and not pending.is_of_app:
             self.cache[pending.key] = value
             if pending.call is not None and pending.call.kind in OPENING:
                 self._opened.append(pending.key)

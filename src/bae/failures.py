@@ -212,7 +212,7 @@ def _name(offered: type) -> str:
 
 def close_failed(raised: BaseException) -> DepError:
     return DepError(
-        f"the run ended, but closing a dependency raised {type(raised).__name__}",
+        f"all went well, but then closing a dependency raised {type(raised).__name__}",
         code="bae-dep-close",
         cause=raised,
         fix="fix the part of the generator or context manager that cleans up",

@@ -14,6 +14,8 @@ from bae.node import Node, NodeTypes
 from bae.plan import NodePlan, plan_of
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from bae.exceptions import Problem
     from bae.language_model import LM
     from bae.observers import RunStream
@@ -304,6 +306,23 @@ class Graph(Generic[S, T]):
 
             return await begin_or_resume(self, start_node, run, checked_store(journal))
         return await checked_store(journal).begin_run(self, start_node, run)
+
+    def open(self, app: object = None) -> AbstractAsyncContextManager[None]:
+        """Share the dependencies of `Dep(fn, scope="app")` among the runs inside this block:
+
+        ```python
+        async with graph.open():
+            await graph.arun(…)
+        ```
+
+        Each is opened when a run of the block's event loop first asks for it, shared with all other
+        graphs that are open on that loop, and closed with the last of them. Leaving the block waits
+        for the runs of this graph that are in progress; leaving it by an error, or a cancellation,
+        cancels them first. `app` is not used: it makes `FastAPI(lifespan=graph.open)` work.
+        """
+        from bae.app_scope import open_app
+
+        return open_app(self)
 
     async def resume(
         self,

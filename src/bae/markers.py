@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -104,12 +104,14 @@ class Dep(_Called):
     - `inline`: call a sync function on the event loop instead of in a worker thread. Use it for
       trivial functions and for objects tied to their thread.
     - `cache`: `False` calls `fn` again for every field that asks.
+    - `scope`: `"app"` shares one value among all runs inside `async with graph.open():`.
     """
 
-    __slots__ = ("cache",)
-    __match_args__ = ("fn", "timeout", "retries", "inline", "cache")
+    __slots__ = ("cache", "scope")
+    __match_args__ = ("fn", "timeout", "retries", "inline", "cache", "scope")
 
     cache: bool
+    scope: Literal["run", "app"]
 
     def __init__(
         self,
@@ -119,9 +121,14 @@ class Dep(_Called):
         retries: int = 0,
         inline: bool = False,
         cache: bool = True,
+        scope: Literal["run", "app"] = "run",
     ) -> None:
-        self._set(fn=fn, timeout=timeout, retries=retries, inline=inline, cache=cache)
+        self._set(fn=fn, timeout=timeout, retries=retries, inline=inline, cache=cache, scope=scope)
         self._check(timeout, retries)
+        if scope not in ("run", "app"):
+            raise ValueError(f'Dep(scope={scope!r}): give "run" or "app"')
+        if scope == "app" and not cache:
+            raise ValueError('Dep(scope="app", cache=False): a value of the app is made once')
 
 
 class Map(_Called):

@@ -17,7 +17,7 @@ from bae.calls import MISSING, CallPlan, Input, every_call
 from bae.core_schemas import converts
 from bae.exceptions import Problem, a_warning, an_error
 from bae.language_model import is_lm
-from bae.markers import Map
+from bae.markers import Dep, Map
 from bae.plan import FieldPlan, NodePlan
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
     for field in plan.fields.values():
         place = f"{plan.name}.{field.name}"
         if field.kind == "dep":
-            found = _check_dep(plan.node, field, cast(CallPlan, field.call))
+            found = _check_dep(
+                plan.node, field, cast(CallPlan, field.call), cast(Dep, field.marker)
+            )
         elif field.kind == "map":
             found = _check_map(plan, field, cast(CallPlan, field.call), cast(Map, field.marker))
         elif field.kind == "recall" and is_start and field.required:
@@ -121,6 +123,31 @@ def _check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Pro
             f"annotate the parameter {made}, or give Dep a function that returns {takes}",
         )
     yield from unfilled(below.call)
+    yield from _check_scope(below.call, below.marker)
+
+
+def _check_scope(call: CallPlan, marker: Dep) -> Iterator[Problem]:
+    """What a value of the app would need that only a run has."""
+    if marker.scope != "app":
+        return
+    for parameter, below in call.inputs:
+        if below.marker.scope != "app":
+            yield an_error(
+                "bae-dep-scope",
+                f"{call.name} is opened once for all runs, but its parameter {parameter} is made "
+                f"for each run by {below.call.name}",
+                f'write Dep({below.call.name}, scope="app") there, or take scope="app" from '
+                f"{call.name}",
+            )
+    needs = "a graph, which runs inside a run" if call.graph is not None else ""
+    if call.lm_parameters:
+        needs = f"given the LM of a run, as {call.lm_parameters[0]}"
+    if needs:
+        yield an_error(
+            "bae-dep-scope",
+            f"{call.name} cannot be opened once for all runs: it is {needs}",
+            'take scope="app" from it, and give it to what all runs can share',
+        )
 
 
 def unreturned(call: CallPlan, wanted: Any = Any) -> list[Problem]:
@@ -170,8 +197,9 @@ def unfilled(call: CallPlan) -> list[Problem]:
     ]
 
 
-def _check_dep(cls: type[Node], field: FieldPlan, call: CallPlan) -> Iterator[Problem]:
+def _check_dep(cls: type[Node], field: FieldPlan, call: CallPlan, marker: Dep) -> Iterator[Problem]:
     yield from problems_of(call)
+    yield from _check_scope(call, marker)
     yield from unreturned(call, field.annotation)
     yield from unfilled(call)
     if not converts(cls, field.name):

@@ -247,7 +247,15 @@ def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:
         for field in plan.sourced:
             for call, marker, asker in _asked(plan, field):
                 first, before = seen.setdefault(call.key, (marker, asker))
-                if first != marker:
+                if first.scope != marker.scope:
+                    app, run = (before, asker) if first.scope == "app" else (asker, before)
+                    yield an_error(
+                        "bae-dep-scope",
+                        f"{call.name} is made for each run here, and once for all runs for {app}",
+                        f'write Dep({call.name}, scope="app") in both places, or in none',
+                        run,
+                    )
+                elif first != marker:
                     yield a_warning(
                         "bae-dep-options",
                         f"asks for {call.name} with other options than {before}; the first to ask "

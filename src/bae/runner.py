@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import ValidationError
 
+from bae.app_scope import opening_of
 from bae.calls import CallPlan
 from bae.dataflow import Dataflow
 from bae.draft import from_resolved, validated, with_resolved
-from bae.exceptions import BaeError, describe
+from bae.exceptions import BaeError
 from bae.failures import (
     body_failed,
     chosen_outside,
-    close_failed,
     filled_other,
     filled_wrong,
     invalid,
@@ -81,6 +81,8 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         failure = caught
     if run.flow is not None:
         failure = await _close(run, failure)
+        if run.flow.opening is not None and run.outer is None:
+            run.flow.opening.leave(run)
     if token is not None:
         scene.reset(token)
     failure = await _finish(run, failure)
@@ -185,17 +187,7 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
             failure = cancelled
     if run.outer is not None or not flow.closers:
         return failure
-    try:
-        raised = await flow.close(None if isinstance(failure, Waiting) else failure)
-    except asyncio.CancelledError as cancelled:
-        return cancelled
-    if raised is None:
-        return failure
-    if failure is not None and not isinstance(failure, Waiting):
-        failure.add_note(f"and then this was raised: {describe(raised)}")
-        return failure
-    own = isinstance(raised, Exception | asyncio.CancelledError)
-    return close_failed(raised) if own else raised
+    return await flow.close_after(failure)
 
 
 async def _let_go(run: Run, flow: Dataflow) -> None:
@@ -457,4 +449,5 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:
         run.lm = limit.charge(run.lm)
     if has_sources:
         run.flow = Dataflow(run.dep_cache)
+        run.flow.opening = opening_of(graph, run)
     return plans

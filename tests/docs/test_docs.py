@@ -70,6 +70,7 @@ def run(*command: str, cwd: Path) -> str:
 NEEDS = {
     "backend": ("httpx", "h11"),
     "evaluate": ("pydantic_evals",),
+    "fastapi": ("fastapi", "httpx"),
     "from-langgraph": ("langgraph",),
     "from-pydantic-graph": ("pydantic_graph",),
     "optimise": ("dspy",),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 from pydantic import ValidationError
 from pydantic_core import SchemaSerializer, from_json
 
-from bae.calls import MISSING, CallPlan, asked_at
+from bae.calls import MISSING, CallPlan, asked_at, name_of
 from bae.core_schemas import field_schema, model_config_of, returned_schema
 from bae.draft import complete, from_answer, hold, validated
 from bae.exceptions import JournalError, describe, faults
@@ -26,13 +26,16 @@ from bae.journal.codec import (
     same,
     value_codec,
 )
+from bae.markers import Dep
 from bae.node import Node
 from bae.plan import plan_of
 from bae.records import LIVE
 from bae.secrets import secret_fields
 
 if TYPE_CHECKING:
+    from bae.calls import Input
     from bae.graph import Graph
+    from bae.plan import FieldPlan
 
 Json = dict[str, Any]
 _CODEC: Final = "__bae_codec__"
@@ -56,8 +59,8 @@ class NodeCodec:
         self.plan = plan_of(cls, strict=True)
         self.config = cast(Any, {**model_config_of(cls), **STORED_CONFIG})
         self.fields = {
-            name: ValueCodec(field_schema(cls, name, alone=True), self.config, validated=True)
-            for name in self.plan.fields
+            name: ValueCodec(field_schema(cls, name, alone=True), self.config, True, _of_app(field))
+            for name, field in self.plan.fields.items()
         }
         self.live = frozenset(n for n, codec in self.fields.items() if codec.verdict == "live")
         self.secret = frozenset(secret_fields(cls))
@@ -73,7 +76,7 @@ class NodeCodec:
             asked = asked_at(self.plan.fields[field], route)
             if asked is None:
                 raise KeyError(f"{field}{route}")
-            found = self.fields[field] if asked.call is None else call_codec(asked.call)
+            found = self.fields[field] if asked.call is None else call_codec(asked.call, asked)
             self._calls[field, route] = found
         return found
 
@@ -355,17 +358,26 @@ class EndCodec:
         return node_codec(self._ends[data["type"]]).load(data)
 
 
-def call_codec(call: CallPlan) -> ValueCodec | EndCodec:
+def call_codec(call: CallPlan, asked: FieldPlan | Input) -> ValueCodec | EndCodec:
     """How what a dependency returns is stored: by its declared return type, or, for a graph, as the
     node it ends at."""
-    if call.opens:
+    why = _of_app(asked)
+    if not why and call.opens:
         why = f"{call.name} opens it, and it is closed after the run"
+    if why:
         return ValueCodec({"type": "any"}, live=why)
     if call.graph is not None:
         return EndCodec(call.graph)
     if call.returns is MISSING:
         return ANYTHING
     return value_codec(call.returns, partial(returned_schema, call))
+
+
+def _of_app(asked: FieldPlan | Input) -> str:
+    """Why a value is of no run, if it is of none."""
+    if not isinstance(asked.marker, Dep) or asked.marker.scope != "app":
+        return ""
+    return f"{name_of(asked.marker.fn)} makes it for all runs of the app"
 
 
 def unreadable(place: str, error: BaseException) -> JournalError:

@@ -1,0 +1,116 @@
+"""Values of the app, `Dep(fn, scope="app")`: opened when a run first asks, shared by the runs of
+all graphs that are open on an event loop, and closed with the last of these graphs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, cast
+
+from bae.dataflow import Dataflow, PendingValue
+from bae.run import Run
+from bae.tasks import wait_despite_cancel
+
+if TYPE_CHECKING:
+    from bae.calls import Input
+    from bae.graph import Graph
+
+
+@asynccontextmanager
+async def open_app(graph: Graph[Any, Any]) -> AsyncGenerator[None]:
+    """What `graph.open()` is."""
+    graph.prove()
+    loop = asyncio.get_running_loop()
+    app = _apps.setdefault(loop, _App())
+    opening = Opening(graph, app.flow)
+    app.openings.append(opening)
+    app.users += 1
+    failure: BaseException | None = None
+    try:
+        yield
+    except BaseException as caught:
+        failure = caught
+    app.openings.remove(opening)  # a run that begins from now on is outside
+    failure = await opening.let_runs_end(failure)
+    app.users -= 1
+    if app.users == 0:
+        del _apps[loop]
+        failure = await app.flow.close_after(failure)
+    try:
+        if failure is not None:
+            raise failure
+    finally:
+        del failure  # the traceback holds this frame; without this both are kept alive
+
+
+def opening_of(graph: Graph[Any, Any], run: Run) -> Opening | None:
+    """The newest `graph.open()` that a run which begins now is inside of; the run has to `leave` it
+    when it is over."""
+    if not _apps:
+        return None
+    app = _apps.get(asyncio.get_running_loop())
+    for opening in reversed(app.openings if app is not None else ()):
+        if opening.graph is graph:
+            opening.enter(run)
+            return opening
+    return None
+
+
+class Opening:
+    """One `graph.open()`, with the runs that are inside of it."""
+
+    def __init__(self, graph: Graph[Any, Any], flow: Dataflow) -> None:
+        self.graph = graph
+        self._flow = flow
+        self._runs: dict[Run, tuple[asyncio.Future[None], asyncio.Task[Any] | None]] = {}
+
+    def enter(self, run: Run) -> None:
+        """Count a run that begins."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._runs[run] = over, asyncio.current_task()
+
+    def leave(self, run: Run) -> None:
+        """Count it no more."""
+        self._runs.pop(run)[0].set_result(None)
+
+    async def value(self, wanted: Input, asked: PendingValue) -> Any:
+        """A value of the app; the first to ask has it opened. A failure is not kept."""
+        flow, run = self._flow, Run(outer=asked.run, run_id=asked.run.run_id)
+        pending = flow.dependency(wanted, run, asked.node_type, asked.place)
+        failed = await flow.gather([pending])
+        if failed is None:
+            return pending.value
+        flow.forget_failures()
+        asked.failed_input = failed.failed_input
+        raise cast(BaseException, failed.error)
+
+    async def let_runs_end(self, failure: BaseException | None) -> BaseException | None:
+        """Wait for the runs in progress, cancelled first where the block has failed; answers what
+        it fails with then. The run that leaves the block itself is not waited for."""
+        own = asyncio.current_task()
+        runs = [(over, task) for over, task in self._runs.values() if task is not own]
+        if runs and failure is None:
+            try:
+                await asyncio.wait([over for over, _ in runs])
+            except asyncio.CancelledError as cancelled:
+                failure = cancelled
+        for over, task in runs:
+            if task is not None and not over.done():
+                task.cancel()
+        return await wait_despite_cancel(over for over, _ in runs) or failure
+
+
+class _App:
+    """What is open on one event loop."""
+
+    def __init__(self) -> None:
+        # What is opened outlives the run that asks first, so that run's context is not used.
+        self.flow = Dataflow(context=copy_context())
+        self.openings: list[Opening] = []
+        self.users = 0
+        """How many have not been left to the end."""
+
+
+_apps: dict[asyncio.AbstractEventLoop, _App] = {}
