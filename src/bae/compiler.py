@@ -138,7 +138,9 @@ class CompiledGraph(Generic[S, T]):
             for cls in chosen:
                 if not self.predictors[cls].predictors():
                     continue  # there is nothing that a model is asked for
-                learnt = await aoptimize_node(cls, examples, metric, calls=log, **options)
+                learnt = await aoptimize_node(
+                    cls, examples, metric, calls=log, graph=self.graph, **options
+                )
                 self.predictors[cls] = _kept(self.predictors[cls], learnt)
         finally:
             if log is not calls:

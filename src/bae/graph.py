@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from bae.calls import every_call
@@ -119,8 +120,8 @@ class Graph(Generic[S, T]):
         self.name = name or start.__name__
         if system is not None and not (isinstance(system, str) and system.strip()):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Graph(system={system!r}): give a text, or None for bae's own")
-        self.system = system
-        self.scene = None if system is None else Scene(system)
+        self.system = None if system is None else cleandoc(system)
+        self.scene = None if self.system is None else Scene(self.system)
         self._shape: _Shape | None = None
         self._problems: list[Problem] | None = None
         self._proved = False

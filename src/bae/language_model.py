@@ -4,7 +4,8 @@ written bodies use it."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
@@ -111,6 +112,16 @@ class Scene:
 PLAIN_SCENE = Scene()
 scene: ContextVar[Scene] = ContextVar("bae_scene", default=PLAIN_SCENE)
 """The scene of the questions that are asked here. A run sets its own; prompts are made by it."""
+
+
+@contextmanager
+def in_scene(own: Scene) -> Generator[None]:
+    """Have what is asked in the block asked in this scene."""
+    token = scene.set(own)
+    try:
+        yield
+    finally:
+        scene.reset(token)
 
 
 def with_limit(lm: LM) -> LM:

@@ -27,10 +27,22 @@ class NodeConfig(Mapping[str, Any]):
     is what their written body gets as `LM`. It may be a name, such as "local", that
     `bae.lm.resolve` knows. Subclasses inherit it; parents and siblings do not see it.
 
+    `instruction` is what an LM is asked that fills a node of this class, in place of the class
+    name. `description` says what the class is for where an LM chooses among several. Both are
+    words about this one class: subclasses do not inherit them.
+
     It is also a mapping of what is set, and a dict with such keys is accepted in its place.
     """
 
     lm: LM | str | None = None
+    instruction: str | None = None
+    description: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("instruction", "description"):
+            text: object = getattr(self, name)
+            if text is not None and not (isinstance(text, str) and text.strip()):
+                raise TypeError(f"NodeConfig({name}={text!r}): give a text, or leave it out")
 
     def __getitem__(self, name: str) -> Any:
         return self._given()[name]

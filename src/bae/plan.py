@@ -6,6 +6,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from inspect import cleandoc
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -25,7 +26,7 @@ from bae.hints import (
     remembers_frame,
 )
 from bae.markers import SOURCES, Dep, Gate, Map, Recall, Source
-from bae.node import Node, sourced_fields
+from bae.node import Node, NodeConfig, sourced_fields
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -79,6 +80,10 @@ class NodePlan:
     needs_lm: bool = False
     """Whether the body cannot do without the LM it asks for."""
     lm: LM | str | None = None
+    instruction: str = ""
+    """What an LM is asked that fills the node: as configured, or the class name."""
+    description: str = ""
+    """What an LM is told of the node where it chooses among several; empty for nothing."""
     problems: list[Problem] = field(default_factory=list[Problem])
     misrouted: bool = False
     """Whether its return type is missing or has more than nodes and None, so that it may be meant
@@ -112,7 +117,8 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     found = cast(NodePlan | None, cls.__dict__.get("__bae_plan__"))
     if found is not None:
         return found
-    plan = NodePlan(cls, lm=_pinned_lm(cls))
+    instruction, description = _own_words(cls)
+    plan = NodePlan(cls, lm=_pinned_lm(cls), instruction=instruction, description=description)
     names = names_of_class(cls)
     try:
         rebuild(cls)
@@ -152,6 +158,17 @@ def _pinned_lm(cls: type[Node]) -> LM | str | None:
         if config is not None and config.lm is not None:
             return config.lm
     return None
+
+
+def _own_words(cls: type[Node]) -> tuple[str, str]:
+    """The instruction and the description of a class, which its subclasses do not inherit. Those of
+    a generic class are for it with any parameters."""
+    origin = cls.__pydantic_generic_metadata__["origin"]
+    config = cast(NodeConfig | None, (origin or cls).__dict__.get("node_config"))
+    if config is None:
+        return cls.__name__, ""
+    said = config.instruction or cls.__name__, config.description or ""
+    return cleandoc(said[0]), cleandoc(said[1])
 
 
 def _plan_fields(plan: NodePlan, names: Names) -> None:

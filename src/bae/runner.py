@@ -376,7 +376,11 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         return node
     doing = Asker("fill", plan.node)
     node, seconds, used = await _answer(
-        run, lm, doing, lambda: lm.fill(plan.node, resolved, plan.name, source=source), plan.node
+        run,
+        lm,
+        doing,
+        lambda: lm.fill(plan.node, resolved, plan.instruction, source=source),
+        plan.node,
     )
     if type(node) is not plan.node:
         _note_usage(run, doing, [used])

@@ -546,3 +546,39 @@ def test_a_default_factory_is_not_called_for_a_shape():
 
     field = json.loads(shape_of(graph(text)).json)["graphs"][0]["classes"]["Start"]["fields"]["a"]
     assert (field["type"], field["required"]) == ("int", False)
+
+
+WORDS = """
+from bae import NodeConfig
+
+class Start(Node):
+    async def __call__(self) -> End | None: ...
+
+class End(Node):
+    node_config = NodeConfig(instruction="Sum it up.", description="a summary")
+    text: str
+    async def __call__(self) -> None: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Sum it up.", "Sum up.", "had the instruction 'Sum it up.' and has the instruction"),
+        ("a summary", "the end", "had the description 'a summary' and has the description"),
+        ('node_config = NodeConfig(instruction="Sum it up.", description="a summary")', "", "had"),
+    ],
+)
+def test_other_words_are_a_change_that_breaks_no_run(old, new, said):
+    (change,) = changed(WORDS, WORDS.replace(old, new))
+    assert change.place == "End"
+    assert change.what.startswith(said)
+    assert not change.breaks
+
+
+def test_another_system_text_is_a_change_that_breaks_no_run():
+    start = classes(WORDS)["Start"]
+    before = shape_of(Graph(start=start, system="Be brief."))
+    (change,) = changes(before, Graph(start=start))
+    assert str(change) == "the graph had the system 'Be brief.'"
+    assert not change.breaks

@@ -1,14 +1,18 @@
-"""A user's own words in a prompt: the system text of a graph."""
+"""A user's own words in a prompt: the system text of a graph, the instruction and the description
+of a node class."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 import pytest
 from tests.toy_backend import ToyBackend
 
-from bae import LM, Dep, Graph, Node
+from bae import LM, Dep, Graph, Node, NodeConfig
+from bae.lm import LearnedPrompt, NodePrompts, Retry, WithPrompts
 from bae.lm.prompts import SYSTEM
+from bae.optimizer import fresh_predictor
+from bae.testing import ScriptedLM
 
 MAIL = "You sort the mail of a bakery."
 
@@ -67,3 +71,118 @@ async def test_bodies_functions_and_graphs_inside_ask_with_the_system_text_aroun
     lm = ToyBackend(lambda prompt: {"text": "fine"})
     await Graph(start=Sorted, system=MAIL).arun(Sorted(), lm)
     assert sorted(systems(lm)) == sorted([MAIL, MAIL, "Be brief.", SYSTEM])
+
+
+# Instructions
+
+
+RATE = "Rate the text.\nBe fair."
+
+
+class Rating(Node):
+    node_config = NodeConfig(instruction=RATE)
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Article(Node):
+    text: str
+
+    async def __call__(self) -> Rating: ...
+
+
+class Asking(Node):
+    async def __call__(self, lm: LM) -> Rating:
+        return await lm.make(self, Rating)
+
+
+class Deciding(Node):
+    async def __call__(self, lm: LM) -> Rating | None:
+        return await lm.decide(self)  # pyright: ignore
+
+
+def first_lines(lm: ToyBackend) -> list[str]:
+    return [prompt.text.partition("\n\n")[0] for prompt in lm.prompts]
+
+
+@pytest.mark.parametrize("around", [lambda lm: lm, Retry], ids=["backend", "policy"])
+async def test_the_instruction_of_a_class_is_asked_wherever_a_node_of_it_is_filled(around):
+    lm = ToyBackend(lambda prompt: {"text": "fine"})
+    await Graph(start=Article).arun(Article(text="Hi"), around(lm))
+    await Graph(start=Asking).arun(Asking(), around(lm))
+    assert first_lines(lm) == [RATE, RATE]
+    assert lm.prompts[0].schema["title"] == lm.prompts[0].name == "Rating"
+
+
+async def test_an_lm_that_is_no_backend_is_given_the_instruction():
+    lm = ScriptedLM([{"text": "fine"}, {"text": "fine"}, "Rating", {"text": "fine"}])
+    for start in (Article(text="Hi"), Asking(), Deciding()):
+        await Graph(start=type(start)).arun(start, lm)
+    fills = [asked for asked in lm.asked if asked.kind == "fill"]
+    assert [asked.instruction for asked in fills] == [RATE] * 3
+
+
+async def test_the_instruction_stays_when_a_wrong_answer_is_asked_for_again():
+    lm = ToyBackend({"text": 3}, {"text": "fine"})
+    await Graph(start=Article).arun(Article(text="Hi"), lm)
+    assert first_lines(lm) == [RATE, RATE]
+
+
+async def test_a_subclass_has_no_instruction_of_its_parents_and_a_generic_class_keeps_its_own():
+    class Short(Rating):
+        pass
+
+    T = TypeVar("T")
+
+    class Listed(Node, Generic[T]):
+        node_config = NodeConfig(instruction="List them.")
+        items: list[T]
+
+        async def __call__(self) -> None: ...
+
+    class Both(Node):
+        async def __call__(self, lm: LM) -> None:
+            await lm.make(self, Short)
+            await lm.make(self, Listed[int])
+
+    lm = ToyBackend({"text": "a"}, {"items": [1]})
+    await Graph(start=Both).arun(Both(), lm)
+    assert first_lines(lm) == ["Short", "List them."]
+
+
+async def test_the_words_of_a_triple_quoted_text_have_no_indentation():
+    class Indented(Node):
+        node_config = NodeConfig(
+            instruction="""
+            Rate the text.
+              - Be fair.
+            """
+        )
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Asked(Node):
+        async def __call__(self) -> Indented: ...
+
+    lm = ToyBackend({"text": "fine"})
+    await Graph(start=Asked, system=" Be\n  brief.").arun(Asked(), lm)
+    assert first_lines(lm) == ["Rate the text.\n  - Be fair."]
+    assert systems(lm) == ["Be\nbrief."]
+    assert fresh_predictor(Indented).is_fresh
+
+
+@pytest.mark.parametrize("name", ["instruction", "description"])
+@pytest.mark.parametrize("text", ["", " \n", 3])
+def test_words_that_are_none_are_refused(name, text):
+    with pytest.raises(TypeError, match=rf"NodeConfig\({name}="):
+        NodeConfig(**{name: text})
+
+
+async def test_a_learned_instruction_replaces_the_written_one():
+    lm = ToyBackend(lambda prompt: {"text": "fine"})
+    learned = WithPrompts(lm, {Rating: NodePrompts(fill=LearnedPrompt("Judge."))})
+    await Graph(start=Article).arun(Article(text="Hi"), learned)
+    assert first_lines(lm) == ["Judge."]
+    assert learned.get_stats() == {"optimized": 1, "naive": 0}

@@ -31,7 +31,7 @@ from pydantic import (
 )
 
 import bae
-from bae import ArtefactError, Dep, Gate, Graph, Map, Node, Recall
+from bae import ArtefactError, Dep, Gate, Graph, Map, Node, NodeConfig, Recall
 from bae.lm import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.optimizer import (
@@ -442,6 +442,34 @@ def test_an_artefact_of_a_changed_class_says_all_that_is_other_and_what_to_do(tm
         f"{file} was made for another Outfit than there is now: {'; '.join(error.changes)}"
     )
     assert error.fix == "optimise Outfit again, or delete the file to go without"
+
+
+def test_an_artefact_is_refused_once_the_words_that_it_was_made_for_have_changed(tmp_path: Path):
+    def classes(instruction: str, description: str) -> tuple[type[Node], type[Node]]:
+        class Reply(Node):
+            node_config = NodeConfig(instruction=instruction, description=description)
+            text: str
+
+            async def __call__(self) -> None: ...
+
+        class Asked(Node):
+            async def __call__(self) -> Reply | None: ...
+
+        return Asked, Reply
+
+    def learned(cls: type[Node], **parts: Learned) -> Artefact:
+        return Artefact(node=cls.__name__, schema=schema_of(cls), **parts)  # pyright: ignore
+
+    said = Learned(instruction="Answer well.")
+    asked, reply = classes("Answer.", "an answer")
+    saved = {asked: learned(asked, choice=said), reply: learned(reply, fill=said)}
+    save_artefacts(saved, tmp_path)
+    assert load_artefacts(classes("Answer.", "an answer"), tmp_path)
+    error = refused(tmp_path, classes("Reply.", "a reply"))
+    assert error.changes == (
+        "Asked: its description of Reply was 'an answer', is 'a reply'",
+        "Reply: its instruction was 'Answer.', is 'Reply.'",
+    )
 
 
 def test_all_files_that_do_not_fit_are_named_in_one_error(tmp_path: Path):
@@ -871,6 +899,7 @@ def test_a_schema_is_the_same_on_every_python_and_with_every_pydantic():
             "anything": "Any",
         },
         "leads_to": ["Kept[int]", "None"],
+        "words": {},
     }
     assert schema_of(Kept[str]).fields["held"] == "str"
 

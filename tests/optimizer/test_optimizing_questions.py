@@ -14,9 +14,10 @@ pytest.importorskip("dspy")
 pytest.importorskip("optuna")
 pytest.importorskip("gepa")
 
-from bae import BaeLMError, Graph, Node, Recall
+from bae import BaeLMError, Graph, Node, NodeConfig, Recall
 from bae.journal import MemoryJournal
 from bae.lm import Answer, Budget
+from bae.lm.prompts import SYSTEM
 from bae.optimizer import (
     OPTIMIZERS,
     OPTIONS,
@@ -575,3 +576,41 @@ def test_a_value_that_no_optimiser_can_take_is_told_before_anything_is_asked(giv
     with pytest.raises(ValueError, match=said):
         optimize_node(Told, [told(f"nr {n}", "x", f"run {n}") for n in range(12)], lm=lm, **given)
     assert lm.calls == 0
+
+
+# Words of the user's
+
+
+class Rated(Node):
+    node_config = NodeConfig(instruction="Rate it.")
+    code: str
+
+    async def __call__(self) -> None: ...
+
+
+class Rating(Node):
+    colour: str
+
+    async def __call__(self) -> Rated: ...
+
+
+async def test_an_instruction_that_is_found_replaces_the_written_one_and_says_so(caplog):
+    def say(prompt: Any) -> Any:
+        if "code" not in prompt.schema["properties"]:
+            return dict.fromkeys(prompt.schema["properties"], f"Write the code {HINT}")
+        return {"code": "K1" if HINT in prompt.text else "??"}
+
+    lm = ToyBackend(say)
+    traces = [[Rating(colour=f"nr {n}"), Rated(code="K1")] for n in range(12)]
+    graph = Graph(start=Rating, system="You keep the book.")
+    found = await aoptimize_node(
+        Rated, traces, lm=lm, optimizer="gepa", graph=graph, **SMALL["gepa"]
+    )
+    assert HINT in found.fill.signature.instructions
+    assert "fill: its instruction replaces the one in NodeConfig" in found.made.notes
+    assert found.made.system == "You keep the book."
+    schema = artefact_of(found).schema_
+    assert schema.words == {"instruction": "Rate it."}
+
+    systems = {("code" in each.schema["properties"], each.system) for each in lm.prompts}
+    assert systems == {(True, "You keep the book."), (False, SYSTEM)}

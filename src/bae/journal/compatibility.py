@@ -17,7 +17,7 @@ from bae.draft import hold, validated
 from bae.exceptions import JournalError, describe, faults
 from bae.journal.decoder import LineReader, Refused, read_history
 from bae.journal.node_codec import node_codec
-from bae.journal.shape import ShapeView, shape_of
+from bae.journal.shape import Json, ShapeView, shape_of
 from bae.journal.store import Journal, RunInfo, Status
 from bae.plan import plan_of
 from bae.records import LIVE, Record
@@ -303,10 +303,11 @@ def _parts(shape: ShapeView) -> dict[_Part, list[str]]:
     found: dict[_Part, list[str]] = {}
     for number, graph in enumerate(shape.graphs):
         name = graph["name"] if number else ""
-        found[name, "", ""] = []
+        found[name, "", ""] = [*_words(graph, "system")]
         for cls, drawn in graph["classes"].items():
             body = "a written body" if drawn["written"] else "an empty body"
-            found[name, cls, ""] = [body, *(f"the rule {rule}" for rule in drawn.get("rules", ()))]
+            rules = (f"the rule {rule}" for rule in drawn.get("rules", ()))
+            found[name, cls, ""] = [body, *rules, *_words(drawn, "instruction", "description")]
             for target in [*drawn["next"], *(["None"] if drawn["ends"] else [])]:
                 found[name, cls, f" -> {target}"] = []
             for field, use in drawn["fields"].items():
@@ -322,6 +323,10 @@ def _parts(shape: ShapeView) -> dict[_Part, list[str]]:
     return found
 
 
+def _words(drawn: Json, *kinds: str) -> Iterator[str]:
+    return (f"the {kind} {drawn[kind]!r}" for kind in kinds if kind in drawn)
+
+
 def _differences(before: dict[_Part, list[str]], now: dict[_Part, list[str]]) -> Iterator[Change]:
     for part in {**before, **now}:
         graph, cls, rest = part
@@ -329,7 +334,7 @@ def _differences(before: dict[_Part, list[str]], now: dict[_Part, list[str]]) ->
         old, new = before.get(part), now.get(part)
         if old == new or around not in before or around not in now:
             continue  # or it came, or went, with what is around it
-        place = f"{cls}{rest}"
+        place = f"{cls}{rest}" or "the graph"
         if new is None:
             yield Change(place, "is gone", kind="gone", graph=graph)
         elif old is None:

@@ -284,7 +284,7 @@ class RecordingLM:
 
     async def make(self, node: Node, target: type[N]) -> N:
         """Build a `target` from what `node` holds."""
-        question = fill_question(target, {}, target.__name__, node)
+        question = fill_question(target, {}, plan_of(target).instruction, node)
         return await self._answer("make", question, (target,), lambda lm: lm.make(node, target))
 
     async def decide(self, node: Node) -> Node | None:

@@ -189,7 +189,7 @@ class Replayer(PastRecorder):
             raise self._nothing_more(run, f"the fill of {plan.name}")
         if type(node) is not plan.node:
             raise self._other_node(run, node, plan.node)
-        question = fill_question(plan.node, resolved, plan.name, source)
+        question = fill_question(plan.node, resolved, plan.instruction, source)
         self._compare_prompt(run, Asker("fill", plan.node), [question.text])
         return node
 

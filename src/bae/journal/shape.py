@@ -190,8 +190,11 @@ def _form() -> type[BaseModel]:
     more: Any = {"kind": kind, "type": str, "required": bool, "over": (str, "")}
     each: Any = create_model("Field", __base__=use, **more)
     listed: Json = {"fields": dict[str, each], "next": list[str], "rules": (list[str], [])}
-    cls: Any = create_model("Class", **listed, ends=bool, written=bool)
-    graph: Any = create_model("Graph", name=str, start=str, classes=dict[str, cls])
+    said: Json = {"instruction": (str, ""), "description": (str, "")}
+    cls: Any = create_model("Class", **listed, **said, ends=bool, written=bool)
+    graph: Any = create_model(
+        "Graph", name=str, start=str, classes=dict[str, cls], system=(str, "")
+    )
     return create_model("Shape", graphs=list[graph], calls=list[call])
 
 
@@ -214,7 +217,9 @@ class _Drawing:
             return self.graph_numbers[key]
         number = self.graph_numbers[key] = len(self.graphs)
         classes: Json = {}
-        drawn = {"name": graph.name, "start": graph.start.__name__, "classes": classes}
+        drawn: Json = {"name": graph.name, "start": graph.start.__name__, "classes": classes}
+        if graph.system is not None:
+            drawn["system"] = graph.system
         self.graphs.append(drawn)
         for plan in graph.plans.values():
             # No graph with two classes of one name can have a journal.
@@ -228,6 +233,10 @@ class _Drawing:
             "ends": plan.may_end,
             "written": plan.written,
         }
+        if plan.instruction != plan.name:
+            drawn["instruction"] = plan.instruction
+        if plan.description:
+            drawn["description"] = plan.description
         rules = sorted(plan.node.__pydantic_decorators__.model_validators)
         if plan.node.model_config.get("extra") == "forbid":
             rules.append("extra='forbid'")

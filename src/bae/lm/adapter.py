@@ -132,14 +132,14 @@ class LMAdapter(Backend):
 
 async def make_with(backend: Backend, node: Node, target: type[N]) -> N:
     """A `target` from the `make` of an adapted LM, with policies around it or none."""
-    name = target.__name__
-    prompt = _by("make", fill_prompt(target, asked_fields(target), {}, name, node))
+    instruction = plan_of(target).instruction
+    prompt = _by("make", fill_prompt(target, asked_fields(target), {}, instruction, node))
     answer = await ask(backend, prompt)
     if isinstance(answer.value, target):
         tell(attempt(1, prompt, answer))
         return answer.value
     first = prompt, answer, read(answer)  # as a cache stores it
-    return await ask_to_fill(backend, target, {}, name, node, first)
+    return await ask_to_fill(backend, target, {}, instruction, node, first)
 
 
 async def decide_with(backend: Backend, node: Node) -> Node | None:
@@ -159,7 +159,7 @@ async def decide_with(backend: Backend, node: Node) -> Node | None:
     chosen, fields = got[0], cast(dict[str, Any], said).get("fields")
     if chosen is not NoneType and isinstance(fields, dict):  # as a cache stores it
         first = prompt, answer, cast(dict[str, Any], fields)
-        return await ask_to_fill(backend, chosen, {}, chosen.__name__, node, first)
+        return await ask_to_fill(backend, chosen, {}, plan_of(chosen).instruction, node, first)
     tell(attempt(1, prompt, answer))
     return None if chosen is NoneType else await backend.make(node, chosen)
 

@@ -158,7 +158,7 @@ class Backend(RoutingLM):
 
     async def make(self, node: Node, target: type[N]) -> N:
         """Build a `target` from what `node` holds."""
-        return await self.fill(target, {}, target.__name__, node)
+        return await self.fill(target, {}, plan_of(target).instruction, node)
 
     async def decide(self, node: Node) -> Node | None:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
@@ -258,7 +258,8 @@ async def ask_to_choose(
                     return chosen, None
                 target = cast("type[Node]", chosen)
                 first = prompt, answer, fields
-                node = await ask_to_fill(backend, target, {}, target.__name__, source, first, tried)
+                instruction = plan_of(target).instruction
+                node = await ask_to_fill(backend, target, {}, instruction, source, first, tried)
                 return target, node
             found = got
         if not await asks_again(backend, prompt, answer, found, tried):

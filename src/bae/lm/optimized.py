@@ -16,7 +16,7 @@ from bae.lm.extras import load_dspy
 from bae.lm.policies.learned import LearnedPrompt, PromptExample, Rendered
 from bae.lm.prompts import asked_fields, choice_instruction
 from bae.lm.schemas import fill_schema
-from bae.lm.signatures import answer_class, known_inputs, model_name
+from bae.lm.signatures import answer_class, known_inputs, model_name, says
 from bae.node import Node
 from bae.plan import plan_of
 
@@ -108,7 +108,7 @@ class OptimizedLM(DSPyBackend):
                 f"OptimizedLM(optimized={{{cls.__name__}: {predictor!r}}}): give a dspy.Predict, a "
                 "dspy.ChainOfThought or a NodePredictor"
             )
-        if fill is not None and not _is_fresh(fill, cls.__name__):
+        if fill is not None and not _is_fresh(fill, plan_of(cls).instruction):
             self._fills[cls] = _checked(cls, fill)
         own = choice_instruction(plan_of(cls, strict=True).offered)
         if choice is not None and not _is_fresh(choice, own):
@@ -175,5 +175,6 @@ def _checked(cls: type[Node], predictor: Any) -> _Predictor:
 
 def _is_fresh(predictor: Any, instruction: str) -> bool:
     """Whether it asks as it would without an optimizer."""
-    untouched = predictor.signature.instructions == instruction
-    return untouched and not (predictor.demos or predictor.config or predictor.lm)
+    return says(predictor.signature, instruction) and not (
+        predictor.demos or predictor.config or predictor.lm
+    )

@@ -1,5 +1,5 @@
 """Node classes as DSPy signatures: fields with a source become inputs, fields that a model fills
-become outputs, and the class name is the instruction."""
+become outputs, and the instruction is that of the class."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def node_to_signature(node_cls: type[Node], is_start: bool = False) -> Any:
 
     Fields with a source (`Dep`, `Recall`, `Map`, `Gate`) are inputs. Plain fields are outputs, or
     inputs on the start node, where the caller gives them. Types, constraints, defaults and
-    `Field(description=…)` are kept. The instruction is the class name alone: docstrings are for
-    people. A field with a name that dspy needs for itself (`instructions`, `config`, `lm`, …) has
-    an underscore after it in the signature; the model sees its own name.
+    `Field(description=…)` are kept. The instruction is that of the `NodeConfig`, or the class name:
+    docstrings are for people. A field with a name that dspy needs for itself (`instructions`,
+    `config`, `lm`, …) has an underscore after it in the signature; the model sees its own name.
     """
-    fields = plan_of(node_cls, strict=True).fields
+    plan = plan_of(node_cls, strict=True)
+    fields = plan.fields
     made: dict[str, tuple[Any, FieldInfo]] = {}
     for name, each in fields.items():
         field = _kept(each.info, is_start or each.kind != "plain")
@@ -40,7 +41,12 @@ def node_to_signature(node_cls: type[Node], is_start: bool = False) -> Any:
             _extra(field)[_NAME] = name
             name = _free(name, fields)
         made[name] = _kept_type(each.info), field
-    return _signature(made, node_cls.__name__, node_cls.__name__)
+    return _signature(made, plan.instruction, node_cls.__name__)
+
+
+def says(signature: Any, instruction: str) -> bool:
+    """Whether a signature has an instruction, which dspy keeps with other indentation."""
+    return signature.instructions.split() == instruction.split()
 
 
 def with_source(signature: Any) -> Any:

@@ -267,5 +267,7 @@ def _data(artefact: Artefact) -> dict[str, Any]:
     # Whatever made it may have said more; a number that is none is to be refused, and not null.
     if said["made"] is not None and not said["made"]["kept"]:
         del said["made"]["kept"]
+    if not said["schema"]["words"]:
+        del said["schema"]["words"]
     said["made"] = to_jsonable_python(said["made"], inf_nan_mode="constants", fallback=str)
     return {key: value for key, value in said.items() if value is not None and value != {}}

@@ -133,7 +133,7 @@ async def compare(
                 chosen = (fill_examples if part == "fill" else choice_examples)(cls, examples)
                 if learned_prompt is None or not chosen:
                     continue
-                questions = PartQuestions(cls, part, getattr(fresh, part))
+                questions = PartQuestions(cls, part, getattr(fresh, part), graph)
                 telling = Telling(cls.__name__, part, log, progress, phase="comparing")
                 sides = _Sides(
                     questions,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from types import NoneType
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
@@ -22,21 +23,24 @@ if TYPE_CHECKING:
 
 class NodeSchema(BaseModel):
     """A node class as an artefact knows it: `fields` by name, each with its type and where its
-    value comes from, and what it `leads_to`. `hash` is of both, whatever their order."""
+    value comes from, and what it `leads_to`. `words` are the instruction of its `NodeConfig`, which
+    a learned one replaces, and the descriptions of what it leads to. `hash` is of all, whatever
+    their order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     hash: str
     fields: dict[str, str]
     leads_to: list[str]
+    words: dict[str, str] = {}
 
 
 def schema_of(cls: type[Node]) -> NodeSchema:
     """The schema of a node class, worked out once.
 
-    Names, types, bounds, sources and successors are in it. Descriptions, titles, examples, defaults
-    and docstrings are not, nor is the order of anything. It is the same in every process, on every
-    Python, and wherever the class is defined.
+    Names, types, bounds, sources, successors and the words of `NodeConfig` are in it. Descriptions
+    of fields, titles, examples, defaults and docstrings are not, nor is the order of anything. It
+    is the same in every process, on every Python, and wherever the class is defined.
     """
     return once(cls, "learnt", lambda: _drawn(plan_of(cls, strict=True)))
 
@@ -63,15 +67,23 @@ def _differences(old: NodeSchema, new: NodeSchema) -> Iterator[str]:
     for name in new.leads_to:
         if name not in old.leads_to:
             yield f"it leads to {name} now"
+    for name in {**old.words, **new.words}:
+        was, now = old.words.get(name), new.words.get(name)
+        if was != now:
+            yield f"its {name} was {was!r}, is {now!r}"
 
 
 def _drawn(plan: NodePlan) -> NodeSchema:
     fields = {field.name: _field(plan, field) for field in plan.fields.values()}
     leads_to = list(names_of(plan.offered))
-    said = json.dumps([sorted(fields.items()), sorted(leads_to)], separators=(",", ":"))
-    return NodeSchema(
-        hash=hashlib.sha256(said.encode()).hexdigest()[:32], fields=fields, leads_to=leads_to
-    )
+    words = {"instruction": plan.instruction} if plan.instruction != plan.name else {}
+    for name, cls in names_of(plan.offered).items():
+        if cls is not NoneType and (description := plan_of(cls).description):
+            words[f"description of {name}"] = description
+    parts = [sorted(fields.items()), sorted(leads_to), *([sorted(words.items())] if words else [])]
+    said = json.dumps(parts, separators=(",", ":"))
+    found = hashlib.sha256(said.encode()).hexdigest()[:32]
+    return NodeSchema(hash=found, fields=fields, leads_to=leads_to, words=words)
 
 
 def _field(plan: NodePlan, field: FieldPlan) -> str:

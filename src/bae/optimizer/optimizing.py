@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic_core import to_jsonable_python
 
 from bae.graph import run_sync
+from bae.lm.signatures import says
 from bae.node import Node
 from bae.optimizer.asked_lms import backend_of, logged, named, student_for
 from bae.optimizer.by_name import checked_options
 from bae.optimizer.calls import CallLog
 from bae.optimizer.progress import Part, Progress, Telling
+from bae.plan import plan_of
 from bae.result import GraphResult
 from bae.threads import in_thread
 
 if TYPE_CHECKING:
+    from bae.graph import Graph
     from bae.language_model import LM
     from bae.lm.backend import Backend
     from bae.lm.policies.budget import Budget
@@ -46,6 +49,7 @@ async def aoptimize_node(
     concurrency: int = 4,
     progress: Callable[[Progress], None] | None = None,
     minimum: int = MINIMUM,
+    graph: Graph[Any, Any] | None = None,
     **options: Any,
 ) -> NodePredictor:
     """Optimise how a node class is filled, and how its successor is chosen.
@@ -67,6 +71,9 @@ async def aoptimize_node(
     - `calls`: a `CallLog` or the path of one, to go on after the process was killed.
     - `concurrency`: how many examples are asked at once; "bootstrap" asks one after the other.
     - `progress`: called with a `Progress` now and then.
+    - `graph`: the graph that the class runs in, with whose system text it is asked.
+
+    An instruction that is found replaces that of the `NodeConfig`; a note in `made` says so.
 
     `best` in `made` is the mean score of what was found on the examples that candidates are scored
     on, where it was scored on all of them, and none of them is what it was made from.
@@ -83,7 +90,7 @@ async def aoptimize_node(
     from bae.optimizer.metrics import metrics_for
     from bae.optimizer.part_training import optimize_part
     from bae.optimizer.predictors import fresh_predictor
-    from bae.optimizer.questions import PARTS, PartQuestions
+    from bae.optimizer.questions import PARTS, PartQuestions, scene_in
     from bae.optimizer.same_questions import distinct
     from bae.optimizer.trainsets import examples_in
 
@@ -106,6 +113,8 @@ async def aoptimize_node(
         taught_by = student if teacher is None else backend_of(teacher, "it is to teach")
         backends = {"student": student, "teacher": taught_by}
         about |= {"model": named(student), "teacher": named(taught_by)}
+    if (system := scene_in(graph, node_cls).system) is not None:
+        about["system"] = system
     log = calls if isinstance(calls, CallLog) else CallLog(calls)
     made = Made.model_validate(to_jsonable_python(about))
     best: dict[str, float] = {}
@@ -130,7 +139,7 @@ async def aoptimize_node(
                     score = metrics_for(node_cls, part, logged(metric, log, telling.note))
                     questions[part] = len(asking)
                     reached = await optimize_part(
-                        PartQuestions(node_cls, part, getattr(predictor, part)),
+                        PartQuestions(node_cls, part, getattr(predictor, part), graph),
                         asking,
                         score,
                         backends,
@@ -144,6 +153,8 @@ async def aoptimize_node(
                     )
                     if reached is not None:
                         best[part] = reached
+                    if part == "fill" and _replaces_written(node_cls, predictor):
+                        telling.note("its instruction replaces the one in NodeConfig")
                 made.notes.extend(f"{part}: {note}" for note in telling.notes)
     finally:
         if log is not calls:
@@ -167,6 +178,7 @@ def optimize_node(
     concurrency: int = 4,
     progress: Callable[[Progress], None] | None = None,
     minimum: int = MINIMUM,
+    graph: Graph[Any, Any] | None = None,
     **options: Any,
 ) -> NodePredictor:
     """`aoptimize_node` for sync callers. Inside a running event loop await that one."""
@@ -184,6 +196,7 @@ def optimize_node(
             concurrency=concurrency,
             progress=progress,
             minimum=minimum,
+            graph=graph,
             **options,
         ),
         "optimize_node()",
@@ -200,6 +213,12 @@ def _check(cls: Any, least_one: Mapping[str, Any], seed: Any) -> None:
             raise ValueError(f"optimize_node({name}={value!r}): give 1 or more")
     if type(seed) is not int or not 0 <= seed < 2**32:
         raise ValueError(f"optimize_node(seed={seed!r}): give a whole number from 0 to 2**32 - 1")
+
+
+def _replaces_written(cls: type[Node], predictor: NodePredictor) -> bool:
+    plan = plan_of(cls)
+    is_written = plan.instruction != plan.name
+    return is_written and not says(predictor.fill.signature, plan.instruction)
 
 
 def _listed(trainset: Any) -> list[Any]:

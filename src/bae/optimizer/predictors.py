@@ -16,7 +16,14 @@ from pydantic_core import to_jsonable_python
 from bae.exceptions import describe
 from bae.lm.extras import load_dspy
 from bae.lm.prompts import asked_fields, choice_instruction, names_of
-from bae.lm.signatures import choice_signature, is_known, model_name, node_to_signature, with_source
+from bae.lm.signatures import (
+    choice_signature,
+    is_known,
+    model_name,
+    node_to_signature,
+    says,
+    with_source,
+)
 from bae.optimizer.artefact_fit import chooses, is_filled, misfit
 from bae.optimizer.artefacts import (
     Artefact,
@@ -103,8 +110,7 @@ def has_learnt(predictor: NodePredictor, part: str) -> bool:
     found = getattr(predictor, part)
     if found is None:
         return False
-    told = found.signature.instructions
-    return bool(found.demos) or told != _own_instruction(predictor.node, part)
+    return bool(found.demos) or not says(found.signature, _own_instruction(predictor.node, part))
 
 
 def artefact_of(predictor: NodePredictor) -> Artefact:
@@ -187,9 +193,8 @@ def _choice_signature(cls: type[Node]) -> Any:
 
 def _own_instruction(cls: type[Node], part: str) -> str:
     """What the prompt of a part begins with where nothing was learnt."""
-    if part == "fill":
-        return cls.__name__
-    return choice_instruction(plan_of(cls, strict=True).offered)
+    plan = plan_of(cls, strict=True)
+    return plan.instruction if part == "fill" else choice_instruction(plan.offered)
 
 
 def _learned(whole: NodePredictor, part: str) -> Learned | None:

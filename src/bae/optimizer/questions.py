@@ -15,6 +15,7 @@ from pydantic_core import from_json, to_jsonable_python
 
 from bae.draft import validated
 from bae.exceptions import BaeError, FillError
+from bae.language_model import PLAIN_SCENE, Scene, in_scene
 from bae.lm.answers import Wrong, read
 from bae.lm.backend import Answer, Prompt
 from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
@@ -32,6 +33,7 @@ from bae.node import Node
 from bae.plan import plan_of
 
 if TYPE_CHECKING:
+    from bae.graph import Graph
     from bae.lm.backend import Backend
 
 Part = Literal["fill", "choice"]
@@ -40,16 +42,21 @@ PARTS: tuple[Part, ...] = ("fill", "choice")
 
 class PartQuestions:
     """The questions of one part of a node class. `predictor` is the fresh one for it; examples and
-    demonstrations have their values by the names in its signature."""
+    demonstrations have their values by the names in its signature. They are asked in the `scene` of
+    the graph that the class runs in, where one is given."""
 
-    def __init__(self, cls: type[Node], part: Part, predictor: Any) -> None:
+    def __init__(
+        self, cls: type[Node], part: Part, predictor: Any, graph: Graph[Any, Any] | None = None
+    ) -> None:
         self.cls = cls
         self.part: Part = part
         self.predictor = predictor
         self.signature = predictor.signature
-        self.types = plan_of(cls, strict=True).offered
+        self.scene = scene_in(graph, cls)
         self._asked = asked_fields(cls) if part == "fill" else ("choice",)
-        self.instruction = cls.__name__ if part == "fill" else choice_instruction(self.types)
+        plan = plan_of(cls, strict=True)
+        self.types = plan.offered
+        self.instruction = plan.instruction if part == "fill" else choice_instruction(self.types)
 
     def known(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What the model is told, as JSON, of the inputs in an example or a demonstration."""
@@ -85,14 +92,15 @@ class PartQuestions:
     ) -> LearnedPrompt | None:
         """The learned prompt of an instruction and demonstrations; None where they are empty."""
         examples = tuple(PromptExample(self.known(each), self.answer(each) or {}) for each in demos)
-        own = "" if instruction == self.instruction else instruction
+        own = "" if instruction.split() == self.instruction.split() else instruction
         return LearnedPrompt(own, examples) if own or examples else None
 
     async def answered(
         self, backend: Backend, known: Mapping[str, Any], learned_prompt: LearnedPrompt | None
     ) -> dict[str, Any] | None:
         """What the model answers, asked once; None where that is nothing one can read."""
-        question = PartQuestion(self, known)
+        with in_scene(self.scene):
+            question = PartQuestion(self, known)
         try:
             answer = await ask(self.taught(backend, question, learned_prompt), question.prompt)
         except FillError:  # of an LM that judges its answers itself
@@ -148,6 +156,14 @@ class PartQuestion:
         else:
             prompt = choice_of(plan_of(of.cls, strict=True).offered, ()).prompt(self.source)
         self.prompt = replace(prompt, text=self.text)
+
+
+def scene_in(graph: Graph[Any, Any] | None, cls: type[Node]) -> Scene:
+    """What a question about a class shows in a run of a graph: by the innermost graph that has the
+    class and a system text."""
+    around = () if graph is None else graph.graphs
+    own = [each.scene for each in around if each is graph or cls in each.plans]
+    return next((found for found in reversed(own) if found is not None), PLAIN_SCENE)
 
 
 class Exactly(Policy):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.exceptions import BaeLMError, FillError, RouteError
+from bae.language_model import in_scene
 from bae.lm.backend import choice_with
 from bae.lm.prompts import names_of
 from bae.node import Node
@@ -64,7 +65,8 @@ class Settling:
         self, backend: Backend, known: Mapping[str, Any], learned_prompt: LearnedPrompt | None
     ) -> Settled:
         """Ask until there is an answer, with a learned prompt for this part or without any."""
-        question = PartQuestion(self._of, known)
+        with in_scene(self._of.scene):
+            question = PartQuestion(self._of, known)
         asked = Told(self._of.taught(backend, question, learned_prompt), known)
         verdicts: list[str] = []
 
@@ -75,7 +77,7 @@ class Settling:
         answer: dict[str, Any] | None = None
         why = not_taken = ""
         at_once = _AtOnce()
-        with metered(watch):
+        with metered(watch), in_scene(self._of.scene):
             try:
                 if self._of.part == "choice":
                     answer = await self._choice(backend, asked, question)
@@ -116,7 +118,7 @@ class Settling:
         else:
             if made is None and chosen in choice_with(backend, types, fillable, source).fillable:
                 with suppress(FillError):
-                    await asked.fill(chosen, {}, chosen.__name__, source)
+                    await asked.fill(chosen, {}, plan_of(chosen).instruction, source)
         names = {cls: name for name, cls in names_of(types).items()}
         return {"choice": names[chosen]}
 

@@ -189,7 +189,7 @@ class ScriptedLM:
 
     async def make(self, node: Node, target: type[N]) -> N:
         """A `target` filled from the script, with `node` as its source."""
-        return await self.fill(target, {}, target.__name__, source=node)
+        return await self.fill(target, {}, plan_of(target).instruction, source=node)
 
     async def decide(self, node: Node) -> Node | None:
         """The scripted choice among the successors of `node`, filled; None to end the run."""

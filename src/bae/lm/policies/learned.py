@@ -19,6 +19,7 @@ from bae.lm.backend import Answer, FewShot, Prompt
 from bae.lm.policies.policy import Policy, as_backend, innermost
 from bae.lm.prompts import choice_instruction, names_of, text_of_answer, text_of_question
 from bae.node import Node
+from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -172,7 +173,7 @@ class Rendered:
         question = prompt.question
         own = choice_instruction(question.types)
         if question.target is not None:
-            own = question.target.__name__
+            own = plan_of(question.target).instruction
         begins = prompt.text == own or prompt.text.startswith(f"{own}\n\n")
         if prompt.examples or not begins:
             return prompt
