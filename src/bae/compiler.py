@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
 
 from bae.graph import run_sync
+from bae.lm.signatures import node_to_signature
 from bae.node import Node
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from bae.result import GraphResult
     from bae.run import RunParameters
 
-__all__ = ["CompiledGraph", "compile_graph", "create_optimized_lm"]
+__all__ = ["CompiledGraph", "compile_graph", "create_optimized_lm", "node_to_signature"]
 
 S = TypeVar("S", bound=Node)
 T = TypeVar("T", bound=Node)
@@ -52,7 +53,6 @@ class CompiledGraph(Generic[S, T]):
     def __init__(
         self, graph: Graph[S, T], predictors: Mapping[type[Node], NodePredictor] | None = None
     ) -> None:
-        from bae.lm.signatures import node_to_signature
         from bae.optimizer.nodes import every_node
         from bae.optimizer.predictors import fresh_predictor
 
@@ -68,6 +68,11 @@ class CompiledGraph(Generic[S, T]):
             if fresh.choice is not None:
                 self.choices[cls] = fresh.choice.signature
             self.predictors[cls] = given.get(cls, fresh)
+
+    @property
+    def optimized(self) -> dict[type[Node], NodePredictor]:
+        """The predictors that have learnt something."""
+        return {cls: each for cls, each in self.predictors.items() if not each.is_fresh}
 
     def run(
         self,
@@ -165,7 +170,7 @@ class CompiledGraph(Generic[S, T]):
         return CompiledGraph(graph, load_optimized(graph, path))
 
     def __repr__(self) -> str:
-        learnt = [cls.__name__ for cls, each in self.predictors.items() if not each.is_fresh]
+        learnt = [cls.__name__ for cls in self.optimized]
         said = f"learnt: {', '.join(learnt)}" if learnt else "nothing learnt"
         return f"<CompiledGraph {self.graph.name}, {len(self.predictors)} nodes, {said}>"
 
@@ -173,7 +178,7 @@ class CompiledGraph(Generic[S, T]):
         """The LM of a run, with what was learnt."""
         from bae.optimizer.predictors import artefact_of
 
-        learnt = {cls: each for cls, each in self.predictors.items() if not each.is_fresh}
+        learnt = self.optimized
         if _is_dspy(lm):
             return _optimized(learnt, lm)
         if not learnt:
@@ -210,10 +215,14 @@ def create_optimized_lm(
     """An LM that is asked with what was saved for the nodes of a graph.
 
     `lm` is any LM of bae or the name of one, or a `dspy.LM`; without one it is the LM that a run
-    would use. Pass what this gives as `lm=` to `graph.run`. Its `get_stats()` counts how many
-    questions were asked with something learnt. What it raises for the files, and
-    what it warns of, is as for `bae.optimizer.load_artefacts`.
+    would use. With a `dspy.LM`, given or set by `dspy.configure`, this is an `OptimizedLM`. Pass it
+    as `lm=` to `graph.run`. Its `get_stats()` counts how many questions were asked with something
+    learnt. What it raises for the files, and what it warns of, is as for
+    `bae.optimizer.load_artefacts`.
     """
+    from bae.lm.registry import configured_lm
+
+    lm = configured_lm() if lm is None else lm
     if _is_dspy(lm):
         from bae.optimizer.predictors import load_optimized
 

@@ -159,7 +159,6 @@ def test_a_name_that_no_lm_has_is_told_with_a_guess_and_all_that_there_are(
         ("openai", "openai:MODEL"),
         ("openai:", "openai:MODEL"),
         ("pydantic-ai", "pydantic-ai:PROVIDER:MODEL"),
-        ("dspy", "dspy:PROVIDER/MODEL"),
         ("scripted", "scripted:FILE.json"),
     ],
 )

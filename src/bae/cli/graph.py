@@ -41,7 +41,7 @@ Direction = Annotated[
         "--direction", "-d", help="From top to bottom, or from left to right.", case_sensitive=False
     ),
 ]
-NoFields = Annotated[bool, typer.Option("--no-fields", help="Show the nodes without fields.")]
+NoFields = Annotated[bool, typer.Option("--no-fields", "-n", help="Show the nodes without fields.")]
 
 COLOURS: Final = {
     "name": "bold",
@@ -118,16 +118,27 @@ def show(
 def export(
     module: Module = None,
     output: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--output",
             "-o",
             metavar="FILE",
+            show_default="graph.svg",
             help="The file to write. How it ends says what it is: .svg, .html, .mmd, .png or .pdf.",
         ),
-    ] = "graph.svg",
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            show_default=False,
+            help="What to write, however the file ends: svg, html, mmd, png or pdf.",
+        ),
+    ] = None,
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Write over a file that is there.")
+        bool, typer.Option("--force", help="Write over a file that is there.")
     ] = False,
     direction: Direction = Way.TD,
     no_fields: NoFields = False,
@@ -159,12 +170,13 @@ def export(
     from bae.cli.refusals import refused
     from bae.pictures import FORMATS, written
 
+    output = output or f"graph.{format or 'svg'}"
     path = Path(output)
-    ending = path.suffix.lower().removeprefix(".")
+    ending = (format or path.suffix).lower().removeprefix(".")
     if ending not in FORMATS:
         said = ", ".join(f".{each}" for each in FORMATS)
         raise refused(
-            f"{output} could be anything: a picture ends in {said}",
+            f"{format or output} could be anything: a picture ends in {said}",
             fix=f"write -o {path.stem or 'graph'}.svg, say",
         )
     if path.exists() and not force:

@@ -62,6 +62,7 @@ LMName = Annotated[
     str | None,
     typer.Option(
         "--lm",
+        "-b",
         metavar="SPEC",
         show_default=False,
         autocompletion=lm_names,

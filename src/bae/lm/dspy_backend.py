@@ -79,6 +79,7 @@ class DSPyBackend(Backend):
         )
         self.model = used.model if used is not None else ""
         self.timeout = timeout
+        self.max_retries = max_retries
         self._lm: Any = lm
         self._made = made
         self._prepared: set[int] = set()

@@ -35,7 +35,7 @@ class OptimizedLM(DSPyBackend):
 
     def __init__(
         self,
-        optimized: Mapping[type[Node], Any],
+        optimized: Mapping[type[Node], Any] | None = None,
         lm: Any = None,
         max_retries: int = 1,
         *,
@@ -47,9 +47,10 @@ class OptimizedLM(DSPyBackend):
         super().__init__(
             lm, max_retries, timeout=timeout, attempts=attempts, retries=retries, **options
         )
+        self.optimized = dict(optimized or {})
         self._fills: dict[type[Node], _Predictor] = {}
         self._choices: dict[type[Node], _Predictor] = {}
-        for cls, each in optimized.items():
+        for cls, each in self.optimized.items():
             self._take(cls, each)
         self._asked: Counter[str] = Counter()
 
@@ -68,6 +69,11 @@ class OptimizedLM(DSPyBackend):
         `naive` without; a choice through an optimized predictor counts too. Each counts once,
         however often it was asked again."""
         return {"optimized": self._asked["optimized"], "naive": self._asked["naive"]}
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """`get_stats()`."""
+        return self.get_stats()
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Send one request, with what was learned for it where there is something."""

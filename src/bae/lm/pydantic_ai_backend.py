@@ -8,8 +8,10 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, cast
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from weakref import WeakSet
 
 from pydantic_core import to_jsonable_python
@@ -28,6 +30,7 @@ from bae.lm.http import (
 )
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import is_untyped, unfit, with_descriptions
+from bae.lm.registry import OPENAI_MODEL
 from bae.lm.responses import MAX_BYTES, bound_responses, responses_arrived
 from bae.usage import Usage, read_amount, read_count, read_name
 
@@ -39,7 +42,8 @@ Output = Literal["auto", "native", "tool", "prompted"]
 
 
 class PydanticAIBackend(Backend):
-    """A model of PydanticAI: by its name, as "openai:gpt-5-mini", or one you have made.
+    """A model of PydanticAI: by its name, as "openai:gpt-5-mini", or one you have made. Without
+    one it is that name, made on first use.
 
     Make one to reach a server of your own:
     `OpenAIChatModel("qwen", provider=OpenAIProvider(base_url="http://localhost:8000/v1"))`. Then
@@ -57,7 +61,7 @@ class PydanticAIBackend(Backend):
 
     def __init__(
         self,
-        model: str | Model,
+        model: str | Model | None = None,
         *,
         model_settings: Mapping[str, Any] | None = None,
         timeout: float = 600.0,
@@ -74,7 +78,7 @@ class PydanticAIBackend(Backend):
             raise ValueError(f"PydanticAIBackend(max_bytes={max_bytes!r}): give a number above 0")
         need("pydantic_ai", extra="pydantic-ai", by="PydanticAIBackend")
         models: Any = import_module("pydantic_ai.models")
-        if not isinstance(model, (str, models.Model)):
+        if not isinstance(model, (str, models.Model, NoneType)):
             raise TypeError(
                 f"PydanticAIBackend({type(model).__name__}): give the name of a model, as "
                 '"openai:gpt-5-mini", or a model of PydanticAI; a client goes into one: '
@@ -84,16 +88,14 @@ class PydanticAIBackend(Backend):
         self.max_bytes = max_bytes
         self.output: Output = output
         self.model_settings = dict(model_settings or {})
-        self._given = model
+        self._given = model or f"openai:{OPENAI_MODEL}"
         self._bounded: WeakSet[Any] = WeakSet()
-        # Made here, where waiting for the imports does no harm and a wrong name is seen at once.
-        made = self._make()
-        self._unused = [made]
-        self.model = model if isinstance(model, str) else made.model_name
-        self._base_url = without_password(_address(made) or "") or None
-        self._priced = made.model_name, made.system
-        self.least_cost(Usage())
-        self._secrets = (*_keys_in(made), *secrets_in(self.model_settings))
+        self._unused: list[Model] = []
+        self.model = self._given if isinstance(self._given, str) else self._given.model_name
+        if model is not None:
+            # Made here, where waiting for the imports does no harm and a wrong name is seen at
+            # once.
+            self.least_cost(Usage())
         self._models = PerLoop(lambda: _InLoop(self._next(), self._bound), _InLoop.leave)
 
     @property
@@ -102,17 +104,16 @@ class PydanticAIBackend(Backend):
         where."""
         given = {n: v for n, v in self.model_settings.items() if n not in _NO_MATTER}
         said = to_jsonable_python(without_secrets(given))
-        return {"model_settings": said, "output": self.output, "base_url": self._base_url}
+        return {"model_settings": said, "output": self.output, "base_url": self._about.base_url}
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """The keys of the model, and of the settings."""
-        return self._secrets
+        return self._about.secrets
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs, by the prices of the model's provider."""
-        name, provider = self._priced
-        return cost_of(name, usage, provider)
+        return cost_of(self._about.name, usage, self._about.provider)
 
     async def aclose(self) -> None:
         """Close the connections of the running loop that PydanticAI opened; the next question
@@ -143,6 +144,15 @@ class PydanticAIBackend(Backend):
             raise failure from error
         finally:
             responses_arrived.reset(token)
+
+    @cached_property
+    def _about(self) -> _About:
+        """What the first model says of itself, which is made for this."""
+        made = self._make()
+        self._unused.append(made)
+        secrets = (*_keys_in(made), *secrets_in(self.model_settings))
+        base_url = without_password(_address(made) or "") or None
+        return _About(made.model_name, made.system, base_url, secrets)
 
     @property
     def _who(self) -> str:
@@ -218,6 +228,13 @@ class PydanticAIBackend(Backend):
             output_tools=[tool],
             allow_text_output=output != "tool",
         )
+
+
+class _About(NamedTuple):
+    name: str
+    provider: str
+    base_url: str | None
+    secrets: tuple[str, ...]
 
 
 def _conversation(prompt: Prompt) -> list[ModelMessage]:

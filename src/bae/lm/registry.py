@@ -7,12 +7,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from bae.exceptions import BaeLMError
 from bae.lm.extras import is_there
@@ -40,7 +41,7 @@ def resolve(name: str) -> LM:
     - `anthropic` or `anthropic:MODEL`: Anthropic's API
     - `openai:MODEL`: OpenAI's API, through PydanticAI
     - `pydantic-ai:PROVIDER:MODEL`: any model PydanticAI knows
-    - `dspy:PROVIDER/MODEL`: any model DSPy knows
+    - `dspy:PROVIDER/MODEL`: any model DSPy knows; `dspy`: the LM of `dspy.configure`
     - `scripted:FILE.json`: answers from a file, for tests
 
     Each call makes a new one. Where `lm=` takes a name, LMs are made once and used again.
@@ -84,8 +85,10 @@ def name_error(name: str) -> BaeLMError | None:
 
 
 def cached_lm(name: str) -> LM:
-    """The LM of a name, the same one each time; a script is made again, since it is used up."""
-    return resolve(name) if name.strip().startswith("scripted:") else _made(name.strip())
+    """The LM of a name, the same one each time; a script is made again, since it is used up, and
+    so is the LM of `dspy.configure`, since that may be another by now."""
+    name = name.strip()
+    return resolve(name) if name == "dspy" or name.startswith("scripted:") else _made(name)
 
 
 _made = cache(resolve)
@@ -115,7 +118,7 @@ class Kind:
     @property
     def needs_rest(self) -> bool:
         """Whether the name goes on after the kind."""
-        return self.example != self.name
+        return not self.forms.startswith(f"{self.name} ")
 
     @property
     def state(self) -> Literal["ready", "installed", "missing"]:
@@ -164,7 +167,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         ),
         Kind(
             "dspy",
-            "dspy:PROVIDER/MODEL",
+            "dspy or dspy:PROVIDER/MODEL",
             "any model that DSPy knows",
             f"dspy:openai/{OPENAI_MODEL}",
             open="the key of the provider, as LiteLLM wants it",
@@ -258,6 +261,15 @@ class DefaultName:
     why: str
 
 
+def configured_lm() -> Any:
+    """The `dspy.LM` that `dspy.configure` has set, where runs without an LM ask that one; else
+    None. A program that has set one has imported dspy, so it is not imported for this."""
+    dspy = sys.modules.get("dspy")
+    if dspy is None or os.environ.get(VARIABLE, "").strip() not in ("", "dspy"):
+        return None
+    return getattr(getattr(dspy, "settings", None), "lm", None)
+
+
 def default_name() -> DefaultName:
     """The name of the LM that `default_lm` finds."""
     named = os.environ.get(VARIABLE, "").strip()
@@ -268,6 +280,8 @@ def default_name() -> DefaultName:
         if error is not None:
             return DefaultName("", f"{VARIABLE} is set, but {error.message}")
         return DefaultName(named, f"{VARIABLE} names it")
+    if configured_lm() is not None:
+        return DefaultName("dspy", "dspy.configure(lm=…) has set it")
     found = candidates()
     order = ", ".join(kind.example for kind in found)
     for kind in found:
@@ -277,8 +291,9 @@ def default_name() -> DefaultName:
 
 
 def default_lm(why: str) -> LM:
-    """The LM for a run without one: the one that BAE_LM names, or else the first candidate that is
-    ready. `why` says what needs an LM, for the error where there is none."""
+    """The LM for a run without one: the one that BAE_LM names, or else that of `dspy.configure`, or
+    else the first candidate that is ready. `why` says what needs an LM, for the error where there
+    is none."""
     named = os.environ.get(VARIABLE, "").strip()
     if named and named != "none":
         error = name_error(named)
@@ -287,6 +302,9 @@ def default_lm(why: str) -> LM:
             raise error
         return cached_lm(named)
     name = default_name().name
+    if name == "dspy":
+        _log.info("no lm was given: using that of dspy.configure")
+        return cached_lm(name)
     fix = f'pass lm="local" or another, set {VARIABLE}, or pin one with NodeConfig(lm="…"); '
     fix += "in tests pass a ScriptedLM"
     for kind in candidates():
