@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
 
 from bae.graph import run_sync
-from bae.lm.signatures import node_to_signature
+from bae.lm.signatures import node_to_signature as node_to_signature  # bae 3.0 had it here
 from bae.node import Node
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bae.result import GraphResult
     from bae.run import RunParameters
 
-__all__ = ["CompiledGraph", "compile_graph", "create_optimized_lm", "node_to_signature"]
+__all__ = ["CompiledGraph", "compile_graph", "create_optimized_lm"]
 
 S = TypeVar("S", bound=Node)
 T = TypeVar("T", bound=Node)
