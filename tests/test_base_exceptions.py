@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -224,6 +225,13 @@ class Numbered(Exception):
     __repr__ = __str__
 
 
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """One that no attribute can be set on, its notes neither."""
+
+    number: int = 7
+
+
 class Bare(BaeError):
     """One that does not call the constructor of its base."""
 
@@ -241,6 +249,7 @@ TEXTS: dict[str, Callable[[], Exception]] = {
     "long": lambda: ValueError("long " * 1_000_000),
     "long of bae's": lambda: BaeError("long " * 1_000_000),
     "bare": Bare,
+    "frozen": Frozen,
     "group": lambda: ExceptionGroup("\ud800", [Silent()]),
 }
 
@@ -257,6 +266,7 @@ async def test_whatever_the_text_of_an_exception_the_run_has_failed_and_can_be_r
         (run,) = await journal.runs()
         stored = await journal.read("a")
     assert (run.status, run.owner) == ("failed", None)
+    assert sorted(CLOSED) == sorted(OPENED)
     assert len(run.error.encode()) < 20_000
     assert max(len(line.data.encode()) for line in stored.lines) < 20_000
     decode(graph, stored.lines)

@@ -11,7 +11,7 @@ from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Literal
 
 from bae.calls import OPENING, CallPlan, Input
-from bae.exceptions import JournalError, describe
+from bae.exceptions import JournalError, add_note, describe
 from bae.failures import close_failed
 from bae.invoke import invoke
 from bae.place import Place
@@ -274,7 +274,7 @@ class Dataflow:
             except BaseException as caught:
                 if caught is error:  # a context manager that lets it through raises it again
                     continue
-                caught.add_note(f"while closing what {name} opened")
+                add_note(caught, f"while closing what {name} opened")
                 raised = raised or caught
         if cancellations() > asked:
             raise asyncio.CancelledError from raised
@@ -289,7 +289,7 @@ class Dataflow:
         if raised is None:
             return failure
         if failure is not None and not isinstance(failure, Waiting):
-            failure.add_note(f"and then this was raised: {describe(raised)}")
+            add_note(failure, f"and then this was raised: {describe(raised)}")
             return failure
         own = isinstance(raised, Exception | asyncio.CancelledError)
         return close_failed(raised) if own else raised

@@ -5,6 +5,7 @@ code."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, dataclass_transform
 
@@ -305,6 +306,13 @@ def text_of(error: BaseException) -> str:
         raise
     except BaseException as raised:  # code of another's, which may do anything
         return f"(it has no text: {type(raised).__name__} in its __str__)"
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception of another's, where its class allows that: one of a frozen
+    dataclass does not."""
+    with suppress(Exception):
+        error.add_note(note)
 
 
 def describe(error: BaseException) -> str:

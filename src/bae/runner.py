@@ -16,7 +16,7 @@ from bae.app_scope import opening_of
 from bae.calls import CallPlan
 from bae.dataflow import Dataflow
 from bae.draft import from_resolved, validated, with_resolved
-from bae.exceptions import BaeError
+from bae.exceptions import BaeError, add_note
 from bae.failures import (
     body_failed,
     chosen_outside,
@@ -154,7 +154,7 @@ async def _finish(run: Run, failure: BaseException | None) -> BaseException | No
         if failure is None or isinstance(failure, Waiting):
             return error
         if error is not failure:
-            failure.add_note(f"and this could not be stored: {error.message}")
+            add_note(failure, f"and this could not be stored: {error.message}")
     return failure
 
 

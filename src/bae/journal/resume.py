@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from pydantic import ValidationError
 
 from bae.draft import hold
-from bae.exceptions import BaeError, JournalError, describe, faults
+from bae.exceptions import BaeError, JournalError, add_note, describe, faults
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import decode_run, off_loop
 from bae.journal.gates import describe_status
@@ -256,7 +256,7 @@ async def _give_up_claim(
     except asyncio.CancelledError:
         raise
     except Exception as failed:
-        error.add_note(f"and the claim on the run could not be released: {describe(failed)}")
+        add_note(error, f"and the claim on the run could not be released: {describe(failed)}")
 
 
 def _check_graph(graph: Graph[Any, Any], stored: StoredRun) -> None:

@@ -13,7 +13,7 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast
 
-from bae.exceptions import BudgetError
+from bae.exceptions import BudgetError, add_note
 from bae.language_model import SpendingLimit, spending_limit
 from bae.usage import Usage, read_amount, sound
 
@@ -157,7 +157,7 @@ class Budget:
             )
             if error is None:
                 raise RuntimeError(message)
-            error.add_note(message)
+            add_note(error, message)
         return self.quiet and self.error is not None
 
     def scope_here(self) -> Scope:
