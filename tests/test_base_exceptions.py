@@ -152,6 +152,18 @@ async def broken_answer(gate: Any) -> Any:
     return boom()
 
 
+def with_default(kind: Any, source: Any) -> type[Node]:
+    """A node whose field has a default, which stands in for an `Exception` alone."""
+    annotations = {"value": Annotated[kind | None, source]}
+    return type("Broken", (Base,), {"__annotations__": annotations, "value": None})
+
+
+class BelowDefault(Node):
+    value: Annotated[str | None, Dep(abroken)]
+
+    async def __call__(self) -> None: ...
+
+
 NUMBERS = {"numbers": list[int]}
 PLACES: dict[str, Callable[[], type[Node]]] = {
     "body": lambda: Body,
@@ -185,19 +197,28 @@ KINDS = [
 ]
 
 
+WITH_DEFAULT: dict[str, Callable[[], type[Node]]] = {
+    "function with a default": lambda: with_default(str, Dep(abroken)),
+    "graph with a default": lambda: with_default(BelowDefault, Dep(BelowDefault)),
+}
+
+
 @pytest.mark.parametrize("raised", KINDS, ids=lambda each: type(each).__name__)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", PLACES | WITH_DEFAULT)
 async def test_it_ends_the_run_and_nothing_is_left_open(place: str, raised: BaseException):
     RAISED[:], OPENED[:], CLOSED[:] = [raised], [], []
     before = asyncio.all_tasks()
-    graph = Graph(start=PLACES[place]())
+    graph = Graph(start=(PLACES | WITH_DEFAULT)[place]())
     async with MemoryJournal() as journal:
         with pytest.raises(BaseException) as caught:
             await graph.arun(
                 graph.start(), lm=BrokenLM(), journal=journal, run_id="a", answer=broken_answer
             )
         (run,) = await journal.runs()
-    assert raised in (caught.value, getattr(caught.value, "cause", None))
+    found: Any = caught.value
+    while isinstance(found, BaeError):
+        found = found.cause
+    assert found is raised
     assert sorted(CLOSED) == sorted(OPENED)
     assert run.status == "failed"
     assert run.owner is None

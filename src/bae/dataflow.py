@@ -11,7 +11,7 @@ from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Literal
 
 from bae.calls import OPENING, CallPlan, Input
-from bae.exceptions import JournalError, add_note, describe
+from bae.exceptions import BaeError, JournalError, add_note, describe
 from bae.failures import close_failed
 from bae.invoke import invoke
 from bae.place import Place
@@ -114,11 +114,21 @@ class _Waiter:
             self.future.set_result(None)
 
     def _check(self, value: PendingValue) -> None:
-        failed = value.error is not None and not isinstance(value.error, Waiting)
-        # What a journal cannot store is no failure of the source: its default is not used.
-        counts = value not in self.optional or isinstance(value.error, JournalError)
-        if failed and counts and self.failed is None:
+        if value.error is None or isinstance(value.error, Waiting) or self.failed is not None:
+            return
+        if value not in self.optional or not _has_default(value.error):
             self.failed = value
+
+
+def _has_default(error: BaseException) -> bool:
+    """Whether a default stands in for what failed so. It does not for what a journal cannot store,
+    which is no failure of the source, and for what no `except Exception` would catch."""
+    while isinstance(error, BaeError) and error.cause is not None:
+        if isinstance(error, JournalError):
+            return False
+        error = error.cause
+    own = isinstance(error, Exception | asyncio.CancelledError)
+    return own and not isinstance(error, JournalError)
 
 
 class Dataflow:
