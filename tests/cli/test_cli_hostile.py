@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from bae import Dep, Gate, Graph, Node
+from bae import BaeError, Dep, Gate, Graph, Node
 from bae.lm import Answer, Backend, Usage
 
 EVIL = {EVIL!r}
@@ -84,6 +84,11 @@ class Fails(Node):
         raise ValueError(EVIL)
 
 
+class Coded(Node):
+    async def __call__(self) -> None:
+        raise BaeError(EVIL, code=EVIL, path=EVIL, fix=EVIL)
+
+
 class Asks(Node):
     text: str
     sure: Annotated[str, Gate(EVIL)]
@@ -93,6 +98,7 @@ class Asks(Node):
 
 graph = Graph(start=Begin, end=(Failed, Asked, Done))
 failing = Graph(start=Fails)
+coded = Graph(start=Coded)
 asking = Graph(start=Asks)
 lm = Model()
 """
@@ -125,6 +131,7 @@ COMMANDS = [
     ["run", "hostile:failing", "-i", json.dumps({"text": EVIL})],
     ["run", "hostile:asking", "-i", json.dumps({"text": EVIL})],
     ["--debug", "run", "hostile:failing", "-i", json.dumps({"text": EVIL})],
+    ["run", "hostile:coded"],
     ["runs", "list", "-j", "runs.db"],
     *(["runs", "show", run, "-j", "runs.db"] for run in ("told", "failed", "asked")),
     *(["runs", "show", run, "-j", "runs.db", "--timeline"] for run in ("told", "failed")),

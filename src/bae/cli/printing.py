@@ -7,7 +7,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from bae.cli.texts import in_lines
+from bae.cli.texts import in_lines, in_one_line
 from bae.unicode import readable
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def tell_error(error: BaeError) -> None:
     said = Text()
     first, line_end, more = in_lines(error.message, 4).partition("\n")
     said.append("error", style="bold red").append(f" {first}")
-    said.append(f"  [{error.code}]", style="dim").append(line_end + more)
+    said.append(f"  [{in_one_line(error.code)}]", style="dim").append(line_end + more)
     diff = getattr(error, "diff", "")
     if diff:
         said.append(f"\n{in_lines(diff)}")
