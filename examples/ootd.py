@@ -83,6 +83,7 @@ class GettingDressed(Node):
 
 
 class AnticipateDay(Node):
+    message: Annotated[str, Recall(GettingDressed)]  # so that the next node is made from it too
     location: Annotated[Location, Dep(get_location)]
     weather: Annotated[Weather, Dep(get_weather)]  # as soon as the location is there
     calendar: Annotated[list[Event], Dep(get_calendar)]  # at the same time as both

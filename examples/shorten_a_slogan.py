@@ -8,9 +8,11 @@ A body that is written decides where the run goes; one that is empty leaves it t
 
 from __future__ import annotations  # not needed on Python 3.14 and later
 
+from typing import Annotated
+
 from pydantic import Field
 
-from bae import Graph, LimitError, Node
+from bae import Graph, LimitError, Node, Recall
 from bae.testing import ScriptedLM
 
 MOST_WORDS = 4
@@ -23,6 +25,7 @@ class Brief(Node):
 
 
 class Draft(Node):
+    product: Annotated[str, Recall(Brief)]  # seen again by the LM each time
     text: str = Field(description="a slogan", max_length=100)
 
     async def __call__(self) -> TooLong | Slogan:  # your code decides

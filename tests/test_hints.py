@@ -492,7 +492,7 @@ class First(Node):
     async def __call__(self) -> Second | None: ...
 
 class Second(Node):
-    back: First | None = None
+    back: Annotated[First, Recall()]
     async def __call__(self) -> First | Third: ...
 
 class Third(Node):
@@ -530,6 +530,7 @@ def define():
         note: Note
         async def __call__(self) -> Second | None: ...
     class Second(Node):
+        note: Annotated[Note, Recall()]
         async def __call__(self) -> First | Third: ...
     class Third(Node):
         note: Note

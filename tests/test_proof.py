@@ -155,6 +155,7 @@ def test_a_graph_that_is_fine_has_no_problems():
         async def __call__(self) -> None: ...
 
     class Refusal(Node):
+        question: Annotated[str, Recall()]
         why: Literal["rude", "unclear"]
 
         async def __call__(self) -> Ask | None: ...

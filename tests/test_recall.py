@@ -1208,3 +1208,23 @@ def newest(shape: Shape, classes: list[type[Node]], trace: list[Node], kind: int
             if kind in SURELY[held] or (kind in MAYBE[held] and type(value) is TYPES[kind]):
                 return value
     return NOTHING
+
+
+def test_a_node_that_cannot_come_before_is_not_called_ambiguous():
+    class First(Node):
+        message: str
+
+        async def __call__(self) -> Second: ...
+
+    class Second(Node):
+        message: Annotated[str, Recall()]
+
+        async def __call__(self) -> Third: ...
+
+    class Third(Node):
+        title: str
+        body: str
+
+        async def __call__(self) -> None: ...
+
+    assert Graph(start=First).validate() == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from bae.assignable import assignable, type_name
 from bae.calls import CallPlan, every_call, too_deep
+from bae.context_proof import lost_context
 from bae.core_schemas import field_schema, unreadable_enum
 from bae.exceptions import Problem, a_warning, an_error
 from bae.markers import Dep, Recall
@@ -166,6 +167,7 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
     for cls in _filled(plans):
         yield from _fields_without_schema(plans[cls])
         yield from approvals_of_the_unseen(plans[cls])
+    yield from lost_context(graph)
     yield from _check_end(graph)
     for loop in endless_loops(edges, ends):
         if any(plans[cls].problems for cls in loop):
@@ -213,7 +215,8 @@ def _check_recall(
         )
     for holder in graph.nodes:
         held = [name for name, _ in holders_for(field, holder)]
-        if len(held) > 1 and held[0] != field.name:
+        comes_before = len(held) > 1 and cls in _reachable(graph.edges, holder)
+        if comes_before and held[0] != field.name:
             yield a_warning(
                 "bae-recall-ambiguous",
                 f"{holder.__name__} holds {_a(wanted)} in {', '.join(held)}; {held[0]} is taken",

@@ -24,9 +24,10 @@ import pytest
 from bae import BaeLMError, Graph, GraphResult, ReplayError
 from bae.cli import main
 from bae.journal import SourceEnded, SourceStarted, SQLiteJournal
+from bae.lm import Answer, Prompt
 from bae.lm.extras import is_there
 from bae.testing import Provider, ScriptedLM, replaying
-from example_runs import FOLDER, RUNS, ExampleRun, scripted
+from example_runs import FOLDER, RUNS, ExampleRun, StandIn, scripted
 
 ROOT = FOLDER.parent
 NEEDED = {"stream_over_http": ("fastapi",)}
@@ -73,6 +74,22 @@ async def test_an_example_runs_on_its_script(run: ExampleRun):
     result = await run.run(lm)
     assert kinds(result) == run.trace
     lm.assert_complete()
+
+
+@each_example()
+async def test_the_last_question_of_an_example_has_the_words_of_the_caller(run: ExampleRun):
+    asked: list[str] = []
+
+    class Listening(StandIn):
+        async def answer(self, prompt: Prompt) -> Answer:
+            asked.append(prompt.text)
+            return await super().answer(prompt)
+
+    await run.run(Listening(run.script))
+
+    given = list(run.start.values())
+    words = [word for value in given for word in (value if isinstance(value, list) else [value])]
+    assert not words or any(word in asked[-1] for word in words), asked[-1]
 
 
 @each_example()

@@ -1,0 +1,138 @@
+"""Whether a model sees what the caller gave: where an LM fills or chooses, some field of the nodes
+that it is shown should hold it. Read by the proof, which warns where none does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bae.assignable import type_name
+from bae.exceptions import Problem, a_warning
+from bae.plan import FieldPlan, NodePlan
+from bae.recall import holders_for
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.node import Node
+
+
+def lost_context(graph: Graph[Any, Any]) -> Iterator[Problem]:
+    """A warning for every node class that an LM fills, or chooses the successor of, without being
+    shown anything that the caller gave, on some path."""
+    given = [field for field in graph.plans[graph.start].plain if _is_shown(field)]
+    if not given:
+        return
+    walk = _Walk(graph)
+    warned: set[type[Node]] = set()
+    for visit, path in walk.visits():
+        if visit.node in warned:
+            continue  # what fixes it fixes what is asked next
+        for target, chooses in walk.unseen(visit):
+            if target not in warned:
+                warned.add(target)
+                way = path if chooses else [*path, target.__name__]
+                yield _warning(graph, target, given[0], way, chooses)
+
+
+class _Visit(NamedTuple):
+    """A node on a path, and whether its fields hold what the caller gave."""
+
+    node: type[Node]
+    shows: bool
+
+
+class _Walk:
+    """The questions that are asked along the paths of a graph."""
+
+    def __init__(self, graph: Graph[Any, Any]) -> None:
+        self._graph = graph
+        self._filled = {cls for p in graph.plans.values() if not p.written for cls in p.successors}
+        self._carriers = set(graph.nodes)
+        """The classes that hold what the caller gave whichever path leads there: all at first, and
+        without those that do not until no more is found. What recalls from one of them has it."""
+        self._recalls: dict[type[Node], bool] = {}
+        while True:
+            self._recalls = {c: self._recalls_given(plan) for c, plan in graph.plans.items()}
+            without = {visit.node for visit, _ in self.visits() if not visit.shows}
+            if without.isdisjoint(self._carriers):
+                return
+            self._carriers -= without
+
+    def visits(self) -> list[tuple[_Visit, list[str]]]:
+        """Every way in which a node can be visited, each once, with the shortest path to it."""
+        found = {_Visit(self._graph.start, True): [self._graph.start.__name__]}
+        ahead = list(found)
+        for visit in ahead:
+            for following in self._following(visit):
+                if following not in found:
+                    found[following] = [*found[visit], following.node.__name__]
+                    ahead.append(following)
+        return list(found.items())
+
+    def unseen(self, visit: _Visit) -> Iterator[tuple[type[Node], bool]]:
+        """The classes that an LM fills after this node without seeing what the caller gave, and the
+        node itself where the LM chooses what follows it; True says that it chooses."""
+        plan = self._graph.plans[visit.node]
+        if visit.shows or (plan.written and not plan.needs_lm):
+            return
+        lost = [cls for cls in plan.successors if not self._recalls[cls]]
+        if not plan.written and len(plan.offered) > 1 and len(lost) == len(plan.successors):
+            yield visit.node, True
+            return  # what fixes the choice fixes what is filled after it
+        for cls in lost:
+            if self._graph.plans[cls].plain:
+                yield cls, False
+
+    def _following(self, visit: _Visit) -> Iterator[_Visit]:
+        """What may follow. Code can pass on what its node holds; what an LM makes of it is not what
+        the caller gave."""
+        plan = self._graph.plans[visit.node]
+        for cls in plan.successors:
+            passed_on = plan.written and visit.shows and bool(self._graph.plans[cls].plain)
+            yield _Visit(cls, cls is self._graph.start or passed_on or self._recalls[cls])
+
+    def _recalls_given(self, plan: NodePlan) -> bool:
+        """Whether a field recalls what the caller gave, whichever path leads to the node."""
+        return any(self._finds_given(f, plan.node) for f in plan.context if f.kind == "recall")
+
+    def _finds_given(self, field: FieldPlan, cls: type[Node]) -> bool:
+        holders = {c: h[0][0] for c in self._graph.nodes if (h := holders_for(field, c))}
+        nearby = {c: name for c, name in holders.items() if self._leads_to(c, cls)}
+        return bool(nearby) and all(
+            c is self._graph.start or (c in self._carriers and (not name or c not in self._filled))
+            for c, name in nearby.items()
+        )
+
+    def _leads_to(self, start: type[Node], goal: type[Node]) -> bool:
+        """Whether a run can come from one node to another without passing the graph's start."""
+        seen: set[type[Node]] = {self._graph.start}
+        ahead = [start]
+        for cls in ahead:
+            for following in self._graph.edges[cls]:
+                if following is goal:
+                    return True
+                if following not in seen:
+                    seen.add(following)
+                    ahead.append(following)
+        return False
+
+
+def _is_shown(field: FieldPlan) -> bool:
+    return field.required and not field.info.exclude
+
+
+def _warning(
+    graph: Graph[Any, Any], target: type[Node], given: FieldPlan, names: list[str], chooses: bool
+) -> Problem:
+    start = graph.start.__name__
+    taken = given.name in graph.plans[target].fields
+    name = f"{start[0].lower()}{start[1:]}_{given.name}" if taken else given.name
+    recall = f"{name}: Annotated[{type_name(given.annotation)}, Recall({start})]"
+    question = f"chooses what follows {target.__name__}" if chooses else f"fills {target.__name__}"
+    return a_warning(
+        "bae-context-lost",
+        f"the LM {question} without seeing what the caller gave {start}, on the path "
+        f"{' -> '.join(names)}",
+        f"add `{recall}` to {target.__name__}",
+        target.__name__,
+    )

@@ -1,0 +1,251 @@
+"""The warning where a model would fill or choose without seeing what the caller gave."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from bae import LM, Dep, Graph, Map, Node, Recall
+
+# --- a graph that loses the message, and ways to pass it on -------------------------------------
+
+
+class Ticket(Node):
+    message: str
+
+    async def __call__(self) -> Triage: ...
+
+
+class Triage(Node):
+    urgent: bool
+
+    async def __call__(self) -> Reply: ...
+
+
+class Reply(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+def lost(start: type[Node]) -> list[tuple[str, str, str]]:
+    found = [p for p in Graph(start=start).validate() if p.code == "bae-context-lost"]
+    assert {p.severity for p in found} <= {"warning"}
+    return [(p.place, p.message.rpartition("the path ")[2], p.fix) for p in found]
+
+
+def test_a_fill_without_what_the_caller_gave_is_warned_of_with_its_path_and_the_recall_to_add():
+    fix = "add `message: Annotated[str, Recall(Ticket)]` to Reply"
+    assert lost(Ticket) == [("Reply", "Ticket -> Triage -> Reply", fix)]
+
+
+def test_a_choice_without_it_is_warned_of_once_and_not_again_for_what_is_chosen():
+    class Start(Node):
+        message: str
+
+        async def __call__(self) -> Sorted: ...
+
+    class Sorted(Node):
+        urgent: bool
+
+        async def __call__(self) -> Reply | Triage | None: ...
+
+    fix = "add `message: Annotated[str, Recall(Start)]` to Sorted"
+    first, *_ = lost(Start)
+    assert first == ("Sorted", "Start -> Sorted", fix)
+    assert [place for place, _, _ in lost(Start)].count("Sorted") == 1
+
+
+def test_a_recall_on_the_node_before_or_on_the_one_to_fill_shows_it():
+    class Start(Node):
+        message: str
+
+        async def __call__(self) -> Middle | Last: ...
+
+    class Middle(Node):
+        message: Annotated[str, Recall(Start)]
+        urgent: bool
+
+        async def __call__(self) -> End: ...
+
+    class End(Node):
+        text: int
+
+        async def __call__(self) -> Last: ...
+
+    class Last(Node):
+        said: Annotated[str, Recall(Start)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    assert lost(Start) == []
+
+
+def test_a_recall_of_the_whole_start_node_shows_it():
+    class Start(Node):
+        message: str
+
+        async def __call__(self) -> Middle: ...
+
+    class Middle(Node):
+        start: Annotated[Start, Recall()]
+        urgent: bool
+
+        async def __call__(self) -> Reply: ...
+
+    assert lost(Start) == []
+
+
+def test_a_recall_that_finds_what_an_lm_wrote_since_does_not_show_it():
+    class Start(Node):
+        message: str
+
+        async def __call__(self) -> Draft: ...
+
+    class Draft(Node):
+        before: Annotated[str, Recall()]  # its own text, the second time
+        text: str
+
+        async def __call__(self) -> Check: ...
+
+    class Check(Node):
+        good: bool
+
+        async def __call__(self) -> Draft | None: ...
+
+    assert [(place, path) for place, path, _ in lost(Start)] == [
+        ("Check", "Start -> Draft -> Check"),
+    ]
+
+
+def test_code_may_pass_on_what_its_node_holds():
+    class Start(Node):
+        message: str
+
+        async def __call__(self) -> Copied:
+            return Copied(text=self.message)
+
+    class Copied(Node):
+        text: str
+
+        async def __call__(self) -> Reply: ...
+
+    assert lost(Start) == []
+
+
+def test_code_cannot_pass_on_what_its_node_does_not_hold():
+    class Start(Node):
+        message: str
+
+        async def __call__(self) -> Topic: ...
+
+    class Topic(Node):
+        name: str
+
+        async def __call__(self, lm: LM) -> Reply:
+            return await lm.make(self, Reply)
+
+    assert [(place, path) for place, path, _ in lost(Start)] == [
+        ("Reply", "Start -> Topic -> Reply")
+    ]
+
+
+def test_a_node_that_recalls_one_that_code_made_from_it_shows_it():
+    class Start(Node):
+        message: str
+
+        async def __call__(self) -> Consider:
+            return Consider(question=self.message)
+
+    class Consider(Node):
+        question: str
+
+        async def __call__(self) -> LookUp | Reply: ...
+
+    class LookUp(Node):
+        so_far: Annotated[Consider, Recall()] = Field(init=False)
+        item: str
+
+        async def __call__(self) -> Consider:
+            return self.so_far
+
+    assert lost(Start) == []
+
+
+def test_the_name_of_a_field_that_is_there_is_not_suggested_again():
+    class Question(Node):
+        text: str
+
+        async def __call__(self) -> Topic: ...
+
+    class Topic(Node):
+        number: int
+
+        async def __call__(self) -> Answer: ...
+
+    class Answer(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    fix = "add `question_text: Annotated[str, Recall(Question)]` to Answer"
+    assert [each for _, _, each in lost(Question)] == [fix]
+
+
+def test_a_start_that_is_given_nothing_to_show_loses_nothing():
+    class Start(Node):
+        client: str = Field(default="", exclude=True)
+        limit: int = 3
+
+        async def __call__(self) -> Triage: ...
+
+    assert lost(Start) == []
+
+
+def test_nothing_is_asked_where_nothing_is_filled_or_chosen():
+    class Start(Node):
+        message: str
+
+        async def __call__(self) -> Middle: ...
+
+    class Middle(Node):
+        number: int
+
+        async def __call__(self) -> Done: ...
+
+    def get_time() -> int:
+        return 3
+
+    class Done(Node):
+        time: Annotated[int, Dep(get_time)]
+
+        async def __call__(self) -> None: ...
+
+    assert lost(Start) == []
+
+
+def test_a_graph_inside_is_held_to_what_its_own_start_is_given():
+    class Item(Node):
+        name: str
+
+        async def __call__(self) -> Sorted: ...
+
+    class Sorted(Node):
+        shelf: int
+
+        async def __call__(self) -> Label: ...
+
+    class Label(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        items: list[str]
+        labels: Annotated[list[Label], Map(Item, over="items")]
+
+        async def __call__(self) -> None: ...
+
+    assert [place for place, _, _ in lost(Start)] == ["Label"]
