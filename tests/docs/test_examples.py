@@ -139,7 +139,10 @@ async def test_an_example_that_asks_otherwise_than_recorded_is_caught(monkeypatc
 # --- what they print --------------------------------------------------------------------------
 
 SAID = {
-    "shorten_a_slogan": ["Slogan    text='Dries before you do'", "[bae-limit-reached] exceeded 6 iterations"],
+    "shorten_a_slogan": [
+        "Slogan    text='Dries before you do'",
+        "[bae-limit-reached] exceeded 6 iterations",
+    ],
     "approve_a_refund": ["Approval.approved waits: Send this refund?", "Refunded(euros=20)"],
     "summarise_documents": ["! Invoice   58 EUR are due on Friday.", "4 LM calls, 3 graphs"],
     "look_up_an_order": ["about  Order(number='A-17'", "FindOrder -> Reference -> NoOrder"],
