@@ -32,7 +32,6 @@ from bae import (
     Graph,
     Map,
     Node,
-    Recall,
 )
 from proving import (
     Box,
@@ -335,7 +334,7 @@ def test_an_unannotated_function_below_the_field_is_an_error_too():
 
 
 def test_one_problem_of_a_function_does_not_hide_another():
-    def untold(x, y: Annotated[str, Dep(get_weather)], z: Annotated[int, Recall()]):
+    def untold(x, y: Annotated[str, Dep(get_weather)], z: Annotated[int, Gate("z?")]):
         return 1
 
     assert {p.code for p in problems(field_of(int, untold))} == {
@@ -413,9 +412,9 @@ def test_defaults_an_lm_and_what_a_partial_gives_need_no_filling():
 
 
 @pytest.mark.parametrize(
-    "marker", [Recall(), Gate("who?"), Map(get_weather, over="x")], ids=lambda m: type(m).__name__
+    "marker", [Gate("who?"), Map(get_weather, over="x")], ids=lambda m: type(m).__name__
 )
-def test_only_dep_can_mark_a_parameter(marker: Any):
+def test_only_dep_and_recall_can_mark_a_parameter(marker: Any):
     def forecast(place) -> Weather:
         return Weather()
 
@@ -436,7 +435,8 @@ def test_a_start_field_that_nobody_gives_a_graph_used_as_a_dependency_is_an_erro
     problem = the_problem(field_of(Inner, Inner))
 
     assert (problem.severity, problem.code) == ("error", "bae-dep-unfilled")
-    assert "nothing fills the field topic" in problem.message
+    assert "nothing can fill the field topic of the start node of Inner" in problem.message
+    assert 'Dep(Inner, topic="…")' in problem.fix
 
 
 def test_options_that_differ_for_one_shared_function_are_a_warning():

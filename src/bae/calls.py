@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from bae.assignable import union_members
 from bae.exceptions import HintError, Problem, an_error, describe
-from bae.hints import NOWHERE, Names, annotations_of
+from bae.hints import NOWHERE, Names, annotations_of, rebuild
 from bae.language_model import LM
-from bae.markers import SOURCES, Dep
+from bae.markers import SOURCES, Dep, Map, Recall
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -50,6 +50,11 @@ class CallPlan:
     declared: Any = MISSING
     """What the function is annotated to return; of a graph, read `returns`."""
     inputs: tuple[tuple[str, Input], ...] = ()
+    recalls: tuple[tuple[str, FieldPlan], ...] = ()
+    """The parameters that are looked up in the trace."""
+    by_value: bool = False
+    """Whether what it returns depends on values of the run: of these parameters, or of those of a
+    function that it waits for. It is then called once for equal values."""
     lm_parameters: tuple[str, ...] = ()
     needs_lm: bool = False
     """Whether it cannot do without the LM it asks for."""
@@ -59,6 +64,8 @@ class CallPlan:
     """Whether it is the plan of its function wherever that is used, now and later."""
     unfilled: tuple[tuple[str, Any], ...] = ()
     """The function's parameters that nothing fills; of a graph, read `free`."""
+    optional: tuple[tuple[str, Any], ...] = ()
+    """The function's parameters that have a default and nothing else."""
     positional: tuple[str, ...] = ()
     graph: Graph[Any, Any] | None = None
     depth: int = 1
@@ -89,17 +96,86 @@ class CallPlan:
         plain = self.graph.plans[self.graph.start].plain
         return tuple((field.name, field.annotation) for field in plain if field.required)
 
+    @property
+    def bindable(self) -> dict[str, Any]:
+        """The types of what a marker can bind, by name: what nothing fills, or a default does."""
+        if self.graph is None:
+            return dict((*self.unfilled, *self.optional))
+        plain = self.graph.plans[self.graph.start].plain
+        return {field.name: field.annotation for field in plain}
+
     def __str__(self) -> str:
         return f"{self.name}({', '.join(name for name, _ in self.inputs)})"
 
 
 class Input(NamedTuple):
     """A dependency as one parameter or field asks for it: what to call, the options of the marker,
-    and the declared type."""
+    the declared type, and what it binds: the name of a field, or what is recalled."""
 
     call: CallPlan
     marker: Dep
     wanted: Any = Any
+    bound: Bound = ()
+
+
+Bound = tuple[tuple[str, "str | FieldPlan"], ...]
+
+
+def is_by_value(asked: FieldPlan | Input) -> bool:
+    """Whether what is asked for depends on values of the run; see `CallPlan.by_value`."""
+    return bool(asked.bound) or (asked.call is not None and asked.call.by_value)
+
+
+def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, FieldPlan]]:
+    """The parameters of what is asked for that are looked up in the trace."""
+    if asked.call is not None:
+        yield from asked.call.recalls
+    for name, source in asked.bound:
+        if not isinstance(source, str):
+            yield name, source
+
+
+def recalled_behind(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, FieldPlan]]:
+    """The parameters behind what is asked for that are looked up in the trace, all the way down,
+    each once: the way to it, as `(hits)(query)`, and what tells it from the others."""
+    ahead: list[tuple[str, FieldPlan | Input]] = [("", asked)]
+    seen: set[tuple[CallPlan | None, Bound]] = set()
+    for way, each in ahead:
+        if (each.call, each.bound) not in seen:
+            seen.add((each.call, each.bound))
+            key = None if each.call is None else each.call.key
+            for name, found in recalls_of(each):
+                yield f"{way}({name})", (key, name, found.marker), found
+            below = () if each.call is None else each.call.inputs
+            ahead += [(f"{way}({name})", found) for name, found in below if is_by_value(found)]
+
+
+def siblings_of(asked: FieldPlan | Input) -> Iterator[tuple[str, str]]:
+    """The parameters that get the value of another field of the node, and the field."""
+    for name, source in asked.bound:
+        if isinstance(source, str):
+            yield name, source
+
+
+def plan_bound(call: CallPlan, marker: Dep | Map) -> Bound:
+    """What a marker binds. What is wrong with it is for the proof to say."""
+    from bae.plan import recalled_parameter
+
+    if not marker.bound:
+        return ()
+    types = call.bindable if call.graph is None else _types_at_start(call.graph)
+    return tuple(
+        (name, recalled_parameter(name, types.get(name, Any), each))
+        if isinstance(each, Recall)
+        else (name, each)
+        for name, each in marker.bound
+    )
+
+
+def _types_at_start(graph: Graph[Any, Any]) -> dict[str, Any]:
+    # Not from the plan of the class, which planning it may have led here from.
+    rebuild(graph.start)
+    return {name: info.annotation for name, info in graph.start.__pydantic_fields__.items()}
 
 
 def plan_call(fn: Any, names: Names = NOWHERE) -> CallPlan:
@@ -228,8 +304,10 @@ def _plan_parameters(
     above = planning.above
     above[plan.key] = plan.name
     inputs: list[tuple[str, Input]] = []
+    recalls: list[tuple[str, FieldPlan]] = []
     lms: list[str] = []
     free: list[tuple[str, Any]] = []
+    optional: list[tuple[str, Any]] = []
     positional: list[str] = []
     problems = plan.problems
     for parameter in _parameters(plan.fn):
@@ -245,7 +323,16 @@ def _plan_parameters(
                 plan.problems.append(too_deep("dependencies wait for each other", chain, DEEPEST))
                 continue
             call = cast(CallPlan, (yield marker.fn, names, planning))
-            inputs.append((parameter.name, Input(call, marker, hint)))
+            bound = plan_bound(call, marker) if marker.bound else ()
+            inputs.append((parameter.name, Input(call, marker, hint, bound)))
+            plan.by_value |= call.by_value or bool(bound)
+        elif isinstance(marker, Recall):
+            from bae.plan import recalled_parameter
+
+            is_required = parameter.default is parameter.empty
+            found = recalled_parameter(parameter.name, hint, marker, is_required)
+            recalls.append((parameter.name, found))
+            plan.by_value = True
         elif marker is not None:
             plan.problems.append(_misplaced(plan, parameter.name, marker))
         elif is_buried(hint):
@@ -256,12 +343,12 @@ def _plan_parameters(
         elif parameter.default is parameter.empty:
             free.append((parameter.name, hint))
         else:
-            continue
+            optional.append((parameter.name, hint))
         if parameter.kind is parameter.POSITIONAL_ONLY:
             positional.append(parameter.name)
     del above[plan.key]
-    plan.inputs, plan.lm_parameters = tuple(inputs), tuple(lms)
-    plan.unfilled, plan.positional = tuple(free), tuple(positional)
+    plan.inputs, plan.recalls, plan.lm_parameters = tuple(inputs), tuple(recalls), tuple(lms)
+    plan.unfilled, plan.optional, plan.positional = tuple(free), tuple(optional), tuple(positional)
     plan.depth = 1 + max((below.call.depth for _, below in inputs), default=0)
     if plan.depth == DEEPEST + 1:  # those around it are as much too deep, and that is said once
         chain = [plan.name]
@@ -374,9 +461,9 @@ def _misplaced(plan: CallPlan, parameter: str, marker: object) -> Problem:
     kind = type(marker).__name__
     return an_error(
         "bae-dep-unfilled",
-        f"{plan.name}({parameter}) is annotated {kind}, which only a node's field can be: a "
-        "function is called once for the whole run, whichever fields use it",
-        f"put the {kind} on a field of the node, or use Dep here",
+        f"{plan.name}({parameter}) is annotated {kind}, which only a node's field can be",
+        f"put the {kind} on a field of the node, and bind the parameter to it: "
+        f'Dep({plan.name}, {parameter}="…")',
     )
 
 
@@ -392,10 +479,11 @@ def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | No
     """The parameter that `(city)(client)` leads to from a field; None if there is none. An empty
     way leads to the field itself."""
     for name in parameter[1:-1].split(")(") if parameter else ():
-        below = None if asked.call is None else dict(asked.call.inputs).get(name)
-        if below is None:
+        below: dict[str, FieldPlan | Input] = {**dict(recalls_of(asked))}
+        below |= dict(() if asked.call is None else asked.call.inputs)
+        if name not in below:
             return None
-        asked = below
+        asked = below[name]
     return asked
 
 

@@ -8,13 +8,24 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Se
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from bae.calls import OPENING, CallPlan, Input
-from bae.exceptions import BaeError, JournalError, add_note, describe
+from bae.arguments import Arguments
+from bae.calls import (
+    OPENING,
+    CallPlan,
+    Input,
+    is_by_value,
+    recalled_behind,
+    recalls_of,
+    siblings_of,
+)
+from bae.draft import validated
+from bae.exceptions import BaeError, JournalError, RecallError, add_note, describe
 from bae.failures import close_failed
 from bae.invoke import invoke
 from bae.place import Place
+from bae.recall import recall
 from bae.recorder import NOTHING
 from bae.records import Asker, LMUsed, SourceEnded, SourceStarted
 from bae.run import Run, Waiting
@@ -27,6 +38,7 @@ if TYPE_CHECKING:
     from bae.app_scope import Opening
     from bae.language_model import LM
     from bae.node import Node
+    from bae.plan import FieldPlan
 
 Compute = Callable[["PendingValue"], Coroutine[Any, Any, Any]]
 
@@ -88,6 +100,21 @@ class PendingValue:
         return " <- ".join(parts)
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class LookUp(PendingValue):
+    """The value of a dependency whose arguments come from the run."""
+
+    wanted: Input | None = None
+    own: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The arguments that come from the trace."""
+    below: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
+    """Those of the calls below."""
+    asked: Arguments | None = None
+    """All of them, once the fields of the node that it waits for are there."""
+    first: PendingValue | None = None
+    """Another that was asked for with equal arguments, and whose value this is."""
+
+
 class _Waiter:
     """Waits for several values: until all are done, or one has failed."""
 
@@ -146,11 +173,14 @@ class Dataflow:
         self._opened: list[Hashable] = []
         self._given = frozenset(self.cache)
         self._recorded_given: set[Hashable] = set()
+        self._called_at: dict[Arguments, str] = {}
+        """The places that functions were called for, by their arguments."""
 
     def dependency(
         self, wanted: Input, run: Run, node_type: type[Node], place: Place
     ) -> PendingValue:
-        """The value of a dependency: one that is there already, or a new one.
+        """The value of a dependency: one that is there already, or a new one. For one that is
+        `is_by_value` use `look_up`.
 
         The caller counts as a user of it until it calls `release`, or the value is done.
         """
@@ -160,7 +190,7 @@ class Dataflow:
         if key is not None:
             if key in self.cache:
                 if key in self._given:
-                    self._record_given(wanted, run, node_type, place)
+                    self._record_given(key, wanted, run, node_type, place)
                 return known_value(run, node_type, place, self.cache[key])
             pending = self._pending.get(key)
             if pending is not None:
@@ -177,24 +207,174 @@ class Dataflow:
         ):  # no comprehension: a chain takes the stack of one
             value = self.dependency(below, run, node_type, place.below(parameter))
             inputs.append((parameter, value))
+        compute = self._caller(wanted, key, opening)
+        what = call.name, "dep", compute, inputs, call, key, opening is not None
+        return self.add(PendingValue(run, node_type, place, *what))
+
+    def _caller(
+        self, wanted: Input, key: Hashable = None, opening: Opening | None = None
+    ) -> Compute:
+        """What calls a dependency once its inputs are known."""
+        call, marker = wanted.call, wanted.marker
 
         async def compute(pending: PendingValue) -> Any:
             if opening is not None:
                 return await opening.value(wanted, pending)
+            asked = pending.asked if isinstance(pending, LookUp) else None
+            own: Mapping[str, Any] = {} if asked is None else asked.own
             if call.graph is not None:
                 from bae.runner import run_inside
 
                 path = str(pending.place)
                 if key is not None:
                     path = pending.run.recorder.graph_paths.get(key, path)
-                return await run_inside(call, marker, path, pending.run)
-            arguments = pending.arguments()
+                return await run_inside(call, marker, path, pending.run, (), own)
+            arguments = {**pending.arguments(), **own}
             for name in call.lm_parameters:
                 arguments[name] = lm_of(pending)
             return await invoke(call, marker, arguments, self, pending.run)
 
-        what = call.name, "dep", compute, inputs, call, key, opening is not None
-        return self.add(PendingValue(run, node_type, place, *what))
+        return compute
+
+    def look_up(
+        self,
+        wanted: Input,
+        run: Run,
+        node_type: type[Node],
+        place: Place,
+        bound: Sequence[tuple[str, PendingValue]] = (),
+    ) -> PendingValue:
+        """The value of a dependency whose arguments come from the run: that of a call with equal
+        ones, or a new one. `bound` are the arguments that come from fields of the node."""
+        call = wanted.call
+        value = LookUp(run, node_type, place, call.name, inputs=bound, call=call)
+        value.compute, value.wanted = self._caller(wanted), wanted
+        if not self._prepare(value, wanted):
+            return value
+        inputs = [*bound]
+        for name, below in call.inputs:
+            ask = self.look_up if is_by_value(below) else self.dependency
+            inputs.append((name, ask(below, run, node_type, place.below(name))))
+        value.inputs = inputs
+        return self.add(value)
+
+    def add_map(self, pending: PendingValue, field: FieldPlan) -> PendingValue:
+        """Take in a map that has among its inputs only what comes from fields of the node."""
+        place, run, node_type = pending.place, pending.run, pending.node_type
+        inputs = [*pending.inputs]
+        try:
+            for name, found in recalls_of(field):
+                below_it = place.below(name)
+                for value in recall(run, node_type, found, below_it):
+                    inputs.append((name, known_value(run, node_type, below_it, value)))
+        except RecallError as error:
+            return self._fail(pending, error)
+        for name, below in cast(CallPlan, pending.call).inputs:
+            ask = self.look_up if is_by_value(below) else self.dependency
+            inputs.append((name, ask(below, run, node_type, place.below(name))))
+        pending.inputs = inputs
+        return self.add(pending)
+
+    def _prepare(self, value: LookUp, wanted: Input) -> bool:
+        """Whether a value is yet to be computed, for all that is known of its arguments."""
+        key, place, node_type = wanted.call.key, value.place, value.node_type
+        if key in self._given:
+            self._record_given(key, wanted, value.run, node_type, place)
+            self._end(value, self.cache[key])
+            self._release_inputs(value)
+            return False
+        try:
+            self._recall(wanted, value)
+        except RecallError as error:
+            self._fail(value, error)
+            return False
+        for name, each in value.inputs:
+            if each.error is not None:
+                self._end(value, error=each.error, failed_input=(name, each))
+                return False
+        if not all(each.done for _, each in value.inputs):
+            return True
+        if not self._settle(value):
+            return False
+        if value.run.recorder.looks_back:
+            known = value.run.recorder.recorded_value(place, node_type, True, value.asked)
+            if known is not NOTHING:
+                self._end(value, known)
+                return False
+        return True
+
+    def _recall(self, wanted: Input, value: LookUp) -> None:
+        """Find the arguments that come from the trace. Those of the calls below are recorded by
+        themselves."""
+        place = value.place
+        for way, key, found in recalled_behind(wanted):
+            where, own = place._replace(parameter=place.parameter + way), way.count("(") == 1
+            for each in recall(value.run, value.node_type, found, where, own):
+                if own:
+                    value.own[found.name] = each
+                else:
+                    value.below[key] = each
+
+    def _settle(self, value: LookUp) -> bool:
+        """All arguments from the run are there: whether the function is to be called with them for
+        this value, and not for another."""
+        wanted = cast(Input, value.wanted)
+        try:
+            given = sibling_values(value, dict(siblings_of(wanted)))
+        except Exception as error:  # of a validator: the field's own value fails with it too
+            self._fail(value, error)
+            return False
+        value.asked = asked = Arguments(wanted.call.key, {**value.own, **given}, value.below)
+        if not wanted.marker.cache:
+            return True
+        if asked in self.cache:
+            if asked in self._given:
+                self._record_given(asked, wanted, value.run, value.node_type, value.place)
+                self._end(value, self.cache[asked])
+            else:
+                self._share(value, asked, self.cache[asked])
+            return False
+        first = self._pending.get(asked)
+        if first is None:
+            value.key, self._pending[asked] = asked, value
+            self._called_at[asked] = str(value.place)
+            return True
+        value.first = first
+        if first.done:
+            self._share(value, asked, first.value, first.error, first.failed_input)
+        else:
+            first.users += 1
+            first.dependents.append(value)
+            value.inputs, value.missing = [*value.inputs, ("", first)], 1
+        return False
+
+    def _share(
+        self,
+        value: LookUp,
+        asked: Arguments,
+        result: Any = None,
+        error: BaseException | None = None,
+        failed_input: tuple[str, PendingValue] | None = None,
+    ) -> None:
+        """End a value with what the function has returned, or raised, for another."""
+        called_at = self._called_at.get(asked, "")
+        if called_at != str(value.place) and not isinstance(error, asyncio.CancelledError):
+            self._record_end(value, result, error, called_at)
+        self._end(value, result, error, failed_input)
+
+    def _fail(self, pending: PendingValue, error: Exception) -> PendingValue:
+        """End a value whose arguments are not there."""
+        self._record_end(pending, None, error)
+        self._end(pending, error=error)
+        return pending
+
+    def _record_end(
+        self, pending: PendingValue, value: Any, error: BaseException | None, called_at: str = ""
+    ) -> None:
+        place, outcome = pending.place, (0.0, value, error)
+        where = time(), place.path, place.step, pending.node_type, place.field
+        what = pending.source, pending.name, *outcome, place.parameter, called_at
+        pending.run.recorder.write(SourceEnded(*where, *what))
 
     def add(self, pending: PendingValue) -> PendingValue:
         """Take a value in: its work starts now, or when the last of its inputs is known."""
@@ -255,10 +435,14 @@ class Dataflow:
             return [pending.task]
         return self._release_inputs(pending)
 
-    def take_known(self, values: Mapping[Hashable, Any]) -> None:
-        """Take in recorded values of dependencies: they count, whatever the caller gives now."""
+    def take_known(
+        self, values: Mapping[Hashable, Any], called_at: Mapping[Arguments, str]
+    ) -> None:
+        """Take in recorded values of dependencies: they count, whatever the caller gives now.
+        `called_at` has the places of those that are called once for equal arguments."""
         self.cache.update(values)
         self._given = self._given.difference(values)
+        self._called_at.update(called_at)
 
     def forget_failures(self) -> None:
         """Have dependencies that failed called again when they are asked for next."""
@@ -304,8 +488,9 @@ class Dataflow:
         own = isinstance(raised, Exception | asyncio.CancelledError)
         return close_failed(raised) if own else raised
 
-    def _record_given(self, wanted: Input, run: Run, node_type: type[Node], place: Place) -> None:
-        key = wanted.call.key
+    def _record_given(
+        self, key: Hashable, wanted: Input, run: Run, node_type: type[Node], place: Place
+    ) -> None:
         if not run.recorder.stores or (wanted.marker.cache and key in self._recorded_given):
             return
         if wanted.marker.cache:
@@ -318,6 +503,8 @@ class Dataflow:
         )
 
     def _start(self, pending: PendingValue) -> None:
+        if type(pending) is LookUp and pending.asked is None and not self._settle(pending):
+            return
         # Not by the loop's task factory, which may be an eager one: a value that is done before
         # all who ask for it are there would be dropped, and computed again for the next.
         loop = asyncio.get_running_loop()
@@ -330,7 +517,8 @@ class Dataflow:
         place, run, recorder = pending.place, pending.run, pending.run.recorder
         started = perf_counter()
         if recorder.looks_back:
-            known = recorder.recorded_value(place, pending.node_type)
+            asked = pending.asked if isinstance(pending, LookUp) else None
+            known = recorder.recorded_value(place, pending.node_type, False, asked)
             if known is not NOTHING:
                 self._end(pending, known)
                 return
@@ -398,6 +586,10 @@ class Dataflow:
         for waiter in pending.waiters:  # before the dependents: who asked for this one is first
             waiter.take(pending)
         for dependent in pending.dependents:
+            if type(dependent) is LookUp and dependent.first is pending:
+                asked = cast(Arguments, dependent.asked)
+                self._share(dependent, asked, value, error, failed_input)
+                continue
             if error is not None:
                 name = next(name for name, below in dependent.inputs if below is pending)
                 self._end(dependent, error=error, failed_input=(name, pending))
@@ -418,6 +610,18 @@ def lm_of(pending: PendingValue) -> LM | None:
     """The LM for a dependency that asks for one."""
     run = pending.run
     return run.recorder.record_answers(run, pending.place.step, pending.asker, lambda: run.lm)
+
+
+def sibling_values(pending: PendingValue, names: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of a call that are values of fields, by parameter, as the fields hold them."""
+    found: dict[str, Any] = {}
+    for parameter, below in pending.inputs:
+        name = names.get(parameter)
+        if name is not None:
+            held = {name: below.value}
+            whole = held if below.is_validated else validated(pending.node_type, held)
+            found[parameter] = whole[name]
+    return found
 
 
 def known_value(

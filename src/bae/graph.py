@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
-from bae.calls import every_call
+from bae.calls import every_call, recalled_behind
 from bae.exceptions import HintError, LoopError, ProofError
 from bae.language_model import Scene
 from bae.node import Node, NodeTypes
@@ -150,7 +150,8 @@ class Graph(Generic[S, T]):
         """Whether some node, here or in a graph inside, recalls a value: it may then come from a
         run around this graph."""
         plans = [plan for graph in self.graphs for plan in graph.plans.values()]
-        return any(field.kind == "recall" for plan in plans for field in plan.sourced)
+        fields = [field for plan in plans for field in plan.sourced]
+        return any(field.kind == "recall" or any(recalled_behind(field)) for field in fields)
 
     @property
     def graphs(self) -> tuple[Graph[Any, Any], ...]:

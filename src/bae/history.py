@@ -253,7 +253,7 @@ class History(RunTree):
         step = self._step(record, record.step, record.node_type)
         key, error = (record.field, record.parameter), record.error
         source = self._source(step, key, record.node_type, record.source, record.at)
-        source.by, source.took = record.by, record.seconds
+        source.by, source.took, source.called_at = record.by, record.seconds, record.called_at
         shared = self.shared_key(source.place, record.node_type)
         if shared is not None:
             self.shared_calls.setdefault(shared, []).append((self.count, error))
@@ -286,7 +286,8 @@ class History(RunTree):
 
     def _recalled(self, record: kinds.Recalled) -> None:
         step = self._step(record, record.step, record.node_type, leads=True)
-        source = self._source(step, (record.field, ""), record.node_type, "recall", record.at)
+        key = record.field, record.parameter
+        source = self._source(step, key, record.node_type, "recall", record.at)
         source.value, source.origin = record.value, record.origin
         self._end(source, record.at)
 

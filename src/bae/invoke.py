@@ -68,7 +68,7 @@ async def bounded(
 async def _once(call: CallPlan, inline: bool, arguments: dict[str, Any], opened: Opened) -> Any:
     args, kwargs = (), arguments
     if call.positional:
-        args = tuple(arguments[name] for name in call.positional)
+        args = tuple(arguments[name] for name in call.positional if name in arguments)
         kwargs = {k: v for k, v in arguments.items() if k not in call.positional}
     match call.kind:
         case "async":

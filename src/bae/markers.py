@@ -21,6 +21,10 @@ MAP_LIMIT: Final = 64
 """How many items of one `Map` are worked on at once unless it says otherwise."""
 
 
+_NO_OPTIONS: Final = ("fn", "over", "bound", "scope")
+"""Of what `Dep` and `Map` take, that which is no option or is a text."""
+
+
 class _Marker:
     """What every marker is: a value that is compared by its options and never changes."""
 
@@ -59,12 +63,14 @@ class _Marker:
 class _Called(_Marker):
     """What `Dep` and `Map` have in common: something to call, and how."""
 
-    __slots__ = ("fn", "inline", "retries", "timeout")
+    __slots__ = ("bound", "fn", "inline", "retries", "timeout")
 
     fn: Callable[..., Any] | Graph[Any, Any] | type[Node]
     timeout: float | EllipsisType | None
     retries: int
     inline: bool
+    bound: tuple[tuple[str, str | Recall], ...]
+    """The parameters that are bound to a field of the node, or to a Recall."""
 
     def _check(self, timeout: object, retries: object) -> None:
         kind = type(self).__name__
@@ -83,6 +89,21 @@ class _Called(_Marker):
                 f"{kind}({self.fn!r}): give it something to call: a function, a Graph or a Node "
                 f"class, not a {given}{hidden if given == 'FieldInfo' else ''}"
             )
+        options = [name for name in self.__match_args__ if name not in _NO_OPTIONS]
+        for name in options:
+            if isinstance(getattr(self, name), str | Recall):
+                raise TypeError(
+                    f"{kind}({name}={getattr(self, name)!r}): {name} is an option of {kind}, so a "
+                    "parameter of that name cannot be bound: rename the parameter"
+                )
+        for name, value in self.bound:
+            if not isinstance(cast(object, value), str | Recall):
+                raise TypeError(
+                    f"{kind}({name}={value!r}): bind a parameter to a field of the node by its "
+                    f"name, or to a Recall(…); for a value of your own give {kind} "
+                    f"functools.partial(…, {name}={value!r}); the options of {kind} are "
+                    f"{', '.join(options)}"
+                )
         seconds = isinstance(timeout, int | float) and timeout > 0
         if timeout is not None and timeout is not ... and not seconds:
             raise ValueError(f"{kind}(timeout={timeout!r}): give seconds above 0, or None")
@@ -95,8 +116,11 @@ class Dep(_Called):
 
     Give a function (sync or async), a generator that yields one value and cleans up after the
     run, a context manager, a `Graph` or a `Node` class. Its own parameters annotated with `Dep`
-    are resolved first, a parameter annotated `LM` gets the run's LM. Within a run `fn` is called
-    once, however many fields and functions ask for it.
+    are resolved first, a parameter annotated `LM` gets the run's LM, one annotated `Recall` a value
+    of the trace. Any other keyword binds a parameter, or a field of a graph's start node:
+    `Dep(search, query="question")` to the field `question` of the same node, one that the LM fills
+    included, and `Dep(search, query=Recall(Question))` to a value of the trace. Within a run `fn`
+    is called once for equal arguments, however many fields and functions ask for it.
 
     - `timeout`: seconds for one call; 300 for a function and none for a graph unless given,
       `None` for no bound.
@@ -108,7 +132,7 @@ class Dep(_Called):
     """
 
     __slots__ = ("cache", "scope")
-    __match_args__ = ("fn", "timeout", "retries", "inline", "cache", "scope")
+    __match_args__ = ("fn", "timeout", "retries", "inline", "cache", "scope", "bound")
 
     cache: bool
     scope: Literal["run", "app"]
@@ -122,8 +146,10 @@ class Dep(_Called):
         inline: bool = False,
         cache: bool = True,
         scope: Literal["run", "app"] = "run",
+        **bound: str | Recall,
     ) -> None:
         self._set(fn=fn, timeout=timeout, retries=retries, inline=inline, cache=cache, scope=scope)
+        self._set(bound=tuple(sorted(bound.items())) if bound else ())
         self._check(timeout, retries)
         if scope not in ("run", "app"):
             raise ValueError(f'Dep(scope={scope!r}): give "run" or "app"')
@@ -138,11 +164,11 @@ class Map(_Called):
     items. `fn` takes the item as its first parameter that nothing else fills; a `Graph` or `Node`
     class takes it as its start node, or as the start node's one plain field. `over` names a field
     of the same node, one that the LM fills included. `timeout`, `retries` and `inline` are as for
-    `Dep`, for each item.
+    `Dep`, for each item, and so are keywords that bind other parameters.
     """
 
     __slots__ = ("limit", "over")
-    __match_args__ = ("fn", "over", "limit", "timeout", "retries", "inline")
+    __match_args__ = ("fn", "over", "limit", "timeout", "retries", "inline", "bound")
 
     over: str
     limit: int
@@ -156,8 +182,10 @@ class Map(_Called):
         timeout: float | EllipsisType | None = ...,
         retries: int = 0,
         inline: bool = False,
+        **bound: str | Recall,
     ) -> None:
         self._set(fn=fn, over=over, limit=limit, timeout=timeout, retries=retries, inline=inline)
+        self._set(bound=tuple(sorted(bound.items())) if bound else ())
         self._check(timeout, retries)
         if type(limit) is not int or limit < 1:
             raise ValueError(f"Map(limit={limit!r}): give a number, 1 or more")

@@ -8,20 +8,17 @@ import inspect
 import typing
 from collections.abc import Iterator
 from types import FunctionType, MethodType, NoneType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from pydantic import BaseModel
 
 from bae.assignable import assignable, type_name, union_members
-from bae.calls import MISSING, CallPlan, Input, every_call
+from bae.calls import MISSING, CallPlan, Input, every_call, recalled_behind
 from bae.core_schemas import converts
 from bae.exceptions import Problem, a_warning, an_error
 from bae.language_model import is_lm
-from bae.markers import Dep, Map
+from bae.markers import Dep, Map, Recall
 from bae.plan import FieldPlan, NodePlan
-
-if TYPE_CHECKING:
-    from bae.node import Node
 
 
 def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
@@ -30,9 +27,7 @@ def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
     for field in plan.fields.values():
         place = f"{plan.name}.{field.name}"
         if field.kind == "dep":
-            found = _check_dep(
-                plan.node, field, cast(CallPlan, field.call), cast(Dep, field.marker)
-            )
+            found = _check_dep(plan, field, cast(CallPlan, field.call))
         elif field.kind == "map":
             found = _check_map(plan, field, cast(CallPlan, field.call), cast(Map, field.marker))
         elif field.kind == "recall" and is_start and field.required:
@@ -40,6 +35,9 @@ def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
         else:
             continue
         problems.extend(problem.at(place) for problem in found)
+        required = field.required and is_start
+        if required and any(found.required for *_, found in recalled_behind(field)):
+            problems.append(recall_on_start().at(place))
     problems.extend(_check_lm(plan))
     problems.extend(_one_name_twice(plan))
     return list(dict.fromkeys(problems))
@@ -122,7 +120,8 @@ def _check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Pro
             f"{caller.name}({parameter}) takes {takes}, but {below.call.name} returns {made}",
             f"annotate the parameter {made}, or give Dep a function that returns {takes}",
         )
-    yield from unfilled(below.call)
+    yield from unfilled(below.call, below.marker)
+    yield from _check_bound(below.call, below.marker, None)
     yield from _check_scope(below.call, below.marker)
 
 
@@ -142,6 +141,8 @@ def _check_scope(call: CallPlan, marker: Dep) -> Iterator[Problem]:
     needs = "a graph, which runs inside a run" if call.graph is not None else ""
     if call.lm_parameters:
         needs = f"given the LM of a run, as {call.lm_parameters[0]}"
+    if call.recalls or marker.bound:
+        needs = "called with values of a run"
     if needs:
         yield an_error(
             "bae-dep-scope",
@@ -172,37 +173,99 @@ def unreturned(call: CallPlan, wanted: Any = Any) -> list[Problem]:
     ]
 
 
-def unfilled(call: CallPlan) -> list[Problem]:
+def unfilled(call: CallPlan, marker: Dep | None = None) -> list[Problem]:
     """The problems of parameters, or start fields of a graph, that nothing can fill."""
-    if call.kind == "graph":
-        return [
-            an_error(
-                "bae-dep-unfilled",
-                f"{call.name}: nothing fills the field {name} of the start node of a graph "
-                "used as a Dep",
-                f"give {name} a Dep, a Recall or a default, or use Map(…, over=…) to hand it items",
-            )
-            for name, _ in call.free
-        ]
+    bound = () if marker is None else dict(marker.bound)
+    what = f"the field {{}} of the start node of {call.name}"
+    if call.graph is None:
+        what = f"the parameter {{}} of {call.name}"
     return [
         an_error(
             "bae-dep-unfilled",
-            f"nothing can fill the parameter {name} of {call.name}",
-            "a Dep sees no field of its node: to look something up by a value of the run, call "
-            f"{call.name} in a written body, use Map over the field, or give Dep a graph that "
-            f"recalls the value; otherwise annotate {name} Annotated[…, Dep(…)] or LM, or give it "
-            "a default",
+            f"nothing can fill {what.format(name)}",
+            f"rename it: {name} is an option of Dep, which a parameter of that name cannot be "
+            "bound with; or give it a default"
+            if name in _RESERVED
+            else f'bind it to a field of the node, Dep({call.name}, {name}="…"), or to a value of '
+            f"the trace, Dep({call.name}, {name}=Recall(…)); or "
+            + ("give it a source" if call.graph else f"annotate {name} Annotated[…, Dep(…)] or LM")
+            + ", or a default",
         )
         for name, _ in call.free
+        if name not in bound
     ]
 
 
-def _check_dep(cls: type[Node], field: FieldPlan, call: CallPlan, marker: Dep) -> Iterator[Problem]:
+_RESERVED: typing.Final = ("timeout", "retries", "inline", "cache", "scope")
+
+
+def _check_bound(call: CallPlan, marker: Dep | Map, plan: NodePlan | None) -> Iterator[Problem]:
+    """The problems of the parameters that a marker binds; without a plan, of one on a parameter."""
+    kind = type(marker).__name__
+    for name, source in marker.bound:
+        types = call.bindable
+        said = f"{kind}({call.name}, {name}=…)"
+        if name not in types:
+            yield _unbindable(call, name, said)
+            continue
+        wanted = types[name]
+        if isinstance(source, Recall):
+            if wanted is Any:
+                yield an_error(
+                    "bae-dep-binding",
+                    f"{said} recalls a value by the type of {name}, which is not annotated",
+                    f"annotate {name} with the type to look for",
+                )
+            continue
+        other = None if plan is None else plan.fields.get(source)
+        if other is None:
+            names = ", ".join(() if plan is None else plan.fields) or "none"
+            has = "a parameter of a function sees no fields"
+            if plan is not None:
+                has = f"{plan.name} has no such field (it has: {names})"
+            yield an_error(
+                "bae-dep-binding",
+                f"{said} is bound to the field {source!r}, and {has}",
+                f"name a field of the same node, or write {name}=Recall(…); for a value of your "
+                f"own give {kind} functools.partial({call.name}, {name}={source!r})",
+            )
+        elif assignable(other.annotation, wanted) is False:
+            has, takes = type_name(other.annotation), type_name(wanted)
+            yield an_error(
+                "bae-dep-type",
+                f"{call.name}({name}) takes {takes}, but the field {source} is {has}",
+                f"annotate {name} as {has}, or bind it to a field that is {takes}",
+            )
+
+
+def _unbindable(call: CallPlan, name: str, said: str) -> Problem:
+    filled = dict((*call.inputs, *call.recalls))
+    if name in filled or name in call.lm_parameters:
+        by = "LM" if name in call.lm_parameters else type(filled[name].marker).__name__
+        why = f"its annotation says {by}, which fills it"
+        fix = f"take {by} out of its annotation, or do not bind it"
+    else:
+        what = "field of its start node" if call.graph else "parameter"
+        why = f"{call.name} has no such {what}; it has: {', '.join(call.bindable) or 'none'}"
+        fix = "bind one that it has"
+    return an_error("bae-dep-binding", f"{said} cannot be bound: {why}", fix)
+
+
+def check_arguments(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:
+    """The problems of what a function is called with for a field."""
+    call, marker = cast(CallPlan, field.call), cast("Dep | Map", field.marker)
+    if isinstance(marker, Dep):
+        yield from unfilled(call, marker)
+    yield from _check_bound(call, marker, plan)
+    yield from _check_circle(plan, field)
+
+
+def _check_dep(plan: NodePlan, field: FieldPlan, call: CallPlan) -> Iterator[Problem]:
     yield from problems_of(call)
-    yield from _check_scope(call, marker)
+    yield from _check_scope(call, cast(Dep, field.marker))
     yield from unreturned(call, field.annotation)
-    yield from unfilled(call)
-    if not converts(cls, field.name):
+    yield from check_arguments(plan, field)
+    if not converts(plan.node, field.name):
         yield from _check_type(call, call.returns, field.annotation)
 
 
@@ -237,8 +300,9 @@ def _check_map(plan: NodePlan, field: FieldPlan, call: CallPlan, marker: Map) ->
             "name a field of the same node that holds a list",
         )
         return
-    if _maps_in_a_circle(plan, field):
-        yield an_error("bae-map-over", "maps over itself", "map over a field that is no map of it")
+    wrong = [*check_arguments(plan, field)]
+    if wrong:
+        yield from wrong
         return
     element = _element(over.annotation)
     if element is None:
@@ -248,23 +312,25 @@ def _check_map(plan: NodePlan, field: FieldPlan, call: CallPlan, marker: Map) ->
             f"declare {marker.over} a list, tuple, set or sequence",
         )
         return
-    yield from _check_item(call, element[0])
+    yield from _check_item(call, element[0], marker)
 
 
-def _check_item(call: CallPlan, element: Any) -> Iterator[Problem]:
-    if call.graph is not None and element is call.graph.start:
+def _check_item(call: CallPlan, element: Any, marker: Map) -> Iterator[Problem]:
+    if call.graph is not None and element is call.graph.start and not marker.bound:
         return
-    if len(call.free) != 1:
-        takes = ", ".join(name for name, _ in call.free) or "nothing"
+    bound = dict(marker.bound)
+    free = [(name, declared) for name, declared in call.free if name not in bound]
+    if len(free) != 1:
+        takes = ", ".join(name for name, _ in free) or "nothing"
         what = "the required plain fields of its start" if call.graph else "its free parameters"
         yield an_error(
             "bae-map-item",
             f"{call.name} must take the item and nothing else that is not filled, but {what} are: "
             f"{takes}",
-            "leave exactly one; give the others a Dep or a default",
+            "leave exactly one; bind the others, or give them a Dep or a default",
         )
         return
-    name, declared = call.free[0]
+    name, declared = free[0]
     if assignable(element, declared) is False:
         yield an_error(
             "bae-map-item",
@@ -303,12 +369,32 @@ def _element(annotation: Any) -> tuple[Any] | None:
     return (typing.Union[tuple(elements)] if elements else Any,)  # noqa: UP007
 
 
-def _maps_in_a_circle(plan: NodePlan, field: FieldPlan) -> bool:
-    seen: set[str] = set()
-    current: FieldPlan | None = field
-    while current is not None and isinstance(current.marker, Map):
-        if current.name in seen:
-            return True
-        seen.add(current.name)
-        current = plan.fields.get(current.marker.over)
-    return False
+def _check_circle(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:
+    """The problem of fields that wait for each other, at the first of them."""
+    came_from: dict[str, str] = {}
+    ahead = [field.name]
+    for name in ahead:
+        for other in plan.fields[name].waits_for:
+            if other == field.name:
+                path = [name]
+                while path[-1] != field.name:
+                    path.append(came_from[path[-1]])
+                yield from _circle(plan, path[::-1])
+                return
+            if other in plan.fields and other not in came_from:
+                came_from[other] = name
+                ahead.append(other)
+
+
+def _circle(plan: NodePlan, names: list[str]) -> Iterator[Problem]:
+    around = zip(names, [*names[1:], names[0]], strict=True)
+    markers = ((plan.fields[name].marker, other) for name, other in around)
+    if all(isinstance(marker, Map) and marker.over == other for marker, other in markers):
+        yield an_error("bae-map-over", "maps over itself", "map over a field that is no map of it")
+    elif names[0] == next(name for name in plan.fields if name in names):
+        path = " -> ".join(f"{plan.name}.{name}" for name in [*names, names[0]])
+        yield an_error(
+            "bae-dep-cycle",
+            f"fields wait for each other: {path}",
+            "break the circle: bind one of these parameters to another field",
+        )

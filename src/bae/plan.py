@@ -4,17 +4,30 @@ leads. Made once per class and never during a step."""
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from inspect import cleandoc
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, cast
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from bae.assignable import type_name, union_members
-from bae.calls import CallPlan, buried, every_call, flat, is_buried, is_lm, plan_call
+from bae.calls import (
+    Bound,
+    CallPlan,
+    buried,
+    every_call,
+    flat,
+    is_buried,
+    is_lm,
+    plan_bound,
+    plan_call,
+    siblings_of,
+)
 from bae.exceptions import HintError, Problem, an_error
 from bae.hints import (
     Names,
@@ -45,10 +58,12 @@ class FieldPlan:
     call: CallPlan | None = None
     members: tuple[Any, ...] = ()
     """For a Recall: the types that are looked for."""
-    found_in: dict[type[Node], tuple[tuple[str, bool], ...]] = field(
+    found_in: MutableMapping[type[Node], tuple[tuple[str, bool], ...]] = field(
         default_factory=dict["type[Node]", "tuple[tuple[str, bool], ...]"]
     )
     """For a Recall: the fields of a node class that may hold its value, see `recall.py`."""
+    bound: Bound = ()
+    """The parameters that the marker binds."""
 
     annotation: Any = field(init=False)
     required: bool = field(init=False)
@@ -56,6 +71,12 @@ class FieldPlan:
     def __post_init__(self) -> None:
         self.annotation = self.info.annotation
         self.required = self.info.is_required()
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The fields of the node whose values it needs."""
+        over = (self.marker.over,) if isinstance(self.marker, Map) else ()
+        return (*over, *(name for _, name in siblings_of(self)))
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +89,7 @@ class NodePlan:
     context: tuple[FieldPlan, ...] = ()
     """Sourced fields that are resolved before the LM fills the plain ones."""
     after: tuple[FieldPlan, ...] = ()
-    """Maps over what the LM fills, directly or through another map."""
+    """Maps over what the LM fills, and dependencies bound to it, directly or through another."""
     sourced: tuple[FieldPlan, ...] = ()
     factories: frozenset[str] = frozenset()
     """Sourced fields with a default factory."""
@@ -106,6 +127,15 @@ def recall_members(wanted: Any) -> tuple[Any, ...]:
     """What a Recall looks for: of `T | None` the T, since None is no value to recall."""
     members = union_members(wanted)
     return tuple(m for m in members if m is not NoneType) or members
+
+
+def recalled_parameter(name: str, hint: Any, marker: Recall, is_required: bool = True) -> FieldPlan:
+    """The plan of a parameter that is looked up in the trace, as a field of its name would be."""
+    annotation = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+    info = FieldInfo(annotation=annotation, default=PydanticUndefined if is_required else None)
+    found = FieldPlan(name, "recall", info, marker, members=recall_members(annotation))
+    found.found_in = WeakKeyDictionary()  # a function may be older than the classes that use it
+    return found
 
 
 def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
@@ -178,10 +208,12 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
     if len(plan.plain) == len(plan.fields):
         return
     sourced = [f for f in plan.fields.values() if f.kind != "plain"]
-    maps = [(f.name, f.marker.over) for f in sourced if isinstance(f.marker, Map)]
+    waiting = [(f.name, f.waits_for) for f in sourced if f.kind in ("dep", "map")]
     filled = {f.name for f in plan.plain}
-    for _ in maps:  # a map over a map over a plain field is found in as many rounds
-        filled.update(name for name, over in maps if over in filled)
+    found = -1
+    while found != len(filled):  # a map over a map over a plain field is found in two rounds
+        found = len(filled)
+        filled.update(name for name, over in waiting if not filled.isdisjoint(over))
     plan.context = tuple(f for f in sourced if f.name not in filled)
     plan.after = tuple(f for f in sourced if f.name in filled)
     plan.sourced = plan.context + plan.after
@@ -204,9 +236,10 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
     match markers[0]:
         case Dep() as dep:
             call = plan_call(dep.fn, names)
-            return FieldPlan(name, "dep", info, dep, call)
+            return FieldPlan(name, "dep", info, dep, call, bound=plan_bound(call, dep))
         case Map() as mapping:
-            return FieldPlan(name, "map", info, mapping, plan_call(mapping.fn, names))
+            call = plan_call(mapping.fn, names)
+            return FieldPlan(name, "map", info, mapping, call, bound=plan_bound(call, mapping))
         case Gate() as gate:
             return FieldPlan(name, "gate", info, gate)
         case Recall() as recall:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from bae.assignable import assignable, type_name
-from bae.calls import CallPlan, every_call, too_deep
+from bae.calls import CallPlan, every_call, recalled_behind, too_deep
 from bae.context_proof import lost_context
 from bae.core_schemas import field_schema, unreadable_enum
 from bae.exceptions import Problem, a_warning, an_error
@@ -162,8 +162,12 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
         return  # paths through classes that are not known yet prove nothing
     for cls, plan in plans.items():
         for field in plan.sourced:
+            place = f"{cls.__name__}.{field.name}"
             if field.kind == "recall":
-                yield from _check_recall(graph, cls, field, nest)
+                yield from _check_recall(graph, cls, field, nest, place)
+            elif field.required:  # or its default is used
+                for way, _, found in recalled_behind(field):
+                    yield from _check_recall(graph, cls, found, nest, place + way)
     for cls in _filled(plans):
         yield from _fields_without_schema(plans[cls])
         yield from approvals_of_the_unseen(plans[cls])
@@ -182,9 +186,10 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
 
 
 def _check_recall(
-    graph: Graph[Any, Any], cls: type[Node], field: FieldPlan, nest: _Nest
+    graph: Graph[Any, Any], cls: type[Node], field: FieldPlan, nest: _Nest, place: str
 ) -> Iterator[Problem]:
-    place = f"{cls.__name__}.{field.name}"
+    """The problems of a field, or of a parameter behind one, that is looked up in the trace."""
+    what = "parameter" if place.endswith(")") else "field"
     wanted = type_name(field.annotation)
     if not field.required:
         return
@@ -199,7 +204,7 @@ def _check_recall(
             f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}{skipped}",
             "use the same Dep here, which is not called again"
             if "from Dep" in skipped
-            else f"fill {_a(wanted)} before {cls.__name__} on that path, or give the field a "
+            else f"fill {_a(wanted)} before {cls.__name__} on that path, or give the {what} a "
             "default",
             place,
         )
@@ -210,7 +215,7 @@ def _check_recall(
             "bae-recall-unsure",
             f"{field.marker} may find no {wanted} on the path {' -> '.join(gap)}: the fields "
             "there can hold something else",
-            f"hold nothing but {_a(wanted)} there, or give the field a default",
+            f"hold nothing but {_a(wanted)} there, or give the {what} a default",
             place,
         )
     for holder in graph.nodes:
@@ -220,7 +225,7 @@ def _check_recall(
             yield a_warning(
                 "bae-recall-ambiguous",
                 f"{holder.__name__} holds {_a(wanted)} in {', '.join(held)}; {held[0]} is taken",
-                "name the field as the one that is meant, or give the values types of their own",
+                f"name the {what} as the one that is meant, or give the values types of their own",
                 place,
             )
 
@@ -258,7 +263,7 @@ def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:
                         f'write Dep({call.name}, scope="app") in both places, or in none',
                         run,
                     )
-                elif first != marker:
+                elif _options(first) != _options(marker):
                     yield a_warning(
                         "bae-dep-options",
                         f"asks for {call.name} with other options than {before}; the first to ask "
@@ -266,6 +271,10 @@ def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:
                         "give both the same options, or cache=False to one",
                         asker,
                     )
+
+
+def _options(marker: Dep) -> tuple[object, ...]:
+    return marker.timeout, marker.retries, marker.inline, marker.cache
 
 
 def _asked(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, str]]:

@@ -4,14 +4,16 @@ worked out once per class; a step only walks the trace backwards."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import time
 from typing import Any
 
 from bae.assignable import assignable, could_hold, type_name, union_members
 from bae.exceptions import RecallError
 from bae.markers import Recall
 from bae.node import Node
+from bae.place import Place
 from bae.plan import FieldPlan, plan_of, recall_members
-from bae.records import Origin
+from bae.records import Origin, Recalled
 from bae.run import Run
 
 Holders = tuple[tuple[str, bool], ...]
@@ -33,6 +35,31 @@ def recall_from_trace(trace: Iterable[Node], target_type: Any) -> Any:
         f"no {wanted} in the trace",
         path=" -> ".join(type(node).__name__ for node in nodes) or "the trace is empty",
         fix=f"have a node before this one hold a {wanted} that no Dep or Recall made",
+    )
+
+
+def recall(
+    run: Run, node_type: type[Node], field: FieldPlan, place: Place, is_recorded: bool = True
+) -> tuple[Any, ...]:
+    """The value that a field, or a parameter behind one, finds in the trace of a run, recorded for
+    its place; nothing where its default is used. Raises `RecallError` where it has none."""
+    found = recall_field(field, run)
+    if found is not None:
+        origin, value = found
+        if is_recorded:
+            where = time(), run.path, run.step, node_type, place.field
+            run.recorder.write(Recalled(*where, value, origin, place.parameter))
+        return (value,)
+    if not field.required:
+        return ()
+    wanted, name = type_name(field.annotation), node_type.__name__
+    what = "parameter" if place.parameter else "field"
+    raise RecallError(
+        f"{name}.{place.field}{place.parameter}: {field.marker} found no {wanted} in the trace",
+        node_type=node_type,
+        field_name=place.field,
+        path=" -> ".join([*(type(n).__name__ for n in [*run.seen()][::-1]), name]),
+        fix=f"have a node before {name} hold a {wanted}, or give the {what} a default",
     )
 
 

@@ -16,6 +16,7 @@ from bae.rooms import journal_type
 from bae.usage import Usage
 
 if TYPE_CHECKING:
+    from bae.arguments import Arguments
     from bae.graph import Graph
     from bae.language_model import LM
     from bae.markers import OpenGate
@@ -142,9 +143,16 @@ class Recorder:
         context is resolved, and then with it: a replay compares what would be sent."""
         return None
 
-    def recorded_value(self, place: Place, node_type: type[Node], early: bool = False) -> Any:
+    def recorded_value(
+        self,
+        place: Place,
+        node_type: type[Node],
+        early: bool = False,
+        asked: Arguments | None = None,
+    ) -> Any:
         """The value of a source that is about to start, or `NOTHING`; `early`, before its inputs
-        are started, which are not needed where it is known."""
+        are started, which are not needed where it is known. `asked` are its arguments that come
+        from the run: with others, its value is another."""
         return NOTHING
 
     def recorded_items(self, place: Place, node_type: type[Node]) -> dict[int, Any]:

@@ -188,6 +188,9 @@ class SourceEnded(Record):
     value: Any = None
     error: BaseException | None = None
     parameter: str = ""
+    called_at: str = ""
+    """The place that the function was called for, where that was another: with equal arguments it
+    is called once."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -217,6 +220,7 @@ class Recalled(Record):
     field: str
     value: Any
     origin: Origin
+    parameter: str = ""
 
 
 @dataclass(slots=True, repr=False, eq=False)

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from graphlib import TopologicalSorter
-from time import time
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.assignable import type_name
-from bae.calls import CallPlan, Input, every_call, plan_call
+from bae.calls import CallPlan, Input, every_call, is_by_value, plan_call, siblings_of
 from bae.dataflow import Dataflow, PendingValue, known_value
 from bae.exceptions import (
     BaeError,
@@ -26,11 +24,10 @@ from bae.exceptions import (
 from bae.hints import HintError
 from bae.markers import Dep, Gate, Map
 from bae.node import Node
-from bae.node_proof import check_node, problems_of, unfilled
+from bae.node_proof import check_arguments, check_node, problems_of, unfilled
 from bae.place import Place
 from bae.plan import FieldKind, FieldPlan, NodePlan, plan_of
-from bae.recall import recall_field, recall_from_trace
-from bae.records import Recalled
+from bae.recall import recall, recall_from_trace
 from bae.run import Answer, Run, Waiting
 from bae.sources import ask_gate, map_items
 from bae.tasks import Closer
@@ -118,7 +115,8 @@ async def resolve_dep(
     _refuse_unrunnable(call, unfilled(call))
     flow = _StackedFlow(cache, stack)
     place = Place("", 0, Node.__name__, call.name)
-    pending = flow.dependency(Input(call, Dep(fn)), Run(lm=lm, flow=flow), Node, place)
+    ask = flow.look_up if call.by_value else flow.dependency
+    pending = ask(Input(call, Dep(fn)), Run(lm=lm, flow=flow), Node, place)
     failed = await flow.gather([pending])
     if failed is not None:
         raise cast(BaseException, failed.error)
@@ -136,14 +134,14 @@ async def resolve_fields(
 ) -> dict[str, Any]:
     """The values of all fields of `node_cls` that have a source, in the order of the fields.
 
-    Maps over a field that is not among them are left out. `dep_cache`, `lm` and `stack` are as
-    for `resolve_dep`. What a function raises is raised as it is, once its siblings are cancelled
-    and gone.
+    Maps over a field that is not among them, and dependencies bound to one, are left out.
+    `dep_cache`, `lm` and `stack` are as for `resolve_dep`. What a function raises is raised as it
+    is, once its siblings are cancelled and gone.
     """
     plan = plan_of(node_cls, strict=True)
     for field in plan.context:
         if field.call is not None:
-            _refuse_unrunnable(field.call, unfilled(field.call) if field.kind == "dep" else ())
+            _refuse_unrunnable(field.call, check_arguments(plan, field))
     flow = _StackedFlow(dep_cache, stack)
     run = Run(lm=lm, answer=answer, flow=flow, trace=list(trace))
     try:
@@ -178,7 +176,9 @@ async def resolve(
     pending: dict[str, PendingValue] = {}
     for field in fields:
         if field.kind == "recall":
-            _recall(run, plan, field, values)
+            place = Place(run.path, run.step, plan.name, field.name)
+            for value in recall(run, plan.node, field, place):
+                values[field.name] = value
     if len(values) < len(fields):
         flow = cast(Dataflow, run.flow)
         known = {**given, **values}
@@ -213,7 +213,7 @@ def start_early(run: Run, plan: NodePlan) -> None:
     ahead: list[PendingValue] = []
     run.ahead = ahead
     for field in plan.context:
-        if field.kind == "dep" and field.call is not None and not uses_trace(field.call):
+        if field.kind == "dep" and field.call is not None and not uses_trace(field):
             marker = cast(Dep, field.marker)
             if not marker.cache:
                 continue  # the node would ask for a call of its own
@@ -222,10 +222,11 @@ def start_early(run: Run, plan: NodePlan) -> None:
             ahead.append(flow.dependency(wanted, run, plan.node, place))
 
 
-def uses_trace(call: CallPlan) -> bool:
-    """Whether what a dependency returns can depend on where in the run it is asked for: a graph
-    that recalls from the run around it, here or further down."""
-    return any(each.graph is not None and each.graph.recalls for each in every_call(call))
+def uses_trace(field: FieldPlan) -> bool:
+    """Whether what a dependency returns can depend on where in the run it is asked for: on its
+    arguments, or on what a graph recalls from the run around it, here or further down."""
+    graphs = (each.graph for each in every_call(field.call))
+    return is_by_value(field) or any(graph is not None and graph.recalls for graph in graphs)
 
 
 class _StackedFlow(Dataflow):
@@ -275,26 +276,27 @@ def _start(
     pending: dict[str, PendingValue],
 ) -> PendingValue:
     place = Place(run.path, run.step, plan.node.__name__, field.name)
+
+    def sibling(name: str) -> PendingValue:
+        value = pending.get(name) or _start_sibling(run, flow, plan, name, known, pending)
+        if not value.done:
+            value.users += 1
+        return value
+
+    bound = [(parameter, sibling(name)) for parameter, name in siblings_of(field)]
     match field.marker:
         case Dep() as dep:
-            wanted = Input(cast(CallPlan, field.call), dep)
-            value = flow.dependency(wanted, run, plan.node, place)
+            wanted = Input(cast(CallPlan, field.call), dep, bound=field.bound)
+            if is_by_value(wanted):
+                value = flow.look_up(wanted, run, plan.node, place, bound)
+            else:
+                value = flow.dependency(wanted, run, plan.node, place)
         case Map() as mapping:
-            over = pending.get(mapping.over)
-            if over is None:
-                over = _start_mapped(run, flow, plan, mapping.over, known, pending)
-            if not over.done:
-                over.users += 1
             call = cast(CallPlan, field.call)
-            below_it = (
-                (parameter, flow.dependency(below, run, plan.node, place.below(parameter)))
-                for parameter, below in call.inputs
-            )
-            inputs = [("", over), *below_it]
-            compute = partial(map_items, call=call, marker=mapping, flow=flow)
-            value = flow.add(
-                PendingValue(run, plan.node, place, call.name, "map", compute, inputs, call)
-            )
+            compute = partial(map_items, field=field, marker=mapping, flow=flow)
+            inputs = [("", sibling(mapping.over)), *bound]
+            value = PendingValue(run, plan.node, place, call.name, "map", compute, inputs, call)
+            flow.add_map(value, field)
         case Gate() as gate:
             compute = partial(ask_gate, plan=plan, field=field, gate=gate, known=known)
             value = flow.add(PendingValue(run, plan.node, place, gate.question, "gate", compute))
@@ -304,7 +306,7 @@ def _start(
     return value
 
 
-def _start_mapped(
+def _start_sibling(
     run: Run,
     flow: Dataflow,
     plan: NodePlan,
@@ -312,7 +314,7 @@ def _start_mapped(
     known: Mapping[str, Any],
     pending: dict[str, PendingValue],
 ) -> PendingValue:
-    """The value of a field that a map is over."""
+    """The value of a field that another needs."""
     field = plan.fields[name]
     if name not in known and field.kind != "recall":
         return _start(run, flow, plan, field, known, pending)
@@ -326,28 +328,9 @@ def _start_mapped(
     return known_value(run, plan.node, place, value, is_validated)
 
 
-def _recall(run: Run, plan: NodePlan, field: FieldPlan, values: dict[str, Any]) -> None:
-    found = recall_field(field, run)
-    if found is not None:
-        origin, value = found
-        values[field.name] = value
-        run.recorder.write(
-            Recalled(time(), run.path, run.step, plan.node, field.name, value, origin)
-        )
-    elif field.required:
-        wanted = type_name(field.annotation)
-        raise RecallError(
-            f"{plan.name}.{field.name}: {field.marker} found no {wanted} in the trace",
-            node_type=plan.node,
-            field_name=field.name,
-            path=" -> ".join([*(type(n).__name__ for n in [*run.seen()][::-1]), plan.name]),
-            fix=f"have a node before {plan.name} hold a {wanted}, or give the field a default",
-        )
-
-
 def _failure(plan: NodePlan, name: str, failed: PendingValue) -> BaeError:
     error = cast(BaseException, failed.error)
-    if isinstance(error, GateError | HintError | JournalError):
+    if isinstance(error, GateError | HintError | JournalError | RecallError):
         return error
     path = failed.failure_path(f"{plan.name}.{name}")
     if isinstance(error, BudgetError):

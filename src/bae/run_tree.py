@@ -323,16 +323,18 @@ class RunTree:
 
 
 def call_behind(node_type: type[Node], place: Place) -> tuple[CallPlan | None, bool]:
-    """What is called for the value at a place, and whether that happens once for the whole run. A
-    gate and a recall call nothing; an unknown field or parameter is a KeyError."""
-    from bae.calls import asked_at
+    """What is called for the value at a place, and whether that happens once for the whole run:
+    with arguments from the run it does not. A gate and a recall call nothing; an unknown field or
+    parameter is a KeyError."""
+    from bae.calls import asked_at, is_by_value
     from bae.markers import Dep
     from bae.plan import plan_of
 
     asked = asked_at(plan_of(node_type).fields[place.field], place.parameter)
     if asked is None:
         raise KeyError(place.parameter)
-    return asked.call, isinstance(asked.marker, Dep) and asked.marker.cache
+    is_cached = isinstance(asked.marker, Dep) and asked.marker.cache
+    return asked.call, is_cached and not is_by_value(asked)
 
 
 def shared_key(place: Place, node_type: type[Node]) -> Hashable | None:

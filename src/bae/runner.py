@@ -4,15 +4,16 @@ with that."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter, time
-from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from types import MappingProxyType, NoneType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
 
 from bae.app_scope import opening_of
+from bae.arguments import Arguments
 from bae.calls import CallPlan
 from bae.dataflow import Dataflow
 from bae.draft import from_resolved, validated, with_resolved
@@ -62,6 +63,7 @@ LONGEST_HOLD = 0.01
 """Seconds after which a run lets others have the event loop, in case its bodies await nothing. It
 looks at the clock every 16 steps: short runs that do await need not give way as well."""
 Plans = dict[type[Node], NodePlan]
+NOTHING_BOUND: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
@@ -101,8 +103,10 @@ async def run_inside(
     path: str,
     outer: Run,
     item: tuple[Any, ...] = (),
+    bound: Mapping[str, Any] = NOTHING_BOUND,
 ) -> Node:
-    """A graph as a dependency of a run, or for one item of a map: the node it ends at."""
+    """A graph as a dependency of a run, or for one item of a map: the node it ends at. `bound` are
+    fields of its start node."""
     graph = cast("Graph[Any, Any]", call.graph)
 
     tries = 0
@@ -112,7 +116,7 @@ async def run_inside(
         tries += 1
         if tries > 1 and outer.flow is not None:
             outer.flow.forget_failures()
-        result = await run_graph(graph, _first_node(call, item), outer.inside(path))
+        result = await run_graph(graph, _first_node(call, item, bound), outer.inside(path))
         if result.waiting:
             raise Waiting(result.waiting)
         return result.trace[-1]
@@ -120,13 +124,14 @@ async def run_inside(
     return await bounded(call, marker, once, outer)
 
 
-def _first_node(call: CallPlan, item: tuple[Any, ...]) -> Node:
+def _first_node(call: CallPlan, item: tuple[Any, ...], bound: Mapping[str, Any]) -> Node:
     start = cast("Graph[Any, Any]", call.graph).start
     if not item:
-        return start()
+        return start(**bound)
     if type(item[0]) is start:
         return item[0]
-    return start(**{call.free[0][0]: item[0]})
+    name = next(name for name, _ in call.free if name not in bound)
+    return start(**{name: item[0]}, **bound)
 
 
 def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
@@ -441,7 +446,8 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:
     if type(run.max_iters) is not int or run.max_iters < 0:
         raise ValueError(f"max_iters={run.max_iters}: give a number of nodes, or 0 for no bound")
     for key in run.dep_cache or ():
-        if not callable(key) and not hasattr(key, "arun") and not isinstance(key, tuple):
+        made = isinstance(key, tuple | Arguments)  # by a run before this one
+        if not made and not callable(key) and not hasattr(key, "arun"):
             raise not_a_dependency(key)
     graph.prove()
     if lm is None and graph.needs_lm:

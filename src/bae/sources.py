@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from bae.assignable import type_name
-from bae.calls import CallPlan
-from bae.dataflow import Dataflow, PendingValue, lm_of
+from bae.calls import CallPlan, siblings_of
+from bae.dataflow import Dataflow, PendingValue, lm_of, sibling_values
 from bae.draft import validated
 from bae.exceptions import BaeError, GateError, faults
 from bae.invoke import invoke
@@ -31,15 +31,13 @@ ATTEMPTS = 3
 
 
 async def map_items(
-    pending: PendingValue, call: CallPlan, marker: Map, flow: Dataflow
+    pending: PendingValue, field: FieldPlan, marker: Map, flow: Dataflow
 ) -> list[Any]:
     """The results for all items, in their order; the first failure cancels the others and is raised
     as itself. Workers draw items from one iterator, so a slow item delays only its worker."""
-    shared = pending.arguments()
-    over = shared.pop("")
-    if not pending.inputs[0][1].is_validated:
-        over = validated(pending.node_type, {marker.over: over})[marker.over]
-    items: Collection[Any] = tuple(in_order(over))
+    call, bound = cast(CallPlan, field.call), dict(siblings_of(field))
+    shared = pending.arguments() | sibling_values(pending, {"": marker.over, **bound})
+    items: Collection[Any] = tuple(in_order(shared.pop("")))
     place, run, node_type = pending.place, pending.run, pending.node_type
     for name in call.lm_parameters:
         shared[name] = lm_of(pending)
@@ -49,7 +47,7 @@ async def map_items(
     numbered = enumerate(items)
 
     if call.graph is None:
-        parameter = call.free[0][0]
+        parameter = next(name for name, _ in call.free if name not in shared)
 
         def compute(index: int, item: Any) -> Coroutine[Any, Any, Any]:
             return invoke(call, marker, {**shared, parameter: item}, flow, run)
@@ -57,7 +55,8 @@ async def map_items(
         from bae.runner import run_inside
 
         def compute(index: int, item: Any) -> Coroutine[Any, Any, Any]:
-            return run_inside(call, marker, str(place._replace(item=index)), run, (item,))
+            path = str(place._replace(item=index))
+            return run_inside(call, marker, path, run, (item,), shared)
 
     async def worker() -> None:
         for index, item in numbered:

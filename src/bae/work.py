@@ -178,6 +178,8 @@ class Source(Work):
     items_done: int = 0
     graph: GraphRun | None = None
     """The graph that makes the value."""
+    called_at: str = ""
+    """The place that the function was called for with equal arguments, where that was another."""
     asked: list[Question] = field(default_factory=list[Question])
     """What the function asked LMs, in order."""
     answered: list[LMAnswered] = field(default_factory=list["LMAnswered"])

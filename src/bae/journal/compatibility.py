@@ -320,6 +320,9 @@ def _parts(shape: ShapeView) -> dict[_Part, list[str]]:
                 for parameter, call in shape.calls_behind(use):
                     has = found.setdefault((name, cls, f".{field}{parameter}"), [])
                     has += [f"the function {call['by']}", f"#{call.get('schema')}"]
+                    has += [f"the argument {each}" for each in shape.arguments_of(call["inputs"])]
+                has = found[name, cls, f".{field}"]
+                has += [f"the argument {each}" for each in shape.arguments_of(use.get("bound", {}))]
     return found
 
 

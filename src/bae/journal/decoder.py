@@ -16,7 +16,7 @@ from bae.history import History
 from bae.journal.lines import AskerData, ErrorData, Json, StoredNode, damaged, parse_line
 from bae.journal.node_codec import node_codec, secret_needed, unreadable
 from bae.journal.shape import ShapeView
-from bae.markers import Gate, Map, OpenGate
+from bae.markers import Gate, OpenGate
 from bae.place import Place
 from bae.plan import FieldPlan, plan_of
 from bae.records import LIVE, NOTHING, WITHHELD, Asker, Origin, Record, RecordedError, Unstored
@@ -358,6 +358,10 @@ class LineReader:
         if unstored is not None:
             return LIVE if unstored == "live" else WITHHELD
         cls, field = data["node_type"], data["field"]
+        if data.get("called_at"):
+            place = Place.parse(data["called_at"])
+            source = None if place is None else self.history.source(place)
+            return LIVE if source is None or source.state != "done" else source.value
         if count is not NOTHING:
             return self._items(Place(line.path, line.step, cls.__name__, field), count)
         if value is NOTHING:
@@ -405,8 +409,8 @@ class LineReader:
             is_mine = source.place.field == field.name and source.node_type is cls
             if is_mine and source.state == "failed":
                 return True
-        over = field.marker.over if isinstance(field.marker, Map) else None
-        if over is not None and self._has_failed(step, cls, plan_of(cls).fields[over]):
+        waits_for = [plan_of(cls).fields[name] for name in field.waits_for]
+        if any(self._has_failed(step, cls, each) for each in waits_for):
             return True
         return any(call.key in self.history.failed_keys for call in every_call(field.call))
 
@@ -487,7 +491,8 @@ class StoredHistory(History):
     def shared_key(self, place: Place, node_type: type[Node] | None = None) -> Hashable | None:
         """The number of the call behind a place, if it is called once for the whole run."""
         where = place.path, place.node, place.field, place.parameter
-        return self.shape.call_at(*where) if self.shape.is_shared(*where) else None
+        once = self.shape.is_shared(*where) and not self.shape.is_by_value(*where)
+        return self.shape.call_at(*where) if once else None
 
     def exit_of(self, path: str, node_type: type[Node]) -> Exit:
         """What leads on from a node of a class."""

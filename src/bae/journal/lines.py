@@ -183,6 +183,9 @@ class Encoder:
             if record.source == "map" and not parameter:
                 data["items"] = None if isinstance(value, Unstored) else len(value)
                 return ""
+            if record.called_at:  # whose line has the value
+                data["called_at"] = record.called_at
+                return ""
         if not isinstance(value, Unstored):
             value = self._value(record.node_type, record.field, parameter, value)
         if not isinstance(value, Unstored):
@@ -344,10 +347,11 @@ DATA: Final[Mapping[str, Mapping[str, Any]]] = {
         "seconds": float,
         **_VALUE,
         "items": (int | None, NOTHING),
+        "called_at": (str, ""),
         "error": (ErrorData, None),
     },
     "ItemEnded": {**_FIELD, "index": int, **_VALUE},
-    "Recalled": {**_FIELD, "origin": records.Origin},
+    "Recalled": {**_FIELD, "parameter": (str, ""), "origin": records.Origin},
     "GateOpened": {"gate": str, **_FIELD, "question": str, "deadline": (float, None)},
     "ChoiceStarted": {"node": str, "offered": tuple[str | None, ...]},
     "ChoiceMade": {"node": str, "chosen": str | None, "seconds": float, "usage": Usage},

@@ -164,7 +164,7 @@ class _OpenRun:
         """The fields that hold the same values: what a field was recalled from and what recalled
         it, the fields of one shared `Dep`, and where the graphs of a `Map` begin."""
         for line, data in self.lines:
-            if line.kind == "Recalled":
+            if line.kind == "Recalled" and not data.get("parameter"):
                 path, number, field = data["origin"]
                 step = self._history.step(path, number)
                 cls = "" if step is None else step.name
@@ -178,9 +178,12 @@ class _OpenRun:
         for name, field, found in self._shape.fields():
             if _is_shared(found) and found["call"] in shared:
                 yield name, field
+            start = self._shape.start_behind(found) if "call" in found else ""
             if (name, found.get("over")) in wanted:
-                start = self._shape.start_behind(found)
                 yield from ((start, each) for each in self.fields[start])
+            for each, bound in found.get("bound", {}).items() if start else ():
+                if (name, bound.get("field")) in wanted:
+                    yield start, each
 
     def redacted(
         self, line: Line, data: Json, wanted: set[_Field], shared: set[int]

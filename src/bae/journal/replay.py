@@ -30,6 +30,7 @@ from bae.run_tree import call_behind
 from bae.runner import run_graph
 
 if TYPE_CHECKING:
+    from bae.arguments import Arguments
     from bae.graph import Graph
     from bae.journal.store import Journal, StoredRun
     from bae.language_model import LM
@@ -101,9 +102,13 @@ class Replayer(PastRecorder):
             key
             for key, calls in past.shared_calls.items()
             if key in past.shared and any(error is not None for _, error in calls)
+        } | {
+            asked
+            for asked, sources in self._look_ups().items()
+            if any(source.error is not None for source in sources)
         }
-        """Dependencies that are called once in the whole run and that failed before they had a
-        value."""
+        """Dependencies that are called once in the whole run, or once for equal arguments, and that
+        failed before they had a value."""
         self._prompts = _prompts(past)
 
     # Comparing
@@ -113,13 +118,12 @@ class Replayer(PastRecorder):
         are run again, and of a function that failed at first the outcome is looked up for each
         node."""
         if not run.path and run.flow is not None:
-            run.flow.take_known(
-                {
-                    key: value
-                    for key, value in self._shared_values().items()
-                    if key not in self._recovered and self.past.shared[key].graph is None
-                }
-            )
+            known = {
+                key: source
+                for key, source in self._shared_sources().items()
+                if key not in self._recovered and source.graph is None
+            }
+            self._take_known(run.flow, known)
         step = self.past.step(run.path, 0)
         forked = None if step is None else step.forked
         return await super().begin(run, graph, start if forked is None else forked.node)
@@ -193,7 +197,13 @@ class Replayer(PastRecorder):
         self._compare_prompt(run, Asker("fill", plan.node), [question.text])
         return node
 
-    def recorded_value(self, place: Place, node_type: type[Node], early: bool = False) -> Any:
+    def recorded_value(
+        self,
+        place: Place,
+        node_type: type[Node],
+        early: bool = False,
+        asked: Arguments | None = None,
+    ) -> Any:
         """The value of a source, or the error that it failed with, which is raised. Graphs are run
         again, unless that happens for another field."""
         call, is_shared = call_behind(node_type, place)
@@ -201,11 +211,19 @@ class Replayer(PastRecorder):
         if call is not None and call.graph is not None:
             ran_here = str(place) in self.past.graphs
             shared = None if early or ran_here else self.past.shared.get(key)
+            if asked is not None and not ran_here:
+                shared = self.past.source(place)
             return NOTHING if shared is None or not is_done(shared) else shared.value
-        known = super().recorded_value(place, node_type)
+        known = super().recorded_value(place, node_type, early, asked)
+        source = self.past.source(place)
+        if asked is not None and source is not None:
+            was = self._arguments(source)
+            if not was.fits(asked):
+                where = f"{place.node}.{place.field}{place.parameter}"
+                said = f"{where}: {source.by} is called with other arguments than were recorded"
+                raise _differs(said, repr(was), repr(asked))
         if early or known is not NOTHING:
             return known
-        source = self.past.source(place)
         if key in self._recovered or key in self.past.failed_keys:
             known = self._outcome_then(key, place)
         elif source is not None and source.error is not None:

@@ -8,19 +8,24 @@ from operator import attrgetter
 from time import time
 from typing import TYPE_CHECKING, Any, cast
 
+from bae.arguments import Arguments
+from bae.calls import asked_at, is_by_value, recalled_behind, siblings_of
+from bae.draft import validated
 from bae.history import History
 from bae.journal.node_codec import node_codec
 from bae.journal.recorder import JournalRecorder, encoder_for
 from bae.place import Place
 from bae.plan import plan_of
 from bae.recorder import Log, Recorder
-from bae.records import NOTHING, LMAnswered, RunStarted, Unstored
+from bae.records import LIVE, NOTHING, LMAnswered, RunStarted, Unstored
 from bae.run_tree import shared_key
 
 if TYPE_CHECKING:
+    from bae.calls import CallPlan, Input
+    from bae.dataflow import Dataflow
     from bae.graph import Graph
     from bae.journal.store import Claim, Journal
-    from bae.markers import Map, OpenGate
+    from bae.markers import Dep, OpenGate
     from bae.node import Node
     from bae.plan import FieldPlan, NodePlan
     from bae.run import Run
@@ -61,17 +66,27 @@ class PastRecorder(Recorder):
         step = self.past.step(run.path, run.step)
         return None if step is None or step.filled is None else step.filled.node
 
-    def recorded_value(self, place: Place, node_type: type[Node], early: bool = False) -> Any:
+    def recorded_value(
+        self,
+        place: Place,
+        node_type: type[Node],
+        early: bool = False,
+        asked: Arguments | None = None,
+    ) -> Any:
         """The value of a source that is about to start, or `NOTHING`."""
         shared = _shared_at(place, node_type)
         source = self.past.source(place) if shared is None else self._inputs.get(shared)
+        if source is not None and asked is not None and not self._arguments(source).fits(asked):
+            self._remapped.add(str(place))
+            return NOTHING
         return NOTHING if source is None or not is_done(source) else source.value
 
     def recorded_items(self, place: Place, node_type: type[Node]) -> dict[int, Any]:
         """The values of the items of a map that are done. None are known where the items themselves
         are made again, as they may be others."""
-        marker = cast("Map", plan_of(node_type).fields[place.field].marker)
-        if self._is_made_again(place._replace(field=marker.over, parameter=""), node_type):
+        names = plan_of(node_type).fields[place.field].waits_for
+        places = [place._replace(field=name, parameter="") for name in names]
+        if any(self._is_made_again(each, node_type) for each in places):
             self._remapped.add(str(place))
             return {}
         source = self.past.source(place)
@@ -105,10 +120,78 @@ class PastRecorder(Recorder):
         found = self.past.step(path, step)
         return found.node if found is not None and found.whole else None
 
-    def _shared_values(self) -> dict[Hashable, Any]:
-        """The values of dependencies that are called once in the whole run, by key."""
-        shared = self.past.shared.items()
-        return {key: source.value for key, source in shared if is_done(source)}
+    def _shared_sources(self) -> dict[Hashable, Source]:
+        """The sources of dependencies that have a value and are called once in the whole run, or
+        once for equal arguments, by key."""
+        found = {key: source for key, source in self.past.shared.items() if is_done(source)}
+        for asked, sources in self._look_ups().items():
+            found.update((asked, source) for source in sources if is_done(source))
+        return found
+
+    def _look_ups(self) -> dict[Arguments, list[Source]]:
+        """The calls of dependencies with arguments from the run that are recorded."""
+        found: dict[Arguments, list[Source]] = {}
+        for source in (source for step in self.past.steps() for source in step.sources.values()):
+            if source.kind == "dep" and not source.called_at and source.ended is not None:
+                asked = _asked_for(source)
+                if is_by_value(asked) and cast("Dep", asked.marker).cache:
+                    arguments = self._arguments(source)
+                    if arguments.is_known:
+                        found.setdefault(arguments, []).append(source)
+        return found
+
+    def _arguments(self, source: Source) -> Arguments:
+        """What a function was called with that came from the run; `Unstored` where no journal holds
+        it."""
+        own: dict[str, Any] = {}
+        below: dict[Hashable, Any] = {}
+        first = self._first(source)
+        place, asked = first.place, _asked_for(first)
+        for name, field in siblings_of(asked):
+            own[name] = self._field_value(place._replace(field=field, parameter=""), first)
+        for way, key, field in recalled_behind(asked):
+            found = self._argument(first, Place(parameter=way).parameters)
+            if found is None and not field.required:
+                continue  # its default was used
+            value = LIVE if found is None else found.value
+            if way.count("(") == 1:
+                own[field.name] = value
+            else:
+                below[key] = value
+        return Arguments(cast("CallPlan", asked.call).key, own, below)
+
+    def _argument(self, source: Source | None, way: Sequence[str]) -> Source | None:
+        """The source of an argument of a function, or of one below it."""
+        for name in way:
+            if source is None:
+                return None
+            source = self.past.source(self._first(source).place.below(name))
+        return source
+
+    def _first(self, source: Source) -> Source:
+        """The source that a function was called for, where this has equal arguments."""
+        place = Place.parse(source.called_at) if source.called_at else None
+        return source if place is None else self.past.source(place) or source
+
+    def _field_value(self, place: Place, needed_by: Source) -> Any:
+        """The value that a field had when another needed it."""
+        node_type = needed_by.node_type
+        name, step = place.field, self.past.step(place.path, place.step)
+        if step is not None and type(step.node) is node_type and name in step.node.__dict__:
+            return step.node.__dict__[name]
+        shared = _shared_at(place, node_type)
+        source = self.past.source(place) if shared is None else self.past.shared.get(shared[0])
+        if source is not None and is_done(source):
+            return validated(node_type, {name: source.value})[name]
+        info = plan_of(node_type).fields[name].info
+        if source is not None or info.is_required():
+            return LIVE
+        return info.get_default(call_default_factory=True, validated_data={})
+
+    def _take_known(self, flow: Dataflow, sources: Mapping[Hashable, Source]) -> None:
+        """Have a run use what is recorded."""
+        called_at = {k: str(s.place) for k, s in sources.items() if isinstance(k, Arguments)}
+        flow.take_known({key: source.value for key, source in sources.items()}, called_at)
 
     def _is_made_again(self, place: Place, node_type: type[Node]) -> bool:
         """Whether a value is made again, as no journal holds it, and may be another."""
@@ -154,7 +237,7 @@ class ResumedRecorder(PastRecorder, JournalRecorder):
                     RunStarted(time(), run.path, 0, run.run_id, graph.name, start, run.max_iters)
                 )
         elif run.flow is not None:
-            run.flow.take_known(self._shared_values())
+            self._take_known(run.flow, self._shared_sources())
         first = self._recorded_node(run.path, 0)
         if first is None or not start.__dict__.keys() <= first.__dict__.keys():
             return start  # it has a secret that the journal does not store
@@ -218,7 +301,8 @@ class ResumedRecorder(PastRecorder, JournalRecorder):
         """Whether what is recorded at a path is of another item of a map: where the items are made
         again, their numbers do not tell."""
         graph = self.past.graphs.get(path)
-        if graph is None or graph.start is None or path.rpartition("[")[0] not in self._remapped:
+        others = self._remapped.intersection((path, path.rpartition("[")[0]))
+        if graph is None or graph.start is None or not others:
             return False
         held, given = graph.start.__dict__, start.__pydantic_fields_set__ & start.__dict__.keys()
         return not all(name in held and held[name] == start.__dict__[name] for name in given)
@@ -230,6 +314,12 @@ _question = attrgetter("method", "asked", "target")
 def is_done(work: Source | Item) -> bool:
     """Whether a value is recorded, and one that a journal holds."""
     return work.state == "done" and not isinstance(work.value, Unstored)
+
+
+def _asked_for(source: Source) -> FieldPlan | Input:
+    """What a source was asked for."""
+    field = plan_of(source.node_type).fields[source.place.field]
+    return cast("FieldPlan | Input", asked_at(field, source.place.parameter))
 
 
 def _shared_at(place: Place, node_type: type[Node]) -> tuple[Hashable, str] | None:

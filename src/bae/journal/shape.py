@@ -17,10 +17,10 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import from_json
 
 from bae.assignable import type_name
-from bae.calls import MISSING, CallPlan
+from bae.calls import MISSING, CallPlan, Input, recalls_of, siblings_of
 from bae.core_schemas import field_schema, parts, returned_schema
 from bae.exceptions import JournalError, faults
-from bae.markers import Dep, Map
+from bae.markers import Dep, Map, Recall
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan
 
@@ -146,6 +146,34 @@ class ShapeView:
         is_dep = bool(route) or use.get("kind") == "dep"
         return is_dep and "call" in use and bool(use.get("cache", True))
 
+    def is_by_value(self, path: str, node: str, name: str, route: str = "") -> bool:
+        """Whether the value is made once for equal arguments, which come from the run."""
+        use = self._use(Place(path, node=node, field=name, parameter=route))
+        call = cast(Json, self.calls[use["call"]] if "call" in use else {})
+        return bool(use.get("bound") or call.get("by_value"))
+
+    def arguments(self, place: Place) -> dict[str, Place]:
+        """The places of what the function behind a place is called with, by parameter."""
+        use = self._use(place)
+        inputs = cast(Json, self.calls[use["call"]]["inputs"] if "call" in use else {})
+        bound = cast(Json, use.get("bound", {}))
+        found = {name: place.below(name) for name in {**inputs, **bound}}
+        for name, each in bound.items():
+            if "field" in each:
+                found[name] = place._replace(field=each["field"], parameter="")
+        return found
+
+    @staticmethod
+    def arguments_of(uses: Json) -> list[str]:
+        """Arguments that come from the run, in words: `query from the field question`."""
+        said: list[str] = []
+        for name, use in uses.items():
+            if "field" in use:
+                said.append(f"{name} from the field {use['field']}")
+            elif "recall" in use:
+                said.append(f"{name} from Recall({use['recall']})")
+        return said
+
     def fields(self) -> Iterator[tuple[str, str, Json]]:
         """All fields: the name of the class, that of the field, and what it looked like."""
         for graph in self.graphs:
@@ -184,7 +212,9 @@ class ShapeView:
 def _form() -> type[BaseModel]:
     """What a shape must have for those who look it up."""
     number: Any = Annotated[int, Field(ge=0)]
-    use: Any = create_model("Use", call=(number, 0))
+    bound: Any = create_model("Bound", field=(str, ""), recall=(str, ""))
+    options: Json = {"call": (number, 0), "bound": (dict[str, bound], {})}
+    use: Any = create_model("Use", **options)
     call: Any = create_model("Call", by=str, inputs=dict[str, use], graph=(number, 0))
     kind: Any = Literal["plain", "dep", "map", "gate", "recall"]
     more: Any = {"kind": kind, "type": str, "required": bool, "over": (str, "")}
@@ -251,6 +281,8 @@ class _Drawing:
             drawn["cache"] = False
         if each.call is not None:
             drawn["call"] = self._call(each.call)
+        if each.bound:
+            drawn["bound"] = _bound(each)
         return drawn | self._schema(lambda: field_schema(plan.node, each.name))
 
     def _call(self, call: CallPlan) -> int:
@@ -264,6 +296,12 @@ class _Drawing:
             inputs[name] = {"call": self._call(below.call)}
             if not below.marker.cache:
                 inputs[name]["cache"] = False
+            if below.bound:
+                inputs[name]["bound"] = _bound(below)
+        for name, found in call.recalls:
+            inputs[name] = _recall(found)
+        if call.by_value:
+            drawn["by_value"] = True
         if call.graph is not None:
             drawn["graph"] = self.graph(call.graph)
         elif call.returns is not MISSING:
@@ -281,6 +319,18 @@ class _Drawing:
             return {"schema": self.schemas[key]}
         except Exception:  # a type may bring code of its own for this, which may raise anything
             return {}
+
+
+def _bound(asked: FieldPlan | Input) -> Json:
+    """What a marker binds."""
+    fields: Json = {name: {"field": field} for name, field in siblings_of(asked)}
+    own = dict(() if asked.call is None else asked.call.recalls)
+    return fields | {n: _recall(found) for n, found in recalls_of(asked) if n not in own}
+
+
+def _recall(found: FieldPlan) -> Json:
+    node_type = cast(Recall, found.marker).node_type
+    return {"recall": "" if node_type is None else node_type.__name__}
 
 
 def _schema_hash(core: Any) -> str:

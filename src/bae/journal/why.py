@@ -152,6 +152,9 @@ class Search:
             value["inside"] = str(place)
         if source.kind == "dep" and not source.spans and not source.took:
             value["note"] = "the value was given in dep_cache"
+        if source.called_at and (first := Place.parse(source.called_at)) is not None:
+            made = self._called_before(place, first, "once for equal arguments")
+            return replace(made, inputs=self._inputs(place))
         made = self._made(place, source.kind, at, by=source.by, seconds=source.took, **value)
         return replace(made, inputs=self._inputs(place), **_used(source.asked, source.graphs))
 
@@ -184,9 +187,7 @@ class Search:
 
     def _input_places(self, place: Place) -> dict[str, Place]:
         """The places of what a function is called with."""
-        call = self._shape.call_at(place.path, place.node, place.field, place.parameter)
-        names: Iterable[str] = () if call is None else self._shape.calls[call]["inputs"]
-        places = {name: place.below(name) for name in names}
+        places = self._shape.arguments(place)
         field = self._shape.field_at(place.path, place.node, place.field)
         if field is not None and field.get("over") and not place.parameter:
             places = {field["over"]: place._replace(field=field["over"]), **places}
@@ -195,13 +196,13 @@ class Search:
     def _shared(self, place: Place) -> Provenance | None:
         """A dependency that was called before, for another field."""
         source = self._history.shared.get(self._history.shared_key(place))
-        if source is None:
-            return None
-        made = self.at(source.place)
+        return source and self._called_before(place, source.place, "once for the run")
+
+    def _called_before(self, place: Place, first: Place, how: str) -> Provenance:
+        made = self.at(first)
         path, step, node, field = place[:4]
         here = replace(made, place=str(place), path=path, step=step, node=node, field=field)
-        note = f"called once for the run, first for {made.place}"
-        return replace(here, origin=made, note=note)
+        return replace(here, origin=made, note=f"called {how}, first for {made.place}")
 
     def _answered(self, place: Place) -> Provenance | None:
         """A gate that has its answer while the run has not been resumed yet."""

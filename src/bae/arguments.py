@@ -1,0 +1,133 @@
+"""`Arguments`: what a dependency is called with that comes from the run, compared by value, so that
+equal arguments are one call."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, cast
+
+from pydantic import BaseModel
+
+from bae.records import Unstored
+
+
+class Arguments:
+    """What a call of a function takes from the run: `own` arguments by parameter, and those of the
+    functions `below` it, by what tells them apart. It is the key of the call: equal to that of
+    another with equal values."""
+
+    __slots__ = ("_frozen", "_hash", "below", "key", "own")
+
+    def __init__(
+        self, key: Hashable, own: Mapping[str, Any], below: Mapping[Hashable, Any] | None = None
+    ) -> None:
+        self.key = key
+        self.own = own
+        self.below = below or {}
+        values: dict[Hashable, Any] = {**self.own, **self.below}
+        self._frozen = {name: freeze(value) for name, value in values.items()}
+        self._hash = hash((key, frozenset(self._frozen.items())))
+
+    def fits(self, other: Arguments) -> bool:
+        """Whether they are equal, but for values that no journal holds."""
+        known = [n for n, value in {**self.own, **self.below}.items() if not _is_unstored(value)]
+        frozen, others = self._frozen, other._frozen
+        return frozen.keys() == others.keys() and all(frozen[n] == others[n] for n in known)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is no value among them that no journal holds."""
+        return not any(map(_is_unstored, (*self.own.values(), *self.below.values())))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Arguments):
+            return NotImplemented
+        return self.key == other.key and self._frozen == other._frozen
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Arguments({self.key!r}, {self.own!r})"
+
+
+def _is_unstored(value: object) -> bool:
+    return isinstance(value, Unstored)
+
+
+def freeze(value: Any) -> Hashable:
+    """Something with a hash that is equal for equal values of one type, those without a hash of
+    their own included. A NaN equals a NaN here. What cannot be compared equals only itself."""
+    try:
+        return _frozen(value)
+    except Exception:  # it holds itself, or its class compares or iterates in a way of its own
+        return _Itself(value)
+
+
+def _frozen(value: Any) -> Hashable:
+    cls = cast("type[Any]", type(value))
+    if cls is str:
+        return cast(Hashable, value)
+    if isinstance(value, BaseModel):
+        held = {n: value.__dict__.get(n, _ABSENT) for n in cls.__pydantic_fields__}
+        return cls, _of_mapping(held), freeze(value.__pydantic_extra__)
+    if isinstance(value, Mapping):
+        return cls, _of_mapping(cast("Mapping[Any, Any]", value))
+    if isinstance(value, list | tuple):
+        return cls, tuple([_frozen(each) for each in cast("list[Any]", value)])
+    if isinstance(value, set | frozenset):
+        return cls, frozenset([_frozen(each) for each in cast("set[Any]", value)])
+    if is_dataclass(value) and not isinstance(value, type):
+        held = {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
+        return cls, _of_mapping(held)
+    if value != value:
+        return cls, _NAN
+    try:
+        hash(value)
+    except TypeError:
+        return _Compared(value)
+    return cls, value
+
+
+def _of_mapping(held: Mapping[Any, Any]) -> Hashable:
+    return frozenset([(_frozen(name), _frozen(each)) for name, each in held.items()])
+
+
+_NAN: Final = "not a number"
+_ABSENT: Final = object()
+
+
+class _Itself:
+    """A value that equals itself alone; it is kept, so that no other gets its identity."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+class _Compared:
+    """A value without a hash, compared as its class does it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Compared) or type(other.value) is not type(self.value):
+            return False
+        try:
+            return self.value is other.value or (self.value == other.value) is True
+        except Exception:  # whatever a class does when it is compared
+            return False
+
+    def __hash__(self) -> int:
+        return hash(cast(object, type(self.value)))

@@ -1,0 +1,231 @@
+"""What the proof says about arguments from the run: that they are there, that they fit, and that
+fields do not wait for each other."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field
+
+from bae import LM, Dep, DepError, Graph, Map, Node, Recall
+from bae.resolver import resolve_fields, validate_node_deps
+from proving import Mood, codes, problems, the_problem
+
+
+def search(query: str, top: int = 5) -> list[str]:
+    return [query] * top
+
+
+def feel(mood: Annotated[Mood, Recall()]) -> str:
+    return mood.name
+
+
+def feel_more(felt: Annotated[str, Dep(feel)]) -> str:
+    return felt * 2
+
+
+def node(**fields: Any) -> type[Node]:
+    """A node class that the run ends at."""
+
+    async def call(self: Node) -> None: ...
+
+    body = {"__annotations__": fields, "__call__": call, "__module__": __name__}
+    return type(Node)("Page", (Node,), body)
+
+
+def after(following: type[Node], **fields: Any) -> type[Node]:
+    """A node class that leads to another."""
+
+    async def call(self: Node) -> None: ...
+
+    call.__annotations__ = {"return": following}
+    body = {"__annotations__": fields, "__call__": call, "__module__": __name__}
+    return type(Node)("Ask", (Node,), body)
+
+
+# Bindings
+
+
+@pytest.mark.parametrize(
+    ("marker", "said"),
+    [
+        (Dep(search, qery="text"), "search has no such parameter; it has: query, top"),
+        (Dep(search, query="text"), "bound to the field 'text', and Page has no such field"),
+        (Dep(feel, mood="word"), "its annotation says Recall, which fills it"),
+        (Dep(feel_more, felt="word"), "its annotation says Dep, which fills it"),
+        (Dep(lambda word, lm: "", word=Recall()), "by the type of word, which is not annotated"),
+    ],
+)
+def test_a_binding_that_cannot_be_is_an_error_that_names_what_there_is(marker: Dep, said: str):
+    found = problems(node(word=str, hits=Annotated[Any, marker]))
+
+    (problem,) = (each for each in found if each.code == "bae-dep-binding")
+    assert (problem.severity, problem.place) == ("error", "Page.hits")
+    assert said in problem.message
+
+
+def test_the_fields_of_the_start_node_of_a_graph_are_named():
+    class Inner(Node):
+        topic: str
+        mood: Annotated[Mood, Dep(Mood)]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Inner, name="Inside")
+    problem = the_problem(node(word=str, x=Annotated[Inner, Dep(graph, topic="word", to="word")]))
+
+    assert "Inside has no such field of its start node; it has: topic" in problem.message
+    fitting = node(word=str, x=Annotated[Inner, Dep(graph, topic="word")])
+    assert problems(fitting) == []
+    other = node(word=int, x=Annotated[Inner, Dep(graph, topic="word")])
+    assert codes(other) == [("bae-dep-type", "Page.x")]
+
+
+def test_a_field_whose_type_the_parameter_does_not_take_is_an_error():
+    problem = the_problem(
+        node(word=str | None, hits=Annotated[list[str], Dep(search, query="word")])
+    )
+
+    assert (problem.code, problem.place) == ("bae-dep-type", "Page.hits")
+    assert "search(query) takes str, but the field word is str | None" in problem.message
+
+
+def test_a_parameter_that_is_not_bound_stays_an_error_and_says_how_to_bind_it():
+    missing = problems(node(number=int, hits=Annotated[list[str], Dep(search, top="number")]))
+    assert [(each.code, each.message) for each in missing] == [
+        ("bae-dep-unfilled", "nothing can fill the parameter query of search")
+    ]
+    assert 'Dep(search, query="…")' in missing[0].fix
+
+
+def test_on_a_parameter_only_a_recall_can_be_bound():
+    def rank(hits: Annotated[list[str], Dep(search, query="word")]) -> int:
+        return 1
+
+    problem = the_problem(node(word=str, best=Annotated[int, Dep(rank)]))
+
+    assert problem.code == "bae-dep-binding"
+    assert "a parameter of a function sees no fields" in problem.message
+
+
+def test_options_are_reserved_names():
+    def fetch(timeout: str, lm: LM) -> str:
+        return timeout
+
+    problem = the_problem(node(word=str, x=Annotated[str, Dep(fetch)]))
+    assert "timeout is an option of Dep" in problem.fix
+    with pytest.raises(TypeError, match="timeout is an option of Dep, so a parameter of that name"):
+        Dep(fetch, timeout="word")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="retries is an option of Map"):
+        Map(fetch, over="words", retries=Recall())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"functools\.partial\(…, top=5\)"):
+        Dep(search, top=5)  # type: ignore[arg-type]
+
+
+def test_markers_that_bind_differently_differ_and_differ_in_no_option():
+    assert Dep(search, query="a", top="b") == Dep(search, top="b", query="a")
+    assert Dep(search, query="a") != Dep(search, query="b")
+    both = node(
+        a=str,
+        b=str,
+        x=Annotated[list[str], Dep(search, query="a")],
+        y=Annotated[list[str], Dep(search, query="b")],
+    )
+    assert problems(both) == []
+
+
+def test_a_map_leaves_one_parameter_for_the_item_besides_those_that_are_bound():
+    def rate(item: str, query: str, scale: int) -> int:
+        return scale
+
+    bound = {"words": list[str], "query": str, "scale": int}
+    good = node(**bound, x=Annotated[list[int], Map(rate, "words", query="query", scale="scale")])
+    assert problems(good) == []
+    bad = node(**bound, x=Annotated[list[int], Map(rate, "words", query="query")])
+    assert codes(bad) == [("bae-map-item", "Page.x")]
+
+
+# Paths
+
+
+def test_a_recalled_parameter_is_proved_on_every_path_like_a_field():
+    page = node(x=Annotated[str, Dep(feel_more)])
+    good = after(page, mood=Mood)
+    bad = after(page, word=str)
+    unsure = after(page, mood=Mood | None)
+    two = after(page, a=Mood, b=Mood)
+    bound = after(node(x=Annotated[list[str], Dep(search, query=Recall(bad))]), word=str)
+
+    assert problems(good) == []
+    assert codes(bad) == [("bae-recall-path", "Page.x(felt)(mood)")]
+    assert codes(unsure) == [("bae-recall-unsure", "Page.x(felt)(mood)")]
+    assert codes(two) == [("bae-recall-ambiguous", "Page.x(felt)(mood)")]
+    assert codes(bound) == [("bae-recall-path", "Page.x(query)")]
+    assert codes(page) == [("bae-recall-start", "Page.x(felt)(mood)")]
+    assert "give the parameter a default" in problems(bad)[0].fix
+    assert any("Recall() on the start node" in line for line in validate_node_deps(page, True))
+
+
+def test_a_default_of_the_parameter_or_of_the_field_is_enough():
+    def feel_maybe(mood: Annotated[Mood | None, Recall()] = None) -> str:
+        return ""
+
+    class Defaults(Node):
+        a: Annotated[str, Dep(feel_maybe)]
+        b: Annotated[str, Dep(feel)] = "none"
+
+        async def __call__(self) -> None: ...
+
+    assert problems(Defaults) == []
+
+
+def test_a_graph_inside_finds_what_is_before_it_around_it():
+    inner = node(x=Annotated[str, Dep(feel)])
+    outer = type(Node)("Outer", (node(inside=Annotated[inner, Dep(inner)]),), {})
+
+    assert problems(after(outer, mood=Mood)) == []
+    assert codes(after(outer, word=str)) == [("bae-recall-path", "Page.x(mood)")]
+
+
+# Cycles
+
+
+def test_fields_that_wait_for_each_other_are_an_error_with_the_path():
+    def first(items: list[str]) -> str:
+        return items[0]
+
+    circle = node(
+        a=Annotated[list[str], Dep(search, query="b")],
+        b=Annotated[str, Dep(first, items="c")],
+        c=Annotated[list[str], Map(str.upper, over="a")],
+        d=Annotated[list[str], Dep(search, query="b")],
+    )
+    (problem,) = (each for each in problems(circle) if each.severity == "error")
+
+    assert (problem.code, problem.place) == ("bae-dep-cycle", "Page.a")
+    assert "Page.a -> Page.b -> Page.c -> Page.a" in problem.message
+    itself = node(a=Annotated[list[str], Dep(search, query="a")])
+    assert ("bae-dep-cycle", "Page.a") in codes(itself)
+
+
+async def test_what_waits_for_itself_is_refused_by_hand_too():
+    with pytest.raises(DepError, match="fields wait for each other"):
+        await resolve_fields(node(a=Annotated[str, Dep(feel_any, word="a")]))
+
+
+def feel_any(word: str) -> str:
+    return word
+
+
+def test_a_field_bound_to_what_the_lm_fills_is_no_context():
+    class Page(Node):
+        word: str
+        hits: Annotated[list[str], Dep(search, query="word")]
+        note: Annotated[str, Dep(Mood)] = Field(default="")
+
+        async def __call__(self) -> None: ...
+
+    plan = Graph(start=Page).plans[Page]
+    assert [field.name for field in plan.after] == ["hits"]
+    assert [field.name for field in plan.context] == ["note"]
