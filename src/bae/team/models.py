@@ -1,0 +1,212 @@
+"""The words of the team: projects, tasks and their states, results, test reports, blockers. Each is
+a Pydantic model that the store keeps, events carry and the command line prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from bae.usage import Usage
+
+LONGEST_OUTPUT: Final = 20_000
+"""How many characters of a program's output are kept: its beginning and its end."""
+
+
+class TaskStatus(StrEnum):
+    """Where a task is. Completed means merged and tested."""
+
+    PENDING = "pending"
+    READY = "ready"
+    IN_PROGRESS = "in_progress"
+    BLOCKED = "blocked"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+_S = TaskStatus
+TRANSITIONS: Final[Mapping[TaskStatus, frozenset[TaskStatus]]] = {
+    _S.PENDING: frozenset({_S.READY, _S.BLOCKED, _S.CANCELLED, _S.SKIPPED}),
+    _S.READY: frozenset({_S.IN_PROGRESS, _S.PENDING, _S.BLOCKED, _S.CANCELLED, _S.SKIPPED}),
+    _S.IN_PROGRESS: frozenset({_S.COMPLETED, _S.FAILED, _S.BLOCKED, _S.CANCELLED, _S.READY}),
+    _S.BLOCKED: frozenset({_S.PENDING, _S.READY, _S.FAILED, _S.CANCELLED, _S.SKIPPED}),
+    _S.FAILED: frozenset({_S.READY, _S.PENDING, _S.SKIPPED}),
+    _S.CANCELLED: frozenset({_S.READY, _S.PENDING, _S.SKIPPED}),
+    _S.COMPLETED: frozenset(),
+    _S.SKIPPED: frozenset({_S.PENDING, _S.READY}),
+}
+"""Every change of status that there is. Only the scheduler makes one."""
+
+
+def may_move(before: TaskStatus, after: TaskStatus) -> bool:
+    """Whether a task may go from one status to another."""
+    return after in TRANSITIONS[before]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Project(_Model):
+    """A repository that a team works on, and how its tests are run."""
+
+    id: int
+    name: str
+    root: str
+    branch: str = Field(description="the team's own branch, which tasks are merged into")
+    test_command: tuple[str, ...]
+    setup: tuple[str, ...] = Field(default=(), description="run once in every new worktree")
+    languages: tuple[str, ...] = ()
+    requirements: str = ""
+
+
+Key = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,59}$")]
+
+
+class PlannedTask(_Model):
+    """A task as a plan or a person describes it. `depends_on` names other tasks by their keys."""
+
+    key: Key = Field(description="short and unique, as add-login")
+    title: str = Field(min_length=1, max_length=120)
+    description: str = Field(default="", max_length=20_000)
+    kind: str = Field(default="backend", description="backend, frontend, test or another worker")
+    criteria: tuple[str, ...] = Field(default=(), description="when it is done")
+    files: tuple[str, ...] = Field(default=(), description="files that it likely touches")
+    depends_on: tuple[Key, ...] = ()
+    priority: int = Field(default=0, description="higher ones are started first")
+    edits_tests: bool = Field(
+        default=False, description="whether it may change or remove tests that exist"
+    )
+
+
+class Task(PlannedTask):
+    """A task of a project, with where it is."""
+
+    id: int
+    project_id: int
+    status: TaskStatus = TaskStatus.PENDING
+    reason: str = Field(default="", description="why it is blocked, failed, skipped or cancelled")
+    base: str | None = Field(default=None, description="the commit its work started from")
+    commit: str | None = Field(default=None, description="the merged commit")
+    notes: tuple[str, ...] = Field(default=(), description="what a person said for the next try")
+
+    @property
+    def branch(self) -> str:
+        """The branch of the task's worktree."""
+        return f"bae/task-{self.id}-{self.key}"
+
+
+class TestCase(_Model):
+    """One test of a run of tests."""
+
+    __test__ = False  # no test class for pytest
+
+    id: str
+    outcome: Literal["passed", "failed", "skipped"]
+    message: str = ""
+
+
+class TestReport(_Model):
+    """What a run of the project's tests has shown."""
+
+    __test__ = False
+
+    command: tuple[str, ...]
+    exit_code: int | None = Field(description="None where it was ended: time, output, memory")
+    cases: tuple[TestCase, ...] = ()
+    output: str = ""
+    seconds: float = 0.0
+    protection: str = Field(default="", description="the sandbox that it ran in")
+    problem: str = Field(default="", description="why there is no verdict, or a bad one")
+
+    @property
+    def passed(self) -> bool:
+        """Whether the tests passed: some ran, none failed, the program ended well."""
+        ran = any(case.outcome == "passed" for case in self.cases)
+        failed = any(case.outcome == "failed" for case in self.cases)
+        return self.exit_code == 0 and ran and not failed and not self.problem
+
+    def of(self, outcome: str) -> tuple[TestCase, ...]:
+        """The tests that came out so."""
+        return tuple(case for case in self.cases if case.outcome == outcome)
+
+
+class Attempt(_Model):
+    """One try at a task: what was written, and what became of it."""
+
+    task_id: int
+    number: int
+    outcome: Literal["passed", "failed", "refused", "conflict", "error", "cancelled"]
+    failure: str = Field(default="", description="what the next attempt is shown")
+    files: tuple[str, ...] = ()
+    report: TestReport | None = None
+    usage: Usage = Usage()
+
+
+class Blocker(_Model):
+    """A question that a task waits for."""
+
+    id: int
+    task_id: int
+    question: str
+    answer: str | None = None
+
+
+class AgentInfo(_Model):
+    """A worker of the pool."""
+
+    id: str
+    kind: str
+    status: Literal["idle", "working", "retired"] = "idle"
+    task_id: int | None = None
+
+
+class TaskResult(_Model):
+    """What a worker has to say about a task. `from_dict` and `to_dict` are its plain form."""
+
+    status: Literal["completed", "failed", "blocked"]
+    task_id: int
+    summary: str = ""
+    files: tuple[str, ...] = ()
+    attempts: int = 0
+    report: TestReport | None = None
+    question: str | None = Field(default=None, description="what is asked where it is blocked")
+    error: str | None = None
+    usage: Usage = Usage()
+
+    @model_validator(mode="after")
+    def _has_its_reason(self) -> Self:
+        if self.status == "blocked" and not self.question:
+            raise ValueError("a blocked task needs its question")
+        if self.status == "failed" and not self.error:
+            raise ValueError("a failed task needs its error")
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain JSON values."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The result from its plain form."""
+        return cls.model_validate(dict(values))
+
+
+def bounded(output: str, longest: int = LONGEST_OUTPUT) -> str:
+    """Output that is short enough to be kept and shown: its beginning and its end."""
+    if len(output) <= longest:
+        return output
+    half = longest // 2
+    return f"{output[:half]}\n… {len(output) - 2 * half} characters left out …\n{output[-half:]}"
+
+
+def summary(statuses: Iterable[TaskStatus]) -> dict[TaskStatus, int]:
+    """How many tasks are in each status, all statuses named: each task is in exactly one."""
+    counts = dict.fromkeys(TaskStatus, 0)
+    for status in statuses:
+        counts[status] += 1
+    return counts

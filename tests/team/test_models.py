@@ -1,0 +1,74 @@
+"""The states of a task, its results and their plain form."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from bae.team.models import (
+    TRANSITIONS,
+    TaskResult,
+    TaskStatus,
+    TestCase,
+    TestReport,
+    bounded,
+    may_move,
+    summary,
+)
+
+
+def test_every_status_has_its_transitions_and_completed_is_final():
+    assert set(TRANSITIONS) == set(TaskStatus)
+    assert TRANSITIONS[TaskStatus.COMPLETED] == frozenset()
+    assert not any(may_move(status, status) for status in TaskStatus)
+
+
+def test_only_a_task_in_progress_is_completed():
+    assert [s for s in TaskStatus if may_move(s, TaskStatus.COMPLETED)] == [TaskStatus.IN_PROGRESS]
+
+
+@given(st.lists(st.sampled_from(list(TaskStatus))))
+def test_every_task_is_in_exactly_one_count_of_the_summary(statuses: list[TaskStatus]):
+    assert sum(summary(statuses).values()) == len(statuses)
+
+
+def test_a_result_goes_through_its_plain_form_unchanged():
+    result = TaskResult(status="blocked", task_id=3, question="Which port?")
+    assert TaskResult.from_dict(result.to_dict()) == result
+    assert TaskResult.from_dict({"status": "completed", "task_id": 3}).status == "completed"
+
+
+@pytest.mark.parametrize("status", ["blocked", "failed"])
+def test_a_result_that_is_no_success_says_why(status: str):
+    with pytest.raises(ValidationError):
+        TaskResult.from_dict({"status": status, "task_id": 1})
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "exit_code", "passed"),
+    [
+        (["passed"], 0, True),
+        (["passed", "skipped"], 0, True),
+        ([], 0, False),
+        (["skipped"], 0, False),
+        (["passed", "failed"], 0, False),
+        (["passed"], 1, False),
+        (["passed"], None, False),
+    ],
+)
+def test_tests_pass_where_some_ran_none_failed_and_the_program_ended_well(
+    outcomes: list[str], exit_code: int | None, passed: bool
+):
+    cases = tuple(
+        TestCase.model_validate({"id": f"t{n}", "outcome": o}) for n, o in enumerate(outcomes)
+    )
+    assert TestReport(command=("pytest",), exit_code=exit_code, cases=cases).passed is passed
+
+
+def test_long_output_keeps_its_beginning_and_its_end():
+    kept = bounded("a" * 50 + "b" * 50, 20)
+    assert kept.startswith("a" * 10)
+    assert kept.endswith("b" * 10)
+    assert "80 characters" in kept
