@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable
 from datetime import date, datetime
 from enum import Enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field, HttpUrl
 
-from bae import Node
+from bae import Node, Text
 from bae.lm.backend import Backend, Prompt, Question
 from bae.testing import Empty, Overlong, Provider, WrongSchema
 from bae.usage import Attempt, metered
@@ -184,6 +184,40 @@ async def told_of_a_wrong_answer(provider: Provider, backend: Backend, wrong: An
         outfit = await backend.fill(Outfit, {}, "Outfit")
     assert outfit.top == "a blue shirt"
     return [event.verdict for event in told if isinstance(event, Attempt)]
+
+
+def parse_lines(text: str) -> list[str]:
+    if not text.startswith("Dear"):
+        raise ValueError('begin with "Dear"')
+    return text.splitlines()
+
+
+class Letter(Node):
+    lines: Annotated[list[str], Text(parse_lines)] = Field(description="three lines")
+
+    async def __call__(self) -> None: ...
+
+
+async def letter_after_a_wrong_one(provider: Provider, backend: Backend) -> None:
+    """Have a letter written in plain text, which is asked for again once."""
+    provider.script('{"lines": "Hi"}', 'Dear "Ada",\n\tof {1843}:\nyours\n')
+    told: list[Any] = []
+    with metered(told.append):
+        letter = await backend.fill(Letter, {}, "Letter", AskBack(question="of \\ whom?"))
+    assert letter.lines == ['Dear "Ada",', "\tof {1843}:", "yours"]
+    first, second = provider.requests
+    for request in first, second:
+        assert request.schema is None
+        assert request.tool is None
+        assert not request.body.get("tools")
+        assert "Answer in plain text, not in JSON: three lines" in request.text
+    assert '- lines: begin with "Dear"' in second.text
+    assert '{"lines": "Hi"}' in second.text
+    judged = [event for event in told if isinstance(event, Attempt)]
+    assert [each.verdict for each in judged] == ["invalid", "valid"]
+    # What streams is the text, as it is.
+    pieces = "".join(event for event in told if isinstance(event, str))
+    assert pieces in ("", "".join(each.answer for each in judged))
 
 
 def tasks_besides_this() -> set[asyncio.Task[Any]]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bae.lm import OptimizedLM as OptimizedLM
     from bae.lm import PydanticAIBackend as PydanticAIBackend
     from bae.lm import node_to_signature as node_to_signature
-    from bae.markers import Dep, Gate, Map, OpenGate, Recall
+    from bae.markers import Dep, Gate, Map, OpenGate, Recall, Text
     from bae.node import Node, NodeConfig
     from bae.optimizer import load_optimized as load_optimized
     from bae.optimizer import node_transition_metric as node_transition_metric
@@ -72,6 +72,7 @@ __all__ = [
     "RecallError",
     "ReplayError",
     "RouteError",
+    "Text",
     "Usage",
     "__version__",
 ]
@@ -88,6 +89,7 @@ _MODULES = {
     "Map": "markers",
     "OpenGate": "markers",
     "Recall": "markers",
+    "Text": "markers",
     "Node": "node",
     "NodeConfig": "node",
 }

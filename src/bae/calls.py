@@ -16,7 +16,7 @@ from bae.assignable import union_members
 from bae.exceptions import HintError, Problem, an_error, describe
 from bae.hints import NOWHERE, Names, annotations_of, rebuild
 from bae.language_model import LM
-from bae.markers import SOURCES, Dep, Map, Recall
+from bae.markers import MARKERS, Dep, Map, Recall
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -401,7 +401,7 @@ def _returned(plan: CallPlan, hint: Any) -> Any:
 def _marker(hint: Any) -> Any:
     if typing.get_origin(hint) is not typing.Annotated:
         return None
-    return next((m for m in typing.get_args(hint)[1:] if isinstance(m, SOURCES)), None)
+    return next((m for m in typing.get_args(hint)[1:] if isinstance(m, MARKERS)), None)
 
 
 def is_buried(annotation: Any) -> bool:

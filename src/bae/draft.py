@@ -10,13 +10,20 @@ from contextvars import ContextVar
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
-from pydantic_core import SchemaValidator, ValidationError, to_json
+from pydantic_core import (
+    InitErrorDetails,
+    PydanticCustomError,
+    SchemaValidator,
+    ValidationError,
+    to_json,
+)
 
 from bae.core_schemas import inner_schema, looks_around, model_config_of, without_aliases
-from bae.exceptions import NodeError, faults
+from bae.exceptions import NodeError, faults, text_of
 
 if TYPE_CHECKING:
     from bae.node import Node
+    from bae.plan import FieldPlan
 
 N = TypeVar("N", bound="Node")
 
@@ -110,6 +117,25 @@ def from_resolved(cls: type[N], resolved: Mapping[str, Any]) -> N:
             fix=f"fix the sources of {cls.__name__}'s fields, or its validators: the LM has no "
             "part in it",
         ) from error
+
+
+def from_text(cls: type[Node], text: str) -> dict[str, Any]:
+    """The value that the `Text` field of a class has for an answer in plain text, by its name. What
+    its `parse` raises becomes pydantic's ValidationError: it is about the answer."""
+    from bae.plan import plan_of
+
+    field = cast("FieldPlan", plan_of(cls).text)
+    try:
+        return {field.name: text if field.parse is None else field.parse.fn(text)}
+    except Exception as error:
+        said = text_of(error).strip()
+        if isinstance(error, ValidationError):
+            said = "; ".join(faults(error))
+        elif not said or not isinstance(error, ValueError):
+            said = f"{type(error).__name__}: {said}"
+        reason = PydanticCustomError("text_parsing", "{reason}", {"reason": said})
+        found: InitErrorDetails = {"type": reason, "loc": (field.name,), "input": text}
+        raise ValidationError.from_exception_data(cls.__name__, [found]) from error
 
 
 def with_resolved(node: N, resolved: Mapping[str, Any]) -> N:

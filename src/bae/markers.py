@@ -1,6 +1,6 @@
 """Where a field's value comes from, written into its annotation: `Annotated[T, Dep(fn)]`,
 `Recall()`, `Map(fn, over=…)` or `Gate("question")`. A field with none of them is plain: the caller
-gives it on the start node, the LM fills it on every other."""
+gives it on the start node, the LM fills it on every other, in plain text where it has `Text()`."""
 
 from __future__ import annotations
 
@@ -277,7 +277,32 @@ class OpenGate:
         return f"{self.node_type.__name__}.{self.field_name}"
 
 
+class Text(_Marker):
+    """The LM answers with the field's text, and not with JSON: for code and long prose.
+
+    `parse` makes the field's value from the text; without it the value is the text. It is a plain
+    function, called on the event loop. Where it raises an exception, the answer is wrong: the LM is
+    asked again with the message, a bounded number of times. The LM fills no other field of the
+    node.
+    """
+
+    __slots__ = ("parse",)
+    __match_args__ = ("parse",)
+
+    parse: Callable[[str], Any] | None
+
+    def __init__(self, parse: Callable[[str], Any] | None = None) -> None:
+        self._set(parse=parse)
+        if type(parse).__module__ == "annotationlib":
+            raise TypeError(f"Text({parse!r}): the name is not defined yet")  # see `_Called`
+        if parse is not None and not callable(cast(object, parse)):
+            raise TypeError(f"Text({parse!r}): give it a function of the text, or nothing")
+
+
 SOURCES: Final = (Dep, Map, Recall, Gate)
 """Every marker that names a source."""
+
+MARKERS: Final = (*SOURCES, Text)
+"""Every marker of a field."""
 
 Source = Dep | Map | Recall | Gate

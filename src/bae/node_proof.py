@@ -30,6 +30,8 @@ def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
             found = _check_dep(plan, field, cast(CallPlan, field.call))
         elif field.kind == "map":
             found = _check_map(plan, field, cast(CallPlan, field.call), cast(Map, field.marker))
+        elif field.text is not None:
+            found = _check_text(plan, field)
         elif field.kind == "recall" and is_start and field.required:
             found = [recall_on_start()]
         else:
@@ -277,6 +279,40 @@ def _check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Proble
             f"is {type_name(declared)}, but {call.name} returns {made}",
             f"declare the field {made}, or give it a function that returns {type_name(declared)}",
         )
+
+
+def _check_text(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:
+    call, declared = field.parse, type_name(field.annotation)
+    if call is not None:
+        yield from call.problems
+        if not _takes_text(call):
+            yield an_error(
+                "bae-text-parse",
+                f"{call.name} cannot parse the answer: it has to take one str, and not be async",
+                f"write `def {call.name}(text: str) -> {declared}`",
+            )
+    made = str if call is None else call.returns
+    if made is MISSING or converts(plan.node, field.name):
+        return
+    if assignable(made, field.annotation) is False:
+        by = "the answer of the LM is a str" if call is None else f"{call.name} returns "
+        yield an_error(
+            "bae-text-type",
+            f"is {declared}, but {by}{'' if call is None else type_name(made)}",
+            f"declare the field {type_name(made)}, or give Text a function that returns {declared}",
+        )
+
+
+def _takes_text(call: CallPlan) -> bool:
+    if call.kind != "sync":
+        return False
+    try:
+        inspect.signature(call.fn).bind("")
+    except TypeError:
+        return False
+    except ValueError:  # some builtins have no signature
+        return True
+    return not call.free or assignable(str, call.free[0][1]) is not False
 
 
 def _check_map(plan: NodePlan, field: FieldPlan, call: CallPlan, marker: Map) -> Iterator[Problem]:

@@ -38,7 +38,7 @@ from bae.hints import (
     rebuild,
     remembers_frame,
 )
-from bae.markers import SOURCES, Dep, Gate, Map, Recall, Source
+from bae.markers import MARKERS, Dep, Gate, Map, Recall, Source, Text
 from bae.node import Node, NodeConfig, sourced_fields
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ class FieldPlan:
     call: CallPlan | None = None
     members: tuple[Any, ...] = ()
     """For a Recall: the types that are looked for."""
+    text: Text | None = None
+    """Of a plain field that the LM answers in plain text."""
+    parse: CallPlan | None = None
+    """The function that makes its value from the text."""
     found_in: MutableMapping[type[Node], tuple[tuple[str, bool], ...]] = field(
         default_factory=dict["type[Node]", "tuple[tuple[str, bool], ...]"]
     )
@@ -86,6 +90,8 @@ class NodePlan:
     node: type[Node]
     fields: dict[str, FieldPlan] = field(default_factory=dict[str, FieldPlan])
     plain: tuple[FieldPlan, ...] = ()
+    text: FieldPlan | None = None
+    """The field that the LM answers in plain text; it is the only plain one."""
     context: tuple[FieldPlan, ...] = ()
     """Sourced fields that are resolved before the LM fills the plain ones."""
     after: tuple[FieldPlan, ...] = ()
@@ -162,6 +168,8 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
         plan.problems.append(_unresolved(plan, error))
         return plan
     calls = [call for each in plan.sourced for call in every_call(each.call)]
+    if plan.text is not None:
+        calls += every_call(plan.text.parse)
     if any(problem.code == HintError.code for call in calls for problem in call.problems):
         plan.provisional = True
         return plan
@@ -205,6 +213,9 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
     for name, info in plan.node.__pydantic_fields__.items():
         plan.fields[name] = _plan_field(plan, name, info, names)
     plan.plain = tuple([f for f in plan.fields.values() if f.kind == "plain"])
+    plan.text = next((f for f in plan.plain if f.text is not None), None)
+    if plan.text is not None and len(plan.plain) > 1:
+        plan.problems.append(_text_not_alone(plan, plan.text))
     if len(plan.plain) == len(plan.fields):
         return
     sourced = [f for f in plan.fields.values() if f.kind != "plain"]
@@ -224,7 +235,7 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
     if not info.metadata and _is_simple(info):
         return FieldPlan(name, "plain", info)
     place = f"{plan.name}.{name}"
-    markers = [m for m in info.metadata if isinstance(m, SOURCES)]
+    markers = [m for m in info.metadata if isinstance(m, MARKERS)]
     if len(markers) > 1:
         said = " and ".join(type(m).__name__ for m in markers)
         plan.problems.append(
@@ -245,25 +256,38 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
         case Recall() as recall:
             wanted = recall_members(info.annotation)
             return FieldPlan(name, "recall", info, recall, members=wanted)
+        case Text(parse=parse) as text:
+            call = None if parse is None else plan_call(parse, names)
+            return FieldPlan(name, "plain", info, text=text, parse=call)
+
+
+def _text_not_alone(plan: NodePlan, text: FieldPlan) -> Problem:
+    others = ", ".join(field.name for field in plan.plain if field is not text)
+    return an_error(
+        "bae-text-not-alone",
+        f"the LM answers it in plain text, and can fill no other field with it: {others}",
+        f"give {others} a source, or make another node for it",
+        f"{plan.name}.{text.name}",
+    )
 
 
 def _is_simple(info: FieldInfo) -> bool:
     """Whether no source can hide in a field: its type is one class, and no model."""
     annotation, default = info.annotation, info.default
     is_class = isinstance(annotation, type) and not issubclass(annotation, BaseModel)
-    return is_class and not isinstance(default, SOURCES)
+    return is_class and not isinstance(default, MARKERS)
 
 
 def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
     """Sources that were meant and are written where, or as, they are not seen."""
-    bare = [m for m in info.metadata if m in SOURCES]
+    bare = [m for m in info.metadata if m in MARKERS]
     if bare:
         yield an_error(
             "bae-field-bare",
-            f"has the class {bare[0].__name__} for a source, not one of its objects",
+            f"has the class {bare[0].__name__} for a marker, not one of its objects",
             f"write {bare[0].__name__}(…) with its parentheses",
         )
-    if isinstance(info.default, SOURCES):
+    if isinstance(info.default, MARKERS):
         kind = type(info.default).__name__
         yield an_error(
             "bae-field-default",
@@ -292,7 +316,7 @@ def _in_model(annotation: Any) -> str:
         seen[id(cast(object, each))] = each
         if isinstance(each, type) and issubclass(each, BaseModel):
             for name, field in each.__pydantic_fields__.items():
-                if any(isinstance(m, SOURCES) for m in field.metadata):
+                if any(isinstance(m, MARKERS) for m in field.metadata):
                     return f"{each.__name__}.{name}"
                 ahead.append(field.annotation)
         else:

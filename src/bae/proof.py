@@ -295,6 +295,8 @@ def _filled(plans: dict[type[Node], NodePlan]) -> list[type[Node]]:
 
 def _fields_without_schema(plan: NodePlan) -> Iterator[Problem]:
     for field in plan.plain:
+        if field.parse is not None:  # the LM is not asked for the value, but for a text
+            continue
         reason = _no_schema(plan.node, field)
         if reason is None:
             continue

@@ -30,8 +30,10 @@ from claude_programs import ROOT, children, dead, living, open_files, real_claud
 from http_backends import (
     SHIRT,
     AskBack,
+    Letter,
     Outfit,
     Weather,
+    letter_after_a_wrong_one,
     prompt,
     told_of_a_wrong_answer,
 )
@@ -103,6 +105,24 @@ async def test_a_fill_is_one_request_with_the_prompt_the_schema_and_one_tool(
     assert '"sky":"grey"' in request.text
     assert "You carry out one step of a program." in request.text
     assert "software engineering" not in request.text
+
+
+async def test_a_text_is_asked_for_without_a_schema_and_again_with_what_was_wrong(
+    claude: ClaudeCLIBackend, provider: Provider
+) -> None:
+    await letter_after_a_wrong_one(provider, claude)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [(Overlong(), "bae-fill-cut-off"), (Refusal("no"), "bae-fill-refused")]
+)
+async def test_a_text_that_is_no_whole_answer_is_an_error(
+    claude: ClaudeCLIBackend, provider: Provider, answer: Any, code: str
+) -> None:
+    provider.always(answer)
+    with pytest.raises(FillError) as caught:
+        await claude.fill(Letter, {}, "Letter")
+    assert caught.value.code == code
 
 
 async def test_usage_and_cost_are_those_of_the_request(

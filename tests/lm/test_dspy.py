@@ -30,6 +30,7 @@ from bae.testing import (
     WrongSchema,
 )
 from bounded import BOUND, some_turns
+from http_backends import letter_after_a_wrong_one
 
 dspy = pytest.importorskip("dspy")
 
@@ -121,6 +122,12 @@ async def test_a_fill_asks_what_any_backend_asks(provider: Provider, backend: DS
     (request,) = provider.requests
     assert messages_of(request) == [("system", PROMPT.system), ("user", PROMPT.text)]
     assert schema_of(request) == PROMPT.schema
+
+
+async def test_a_text_is_asked_for_without_a_schema_and_again_with_what_was_wrong(
+    provider: Provider, backend: DSPyBackend
+) -> None:
+    await letter_after_a_wrong_one(provider, backend)
 
 
 async def test_docstrings_are_never_sent(provider: Provider, backend: DSPyBackend) -> None:

@@ -33,6 +33,7 @@ from http_backends import (
     SHIRT,
     AskBack,
     Fabric,
+    Letter,
     Machine,
     Make,
     Maker,
@@ -42,6 +43,7 @@ from http_backends import (
     Shelf,
     Wardrobe,
     Weather,
+    letter_after_a_wrong_one,
     own_threads,
     prompt,
     tasks_besides_this,
@@ -76,6 +78,29 @@ async def test_a_fill_is_an_instance_with_what_was_answered(
     outfit = await backend.fill(Outfit, {}, "Outfit", MILD)
     assert outfit == Outfit(top="a blue shirt", layers=2)
     assert len(provider.requests) == 1
+
+
+async def test_a_text_is_asked_for_without_a_schema_and_again_with_what_was_wrong(
+    provider: Provider, backend: Backend
+) -> None:
+    await letter_after_a_wrong_one(provider, backend)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (Overlong(), "bae-fill-cut-off"),
+        (Empty(), "bae-fill-empty"),
+        (Refusal("no"), "bae-fill-refused"),
+    ],
+)
+async def test_a_text_that_is_no_whole_answer_is_an_error(
+    provider: Provider, backend: Backend, answer: Any, code: str
+) -> None:
+    provider.always(answer)
+    with pytest.raises(FillError) as caught:
+        await backend.fill(Letter, {}, "Letter")
+    assert caught.value.code == code
 
 
 async def test_fields_of_many_kinds_come_back_as_their_own_types(

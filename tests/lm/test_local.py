@@ -10,15 +10,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, field_validator
 
-from bae import BaeLMError, FillError, Graph, Node
-from bae.lm import LocalBackend, Turn, metered
+from bae import BaeLMError, FillError, Graph, Node, Text
+from bae.lm import Attempt, LocalBackend, Turn, metered
 from bae.lm.local import without_control_tokens
 from local_parts import (
     DAY,
@@ -63,6 +63,37 @@ async def test_a_choice_and_its_fields_come_in_one_call():
         chosen, node = await LocalBackend().route(DAY, [Outfit, AskBack], [Outfit, AskBack])
     assert type(node) is chosen
     assert len(used) == 1
+
+
+def first_line(text: str) -> str:
+    line = text.strip().splitlines()[0]
+    if not line.isascii():
+        raise ValueError("use English letters only")
+    return line
+
+
+class Greeting(Node):
+    line: Annotated[str, Text(first_line)] = Field(description="one short sentence")
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_text_is_answered_freely_and_streams_as_it_is():
+    told: list[Any] = []
+    with metered(told.append) as used:
+        made = await LocalBackend(max_tokens=200).fill(Greeting, {}, "Greeting", DAY)
+    judged = [event for event in told if isinstance(event, Attempt)]
+    assert judged[-1].verdict == "valid"
+    assert "".join(event for event in told if isinstance(event, str)).endswith(judged[-1].answer)
+    assert made.line == first_line(judged[-1].answer)
+    assert not judged[-1].answer.startswith("{")
+    assert used[-1].output_tokens > 2
+
+
+async def test_a_text_is_bounded():
+    with pytest.raises(FillError) as caught:
+        await LocalBackend(max_tokens=3, attempts=0).fill(Greeting, {}, "Greeting", DAY)
+    assert caught.value.code == "bae-fill-cut-off"
 
 
 async def test_an_answer_is_json_on_one_line_that_the_schema_permits():

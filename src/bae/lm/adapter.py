@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from bae.failures import filled_other, not_an_lm, undeclared
 from bae.language_model import is_lm
-from bae.lm.answers import Wrong, attempt, build, choice_failed, read, read_choice
+from bae.lm.answers import Wrong, attempt, build, choice_failed, read, read_choice, read_fill
 from bae.lm.backend import Backend, ask_to_fill, asks_again
 from bae.lm.prompts import asked_fields, choice_of, fill_prompt, names_of
 from bae.lm.requests import Answer, Prompt, Question, ask, send
@@ -69,7 +69,7 @@ class LMAdapter(Backend):
             value, text = {"choice": _name_of(question, chosen) or repr(chosen)}, ""
         else:
             value = await self._build(question, question.target)
-            text = _json_of(value)
+            text = _json_of(value) if prompt.schema is not None else _text_of(value)
         # Where it reports nothing, it was asked all the same, and its cost is unknown.
         return Answer(text, Usage(calls=1, cost=None), value=value)
 
@@ -138,7 +138,7 @@ async def make_with(backend: Backend, node: Node, target: type[N]) -> N:
     if isinstance(answer.value, target):
         tell(attempt(1, prompt, answer))
         return answer.value
-    first = prompt, answer, read(answer)  # as a cache stores it
+    first = prompt, answer, read_fill(prompt, answer)  # as a cache stores it
     return await ask_to_fill(backend, target, {}, instruction, node, first)
 
 
@@ -172,8 +172,11 @@ def is_lossless(prompt: Prompt, answer: Answer) -> bool:
         return True
     cls = type(node)
     try:
-        said = from_json(answer.text)
-        fields = said["fields"] if question.method == "decide" else said
+        if prompt.schema is None:  # what a text is parsed into is not to be told from the text
+            fields = {asked_fields(cls)[0]: answer.text}
+        else:
+            said = from_json(answer.text)
+            fields = said["fields"] if question.method == "decide" else said
         again = build(question.target or cls, asked_fields(cls), fields, question.resolved)
         # Equal values, such as True and 1, may still differ.
         return again == node and repr(again) == repr(node)
@@ -188,6 +191,12 @@ def _json_of(node: Node) -> str:
         return node.model_dump_json(include=fields, by_alias=False, round_trip=True, warnings=False)
     except Exception:  # serializers are code of the node's own
         return ""
+
+
+def _text_of(node: Node) -> str:
+    """The text that an LM has filled a node with; its JSON where the value is something else."""
+    value = getattr(node, asked_fields(type(node))[0])
+    return value if isinstance(value, str) else _json_of(node)
 
 
 def _by(method: Literal["make", "decide"], prompt: Prompt) -> Prompt:

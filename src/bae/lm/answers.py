@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydantic_core import ValidationError, from_json
 
-from bae.draft import from_answer, validated
+from bae.draft import from_answer, from_text, validated
 from bae.exceptions import (
     FillError,
     NodeError,
@@ -23,6 +23,7 @@ from bae.language_model import unstorable
 from bae.lm.prompts import asked_fields, once
 from bae.lm.requests import UNPARSED, Turn
 from bae.node import Node
+from bae.plan import plan_of
 from bae.unicode import readable, whole, whole_json
 from bae.usage import Attempt
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 N = TypeVar("N", bound="Node")
 
+_JSON: Final = "Answer with one JSON object that fits the schema."
 LONGEST_QUOTE = 4000
 """Characters of a wrong answer that are sent back to the model."""
 
@@ -50,22 +52,45 @@ class Wrong:
 
 def read(answer: Answer) -> dict[str, Any] | Wrong:
     """The JSON object in an answer. Nothing is guessed: with text around it, it is not JSON."""
-    if answer.stop == "refused":
-        return Wrong("refused", (readable(answer.text.strip()) or "no reason was given",))
     value: Any = answer.value
-    if value is UNPARSED and not answer.text.strip():
-        return Wrong("cut-off" if answer.stop == "cut-off" else "empty", ("no text",))
+    if answer.stop == "refused" or (value is UNPARSED and not answer.text.strip()):
+        return _no_text(answer)
     try:
         value = from_json(whole(answer.text)) if value is UNPARSED else whole_json(value)
     except ValueError as error:
         if answer.stop == "cut-off":
-            return Wrong("cut-off", ("the limit on its length was reached",))
+            return _no_text(answer)
         return Wrong("unparsable", (f"not JSON: {error}",))
     if isinstance(value, dict):
         return cast(dict[str, Any], value)
     if value is None or value == "":
         return Wrong("empty", ("no value",))
     return Wrong("unparsable", (f"not an object but {type(value).__name__}",))
+
+
+def _no_text(answer: Answer) -> Wrong:
+    """Why there is nothing to read: it was refused, cut off, or is empty."""
+    text = answer.text.strip()
+    if answer.stop == "refused":
+        return Wrong("refused", (readable(text) or "no reason was given",))
+    said = "the limit on its length was reached" if text else "no text"
+    return Wrong("cut-off" if answer.stop == "cut-off" else "empty", (said,))
+
+
+def read_fill(prompt: Prompt, answer: Answer) -> dict[str, Any] | Wrong:
+    """The values in an answer that fills a node: the JSON object, or what its field makes of the
+    text."""
+    if prompt.schema is not None:
+        return read(answer)
+    if answer.stop != "end" or not answer.text.strip():
+        return _no_text(answer)
+    fields = prompt.question.fields
+    try:
+        return from_text(cast("type[Node]", prompt.question.target), whole(answer.text))
+    except ValidationError as error:
+        return Wrong("invalid", tuple(faults(error)), fields, error)
+    except ValueError as error:
+        return Wrong("invalid", (f"{fields[0]}: {error}",), fields)
 
 
 def read_choice(
@@ -144,11 +169,16 @@ def _check_resolved(target: type[Node], resolved: Mapping[str, Any]) -> None:
 
 def _fields_from_json(target: type[Node]) -> frozenset[str] | None:
     """The fields that are read as JSON: those a model is asked for. As a Python value, text would
-    stay text where a union accepts a date too, and a strict field would refuse it. None for a
-    class with a constructor of its own, which is called as it is."""
+    stay text where a union accepts a date too, and a strict field would refuse it. What a function
+    has parsed is no JSON. None for a class with a constructor of its own, which is called as it
+    is."""
 
     def find() -> frozenset[str] | None:
-        return None if target.__init__ is not Node.__init__ else frozenset(asked_fields(target))
+        if target.__init__ is not Node.__init__:
+            return None
+        text = plan_of(target).text
+        parsed = text is not None and text.parse is not None
+        return frozenset(() if parsed else asked_fields(target))
 
     return once(target, "from JSON", find)
 
@@ -169,19 +199,19 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
     return Attempt(number, text, verdict, wrong.errors, answer.usage, prompt.flat())
 
 
-def correction(tried: Attempt, wanted: Sequence[str]) -> Turn:
+def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Turn:
     """A wrong answer, and what the model is told about it. `wanted` are the fields to answer
-    again."""
+    again, and `form` says how."""
     quoted = tried.answer
     if len(quoted) > LONGEST_QUOTE:
         quoted = f"{quoted[:LONGEST_QUOTE]}…"
     match tried.verdict:
         case "empty":
-            text = "That was no answer. Answer with one JSON object that fits the schema."
+            text = f"That was no answer. {form}"
         case "cut-off":
             text = "That was cut off for its length. Answer again, and shorter."
         case "unparsable":
-            text = f"That was {tried.errors[0]}. Answer with one JSON object that fits the schema."
+            text = f"That was {tried.errors[0]}. {form}"
         case _:
             text = "\n".join(["That was not valid:", *(f"- {error}" for error in tried.errors)])
             again = f" with these fields alone: {', '.join(wanted)}" if wanted else ""

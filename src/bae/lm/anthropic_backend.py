@@ -256,10 +256,10 @@ class AnthropicBackend(Backend):
         cached: dict[str, Any] = {"cache_control": {"type": "ephemeral"}} if self.cache else {}
         if prompt.system:
             request["system"] = [{"type": "text", "text": prompt.system, **cached}]
-        schema = self._fitting(prompt.schema)
+        schema = None if prompt.schema is None else self._fitting(prompt.schema)
         if schema is not None:
             configured = {**configured, "format": {"type": "json_schema", "schema": schema}}
-        else:
+        elif prompt.schema is not None:
             request["tools"] = [
                 {
                     "name": prompt.name,

@@ -1,6 +1,6 @@
-"""What a backend is: one method, from a prompt with a JSON schema to an answer with its usage.
-Filling and choosing are written once on top of it: ask, judge the answer, keep what is valid and
-ask again for the rest, a bounded number of times. Policies wrap it."""
+"""What a backend is: one method, from a prompt, which asks for JSON or for plain text, to an answer
+with its usage. Filling and choosing are written once on top of it: ask, judge the answer, keep what
+is valid and ask again for the rest, a bounded number of times. Policies wrap it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from bae.lm.answers import (
     fill_failed,
     read,
     read_choice,
+    read_fill,
 )
-from bae.lm.prompts import Choice, asked_fields, choice_of, fill_prompt
+from bae.lm.prompts import Choice, asked_fields, choice_of, fill_prompt, text_form
 from bae.lm.requests import UNPARSED, Answer, FewShot, Prompt, Question, Turn, ask, send
 from bae.plan import plan_of
 from bae.usage import tell
@@ -212,7 +213,7 @@ async def ask_to_fill(
             if type(answer.value) is target:  # from an LM that builds nodes by itself
                 tell(attempt(len(tried) + 1, prompt, answer))
                 return with_resolved(answer.value, resolved)
-            found = read(answer)
+            found = read_fill(prompt, answer)
         if not isinstance(found, Wrong):
             for name in wanted:
                 if name in found:
@@ -225,7 +226,9 @@ async def ask_to_fill(
             kept = {name: value for name, value in kept.items() if name not in wanted}
         if not await asks_again(backend, prompt, answer, found, tried):
             raise fill_failed(target, tried, found.cause)
-        turns = (*turns, correction(tried[-1], wanted))
+        form = text_form(target)
+        again = correction(tried[-1], (), form) if form else correction(tried[-1], wanted)
+        turns = (*turns, again)
 
 
 async def ask_to_choose(

@@ -111,7 +111,7 @@ class ClaudeCLIBackend(Backend):
                 code="bae-lm-output-too-long",
                 fix="see what it prints, or allow for more with max_output=…",
             )
-        return _answer_in(ended, self._who, self.model)
+        return _answer_in(ended, self._who, self.model, in_text=prompt.schema is None)
 
     @property
     def _who(self) -> str:
@@ -130,11 +130,12 @@ class ClaudeCLIBackend(Backend):
         )
 
     def _arguments(self, prompt: Prompt) -> list[str]:
-        schema = _program_schema(json.dumps(prompt.schema))
+        held = prompt.schema
+        schema = [] if held is None else ["--json-schema", _program_schema(json.dumps(held))]
         # No argument can hold a zero byte, nor what is no text.
         system = prompt.system.replace("\0", "").encode(errors="replace").decode()
         return [
-            *("--print", "--model", self.model, "--system-prompt", system, "--json-schema", schema),
+            *("--print", "--model", self.model, "--system-prompt", system, *schema),
             # With --verbose the whole exchange is printed, a wrong answer included.
             *("--output-format", "json", "--verbose"),
             # One request: the layer above asks again, and counts it.
@@ -204,8 +205,8 @@ TOOL = "StructuredOutput"
 """The tool by which the program has the model answer to the schema."""
 
 
-def _answer_in(ended: Ended, who: str, model: str) -> Answer:
-    """The answer that the program printed.
+def _answer_in(ended: Ended, who: str, model: str, *, in_text: bool) -> Answer:
+    """The answer that the program printed, with `in_text` one that is plain text.
 
     An answer that does not fit the schema is one too: the program reports it as an error, because
     it may not ask again.
@@ -231,7 +232,7 @@ def _answer_in(ended: Ended, who: str, model: str) -> Answer:
         raise error
     if given:
         return _given(given[-1], usage)
-    if any(TOOL in _list(each.get("tools")) for each in messages):
+    if in_text or any(TOOL in _list(each.get("tools")) for each in messages):
         return Answer(said, usage)
     raise BaeLMError(
         f"{who}: the program did not hold the model to the schema, and there is no structured "

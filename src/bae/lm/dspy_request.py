@@ -22,6 +22,8 @@ async def send(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> Any:
     """DSPy's response to a prompt. `config` is for this request alone, beside what the LM is set
     to. A model without a channel for schemas is told in words."""
     asked = prompt.messages()
+    if prompt.schema is None:
+        return await _send(lm, prompt.system, asked, config, {})
     try:
         return await _send(lm, prompt.system, asked, config, _channel(lm.model, prompt.schema))
     except _dspy.LMUnsupportedFeatureError:

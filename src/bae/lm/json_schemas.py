@@ -24,6 +24,26 @@ def outline(schema: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def notes_on(schema: Schema) -> str:
+    """The bounds of a value and its description, in words; empty where there are none."""
+    notes: list[str] = []
+    # The size of a tuple can be seen.
+    for low, high, unit in () if "prefixItems" in schema else _RANGES:
+        match schema.get(low), schema.get(high):
+            case None, None:
+                pass
+            case None, most:
+                notes.append(f"at most {most}{unit}")
+            case least, None:
+                notes.append(f"at least {least}{unit}")
+            case least, most:
+                notes.append(f"{least} to {most}{unit}")
+    notes += [note.format(schema[key]) for key, note in _NOTES.items() if key in schema]
+    if schema.get("description"):
+        notes.append(" ".join(schema["description"].split()))
+    return "; ".join(notes)
+
+
 class _Outline:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.definitions = definitions_of(schema)
@@ -51,22 +71,8 @@ class _Outline:
 
     def text(self, schema: Schema) -> str:
         """The type of a value and, in brackets, its bounds and description."""
-        notes: list[str] = []
-        # The size of a tuple can be seen.
-        for low, high, unit in () if "prefixItems" in schema else _RANGES:
-            match schema.get(low), schema.get(high):
-                case None, None:
-                    pass
-                case None, most:
-                    notes.append(f"at most {most}{unit}")
-                case least, None:
-                    notes.append(f"at least {least}{unit}")
-                case least, most:
-                    notes.append(f"{least} to {most}{unit}")
-        notes += [note.format(schema[key]) for key, note in _NOTES.items() if key in schema]
-        if schema.get("description"):
-            notes.append(" ".join(schema["description"].split()))
-        return f"{self.type_of(schema)} ({'; '.join(notes)})" if notes else self.type_of(schema)
+        notes = notes_on(schema)
+        return f"{self.type_of(schema)} ({notes})" if notes else self.type_of(schema)
 
     def type_of(self, schema: Schema) -> str:
         if "$ref" in schema:

@@ -21,7 +21,7 @@ from bae.lm.extras import is_there
 from bae.lm.json_schemas import outline
 from bae.lm.local_engine import ENGINE, INSTALL, Call, Loading, cores
 from bae.lm.local_model import LocalModel, hold, release
-from bae.lm.local_schema import DEEPEST, LONGEST_LIST, LONGEST_TEXT, fit
+from bae.lm.local_schema import DEEPEST, LONGEST_LIST, LONGEST_TEXT, Bounded, fit
 from bae.threads import in_thread_to_the_end
 from bae.usage import Usage, tell
 
@@ -158,14 +158,18 @@ class LocalBackend(Backend):
     async def answer(self, prompt: Prompt) -> Answer:
         """Ask the model once, in a slot of its own."""
         context = self.loading.context
-        text = json.dumps(prompt.schema, ensure_ascii=False)
-        room = _CHARACTERS * (self.max_tokens or context // 2)
-        forms = fit(text, self.longest_text, self.longest_list, self.deepest, room)
+        most = self.max_tokens or context // 2
+        text, forms = "", tuple[Bounded, ...]()
+        if prompt.schema is not None:
+            text = json.dumps(prompt.schema, ensure_ascii=False)
+            bounds = self.longest_text, self.longest_list, self.deepest
+            forms = fit(text, *bounds, _CHARACTERS * most)
+            most = self.max_tokens or min(forms[0].longest, context)
         request: dict[str, Any] = {
             **self.sampling,
             "messages": self._messages(prompt, text),
             "temperature": self.temperature,
-            "max_tokens": self.max_tokens or min(forms[0].longest, context),
+            "max_tokens": most,
             "chat_template_kwargs": {"enable_thinking": False},
         }
         if self.seed is not None:
@@ -176,7 +180,7 @@ class LocalBackend(Backend):
             request=request,
             schemas=[form.schema for form in forms],
             context=context,
-            shortest=forms[0].shortest // _MOST_CHARACTERS + 1,
+            shortest=forms[0].shortest // _MOST_CHARACTERS + 1 if forms else 1,
             timeout=self.timeout,
             examples=len(prompt.examples),
             hear=lambda piece: loop.call_soon_threadsafe(tell, piece, context=here),
@@ -196,13 +200,15 @@ class LocalBackend(Backend):
         )
 
     def _messages(self, prompt: Prompt, schema: str) -> list[dict[str, str]]:
-        form = (
+        system = prompt.system
+        first, *rest = prompt.messages()
+        form = schema and (
             f"Answer with JSON of this form, with at most {self.longest_text} characters in a "
             f"text and {self.longest_list} items in a list:\n{_outline(schema)}"
         )
-        system = prompt.system
-        first, *rest = prompt.messages()
-        if prompt.examples:
+        if not form:
+            pass  # the answer is plain text
+        elif prompt.examples:
             # Before the examples, which are of that form: a small model follows what it has read
             # last, and what comes before the question need not be read again for the next one.
             system = f"{system}\n\n{form}"

@@ -137,7 +137,8 @@ def grammar_of(schema: Mapping[str, Any]) -> str:
 @dataclass(eq=False, slots=True)
 class Call:
     """A request, and the schemas to hold the answer to, of which the first is used that the engine
-    takes. Set `stopped` from any thread to end it at the next token."""
+    takes; without any, the answer is free text. Set `stopped` from any thread to end it at the next
+    token."""
 
     who: str
     request: Mapping[str, Any]
@@ -153,6 +154,8 @@ class Call:
     def run(self, server: Any, known: set[str]) -> Heard:
         """Get the answer from the model. `known` are grammars that the engine is known to take."""
         until = monotonic() + self.timeout
+        if not self.schemas:
+            return self._listen(server, {}, until, self.hear)
         grammar, trial = self._grammar(server, known, until)
         heard = self._listen(server, {"grammar": grammar}, until, self.hear)
         if trial is not None:

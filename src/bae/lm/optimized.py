@@ -160,7 +160,9 @@ class _Predictor:
         the node too, such as a reasoning."""
         applied = self.learned.applied_to(prompt)
         target, wanted = prompt.question.target, prompt.question.fields
-        if target is None or all(name in target.__pydantic_fields__ for name in self.outputs):
+        if target is None or prompt.schema is None:
+            return applied
+        if all(name in target.__pydantic_fields__ for name in self.outputs):
             return applied
         own = target.__pydantic_fields__
         asked = tuple(name for name in self.outputs if name in wanted or name not in own)

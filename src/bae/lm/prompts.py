@@ -19,8 +19,9 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from bae.core_schemas import computed_schemas, field_schema
 from bae.draft import hold
-from bae.exceptions import BaeLMError, text_of
+from bae.exceptions import BaeLMError, NodeError, text_of
 from bae.language_model import scene
+from bae.lm.json_schemas import notes_on
 from bae.lm.requests import Prompt, Question, Turn
 from bae.lm.schemas import choice_schema, fill_schema, has_schema
 from bae.plan import plan_of
@@ -30,20 +31,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SYSTEM = (
+_STEP = (
     "You carry out one step of a program. The first line says what to make. The JSON after it is "
-    'what is known; values under "context" were looked up for this step. Answer with one JSON '
-    "object that fits the schema you are given, and with nothing else."
+    'what is known; values under "context" were looked up for this step.'
 )
+SYSTEM = (
+    f"{_STEP} Answer with one JSON object that fits the schema you are given, and with nothing "
+    "else."
+)
+TEXT_SYSTEM = f"{_STEP} Answer with the text that is to be made, and with nothing else."
+IN_TEXT = "Answer in plain text, not in JSON"
 CHOOSE = "Choose what comes next."
 CHOOSE_AND_MAKE = "Choose what comes next, and make it."
 OR_STOP = '"None" is to stop here.'
 
 
-def system_text() -> str:
+def system_text(default: str = SYSTEM) -> str:
     """The system text of what is asked here: that of the graph, or bae's own."""
     own = scene.get().system
-    return SYSTEM if own is None else own
+    return default if own is None else own
 
 
 _KNOWN = "__bae_prompts__"
@@ -63,10 +69,17 @@ def once(cls: type[BaseModel], key: object, make: Callable[[], T]) -> T:
 
 def asked_fields(cls: type[Node]) -> tuple[str, ...]:
     """The fields a model is asked for: the plain ones, without those that have a default and a
-    type that JSON cannot express."""
+    type that JSON cannot express. A field that is answered in plain text is the only one."""
 
     def find() -> tuple[str, ...]:
-        plain = plan_of(cls, strict=True).plain
+        plan = plan_of(cls, strict=True)
+        plain = plan.plain
+        if plan.text is not None:
+            for problem in plan.problems:
+                if problem.code == "bae-text-not-alone":
+                    said = f"{problem.place}: {problem.message}"
+                    raise NodeError(said, node_type=cls, code=problem.code, fix=problem.fix)
+            return (plan.text.name,)
         return tuple(
             f.name
             for f in plain
@@ -101,14 +114,32 @@ def fill_prompt(
     known = {} if source is None else {type(source).__name__: seen_of(source)}
     if resolved:
         known["context"] = context_of(target, resolved)
+    form = text_form(target)
     return Prompt(
-        system_text(),
-        text_of_question(instruction, known),
-        once(target, fields, lambda: fill_schema(target, fields)),
+        system_text(TEXT_SYSTEM if form else SYSTEM),
+        text_of_question(instruction, known, form),
+        None if form else once(target, fields, lambda: fill_schema(target, fields)),
         re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
         Question((), (), target, fields, resolved, None, instruction, source),
         turns,
     )
+
+
+def text_form(target: type[Node]) -> str:
+    """What a prompt ends with that asks for plain text: how to answer, with the description of the
+    field, and its bounds where the text is its value. Empty where JSON is asked for."""
+
+    def make() -> str:
+        field = plan_of(target, strict=True).text
+        if field is None:
+            return ""
+        about = " ".join((field.info.description or "").split())
+        if field.parse is None:
+            schema = fill_schema(target, (field.name,))["properties"][field.name]
+            about = notes_on(schema)
+        return f"{IN_TEXT}: {about}" if about else f"{IN_TEXT}."
+
+    return once(target, "text", make)
 
 
 class Choice:
@@ -148,9 +179,10 @@ class Choice:
 
 
 def _can_come_filled(cls: type[Node]) -> bool:
-    """Whether the fields of a class can be asked for together with the choice: there are some, and
-    the model need see nothing that is resolved for them first."""
-    return bool(asked_fields(cls)) and not plan_of(cls, strict=True).context
+    """Whether the fields of a class can be asked for together with the choice: there are some, they
+    are answered in JSON, and the model need see nothing that is resolved for them first."""
+    plan = plan_of(cls, strict=True)
+    return bool(asked_fields(cls)) and plan.text is None and not plan.context
 
 
 def choice_of(
@@ -182,11 +214,11 @@ def names_of(types: Sequence[type[Node] | type[None]]) -> dict[str, type[Node] |
     return names
 
 
-def text_of_question(instruction: str, known: Mapping[str, Any]) -> str:
-    """The text of a question: the instruction, then what is known, as JSON."""
-    if not known:
-        return instruction
-    return f"{instruction}\n\n{text_of_json(known)}" if instruction else text_of_json(known)
+def text_of_question(instruction: str, known: Mapping[str, Any], form: str = "") -> str:
+    """The text of a question: the instruction, what is known, as JSON, and the form of the answer
+    where that is not JSON."""
+    parts = instruction, text_of_json(known) if known else "", form
+    return "\n\n".join(part for part in parts if part)
 
 
 def text_of_answer(value: Any) -> str:

@@ -198,6 +198,8 @@ class PydanticAIBackend(Backend):
         from pydantic_ai.output import OutputObjectDefinition
         from pydantic_ai.tools import ToolDefinition
 
+        if prompt.schema is None:
+            return ModelRequestParameters(output_mode="text")
         try:
             profile = cast(Mapping[str, Any], model.profile)
         except NotImplementedError:  # several models behind one have no profile in common

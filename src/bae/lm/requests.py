@@ -67,14 +67,16 @@ class Prompt:
 
     `system` is the same for every question. `text` is the instruction and, as JSON, what is
     known. `schema` is the JSON schema of the answer, always an object; send it by the provider's
-    channel for structured output. `name` is a name for the schema that every provider accepts.
+    channel for structured output. It is None where the answer is plain text: send the texts alone,
+    and return an `Answer` with the text. `name` is a name for the schema that every provider
+    accepts.
     `turns` are the wrong answers so far. `examples` are few-shot examples; `messages` and `flat`
     include them.
     """
 
     system: str
     text: str
-    schema: Mapping[str, Any]
+    schema: Mapping[str, Any] | None
     name: str
     question: Question = field(compare=False)
     turns: tuple[Turn, ...] = ()

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, PydanticUndefined, to_jsonable_python
 
 from bae.lm.extras import load_dspy
-from bae.markers import SOURCES
+from bae.markers import MARKERS
 from bae.node import Node
 from bae.plan import plan_of
 
@@ -157,7 +157,7 @@ def _kept_type(info: FieldInfo) -> Any:
                 break
         else:
             annotation = Any
-    metadata = [each for each in info.metadata if not isinstance(each, SOURCES)]
+    metadata = [each for each in info.metadata if not isinstance(each, MARKERS)]
     kept: Any = Annotated[(annotation, *metadata)] if metadata else annotation
     try:
         TypeAdapter(kept)

@@ -91,7 +91,7 @@ def _field(plan: NodePlan, field: FieldPlan) -> str:
     by = field.call.name if field.call is not None else ""
     match field.marker:
         case None:
-            return kind
+            return kind if field.text is None else f"{kind} in plain text"
         case Dep():
             return f"{kind} from {by}"
         case Map(over=over):

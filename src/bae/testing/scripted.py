@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from bae.draft import from_text
 from bae.exceptions import BaeLMError, FillError, faults
 from bae.node import Node
 from bae.plan import plan_of
@@ -22,8 +23,8 @@ N = TypeVar("N", bound=Node)
 T = TypeVar("T")
 
 Scripted = type[Node] | Node | Mapping[str, Any] | str | BaseException | None
-"""One answer: a class or its name to choose it, a node or its values to fill it, None to end the
-run, an exception to raise it."""
+"""One answer: a class or its name to choose it, a node or its values to fill it, a text to fill it
+where its field has `Text()`, None to end the run, an exception to raise it."""
 
 Answerer = Callable[["Asked"], Scripted]
 """A function that answers by what is asked, as often as it is asked."""
@@ -96,7 +97,8 @@ class ScriptedLM:
     @classmethod
     def from_file(cls, path: str | Path) -> ScriptedLM:
         """Read a script from JSON: a list for answers in order (a name chooses, an object fills,
-        null ends the run), or an object `{"fills": {"Outfit": [{…}]}, "choices": ["Outfit"]}`."""
+        or a text where the field has `Text()`, null ends the run), or an object
+        `{"fills": {"Outfit": [{…}]}, "choices": ["Outfit"]}`."""
         try:
             script = json.loads(Path(path).read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
@@ -164,10 +166,14 @@ class ScriptedLM:
                 return target(**resolved)
             values = _reported(lambda: self._values(target, self._next_fill(target, tried), tried))
             try:
-                said = to_json(values, fallback=repr).decode()
+                said = (
+                    values if isinstance(values, str) else to_json(values, fallback=repr).decode()
+                )
             except ValueError:  # half a character, which a node may hold all the same
                 said = "(it cannot be written as JSON)"
             try:
+                if isinstance(values, str):
+                    values = from_text(target, values)
                 node = target(**{**values, **resolved})
                 tell(Attempt(number, said, "valid", (), _JUDGED))
                 return node
@@ -250,18 +256,21 @@ class ScriptedLM:
 
     def _values(
         self, target: type[Node], answer: Scripted, tried: Sequence[Attempt]
-    ) -> Mapping[str, Any]:
+    ) -> Mapping[str, Any] | str:
         if isinstance(answer, BaseException):
             raise answer
         if isinstance(answer, target):
             return {field.name: getattr(answer, field.name) for field in plan_of(target).plain}
-        if isinstance(answer, Mapping):
+        text = plan_of(target).text
+        if isinstance(answer, Mapping) or (isinstance(answer, str) and text is not None):
             return answer
         raise ScriptError(
             f"asked for the fields of {target.__name__}{' again' if tried else ''}, but the next "
             f"answer is {answer!r}{_refusals(tried)}",
             code="bae-script-mismatch",
-            fix=_MEND if tried else f"put a dict or a {target.__name__} there",
+            fix=_MEND
+            if tried
+            else f"put a {'dict' if text is None else 'text'} or a {target.__name__} there",
         )
 
 

@@ -365,7 +365,7 @@ def _left(limit: T | None, used: T) -> T | None:
     return None if limit is None else max(0, limit - used)
 
 
-_sizes: dict[int, tuple[Mapping[str, Any], int]] = {}
+_sizes: dict[int, tuple[Mapping[str, Any] | None, int]] = {}
 
 _LOCK = Lock()
 """Held for a moment while budgets are read and written, by any thread and for all budgets."""

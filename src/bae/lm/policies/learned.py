@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
@@ -17,7 +17,13 @@ from pydantic_core import to_jsonable_python
 from bae.lm.adapter import LMAdapter
 from bae.lm.backend import Answer, FewShot, Prompt
 from bae.lm.policies.policy import Policy, as_backend, innermost
-from bae.lm.prompts import choice_instruction, names_of, text_of_answer, text_of_question
+from bae.lm.prompts import (
+    choice_instruction,
+    names_of,
+    text_form,
+    text_of_answer,
+    text_of_question,
+)
 from bae.node import Node
 from bae.plan import plan_of
 
@@ -180,8 +186,15 @@ class Rendered:
         instruction = self.prompt.instruction.strip() or own
         examples, names = self.prompt.examples, names_of(question.types)
         if instruction not in self._texts:
+            form = (
+                "" if prompt.schema is not None else text_form(cast("type[Node]", question.target))
+            )
             self._texts[instruction] = [
-                FewShot(text_of_question(instruction, each.known), text_of_answer(each.answer))
+                FewShot(
+                    text_of_question(instruction, each.known, form),
+                    # Plain text has one field.
+                    str(*each.answer.values()) if form else text_of_answer(each.answer),
+                )
                 for each in examples
             ]
         shown = zip(self._texts[instruction], examples, strict=True)

@@ -1,0 +1,500 @@
+"""Free text: a field that the LM answers in plain text instead of JSON, with or without a function
+that parses it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from asked_nodes import attempts_of
+from bae import LM, Dep, FillError, Graph, Map, Node, NodeError, Recall, Text
+from bae.journal import AnswerJudged, SQLiteJournal, TextArrived
+from bae.lm import (
+    Answer,
+    Budget,
+    Cached,
+    LearnedPrompt,
+    NodePrompts,
+    PromptExample,
+    WithPrompts,
+    tell,
+)
+from bae.lm.prompts import SYSTEM
+from bae.testing import ScriptedLM
+from bounded import run
+from toy_backend import ToyBackend, choose, route
+
+POEM = 'Roses are "red",\n{violets} are \\blue.\n'
+
+
+class Topic(Node):
+    word: str
+
+    async def __call__(self) -> Poem: ...
+
+
+class Poem(Node):
+    body: Annotated[str, Text()]
+
+    async def __call__(self) -> None: ...
+
+
+# Asking
+
+
+async def test_the_answer_is_the_text_as_it_is_and_no_schema_is_sent():
+    lm = ToyBackend(POEM)
+    result = await run(Topic(word="roses"), lm)
+
+    assert result.result == Poem(body=POEM)
+    (asked,) = lm.prompts
+    assert asked.schema is None
+    assert asked.text == 'Poem\n\n{"Topic":{"word":"roses"}}\n\nAnswer in plain text, not in JSON.'
+    assert "JSON object" in SYSTEM
+    assert "JSON object" not in asked.system
+    assert attempts_of(result) == [(1, "valid", ())]
+
+
+class Slogan(Node):
+    text: Annotated[str, Text()] = Field(description="four  words\nat most", max_length=20)
+
+    async def __call__(self) -> None: ...
+
+
+class Pitch(Node):
+    async def __call__(self) -> Slogan: ...
+
+
+async def test_the_description_and_the_bounds_of_the_field_are_in_the_prompt():
+    lm = ToyBackend("Just do it.")
+    await run(Pitch(), lm)
+    ending = "Answer in plain text, not in JSON: at most 20 characters; four words at most"
+    assert lm.prompts[0].text.endswith(ending)
+
+
+async def test_an_answer_that_the_field_refuses_is_asked_for_again_with_the_error():
+    lm = ToyBackend("s" * 21, "Just do it.")
+    result = await run(Pitch(), lm)
+
+    assert result.result == Slogan(text="Just do it.")
+    (turn,) = lm.prompts[1].turns
+    assert turn.answer == "s" * 21
+    assert turn.correction == (
+        "That was not valid:\n- text: String should have at most 20 characters\nAnswer again."
+    )
+    assert lm.prompts[1].schema is None
+
+
+# Parsing
+
+
+class Function(BaseModel):
+    name: str
+    source: str
+
+
+def parse_function(text: str) -> Function:
+    """The one function of a module."""
+    match ast.parse(text).body:
+        case [ast.FunctionDef(name=name)]:
+            return Function(name=name, source=text)
+        case found:
+            raise ValueError(f"{len(found)} statements:\nwrite one function")
+
+
+class Task(Node):
+    wanted: str
+
+    async def __call__(self) -> Code: ...
+
+
+class Code(Node):
+    function: Annotated[Function, Text(parse_function)] = Field(description="Python")
+
+    async def __call__(self) -> None: ...
+
+
+ADD = "def add(a, b):\n    return a + b\n"
+
+
+async def test_a_function_makes_the_typed_value():
+    lm = ToyBackend(ADD)
+    result = await run(Task(wanted="a sum"), lm)
+    assert result.result == Code(function=Function(name="add", source=ADD))
+    # The value has a schema of its own, which says nothing about the text.
+    assert lm.prompts[0].text.endswith("\n\nAnswer in plain text, not in JSON: Python")
+
+
+async def test_what_the_function_raises_is_asked_again_with_its_message():
+    lm = ToyBackend("def add(", "a = 1\nb = 2", ADD)
+    result = await run(Task(wanted="a sum"), lm)
+
+    assert result.result.function.name == "add"
+    first, second = lm.prompts[2].turns
+    assert first.answer == "def add("
+    assert first.correction.startswith("That was not valid:\n- function: SyntaxError: ")
+    assert second.correction == (
+        "That was not valid:\n- function: 2 statements:\nwrite one function\nAnswer again."
+    )
+    assert lm.rejected == lm.prompts[:2]
+    assert [verdict for _, verdict, _ in attempts_of(result)] == ["invalid", "invalid", "valid"]
+
+
+async def test_the_attempts_are_bounded_and_the_error_has_the_cause():
+    with pytest.raises(FillError, match="3 answers, none valid: function: 2 statements") as caught:
+        await run(Task(wanted="a sum"), ToyBackend(*["a = 1\nb = 2"] * 3))
+    assert caught.value.code == "bae-fill-invalid"
+    assert caught.value.attempts == 3
+    (error,) = caught.value.validation_errors
+    assert (error["loc"], error["type"]) == (("function",), "text_parsing")
+    assert isinstance(caught.value.cause.__cause__, ValueError)
+
+
+class Opaque:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class Live(Node):
+    opaque: Annotated[Opaque, Text(Opaque)]
+
+    async def __call__(self) -> None: ...
+
+
+class Count(Node):
+    number: Annotated[int, Text(int), Field(strict=True)]
+
+    async def __call__(self) -> None: ...
+
+
+class Both(Node):
+    async def __call__(self) -> Live: ...
+
+
+class Ask(Node):
+    async def __call__(self) -> Count: ...
+
+
+async def test_the_value_may_be_of_any_type_and_is_not_read_as_json():
+    result = await run(Both(), ToyBackend("anything"))
+    assert result.result.opaque.text == "anything"
+    lm = ToyBackend("seven", "7")
+    assert (await run(Ask(), lm)).result == Count(number=7)
+    assert "number: invalid literal for int()" in lm.prompts[1].turns[0].correction
+
+
+def parse_json(text: str) -> Function:
+    return Function.model_validate_json(text)
+
+
+class Parsed(Node):
+    function: Annotated[Function, Text(parse_json)]
+
+    async def __call__(self) -> None: ...
+
+
+async def test_the_errors_of_a_model_that_the_function_makes_are_told_in_full():
+    lm = ToyBackend('{"name": 1}', '{"name": "f", "source": "s"}')
+    made = await lm.fill(Parsed, {}, "Parsed")
+    assert made.function.name == "f"
+    said = lm.prompts[1].turns[0].correction
+    assert "- function: name: Input should be a valid string; source: Field required" in said
+
+
+# Answers that are no text
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        (Answer(" \n"), "bae-fill-empty", "That was no answer. Answer in plain text, not in JSON."),
+        (
+            Answer("Roses are", stop="cut-off"),
+            "bae-fill-cut-off",
+            "That was cut off for its length. Answer again, and shorter.",
+        ),
+        (
+            Answer("half \ud83d"),
+            "bae-fill-invalid",
+            "That was not valid:\n- body: character 5 is half of a surrogate pair\nAnswer again.",
+        ),
+    ],
+)
+async def test_an_answer_without_a_whole_text_is_asked_for_again(
+    given: Answer, code: str, said: str
+):
+    lm = ToyBackend(given, POEM)
+    assert (await run(Topic(word="x"), lm)).result.body == POEM
+    assert lm.prompts[1].turns[0].correction == said
+    with pytest.raises(FillError) as caught:
+        await run(Topic(word="x"), ToyBackend(given, given, given))
+    assert caught.value.code == code
+
+
+async def test_a_refusal_is_not_asked_again():
+    lm = ToyBackend(Answer("I would rather not.", stop="refused"))
+    with pytest.raises(FillError, match="the LM refused to fill it: I would rather not"):
+        await run(Topic(word="x"), lm)
+    assert lm.calls == 1
+
+
+# Beside other fields, in choices and in bodies
+
+
+async def find_rhymes() -> list[str]:
+    return ["dead", "bed"]
+
+
+def count_letters(line: str) -> int:
+    return len(line)
+
+
+class Rhymed(Node):
+    word: Annotated[str, Recall()]
+    rhymes: Annotated[list[str], Dep(find_rhymes)]
+    lines: Annotated[list[str], Text(str.splitlines)]
+    lengths: Annotated[list[int], Map(count_letters, over="lines")]
+
+    async def __call__(self) -> None: ...
+
+
+class Wish(Node):
+    word: str
+
+    async def __call__(self) -> Rhymed: ...
+
+
+async def test_sourced_fields_are_context_and_a_map_works_on_the_parsed_value():
+    lm = ToyBackend("one\nthree")
+    result = await run(Wish(word="red"), lm)
+    assert result.result.lines == ["one", "three"]
+    assert result.result.lengths == [3, 5]
+    assert '"context":{"word":"red","rhymes":["dead","bed"]}' in lm.prompts[0].text
+
+
+class Refusal(Node):
+    reason: str
+
+    async def __call__(self) -> None: ...
+
+
+class Request(Node):
+    word: str
+
+    async def __call__(self) -> Poem | Refusal: ...
+
+
+async def test_a_choice_fills_the_others_in_the_same_call_and_the_text_in_a_second_one():
+    lm = ToyBackend(route("Refusal", reason="no"))
+    assert (await run(Request(word="x"), lm)).result == Refusal(reason="no")
+
+    lm = ToyBackend(route("Poem"), POEM)
+    result = await run(Request(word="x"), lm)
+    assert result.result == Poem(body=POEM)
+    choice, fill = lm.prompts
+    assert choice.question.fillable == (Refusal,)
+    assert choice.schema is not None
+    assert fill.schema is None
+
+
+class Editor(Node):
+    word: str
+
+    async def __call__(self, lm: LM) -> Poem:
+        return await lm.make(self, Poem)
+
+
+class Fork(Node):
+    async def __call__(self, lm: LM) -> Poem | Code | None:
+        return await lm.decide(Fork())  # pyright: ignore[reportReturnType]
+
+
+async def test_a_body_makes_and_decides_a_node_in_plain_text():
+    assert (await run(Editor(word="x"), ToyBackend(POEM))).result == Poem(body=POEM)
+    lm = ToyBackend(choose("Code"), ADD)
+    assert (await run(Fork(), lm)).result.function.name == "add"
+
+
+class Twice(Node):
+    body: Annotated[str, Text()]
+    title: str
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_class_that_no_graph_has_proved_is_refused_when_it_is_asked_for():
+    with pytest.raises(NodeError, match="can fill no other field with it: title") as caught:
+        await ToyBackend().fill(Twice, {}, "Twice")
+    assert caught.value.code == "bae-text-not-alone"
+
+
+# Streaming, policies, journal
+
+
+class Streaming(ToyBackend):
+    async def answer(self, prompt: Any) -> Answer:
+        found = await super().answer(prompt)
+        for piece in re.findall(r"\S+\s*", found.text):
+            tell(piece)
+        return found
+
+
+async def test_the_text_streams_to_observers_as_it_is():
+    result = await run(Topic(word="x"), Streaming(POEM))
+    pieces = [record.text for record in result.journal.of(TextArrived)]
+    assert len(pieces) > 3
+    assert "".join(pieces) == POEM
+
+
+@pytest.mark.parametrize("answers", [POEM, {"body": POEM}])
+async def test_a_cache_answers_the_same_text_again(tmp_path: Path, answers: Any):
+    class Settled(ScriptedLM):
+        settings: dict[str, Any] = {}
+
+    inner = ToyBackend(POEM) if isinstance(answers, str) else Settled([answers])
+    lm = Cached(inner, tmp_path / "answers.sqlite")
+    first = await run(Topic(word="x"), lm)
+    second = await run(Topic(word="x"), lm)
+    assert first.result == second.result == Poem(body=POEM)
+    assert lm.statistics().hits == 1
+    await lm.aclose()
+
+
+async def test_a_cache_keeps_the_text_of_a_backend_and_not_what_an_lm_parsed_itself():
+    lm = Cached(ToyBackend("def f(", ADD, ADD))
+    for _ in range(3):
+        assert (await run(Task(wanted="x"), lm)).result.function.name == "add"
+    assert lm.statistics().hits == 1  # the text that could not be parsed was dropped
+
+    scripted = ScriptedLM([{"function": Function(name="f", source="")}, ADD])
+    lm = Cached(scripted)
+    assert (await run(Task(wanted="x"), lm)).result.function.name == "f"
+    assert (await run(Task(wanted="x"), lm)).result.function.name == "add"
+    assert lm.statistics().unstored == 2
+
+
+async def test_retries_and_budgets_go_around_a_text():
+    with Budget(calls=2):
+        result = await run(Topic(word="x"), ToyBackend(ConnectionError(), POEM))
+    assert result.result == Poem(body=POEM)
+
+
+async def test_a_run_is_recorded_resumed_and_replayed(tmp_path: Path):
+    async with SQLiteJournal(tmp_path / "runs.sqlite") as journal:
+        graph = Graph(start=Task)
+        lm = ToyBackend("def f(", ADD)
+        done = await graph.arun(Task(wanted="x"), lm, journal=journal)
+        assert done.run_id is not None
+        again = await graph.replay(done.run_id, journal=journal)
+        assert again.result == done.result
+        resumed = await graph.resume(done.run_id, journal=journal, lm=ToyBackend())
+        assert resumed.result == done.result
+        judged = resumed.journal.of(AnswerJudged)
+        assert [each.attempt.answer for each in judged] == ["def f(", ADD]
+
+
+# Few-shot examples and scripts
+
+
+async def test_learned_prompts_show_their_examples_in_plain_text():
+    example = PromptExample({"Topic": {"word": "sea"}}, {"body": "The sea\n"})
+    inner = ToyBackend(POEM)
+    lm = WithPrompts(inner, {Poem: NodePrompts(fill=LearnedPrompt("Rhyme.", (example,)))})
+    assert (await run(Topic(word="x"), lm)).result.body == POEM
+    (shown,) = inner.prompts[0].examples
+    ending = "\n\nAnswer in plain text, not in JSON."
+    assert shown.asked == f'Rhyme.\n\n{{"Topic":{{"word":"sea"}}}}{ending}'
+    assert shown.answer == "The sea\n"
+    assert inner.prompts[0].text == f'Rhyme.\n\n{{"Topic":{{"word":"x"}}}}{ending}'
+
+
+async def test_a_script_gives_the_text_that_is_parsed_or_the_values():
+    lm = ScriptedLM({Code: ["def f(", ADD]})
+    result = await run(Task(wanted="x"), lm)
+    assert result.result.function.name == "add"
+    assert lm.asked[1].errors[0].startswith("function: SyntaxError")
+    assert [verdict for _, verdict, _ in attempts_of(result)] == ["invalid", "valid"]
+
+    values = {"function": Function(name="f", source="")}
+    assert (await run(Task(wanted="x"), ScriptedLM([values]))).result == Code(**values)
+    assert (await run(Request(word="x"), ScriptedLM(["Poem", POEM]))).result.body == POEM
+
+
+# The proof
+
+
+def make_day(text: str) -> date:
+    return date.fromisoformat(text)
+
+
+async def make_late(text: str) -> str:
+    return text
+
+
+def make_of_bytes(text: bytes) -> str:
+    return text.decode()
+
+
+def make_of_two(text: str, other: str) -> str:
+    return text + other
+
+
+class Wrong(Node):
+    number: Annotated[int, Text()]
+
+    async def __call__(self) -> None: ...
+
+
+def field(annotation: Any, **more: Any) -> list[tuple[str, str]]:
+    async def call(self: Node) -> None: ...
+
+    body = {"__annotations__": {"body": annotation, **more}, "__call__": call}
+    call.__annotations__ = {"return": None}
+    made = type("Made", (Node,), {**body, "__module__": __name__})
+    found = Graph(start=made).validate()
+    return [(problem.code, problem.place) for problem in found]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "code"),
+    [
+        (Annotated[str, Text()], None),
+        (Annotated[str | None, Text()], None),
+        (Annotated[date, Text(make_day)], None),
+        (Annotated[int, Text(int)], None),
+        (Annotated[list[str], Text(str.splitlines)], None),
+        (Annotated[int, Text()], "bae-text-type"),
+        (Annotated[str, Text(make_day)], "bae-text-type"),
+        (Annotated[str, Text(make_late)], "bae-text-parse"),
+        (Annotated[str, Text(make_of_bytes)], "bae-text-parse"),
+        (Annotated[str, Text(make_of_two)], "bae-text-parse"),
+        (Annotated[str, Text(), Recall()], "bae-field-sources"),
+        (Annotated[str, Text], "bae-field-bare"),
+        (list[Annotated[str, Text()]], "bae-field-buried"),
+    ],
+)
+def test_the_proof_checks_the_type_and_the_function(annotation: Any, code: str | None):
+    assert field(annotation) == ([] if code is None else [(code, "Made.body")])
+
+
+def test_the_proof_wants_it_alone_among_what_the_lm_fills():
+    assert field(Annotated[str, Text()], title=str) == [("bae-text-not-alone", "Made.body")]
+    found = Graph(start=Twice).validate()
+    assert "the LM answers it in plain text, and can fill no other field with it: title" in str(
+        found[0]
+    )
+    other = Annotated[str, Text()]
+    assert field(other, more=other) == [("bae-text-not-alone", "Made.body")]
+
+
+def test_a_marker_takes_a_function_or_nothing():
+    with pytest.raises(TypeError, match=r"Text\(3\): give it a function of the text"):
+        Text(3)  # pyright: ignore[reportArgumentType]
+    assert Text(make_day) == Text(make_day)
+    assert repr(Text()) == "Text(parse=None)"
