@@ -391,6 +391,11 @@ def test_a_graph_is_compiled_optimized_saved_and_asked_with_what_was_learned(
     assert lm.stats == lm.get_stats() == {"optimized": 1, "naive": 0}
     compiled = type(bae.compile_graph(graph)).load(graph, path=tmp_path)
     assert [*compiled.optimized] == [Reply]
+    provider.script({"choice": "Reply"}, {"text": "No, not now."})
+    assert compiled.run(Ask(question="Cold?")).result.text == "No, not now."  # type: ignore[attr-defined]
+    shown = [len(each.body["messages"]) for each in provider.requests[-4:]]
+    assert shown[1] == shown[3] > shown[0] == shown[2]  # both fills had the learned examples
+    assert keys(provider) == {"Bearer mine"}
 
 
 def test_an_optimized_lm_needs_nothing(configured: Any):
