@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, time
@@ -21,7 +22,7 @@ from bae.calls import (
     siblings_of,
 )
 from bae.draft import validated
-from bae.exceptions import BaeError, JournalError, RecallError, add_note, describe
+from bae.exceptions import BaeError, DepError, JournalError, RecallError, add_note, describe
 from bae.failures import close_failed
 from bae.invoke import invoke
 from bae.place import Place
@@ -77,6 +78,8 @@ class PendingValue:
     waiters: list[_Waiter] = field(default_factory=list["_Waiter"])
     cancelled: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
     """Tasks cancelled because of this failure; those who wait for the value await them."""
+    awaited: list[PendingValue] = field(default_factory=list["PendingValue"])
+    """What the work on this value waits for, besides its inputs."""
 
     @property
     def asker(self) -> Asker:
@@ -86,6 +89,16 @@ class PendingValue:
     def arguments(self) -> dict[str, Any]:
         """The values of the inputs, by parameter."""
         return {parameter: below.value for parameter, below in self.inputs}
+
+    def waits_for(self, other: PendingValue) -> bool:
+        """Whether this value cannot be there before another is."""
+        ahead: list[PendingValue] = [self]
+        for pending in ahead:
+            if pending is other:
+                return True
+            below = [*(each for _, each in pending.inputs), *pending.awaited]
+            ahead += [each for each in below if not each.done and each not in ahead]
+        return False
 
     def failure_path(self, start: str) -> str:
         """The way from `start`, the field that asked, to the function that failed."""
@@ -175,6 +188,8 @@ class Dataflow:
         self._recorded_given: set[Hashable] = set()
         self._called_at: dict[Arguments, str] = {}
         """The places that functions were called for, by their arguments."""
+        self._unstored: set[Hashable] = set()
+        """What was made where nothing is stored: recorded for the first who asks elsewhere."""
 
     def dependency(
         self, wanted: Input, run: Run, node_type: type[Node], place: Place
@@ -189,7 +204,7 @@ class Dataflow:
         key = call.key if marker.cache or call.key in self._given else None
         if key is not None:
             if key in self.cache:
-                if key in self._given:
+                if key in self._given or key in self._unstored:
                     self._record_given(key, wanted, run, node_type, place)
                 return known_value(run, node_type, place, self.cache[key])
             pending = self._pending.get(key)
@@ -328,7 +343,7 @@ class Dataflow:
         if not wanted.marker.cache:
             return True
         if asked in self.cache:
-            if asked in self._given:
+            if asked in self._given or asked in self._unstored:
                 self._record_given(asked, wanted, value.run, value.node_type, value.place)
                 self._end(value, self.cache[asked])
             else:
@@ -400,7 +415,11 @@ class Dataflow:
         is done.
         """
         waiter = _Waiter(values, optional)
+        by = _computed.get()
         try:
+            if by is not None:
+                _refuse_cycle(by, values)
+                by.awaited.extend(values)
             if waiter.pending and waiter.failed is None:
                 waiter.future = asyncio.get_running_loop().create_future()
                 await waiter.future
@@ -408,6 +427,8 @@ class Dataflow:
             left: list[asyncio.Task[None]] = []
             for value in values:
                 left.extend(value.cancelled)
+                if by is not None and value in by.awaited:
+                    by.awaited.remove(value)
                 if not value.done:
                     value.waiters.remove(waiter)
                     left.extend(self.release(value))
@@ -529,6 +550,7 @@ class Dataflow:
         value: Any = None
         failure: BaseException | None = None
         asker = pending.asker
+        _computed.set(pending)  # for good: the task has a context of its own
         used: list[Usage] = []
         token = meter_in_force.set((used.append, partial(run.watch, asker, step=place.step)))
         try:
@@ -580,6 +602,8 @@ class Dataflow:
                 pending.cancelled.extend(failed_input[1].cancelled)
         elif pending.key is not None and not pending.is_of_app:
             self.cache[pending.key] = value
+            if not pending.run.recorder.stores:
+                self._unstored.add(pending.key)
             if pending.call is not None and pending.call.kind in OPENING:
                 self._opened.append(pending.key)
             del self._pending[pending.key]
@@ -606,10 +630,30 @@ class Dataflow:
         return cancelled
 
 
+_computed: ContextVar[PendingValue | None] = ContextVar("bae_computed", default=None)
+"""The value that is being made here."""
+
+
+def _refuse_cycle(by: PendingValue, values: Sequence[PendingValue]) -> None:
+    """Raise an error where the work on a value is about to wait for that value."""
+    for value in values:
+        if not value.done and value.waits_for(by):
+            raise DepError(
+                f"{value.place.node}.{value.place.field}: {by.name} has an LM make a node that "
+                f"cannot be made before {by.name} has returned",
+                code="bae-dep-cycle",
+                node_type=value.node_type,
+                field_name=value.place.field,
+                fix=f"leave that field out of what {by.name} has made, or give it in `resolved`",
+            )
+
+
 def lm_of(pending: PendingValue) -> LM | None:
     """The LM for a dependency that asks for one."""
+    from bae.given_lm import given_lm
+
     run = pending.run
-    return run.recorder.record_answers(run, pending.place.step, pending.asker, lambda: run.lm)
+    return given_lm(run, pending.place.step, pending.asker, lambda: run.lm)
 
 
 def sibling_values(pending: PendingValue, names: Mapping[str, str]) -> dict[str, Any]:

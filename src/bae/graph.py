@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bae.exceptions import Problem
     from bae.language_model import LM
     from bae.observers import RunStream
+    from bae.plan import FieldKind
     from bae.result import GraphResult, Recovered
     from bae.rooms import Journal
     from bae.run import Answer, RunParameters, StreamParameters, WorkParameters
@@ -145,13 +146,15 @@ class Graph(Generic[S, T]):
             shape.needs_lm = _needs_lm(self)
         return shape.needs_lm
 
-    @property
-    def recalls(self) -> bool:
-        """Whether some node, here or in a graph inside, recalls a value: it may then come from a
-        run around this graph."""
+    def has(self, kind: FieldKind) -> bool:
+        """Whether some node, here or in a graph inside, has a field of a kind: a "recall", say,
+        which may find its value in a run around this graph."""
         plans = [plan for graph in self.graphs for plan in graph.plans.values()]
         fields = [field for plan in plans for field in plan.sourced]
-        return any(field.kind == "recall" or any(recalled_behind(field)) for field in fields)
+        return any(
+            field.kind == kind or (kind == "recall" and any(recalled_behind(field)))
+            for field in fields
+        )
 
     @property
     def graphs(self) -> tuple[Graph[Any, Any], ...]:

@@ -241,6 +241,7 @@ class History(RunTree):
         if source.kind == "map" and source.state == "done":
             source.items, source.items_done = {}, 0
         source.kind, source.by, source.value = record.source, record.by, None
+        source.taken = False
         self._begin(source, record.at)
         shared = self.shared_key(source.place, record.node_type)
         if shared is not None:
@@ -364,6 +365,10 @@ class History(RunTree):
             by = step.sources.get((asker.field, asker.parameter))
         if by is not None:
             by.answered.append(record)
+        made = None if record.value is None else self.step(record.path, record.step)
+        for source in () if made is None else made.sources.values():
+            if source.state == "done" and source.place.node in (record.target, _name(record.value)):
+                source.taken = True
 
     _handlers: Final[dict[type[Record], Callable[[Any, Any], None]]] = {
         kinds.RunStarted: _run_started,
@@ -387,6 +392,10 @@ class History(RunTree):
         kinds.LMAnswered: _lm_answered,
         kinds.LMUsed: _asked,
     }
+
+
+def _name(value: Any) -> str:
+    return "" if isinstance(value, type | dict) else type(value).__name__
 
 
 def is_waiting(error: BaseException) -> bool:

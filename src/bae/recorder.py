@@ -18,7 +18,6 @@ from bae.usage import Usage
 if TYPE_CHECKING:
     from bae.arguments import Arguments
     from bae.graph import Graph
-    from bae.language_model import LM
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.place import Place
@@ -48,6 +47,8 @@ class Recorder:
 
     looks_back = False
     """Whether something was recorded before this run started here, so that it must be looked up."""
+    replays = False
+    """Whether all that an LM answers is recorded, so that none is asked."""
     stores = False
     """Whether what a body returns is to be stored before the run continues."""
     is_in_doubt = False
@@ -119,12 +120,6 @@ class Recorder:
         where `stores` is true."""
         return {}
 
-    def record_answers(
-        self, run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]
-    ) -> LM | None:
-        """The LM that a body or a dependency is given; a journal records what it answers."""
-        return lm()
-
     # Looking back
 
     def recorded_next(self, run: Run) -> Any:
@@ -163,9 +158,12 @@ class Recorder:
         """The answer that a person has given to a gate in the meantime, or `NOTHING`."""
         return NOTHING
 
-    def recorded_lm_answer(self, asked: LMAnswered, text: str) -> LMAnswered | None:
+    def recorded_lm_answer(
+        self, asked: LMAnswered, text: str, types: Sequence[type[Node] | type[None]]
+    ) -> LMAnswered | None:
         """What an LM has answered to the same question from the same place, each answer once; None
-        if it has not. `asked` is the record of the answer, without a value."""
+        if it has not. `asked` is the record of the answer, without a value, and `types` are the
+        classes that it may be of."""
         return None
 
     def fields_left_out(

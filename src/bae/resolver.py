@@ -224,9 +224,12 @@ def start_early(run: Run, plan: NodePlan) -> None:
 
 def uses_trace(field: FieldPlan) -> bool:
     """Whether what a dependency returns can depend on where in the run it is asked for: on its
-    arguments, or on what a graph recalls from the run around it, here or further down."""
-    graphs = (each.graph for each in every_call(field.call))
-    return is_by_value(field) or any(graph is not None and graph.recalls for graph in graphs)
+    arguments, or, here or further down, on what a graph recalls from the run around it or on what a
+    function has the LM make, which may recall too."""
+    return is_by_value(field) or any(
+        call.lm_parameters or (call.graph is not None and call.graph.has("recall"))
+        for call in every_call(field.call)
+    )
 
 
 class _StackedFlow(Dataflow):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from os import urandom
 from time import time
@@ -102,6 +102,7 @@ class Run:
     by_name: dict[str, LM] | None = None
     halves: dict[Asker, str] | None = None
     scene: Scene = PLAIN_SCENE
+    plans: Mapping[type[Node], NodePlan] | None = None
 
     def __post_init__(self) -> None:
         if not self.run_id:
@@ -127,7 +128,7 @@ class Run:
     def lm_for(self, plan: NodePlan) -> LM | None:
         """The LM that is pinned to a node class, asked as the run's LM has it asked, or else the
         run's own. It is the same object for the same LM, so nodes that share one are known."""
-        if plan.lm is None:
+        if plan.lm is None or self.recorder.replays:
             return self.lm
         own = self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm
         if isinstance(self.lm, RoutingLM):

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from bae.place import Place
-from bae.records import NOTHING, Asker, Nothing, Record, Returned
+from bae.records import NOTHING, Asker, Nothing, Recalled, Record, Returned, SourceStarted
 from bae.work import GraphRun, Item, Question, Source, State, Step, Work
 
 if TYPE_CHECKING:
@@ -94,6 +94,13 @@ class RunTree:
         plan = plan_of(node_type)
         return "body" if plan.written else "choice" if len(plan.offered) > 1 else "other"
 
+    def may_resolve(self, path: str, node_type: type[Node]) -> bool:
+        """Whether the body of a node may have an LM make the next one, whose fields are resolved
+        before the body returns."""
+        from bae.plan import plan_of
+
+        return plan_of(node_type).lm_parameter is not None
+
     def shared_key(self, place: Place, node_type: type[Node]) -> Hashable | None:
         """What identifies the dependency behind a place, if it is called once for the whole run. A
         run that is read without its code takes it from what is stored about its classes."""
@@ -168,7 +175,7 @@ class RunTree:
         """A step of the graph of a record. If it `leads` on, the step before it is done."""
         graph = self._graph(record)
         if leads:
-            self._lead_on(graph.steps.get(number - 1), record.at)
+            self._lead_on(record, graph.steps.get(number - 1))
         step = graph.steps.get(number)
         is_new = step is None
         if step is None:
@@ -279,12 +286,17 @@ class RunTree:
         if self.on_change is not None:
             self.on_change(change, work)
 
-    def _lead_on(self, step: Step | None, at: float) -> None:
+    def _lead_on(self, record: Record, step: Step | None) -> None:
         """The node of a step has led on, so its step is done."""
-        if step is not None and step.whole:
-            for work in (step.called, step):
-                if work is not None and work.is_open:
-                    self._end(work, at)
+        if step is None or not step.whole:
+            return
+        if step.called is not None and step.node_type is not None:
+            is_source = isinstance(record, SourceStarted | Recalled)
+            if is_source and self.may_resolve(record.path, step.node_type):
+                return  # its body may be at work still
+        for work in (step.called, step):
+            if work is not None and work.is_open:
+                self._end(work, record.at)
 
     def _close(self, work: Work, at: float, state: State) -> None:
         """Nothing works on something, or on what belongs to it, any more."""

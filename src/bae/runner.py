@@ -31,6 +31,7 @@ from bae.failures import (
     too_many,
     undeclared,
 )
+from bae.given_lm import given_lm
 from bae.invoke import bounded
 from bae.language_model import RoutingLM, is_lm, scene, spending_limit, unstorable
 from bae.markers import Dep, Map
@@ -72,6 +73,7 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     Graphs inside a run come through here too, with a `Run` of their own that knows the outer one.
     """
     plans = _check_start(graph, start, run) if run.outer is None else graph.plans
+    run.plans = plans
     failure: BaseException | None = None
     if graph.scene is not None:
         run.scene = graph.scene
@@ -284,7 +286,7 @@ async def _complete(run: Run, plans: Plans, plan: NodePlan, node: Node) -> Node:
 
 async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) -> Node | None:
     asker = Asker("body", plan.node)
-    lm = run.recorder.record_answers(run, run.step, asker, lambda: run.lm_for(plan))
+    lm = given_lm(run, run.step, asker, lambda: run.lm_for(plan))
     used: list[Usage] = []
     token = meter_in_force.set((used.append, partial(run.watch, asker)))
     try:

@@ -183,6 +183,8 @@ class Source(Work):
     asked: list[Question] = field(default_factory=list[Question])
     """What the function asked LMs, in order."""
     answered: list[LMAnswered] = field(default_factory=list["LMAnswered"])
+    taken: bool = False
+    """Whether an LM has made a node with the value, so that the next node has one of its own."""
 
     @property
     def graphs(self) -> Iterator[GraphRun]:

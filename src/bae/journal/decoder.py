@@ -434,9 +434,11 @@ class LineReader:
         classes = self._classes_at(line.path)
         if not isinstance(stored, StoredNode):
             return NoneType if stored["class"] is None else classes.get(stored["class"], stored)
-        if stored.withheld and not self._partial:
+        cls = classes.get(stored.type)
+        plain_names = set(stored.withheld) if cls is None else {f.name for f in plan_of(cls).plain}
+        if not plain_names.isdisjoint(stored.withheld) and not self._partial:
             return WITHHELD
-        return self._node(line, stored) if stored.type in classes else vars(stored)
+        return vars(stored) if cls is None else self._node(line, stored)
 
     # Gates.
 
@@ -493,6 +495,10 @@ class StoredHistory(History):
         where = place.path, place.node, place.field, place.parameter
         once = self.shape.is_shared(*where) and not self.shape.is_by_value(*where)
         return self.shape.call_at(*where) if once else None
+
+    def may_resolve(self, path: str, node_type: type[Node]) -> bool:
+        """Whether a body may still be at work: a line says so when it has returned a draft."""
+        return True
 
     def exit_of(self, path: str, node_type: type[Node]) -> Exit:
         """What leads on from a node of a class."""

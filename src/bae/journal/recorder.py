@@ -1,14 +1,12 @@
 """`JournalRecorder`: the recorder of a run with a journal. It numbers the records and gives them to
-the store. `RecordingLM` is the LM that bodies and dependencies of such a run are given."""
+the store."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Awaitable, Mapping, Sequence
 from threading import Lock
 from time import time
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from bae.exceptions import JournalError
 from bae.journal.keepable import STORABLE, prove_storable
@@ -16,13 +14,10 @@ from bae.journal.lines import FOLLOWS, Encoder
 from bae.journal.node_codec import node_codec
 from bae.journal.shape import shape_of
 from bae.journal.store import Claim, Journal, Line, ParkedGate, check_names
-from bae.language_model import restore_limits, unstorable
+from bae.language_model import restore_limits
 from bae.node import Node
-from bae.plan import plan_of
 from bae.recorder import Log, Recorder, StartStep
 from bae.records import (
-    Asker,
-    LMAnswered,
     Record,
     Returned,
     RunEnded,
@@ -30,13 +25,11 @@ from bae.records import (
     StepStarted,
     TextArrived,
 )
-from bae.rooms import QuestionText, choice_question, fill_question
 from bae.tasks import finish_despite_cancel
 from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.language_model import LM
     from bae.markers import OpenGate
     from bae.plan import NodePlan
     from bae.result import GraphResult
@@ -203,12 +196,6 @@ class JournalRecorder(Recorder):
         """The fields that an LM has filled whose values cannot be stored, and why."""
         return node_codec(type(node)).unstorable(node, secrets=self.journal.secrets)
 
-    def record_answers(
-        self, run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]
-    ) -> LM | None:
-        """The LM that a body or a dependency is given: one whose answers are recorded."""
-        return None if lm() is None else RecordingLM(self, run, step, asker, lm)
-
     @property
     def is_in_doubt(self) -> bool:
         """Whether another process may have taken over the run."""
@@ -261,104 +248,3 @@ class JournalRecorder(Recorder):
 def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:
     """The encoder of a graph's records, with the settings of a journal."""
     return Encoder(graph, secrets=journal.secrets, prompts=journal.prompts)
-
-
-class RecordingLM:
-    """The LM that a body or a dependency is given: it asks the LM of the run, except for what that
-    has answered already to the same question from the same place. Other attributes are those of the
-    LM."""
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        run: Run,
-        step: int,
-        asker: Asker,
-        lm: Callable[[], LM | None],
-    ) -> None:
-        self._recorder = recorder
-        self._run = run
-        self._step = step
-        self._asker = asker
-        self._find = lm
-
-    async def make(self, node: Node, target: type[N]) -> N:
-        """Build a `target` from what `node` holds."""
-        question = fill_question(target, {}, plan_of(target).instruction, node)
-        return await self._answer("make", question, (target,), lambda lm: lm.make(node, target))
-
-    async def decide(self, node: Node) -> Node | None:
-        """Choose among the successors of `node` and build the chosen one; None to end the run."""
-        offered = plan_of(type(node), strict=True).offered
-        question = choice_question(offered, (), node, None)
-        return await self._answer("decide", question, offered, lambda lm: lm.decide(node))
-
-    async def choose_type(
-        self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
-    ) -> type[Node] | type[None]:
-        """Choose one of `types`, and nothing else; `type(None)`, where offered, ends the run."""
-        question = choice_question(types, (), None, context)
-        return await self._answer(
-            "choose_type", question, tuple(types), lambda lm: lm.choose_type(types, context)
-        )
-
-    async def fill(
-        self,
-        target: type[N],
-        resolved: Mapping[str, Any],
-        instruction: str,
-        source: Node | None = None,
-    ) -> N:
-        """Fill the plain fields of `target` and build it together with the `resolved` ones."""
-        question = fill_question(target, resolved, instruction, source)
-        return await self._answer(
-            "fill",
-            question,
-            (target,),
-            lambda lm: lm.fill(target, resolved, instruction, source=source),
-        )
-
-    async def _answer(
-        self,
-        method: Method,
-        question: QuestionText,
-        types: Sequence[type[Node] | type[None]],
-        ask: Callable[[LM], Awaitable[Any]],
-    ) -> Any:
-        target = types[0].__name__ if method in ("make", "fill") else ""
-        asked = sha256(f"{question.system}\n{question.text}".encode()).hexdigest()[:16]
-        spot = self._run.path, self._step, self._asker, method, asked, target
-        answer = LMAnswered(time(), *spot, None)
-        known = self._recorder.recorded_lm_answer(answer, question.text)
-        if known is not None:
-            return _read_answer(known, method, types)
-        token = unstorable.set(self._recorder.unstorable)
-        try:
-            answer.value = await ask(cast("LM", self._find()))
-        finally:
-            unstorable.reset(token)
-        answer.at = time()
-        await self._recorder.store(answer)
-        return answer.value
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._find(), name)
-
-    def __repr__(self) -> str:
-        return repr(self._find())
-
-
-def _read_answer(
-    known: LMAnswered, method: Method, types: Sequence[type[Node] | type[None]]
-) -> Any:
-    value = cast(Any, known.value)
-    if not isinstance(value, dict):
-        return value
-    data = cast(dict[str, Any], value)
-    if method == "choose_type":
-        named = {None if cls is NoneType else cls.__name__: cls for cls in types}
-        return named[data["class"]]
-    cls = next(cls for cls in types if cls.__name__ == data["type"])
-    return node_codec(cast("type[Node]", cls)).load(data)

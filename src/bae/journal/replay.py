@@ -4,7 +4,7 @@ graphs inside are run again and compared with the recording."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from difflib import unified_diff
@@ -18,7 +18,6 @@ from bae.history import History
 from bae.journal.decoder import decode_run
 from bae.journal.export import RecordedRuns
 from bae.journal.lines import Encoder
-from bae.journal.recorder import RecordingLM
 from bae.journal.resumed import PastRecorder, is_done
 from bae.node import Node
 from bae.place import Place
@@ -94,6 +93,8 @@ async def repeat(
 class Replayer(PastRecorder):
     """The recorder of a run that is replayed: it stores nothing, gives every recorded value, and
     raises `ReplayError` where something differs from the recording."""
+
+    replays = True
 
     def __init__(self, graph: Graph[Any, Any], past: History) -> None:
         super().__init__(past)
@@ -256,15 +257,11 @@ class Replayer(PastRecorder):
             values = {**{name: held[name] for name in step.made if name in held}, **values}
         return super().complete_node(run, node, values)
 
-    def record_answers(
-        self, run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]
-    ) -> LM | None:
-        """An LM that answers from the recording."""
-        return RecordingLM(self, run, step, asker, lambda: _NO_LM)
-
-    def recorded_lm_answer(self, asked: LMAnswered, text: str) -> LMAnswered | None:
+    def recorded_lm_answer(
+        self, asked: LMAnswered, text: str, types: Sequence[type[Node] | type[None]]
+    ) -> LMAnswered | None:
         """What an LM has answered in a body or a dependency."""
-        known = super().recorded_lm_answer(asked, text)
+        known = super().recorded_lm_answer(asked, text, types)
         if known is not None:
             return known
         left = self._answers_to(asked)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Hashable, Mapping, Sequence
 from operator import attrgetter
 from time import time
+from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.arguments import Arguments
@@ -79,6 +80,9 @@ class PastRecorder(Recorder):
         if source is not None and asked is not None and not self._arguments(source).fits(asked):
             self._remapped.add(str(place))
             return NOTHING
+        if source is not None and source.taken and shared is None:
+            self.past.forget_graph(str(place))
+            return NOTHING
         return NOTHING if source is None or not is_done(source) else source.value
 
     def recorded_items(self, place: Place, node_type: type[Node]) -> dict[int, Any]:
@@ -90,15 +94,19 @@ class PastRecorder(Recorder):
             self._remapped.add(str(place))
             return {}
         source = self.past.source(place)
-        items = {} if source is None else source.items
+        items = {} if source is None or source.taken else source.items
         return {index: item.value for index, item in items.items() if is_done(item)}
 
-    def recorded_lm_answer(self, asked: LMAnswered, text: str) -> LMAnswered | None:
+    def recorded_lm_answer(
+        self, asked: LMAnswered, text: str, types: Sequence[type[Node] | type[None]]
+    ) -> LMAnswered | None:
         """What an LM has answered to the same question from the same place, each answer once."""
         answers = self._answers_to(asked)
         for index, answer in enumerate(answers):
             if _question(answer) == _question(asked) and not isinstance(answer.value, Unstored):
-                return answers.pop(index)
+                found = answers.pop(index)
+                found.value = _read_answer(found.value, types)
+                return found
         return None
 
     def _answers_to(self, asked: LMAnswered) -> list[LMAnswered]:
@@ -309,6 +317,16 @@ class ResumedRecorder(PastRecorder, JournalRecorder):
 
 
 _question = attrgetter("method", "asked", "target")
+
+
+def _read_answer(value: Any, types: Sequence[type[Node] | type[None]]) -> Any:
+    """What an LM has answered, which is as it is stored where its class is none of the graph's."""
+    if not isinstance(value, dict):
+        return value
+    stored = cast(dict[str, Any], value)
+    name = stored["class"] if "class" in stored else stored["type"]
+    cls = next(cls for cls in types if name == (None if cls is NoneType else cls.__name__))
+    return cls if "class" in stored else node_codec(cast("type[Node]", cls)).load(stored)
 
 
 def is_done(work: Source | Item) -> bool:

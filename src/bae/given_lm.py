@@ -1,0 +1,233 @@
+"""`GivenLM`: the LM that a written body or a dependency function is given. Before it has a node
+filled, it resolves the fields of that node that have a source, as the run does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
+from time import time
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from bae.calls import every_call
+from bae.dataflow import Dataflow
+from bae.draft import complete, validated, with_resolved
+from bae.failures import chosen_outside, filled_other, invalid
+from bae.language_model import RoutingLM, unstorable
+from bae.node import Node
+from bae.plan import FieldPlan, NodePlan, plan_of
+from bae.recorder import Recorder
+from bae.records import LMAnswered
+from bae.resolver import resolve
+from bae.rooms import QuestionText, choice_question, fill_question
+
+if TYPE_CHECKING:
+    from bae.language_model import LM
+    from bae.records import Asker
+    from bae.run import Run
+
+N = TypeVar("N", bound=Node)
+Method = Literal["make", "decide", "choose_type", "fill"]
+
+
+class GivenLM:
+    """Asks the LM of the run; in a run with a journal, except for what that has answered already to
+    the same question from the same place. Other attributes are those of the LM."""
+
+    def __init__(self, run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]) -> None:
+        self._run = run
+        self._step = step
+        self._asker = asker
+        self._find = lm
+
+    async def make(self, node: Node, target: type[N]) -> N:
+        """Build a `target` from what `node` holds, and from what its own fields look up."""
+        return await self._fill("make", target, {}, plan_of(target).instruction, node)
+
+    async def decide(self, node: Node) -> Node | None:
+        """Choose among the successors of `node` and build the chosen one; None to end the run."""
+        plan = plan_of(type(node), strict=True)
+        question = partial(choice_question, plan.offered, (), node, None)
+        filled: Node | None = None
+
+        async def choose(lm: LM) -> type[Node] | type[None]:
+            nonlocal filled
+            if not isinstance(lm, RoutingLM):
+                return await lm.choose_type(plan.offered, dict(node))
+            chosen, filled = await lm.route(node, plan.offered, plan.successors)
+            return chosen
+
+        async def ask(lm: LM) -> Node | None:
+            if not any(_looked_up(plan_of(each), {}) for each in plan.successors):
+                return await lm.decide(node)
+            chosen = plan.offered[0]
+            if len(plan.offered) > 1:  # recorded by itself: what follows may fail
+                chosen = await self._answer("choose_type", question, plan.offered, choose)
+            if chosen not in plan.offered:
+                raise chosen_outside(plan, chosen)
+            if chosen is NoneType or filled is not None:
+                return filled
+            instruction = plan_of(chosen).instruction
+            return await self._ask_to_fill(lm, "make", chosen, {}, instruction, node)
+
+        return await self._answer("decide", question, plan.offered, ask)
+
+    async def choose_type(
+        self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
+    ) -> type[Node] | type[None]:
+        """Choose one of `types`, and nothing else; `type(None)`, where offered, ends the run."""
+        question = partial(choice_question, types, (), None, context)
+        return await self._answer(
+            "choose_type", question, tuple(types), lambda lm: lm.choose_type(types, context)
+        )
+
+    async def fill(
+        self,
+        target: type[N],
+        resolved: Mapping[str, Any],
+        instruction: str,
+        source: Node | None = None,
+    ) -> N:
+        """Fill the plain fields of `target` and build it together with the `resolved` ones; other
+        fields with a source are looked up first."""
+        return await self._fill("fill", target, resolved, instruction, source)
+
+    async def _fill(
+        self,
+        method: Literal["make", "fill"],
+        target: type[N],
+        given: Mapping[str, Any],
+        instruction: str,
+        source: Node | None,
+    ) -> N:
+        return await self._answer(
+            method,
+            partial(fill_question, target, given, instruction, source),
+            (target,),
+            lambda lm: self._ask_to_fill(lm, method, target, given, instruction, source),
+        )
+
+    async def _ask_to_fill(
+        self,
+        lm: LM,
+        method: Literal["make", "fill"],
+        target: type[N],
+        given: Mapping[str, Any],
+        instruction: str,
+        source: Node | None,
+    ) -> N:
+        plan = plan_of(target, strict=True)
+        fields = _looked_up(plan, given)
+        if not fields:
+            if method == "make":
+                return await lm.make(cast(Node, source), target)
+            return await lm.fill(target, given, instruction, source=source)
+        found = await self._resolve(plan, fields, given)
+        try:
+            validated(target, found)  # the model is not asked in vain
+        except Exception as error:
+            raise invalid(plan, error) from error
+        resolved = {**given, **found}
+        node = await lm.fill(target, resolved, instruction, source=source)
+        if type(node) is not target:
+            raise filled_other(plan, node)
+        return _whole(plan, node, {n: resolved[n] for n in plan.fields if n in resolved}, fields)
+
+    async def _resolve(
+        self, plan: NodePlan, fields: Sequence[FieldPlan], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What the sources of some fields find, at the step of the one who asks."""
+        run = self._run
+        if run.flow is None:
+            run.flow = Dataflow(run.dep_cache)
+        within = run.inside(run.path)
+        within.step = self._step
+        if plan.node not in (run.plans or ()):
+            # A journal is read through the classes of the graph, so it stores nothing of others but
+            # what the LM answers.
+            within.recorder = Recorder(run.recorder.log)
+        return await resolve(within, plan, fields, given)
+
+    async def _answer(
+        self,
+        method: Method,
+        question: Callable[[], QuestionText],
+        types: Sequence[type[Node] | type[None]],
+        ask: Callable[[LM], Awaitable[Any]],
+    ) -> Any:
+        recorder = self._run.recorder
+        if not (recorder.stores or recorder.looks_back):
+            return await ask(cast("LM", self._find()))
+        from hashlib import sha256
+
+        target = types[0].__name__ if method in ("make", "fill") else ""
+        system, text = question()
+        asked = sha256(f"{system}\n{text}".encode()).hexdigest()[:16]
+        spot = self._run.path, self._step, self._asker, method, asked, target
+        answer = LMAnswered(time(), *spot, None)
+        known = recorder.recorded_lm_answer(answer, text, types)
+        if known is not None:
+            return await self._with_unstored(known.value)
+        token = unstorable.set(recorder.unstorable)
+        try:
+            answer.value = await ask(cast("LM", self._find()))
+        finally:
+            unstorable.reset(token)
+        answer.at = time()
+        await recorder.store(answer)
+        return answer.value
+
+    async def _with_unstored(self, known: Any) -> Any:
+        """A recorded answer, with the values that no journal holds made again."""
+        if not isinstance(known, Node):
+            return known
+        plan, held = plan_of(type(known)), known.__dict__
+        fields = _looked_up(plan, held)
+        if not fields:
+            return known
+        kept = {field.name: held[field.name] for field in plan.sourced if field.name in held}
+        found = await self._resolve(plan, fields, held)
+        return _whole(plan, known, {**kept, **found}, fields)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._find(), name)
+
+    def __repr__(self) -> str:
+        return repr(self._find())
+
+
+def given_lm(run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]) -> LM | None:
+    """The LM for a body or a dependency that asks for one; None where the run has none."""
+    return None if lm() is None else GivenLM(run, step, asker, lm)
+
+
+def _looked_up(plan: NodePlan, given: Mapping[str, Any]) -> list[FieldPlan]:
+    """The fields of a node that are resolved before the LM fills it. Those that may wait for a
+    person are left to the run: it does so between the bodies, which are called once."""
+    return [f for f in plan.context if f.name not in given and not _may_wait(plan, f, given)]
+
+
+def _may_wait(plan: NodePlan, field: FieldPlan, given: Mapping[str, Any]) -> bool:
+    if field.kind == "gate" or any(
+        call.graph is not None and call.graph.has("gate") for call in every_call(field.call)
+    ):
+        return True
+    needed = [plan.fields[name] for name in field.waits_for if name not in given]
+    return any(_may_wait(plan, each, given) for each in needed)
+
+
+def _whole(plan: NodePlan, node: N, resolved: Mapping[str, Any], tried: Sequence[FieldPlan]) -> N:
+    """A node that the LM has filled, with the values that were resolved for it. Where the run has
+    nothing left to resolve it is complete: fields whose source failed have their default."""
+    try:
+        node = with_resolved(node, resolved)
+        left = {field.name for field in plan.sourced if field.name not in node.__dict__}
+        if left and left <= {field.name for field in tried}:
+            node = copy(node)
+            complete(node, {})
+        return node
+    except Exception as error:
+        raise invalid(plan, error) from error

@@ -1,0 +1,544 @@
+"""The LM that a written body or a dependency function is given: it resolves the fields of what it
+makes first, as a run does, and nothing is done or recorded twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import NoneType
+from typing import Annotated, Any
+
+import pytest
+
+from bae import LM, Dep, DepError, Gate, Graph, Map, Node, OpenGate, Recall, RecallError
+from bae.journal import MemoryJournal, Recalled, SourceEnded, SourceStarted
+from bae.resolver import resolve_dep
+from bae.testing import ScriptedLM
+from kept_runs import Trouble, World
+from toy_backend import ToyBackend, choose
+
+WORLD = World()
+
+
+@pytest.fixture(autouse=True)
+def world() -> World:
+    WORLD.__init__()
+    return WORLD
+
+
+async def find_policy() -> str:
+    WORLD.do("policy")
+    return "thirty days"
+
+
+class Client:
+    """What no journal can hold."""
+
+
+async def connect() -> Client:
+    WORLD.do("connect")
+    return Client()
+
+
+class FourMethods:
+    """An LM that is no backend, and fills every field with one word."""
+
+    def __init__(self, word: str = "fine") -> None:
+        self.word = word
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    async def make(self, node: Node, target: type[Any]) -> Any:
+        return await self.fill(target, {}, target.__name__, node)
+
+    async def decide(self, node: Node) -> Any:
+        raise AssertionError("it would not know what is looked up")
+
+    async def choose_type(self, types: Sequence[Any], context: Mapping[str, Any]) -> Any:
+        self.asked.append(("choose", dict(context)))
+        return types[0]
+
+    async def fill(
+        self, target: type[Any], resolved: Mapping[str, Any], instruction: str, source: Any = None
+    ) -> Any:
+        WORLD.do(f"fill {target.__name__}")
+        self.asked.append((instruction, dict(resolved)))
+        plain = [n for n, f in target.model_fields.items() if not f.metadata]
+        return target(**dict.fromkeys(plain, self.word), **resolved)
+
+
+class Ticket(Node):
+    message: str
+
+    async def __call__(self, lm: LM) -> Reply:
+        return await lm.make(self, Reply)
+
+
+class Reply(Node):
+    message: Annotated[str, Recall(Ticket)]
+    policy: Annotated[str, Dep(find_policy)]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+SHOP = Graph(start=Ticket, end=Reply)
+LATE = Ticket(message="it came late")
+KNOWN = {"message": "it came late", "policy": "thirty days"}
+
+
+async def test_make_sends_what_the_fields_of_its_target_look_up():
+    lm = ToyBackend({"text": "sorry"})
+
+    result = await SHOP.arun(LATE, lm)
+
+    assert result.result == Reply(**KNOWN, text="sorry")
+    assert '"context":{"message":"it came late","policy":"thirty days"}' in lm.prompts[0].text
+    assert WORLD.done == {"policy": 1}
+
+
+async def test_its_records_are_those_of_a_run_that_fills_the_node_itself():
+    class Asking(Node):
+        message: str
+
+        async def __call__(self) -> Told: ...
+
+    class Told(Node):
+        message: Annotated[str, Recall(Asking)]
+        policy: Annotated[str, Dep(find_policy)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    def told(result: Any) -> list[tuple[Any, ...]]:
+        kinds = (Recalled, SourceStarted, SourceEnded)
+        return [(type(r), r.step, r.field) for r in result.journal if isinstance(r, kinds)]
+
+    filled = await Graph(start=Asking).arun(Asking(message="x"), FourMethods())
+    made = await SHOP.arun(LATE, FourMethods())
+
+    assert told(made) == told(filled)
+    assert len(told(made)) == 3
+
+
+@pytest.mark.parametrize("how", ["backend", "four methods"])
+async def test_decide_looks_up_what_the_chosen_node_needs_and_nothing_else(how: str):
+    class Question(Node):
+        text: str
+
+        async def __call__(self, lm: LM) -> Answer | Refusal | None:
+            return await lm.decide(self)
+
+    class Answer(Node):
+        asked: Annotated[str, Recall(Question)]
+        policy: Annotated[str, Dep(find_policy)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Refusal(Node):
+        client: Annotated[Client, Dep(connect)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    backend, other = ToyBackend(choose("Answer"), {"text": "fine"}), FourMethods()
+    lm: Any = backend if how == "backend" else other
+    result = await Graph(start=Question).arun(Question(text="why?"), lm)
+
+    context = {"asked": "why?", "policy": "thirty days"}
+    assert result.result == Answer(**context, text="fine")
+    assert "connect" not in WORLD.done
+    if how == "four methods":
+        assert other.asked == [("choose", {"text": "why?"}), ("Answer", context)]
+    else:
+        assert '"context":{"asked":"why?","policy":"thirty days"}' in backend.prompts[1].text
+
+
+async def test_decide_may_end_the_run():
+    class Question(Node):
+        async def __call__(self, lm: LM) -> Reply | None:
+            return await lm.decide(self)
+
+    class Ends(FourMethods):
+        async def choose_type(self, types: Sequence[Any], context: Mapping[str, Any]) -> Any:
+            return NoneType
+
+    class Reply(Node):
+        policy: Annotated[str, Dep(find_policy)]
+
+        async def __call__(self) -> None: ...
+
+    result = await Graph(start=Question).arun(Question(), Ends())
+
+    assert [type(node) for node in result.trace] == [Question]
+    assert not WORLD.done
+
+
+async def test_what_the_body_gives_to_fill_is_not_looked_up():
+    class Asks(Node):
+        message: str
+
+        async def __call__(self, lm: LM) -> Told:
+            return await lm.fill(Told, {"policy": "none"}, "Be brief.", self)
+
+    class Told(Node):
+        message: Annotated[str, Recall(Asks)]
+        policy: Annotated[str, Dep(find_policy)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    lm = FourMethods()
+    result = await Graph(start=Asks).arun(Asks(message="x"), lm)
+
+    assert lm.asked == [("Be brief.", {"policy": "none", "message": "x"})]
+    assert result.result == Told(policy="none", message="x", text="fine")
+    assert "policy" not in WORLD.done
+
+
+async def test_a_map_over_what_is_looked_up_is_part_of_the_context_and_one_over_an_answer_follows():
+    async def shout(word: str) -> str:
+        WORLD.do(f"shout {word}")
+        return word.upper()
+
+    async def get_words() -> list[str]:
+        return ["a", "b"]
+
+    class Asks(Node):
+        async def __call__(self, lm: LM) -> Shouted:
+            return await lm.make(self, Shouted)
+
+    class Shouted(Node):
+        words: Annotated[list[str], Dep(get_words)]
+        loud: Annotated[list[str], Map(shout, over="words")]
+        text: list[str]
+        louder: Annotated[list[str], Map(shout, over="text")]
+
+        async def __call__(self) -> None: ...
+
+    lm = ScriptedLM([{"text": ["c"]}])
+    result = await Graph(start=Asks).arun(Asks(), lm)
+
+    assert lm.asked[0].resolved == {"words": ["a", "b"], "loud": ["A", "B"]}
+    assert (result.result.loud, result.result.louder) == (["A", "B"], ["C"])
+    assert set(WORLD.done.values()) == {1}
+
+
+async def test_a_dependency_function_has_what_it_makes_looked_up_too():
+    class Note(Node):
+        message: Annotated[str, Recall(Asks)]
+        policy: Annotated[str, Dep(find_policy)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    async def write_note(lm: LM) -> Note:
+        return await lm.make(Asks(message="unseen"), Note)
+
+    class Asks(Node):
+        message: str
+
+        async def __call__(self) -> Told: ...
+
+    class Told(Node):
+        note: Annotated[Note, Dep(write_note)]
+        policy: Annotated[str, Dep(find_policy)]
+
+        async def __call__(self) -> None: ...
+
+    result = await Graph(start=Asks).arun(Asks(message="x"), FourMethods())
+
+    assert result.result.note == Note(message="x", policy="thirty days", text="fine")
+    assert WORLD.done["policy"] == 1
+    with pytest.raises(RecallError, match="no str in the trace"):
+        await resolve_dep(write_note, lm=FourMethods())
+
+
+async def test_a_gate_is_left_to_the_run_so_that_a_body_is_called_once():
+    class Asks(Node):
+        async def __call__(self, lm: LM) -> Paid:
+            WORLD.do("body")
+            return await lm.make(self, Paid)
+
+    class Paid(Node):
+        policy: Annotated[str, Dep(find_policy)]
+        approved: Annotated[bool, Gate("pay?")]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    graph, journal, lm = Graph(start=Asks, end=Paid), MemoryJournal(), FourMethods()
+    parked = await graph.arun(Asks(), lm, journal=journal, run_id="one")
+    assert [gate.place for gate in parked.waiting] == ["Paid.approved"]
+    result = await graph.answer("one", "approved", True, lm, journal=journal)
+
+    assert lm.asked == [("Paid", {"policy": "thirty days"})]
+    assert result.result == Paid(policy="thirty days", approved=True, text="fine")
+    assert WORLD.done == {"body": 1, "policy": 1, "fill Paid": 1}
+
+
+async def test_a_graph_that_may_ask_a_person_is_left_to_the_run_too():
+    class Inner(Node):
+        approved: Annotated[bool, Gate("pay?")]
+
+        async def __call__(self) -> None: ...
+
+    class Asks(Node):
+        async def __call__(self, lm: LM) -> Paid:
+            WORLD.do("body")
+            return await lm.make(self, Paid)
+
+    class Paid(Node):
+        inner: Annotated[Inner, Dep(Inner)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    async def yes(gate: OpenGate) -> bool:
+        return True
+
+    result = await Graph(start=Asks, end=Paid).arun(Asks(), FourMethods(), answer=yes)
+
+    assert result.result.inner.approved
+    assert WORLD.done["body"] == 1
+
+
+async def test_a_field_whose_source_fails_has_its_default_and_its_source_is_called_once():
+    class Asks(Node):
+        async def __call__(self, lm: LM) -> Told:
+            told = await lm.make(self, Told)
+            assert told.policy == "unknown"
+            return told
+
+    async def fail() -> str:
+        WORLD.done["fail"] += 1
+        raise Trouble("down")
+
+    class Told(Node):
+        policy: Annotated[str, Dep(fail, cache=False)] = "unknown"
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    lm = FourMethods()
+    result = await Graph(start=Asks).arun(Asks(), lm)
+
+    assert lm.asked == [("Told", {})]
+    assert result.result == Told(policy="unknown", text="fine")
+    assert WORLD.done["fail"] == 1
+
+
+async def test_a_required_source_that_fails_ends_the_run_before_the_lm_is_asked():
+    WORLD.failing.add("policy")
+
+    with pytest.raises(DepError, match=r"Reply.policy: find_policy raised Trouble") as failed:
+        await SHOP.arun(LATE, FourMethods())
+
+    assert failed.value.trace == [LATE]
+    assert not WORLD.done
+
+
+async def test_a_function_that_would_wait_for_itself_is_an_error_and_no_hang():
+    async def write(lm: LM) -> str:
+        return (await lm.make(LATE, Loop)).text
+
+    class Loop(Node):
+        written: Annotated[str, Dep(write)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Asks(Node):
+        async def __call__(self) -> Loop: ...
+
+    with pytest.raises(DepError) as failed:
+        async with asyncio.timeout(10):
+            await Graph(start=Asks).arun(Asks(), FourMethods())
+
+    assert isinstance(failed.value.cause, DepError)
+    assert failed.value.cause.code == "bae-dep-cycle"
+    assert "cannot be made before write has returned" in str(failed.value.cause)
+
+
+async def test_a_function_with_the_lm_is_not_started_early_since_it_may_recall():
+    async def write(lm: LM) -> str:
+        return (await lm.make(LATE, Seen)).number
+
+    class Seen(Node):
+        number: Annotated[str, Recall(Second)]
+
+        async def __call__(self) -> None: ...
+
+    class First(Node):
+        async def __call__(self) -> Second: ...
+
+    class Second(Node):
+        number: str
+
+        async def __call__(self) -> Third: ...
+
+    class Third(Node):
+        written: Annotated[str, Dep(write)]
+
+        async def __call__(self) -> None: ...
+
+    result = await Graph(start=First).arun(First(), FourMethods("two"))
+
+    assert result.result == Third(written="two")
+
+
+# With a journal
+
+
+async def interrupted(graph: Graph[Any, Any], start: Node, lm: Any, what: str) -> MemoryJournal:
+    """The journal of a run that has failed at something which works by now."""
+    journal = MemoryJournal()
+    WORLD.failing.add(what)
+    with pytest.raises(Exception, match=what):
+        await graph.arun(start, lm, journal=journal, run_id="one")
+    WORLD.mend()
+    return journal
+
+
+async def test_a_run_that_failed_at_the_lm_looks_nothing_up_again():
+    journal = await interrupted(SHOP, LATE, FourMethods(), "fill Reply")
+    lm = FourMethods()
+    result = await SHOP.resume("one", lm, journal=journal)
+
+    assert lm.asked == [("Reply", KNOWN)]
+    assert result.result == Reply(**KNOWN, text="fine")
+    assert WORLD.done == {"policy": 1, "fill Reply": 1}
+
+
+class Order(Node):
+    """Its body has two nodes made that name their fields alike, and then does something else."""
+
+    message: str
+
+    async def __call__(self, lm: LM) -> Order2 | Sent:
+        first = await lm.make(self, Order2)
+        second = await lm.make(self, Sent)
+        WORLD.do("send")
+        assert isinstance(second.client, Client)
+        return second.model_copy(update={"text": f"{first.text} {second.text}"})
+
+
+async def count() -> int:
+    WORLD.do("count")
+    return WORLD.done["count"]
+
+
+class Order2(Node):
+    number: Annotated[int, Dep(count, cache=False)]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Sent(Node):
+    number: Annotated[int, Dep(count, cache=False)]
+    client: Annotated[Client, Dep(connect)]
+    message: Annotated[str, Recall(Order)]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+ORDERS = Graph(start=Order)
+
+
+@pytest.mark.parametrize("what", ["send", "fill Sent"])
+async def test_a_resumed_body_has_its_nodes_back_and_what_no_journal_holds_made_again(what: str):
+    start = Order(message="hi")
+    journal = await interrupted(ORDERS, start, FourMethods(), what)
+    result = await ORDERS.resume("one", FourMethods(), journal=journal)
+
+    assert (result.result.number, result.result.message) == (2, "hi")
+    assert isinstance(result.result.client, Client)
+    assert WORLD.done == {
+        "count": 2, "connect": 2, "fill Order2": 1, "fill Sent": 1, "send": 1
+    }  # fmt: skip
+
+
+async def test_a_replay_asks_nothing_and_a_fork_continues_from_what_is_recorded():
+    journal = MemoryJournal()
+    whole = await SHOP.arun(LATE, FourMethods(), journal=journal, run_id="one")
+    again = await SHOP.replay("one", journal=journal)
+    fork = await SHOP.fork("one", at=1, journal=journal, text="other")
+    forked = await SHOP.resume(fork, FourMethods(), journal=journal)
+
+    assert again.trace == whole.trace
+    assert forked.result == Reply(**KNOWN, text="other")
+    assert WORLD.done == {"policy": 1, "fill Reply": 1}
+    why = await journal.why("one", "Reply.message")
+    assert (why.source, why.value) == ("recall", "it came late")
+
+
+async def test_each_node_that_a_body_has_made_gets_a_value_of_its_own_where_nothing_is_shared():
+    class Many(Node):
+        async def __call__(self, lm: LM) -> Order2:
+            made = [await lm.make(self, Order2) for _ in range(3)]
+            WORLD.do("body")
+            return made[0].model_copy(update={"text": str([each.number for each in made])})
+
+    graph = Graph(start=Many)
+    journal = await interrupted(graph, Many(), FourMethods(), "body")
+    result = await graph.resume("one", FourMethods(), journal=journal)
+    assert result.result.text == "[1, 2, 3]"
+    assert WORLD.done["count"] == 3
+
+    WORLD.__init__()
+
+    class Slow(FourMethods):
+        async def fill(self, *args: Any, **kwargs: Any) -> Any:
+            if WORLD.done["fill Order2"] == 2:
+                WORLD.do("third")
+            return await super().fill(*args, **kwargs)
+
+    journal = await interrupted(graph, Many(), Slow(), "third")
+    result = await graph.resume("one", FourMethods(), journal=journal)
+    assert result.result.text == "[1, 2, 3]"
+    assert WORLD.done["count"] == 3
+
+
+async def test_a_class_that_is_not_of_the_graph_is_looked_up_and_its_answer_is_kept():
+    class Outside(Node):
+        message: Annotated[str, Recall(Asks)]
+        policy: Annotated[str, Dep(find_policy)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Asks(Node):
+        message: str
+
+        async def __call__(self, lm: LM) -> Told:
+            made = await lm.make(self, Outside)
+            WORLD.do("body")
+            return Told(text=f"{made.message}: {made.policy}, {made.text}")
+
+    class Told(Node):
+        policy: Annotated[str, Dep(find_policy)]
+        text: str
+
+        async def __call__(self) -> Last: ...
+
+    class Last(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Asks)
+    start = Asks(message="hi")
+    journal = await interrupted(graph, start, FourMethods(), "body")
+    WORLD.failing.add("fill Last")
+    with pytest.raises(Exception, match="fill Last"):
+        await graph.resume("one", FourMethods(), journal=journal)
+    WORLD.mend()
+    result = await graph.resume("one", FourMethods(), journal=journal)
+
+    told = result.trace[1]
+    assert told == Told(policy="thirty days", text="hi: thirty days, fine")
+    # The first process stored no line about the class; the second asked for the field of `Told`.
+    assert WORLD.done == {"policy": 2, "fill Outside": 1, "fill Last": 1, "body": 1}
+    assert (await graph.replay("one", journal=journal)).trace == result.trace
