@@ -498,3 +498,51 @@ def test_a_marker_takes_a_function_or_nothing():
         Text(3)  # pyright: ignore[reportArgumentType]
     assert Text(make_day) == Text(make_day)
     assert repr(Text()) == "Text(parse=None)"
+
+
+# Optimizing
+
+
+def chorus(prompt: Any) -> str:
+    """Says the last word that an example has for the topic, and otherwise nothing of use."""
+    lines = [example.answer for example in prompt.examples]
+    return lines[-1] if lines else "no idea"
+
+
+async def test_the_optimizer_learns_from_texts_and_asks_as_a_run_does():
+    pytest.importorskip("dspy")
+    from bae.optimizer import aoptimize_node, artefact_of, trace_to_examples
+
+    results = [await run(Topic(word=f"w{n}"), ToyBackend(f"{n}\n")) for n in range(6)]
+    examples = [each for result in results for each in trace_to_examples(result)]
+    lm = ToyBackend(chorus)
+    found = await aoptimize_node(Poem, examples, lm=lm, minimum=4, max_labeled_demos=3)
+    assert {prompt.schema for prompt in lm.prompts} == {None}
+    ending = "\n\nAnswer in plain text, not in JSON."
+    assert all(prompt.text.endswith(ending) for prompt in lm.prompts)
+
+    taught = WithPrompts(lm, {Poem: artefact_of(found).prompts()})
+    said = (await run(Topic(word="w9"), taught)).result.body
+    assert said in [f"{n}\n" for n in range(6)]
+    assert lm.prompts[-1].examples[-1].answer == said
+
+
+async def test_the_optimizer_leaves_a_parsed_text_as_it_is_and_says_why():
+    pytest.importorskip("dspy")
+    from bae.optimizer import aoptimize_node, trace_to_examples
+
+    results = [await run(Task(wanted=f"w{n}"), ToyBackend(ADD)) for n in range(6)]
+    examples = [each for result in results for each in trace_to_examples(result)]
+    notes: list[str] = []
+    lm = ToyBackend()
+    found = await aoptimize_node(
+        Code, examples, lm=lm, minimum=4, progress=lambda said: notes.append(said.note)
+    )
+    assert found.fill is None
+    assert "nodes do not have that text to learn from" in str(notes)
+
+
+def test_an_example_of_a_text_has_a_text():
+    example = PromptExample({}, {"function": {"name": "f", "source": ""}})
+    with pytest.raises(ValueError, match="its answer is to be"):
+        WithPrompts(ToyBackend(), {Code: NodePrompts(fill=LearnedPrompt("", (example,)))})

@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 from bae.lm.backend import Answer, Prompt
 from bae.lm.dspy_backend import DSPyBackend
 from bae.lm.extras import load_dspy
-from bae.lm.policies.learned import LearnedPrompt, PromptExample, Rendered
+from bae.lm.policies.learned import LearnedPrompt, PromptExample, Rendered, check_texts
 from bae.lm.prompts import asked_fields, choice_instruction
 from bae.lm.schemas import fill_schema
 from bae.lm.signatures import answer_class, known_inputs, model_name, says
@@ -171,6 +171,7 @@ class _Predictor:
 
 def _checked(cls: type[Node], predictor: Any) -> _Predictor:
     found = _Predictor.of(predictor)
+    check_texts(cls, found.learned.prompt.examples)
     missing = [name for name in asked_fields(cls) if name not in found.outputs]
     if missing:
         raise ValueError(

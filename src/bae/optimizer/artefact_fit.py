@@ -35,8 +35,15 @@ _log = logging.getLogger("bae.optimizer")
 
 
 def is_filled(cls: type[Node]) -> bool:
-    """Whether a model is asked for fields of the class."""
-    return bool(asked_fields(cls))
+    """Whether a model is asked for fields of the class, and nodes have what it answered: of a text
+    that was parsed they have the value alone."""
+    return bool(asked_fields(cls)) and not is_parsed(cls)
+
+
+def is_parsed(cls: type[Node]) -> bool:
+    """Whether a model answers the class with a text that `Text(parse)` makes a value of."""
+    text = plan_of(cls, strict=True).text
+    return text is not None and text.parse is not None
 
 
 def chooses(cls: type[Node]) -> bool:

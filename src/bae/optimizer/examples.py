@@ -15,8 +15,17 @@ from bae.core_schemas import field_schema, model_config_of
 from bae.draft import validated
 from bae.journal.node_codec import node_codec
 from bae.lm.extras import load_dspy
-from bae.lm.prompts import asked_fields, fill_prompt, in_order, names_of, once, seen_of
+from bae.lm.prompts import (
+    asked_fields,
+    context_of,
+    in_order,
+    names_of,
+    once,
+    seen_of,
+    text_of_json,
+)
 from bae.lm.signatures import is_known, model_name, node_to_signature, with_source
+from bae.optimizer.artefact_fit import is_filled
 from bae.optimizer.transitions import Transition, lm_chooses, transitions_of
 from bae.plan import plan_of
 from bae.secrets import Secrets
@@ -92,8 +101,7 @@ def fill_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
     """The examples to train the fill of a node class with: those that led to such a node and were
     filled by the LM, with the inputs and outputs of
     `dspy.Predict(with_source(node_to_signature(cls)))` by their names there."""
-    asked = asked_fields(cls)
-    if not asked:
+    if not is_filled(cls):
         return []
     signature = with_source(node_to_signature(cls))
     inputs = {name: model_name(name, field) for name, field in signature.input_fields.items()}
@@ -234,7 +242,7 @@ def _told(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: value for name, value in values.items() if name in cls.__pydantic_fields__}
     if not known:
         return {}
-    return json.loads(fill_prompt(cls, (), known, "", None).text)["context"]
+    return json.loads(text_of_json(context_of(cls, known)))
 
 
 def _answer(node: Node, asked: tuple[str, ...]) -> dict[str, Any] | None:

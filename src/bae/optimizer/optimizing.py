@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_core import to_jsonable_python
 
@@ -85,6 +85,7 @@ async def aoptimize_node(
     once and leaves no thread of its own behind; a metric of yours that is no coroutine and is at
     work just then ends when it is done, in its worker thread.
     """
+    from bae.optimizer.artefact_fit import is_parsed
     from bae.optimizer.artefacts import Made
     from bae.optimizer.examples import choice_examples, fill_examples
     from bae.optimizer.metrics import metrics_for
@@ -124,6 +125,10 @@ async def aoptimize_node(
         if budget is not None:
             await log.charge(budget)
         with budget or nullcontext():
+            if is_parsed(node_cls):
+                telling = Telling(node_cls.__name__, "fill", log, progress)
+                telling.phase = "skipped"
+                telling.note(_PARSED)
             for part in parts:
                 chosen, asking = found[part], different[part]
                 telling = Telling(node_cls.__name__, part, log, progress)
@@ -230,6 +235,12 @@ def _listed(trainset: Any) -> list[Any]:
             "examples_from(journal, graph) and trace_to_examples(trace) return them"
         )
     return list(cast("Iterable[Any]", trainset))
+
+
+_PARSED: Final = (
+    "Text(parse) makes its value from the text of the LM, and nodes do not have that text to learn "
+    "from: it stays as it is"
+)
 
 
 def _too_few(count: int, questions: int, minimum: int) -> str:

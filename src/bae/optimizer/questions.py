@@ -16,7 +16,7 @@ from pydantic_core import from_json, to_jsonable_python
 from bae.draft import validated
 from bae.exceptions import BaeError, FillError
 from bae.language_model import PLAIN_SCENE, Scene, in_scene
-from bae.lm.answers import Wrong, read
+from bae.lm.answers import Wrong, read, read_fill
 from bae.lm.backend import Answer, Prompt
 from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
 from bae.lm.policies.policy import Policy
@@ -25,6 +25,7 @@ from bae.lm.prompts import (
     choice_instruction,
     choice_of,
     fill_prompt,
+    text_form,
     text_of_question,
 )
 from bae.lm.requests import ask
@@ -107,7 +108,7 @@ class PartQuestions:
             return None
         if isinstance(answer.value, Node):
             return self.said(answer.value)
-        said = read(answer)
+        said = read_fill(question.prompt, answer) if self.part == "fill" else read(answer)
         return None if isinstance(said, Wrong) else said
 
     def taught(
@@ -142,7 +143,8 @@ class PartQuestion:
     """One question of a part, made from what is known."""
 
     def __init__(self, of: PartQuestions, known: Mapping[str, Any]) -> None:
-        self.text = text_of_question(of.instruction, known)
+        form = text_form(of.cls) if of.part == "fill" else ""
+        self.text = text_of_question(of.instruction, known, form)
         source = {name: value for name, value in known.items() if name != "context"}
         found = [recalled(name, each) for name, each in source.items()]
         if of.part == "choice" and not found:
@@ -199,10 +201,12 @@ class Told(Policy):
 
     def _told(self, prompt: Prompt) -> Prompt:
         question = prompt.question
-        instruction = question.instruction
-        if question.target is None:
+        instruction, form = question.instruction, ""
+        if question.target is not None:
+            form = text_form(question.target)
+        else:
             instruction = choice_instruction(question.types, make=bool(question.fillable))
-        return replace(prompt, text=text_of_question(instruction, self._known))
+        return replace(prompt, text=text_of_question(instruction, self._known, form))
 
 
 def recalled(name: str, fields: Any) -> Node:

@@ -192,8 +192,7 @@ class Rendered:
             self._texts[instruction] = [
                 FewShot(
                     text_of_question(instruction, each.known, form),
-                    # Plain text has one field.
-                    str(*each.answer.values()) if form else text_of_answer(each.answer),
+                    str(each.answer[question.fields[0]]) if form else text_of_answer(each.answer),
                 )
                 for each in examples
             ]
@@ -208,6 +207,18 @@ class Rendered:
         )
 
 
+def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:
+    """Raise ValueError where a class is answered in plain text, and the answer of an example is
+    none."""
+    text = plan_of(cls, strict=True).text
+    for number, example in enumerate(examples if text is not None else (), 1):
+        if text is not None and not isinstance(example.answer.get(text.name), str):
+            raise ValueError(
+                f"{cls.__name__}, example {number} of its fill: the LM answers {text.name} in "
+                f'plain text, so its answer is to be {{"{text.name}": "the text"}}'
+            )
+
+
 def _checked(cls: Any, given: Any) -> list[tuple[Part, LearnedPrompt]]:
     """The prompts of a class that are not empty, by what they are for."""
     if not (isinstance(cls, type) and issubclass(cls, Node)):
@@ -216,6 +227,8 @@ def _checked(cls: Any, given: Any) -> list[tuple[Part, LearnedPrompt]]:
         raise TypeError(
             f"WithPrompts(lm, {{{cls.__name__}: {given!r}}}): give NodePrompts(fill=…, choice=…)"
         )
+    if given.fill is not None:
+        check_texts(cls, given.fill.examples)
     for number, example in enumerate(given.choice.examples if given.choice else (), 1):
         if not isinstance(example.answer.get("choice"), str):
             raise ValueError(
