@@ -6,6 +6,7 @@ from __future__ import annotations
 import code
 import gc
 import os
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -241,8 +242,9 @@ EMPTY = {
     "long docstring": "'''" + "word " * 2000 + "'''",
     "a bare constant": "0",
     "bare annotations": "x: int; y: str",
-    "bare return": "return",
-    "return None": "return None",
+    "a bare None": "None",
+    "a comment on returning": "pass  # see there: return None",
+    "a docstring on returning": "'''Then: return'''",
 }
 WRITTEN = {
     "return": "return Yes()",
@@ -359,6 +361,39 @@ def test_bodies_are_told_apart_in_code_that_has_no_source():
         made: dict[str, Any] = {}
         exec(spelled(ASK.format(body=body), "future"), made)
         assert is_left_to_the_lm(made["Ask"]) is left
+
+
+RETURNED = {
+    "bare return": "return",
+    "return None": "return None",
+    "in parentheses": "return (None)",
+    "with a comment": "return None  # the end: pass",
+    "after a docstring": "'''Ends here.'''\n        return None",
+    "after an ellipsis": "...; return",
+    "in a branch": "if True:\n            return None",
+}
+
+
+def ends_there(ask: type[Node]) -> bool:
+    """Whether a run ends at an `Ask`, without asking the LM."""
+    lm = ScriptedLM(["Yes"])
+    result = Graph(start=ask).run(ask(), lm=lm)
+    return len(result.trace) == 1 and not lm.asked
+
+
+@pytest.mark.parametrize("body", [*RETURNED.values(), *EMPTY.values()], ids=[*RETURNED, *EMPTY])
+def test_a_written_return_of_none_is_told_from_an_empty_body_by_the_source(tmp_path, body):
+    programs = [ASK, ASK.replace(":\n        {body}", ": {body}")]
+    for number, program in enumerate(programs[: 1 if "\n" in body else 2]):
+        path = tmp_path / f"returned{number}.py"
+        path.write_text(spelled(program.format(body=body), "future"))
+        assert ends_there(runpy.run_path(str(path))["Ask"]) is (body in RETURNED.values())
+
+
+def test_a_return_alone_is_seen_in_code_that_has_no_source():
+    made: dict[str, Any] = {}
+    exec(spelled(ASK.format(body="return"), "future"), made)
+    assert ends_there(made["Ask"])
 
 
 def test_bodies_are_told_apart_while_a_tracer_watches(load):

@@ -7,12 +7,14 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import linecache
 import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
+from itertools import islice
 from opcode import opname
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, cast
@@ -175,24 +177,38 @@ def rebuild(cls: type[BaseModel]) -> None:
 def is_empty_body(fn: Callable[..., Any]) -> bool:
     """Whether a function does nothing: `...`, `pass`, a docstring alone.
 
-    Read from its bytecode, which is there in a REPL, in exec'd and in zipped code too.
+    Read from its bytecode, which is there in a REPL, in exec'd and in zipped code too. A written
+    `return None` has the same, but for where it stands.
     """
     code = getattr(fn, "__code__", None)
     if not isinstance(code, CodeType):
         return False
     loaded = False
     instructions = code.co_code  # one byte says what to do, the next with what
-    for operation, argument in zip(instructions[::2], instructions[1::2], strict=True):
-        name = opname[operation]
+    for index in range(0, len(instructions), 2):
+        name, argument = opname[instructions[index]], instructions[index + 1]
         if name in _BOOKKEEPING:
             continue
         if name == "LOAD_CONST" and code.co_consts[argument] is None and not loaded:
             loaded = True
         elif name == "RETURN_CONST":
-            return code.co_consts[argument] is None
+            return code.co_consts[argument] is None and not _is_returned(fn, code, index // 2)
         else:
-            return name == "RETURN_VALUE" and loaded
+            done = name == "RETURN_VALUE" and loaded
+            return done and not _is_returned(fn, code, index // 2)
     return False
+
+
+def _is_returned(fn: Callable[..., Any], code: CodeType, index: int) -> bool:
+    """Whether the instruction that returns None is that of a `return` in the source. Where there is
+    none to look at, only a `return` alone is known, by its width."""
+    line, _, start, end = next(islice(code.co_positions(), index, None))
+    width = None if start is None or end is None else end - start
+    if line is None or width not in (None, *map(len, ("None", "return", "return None"))):
+        return False
+    linecache.checkcache(code.co_filename)
+    text = linecache.getline(code.co_filename, line, getattr(fn, "__globals__", None))
+    return bool(_RETURN.match(text)) if text else width == len("return")
 
 
 _BOOKKEEPING = {
@@ -206,6 +222,9 @@ _BOOKKEEPING = {
     "EXTENDED_ARG",
     "NOT_TAKEN",
 }
+
+_RETURN = re.compile(r"(?:[^#]*[:;])?\s*return(?:[\s(]+None[\s)]*)?\s*;?\s*(?:#.*)?$")
+"""A line that ends in a `return` of nothing."""
 
 _METACLASS_NEW = cast(Any, type(BaseModel)).__new__.__code__
 
