@@ -1159,6 +1159,52 @@ async def test_a_sibling_that_fails_while_it_is_cancelled_does_not_take_the_plac
     assert str(caught.value.cause) == "first"
 
 
+async def test_calls_of_resolve_dep_at_the_same_time_with_one_cache_share_what_is_in_progress():
+    calls: list[str] = []
+
+    async def connect() -> str:
+        calls.append("connect")
+        await some_turns()
+        return "connection"
+
+    async def ask(connection: Annotated[str, Dep(connect)]) -> str:
+        calls.append("ask")
+        return f"{connection}!"
+
+    class Holder(Node):
+        value: Annotated[str, Dep(ask)]
+
+        async def __call__(self) -> None: ...
+
+    cache: dict[Any, Any] = {}
+    first = asyncio.ensure_future(resolve_dep(connect, cache))
+    asking = resolve_dep(connect, cache), resolve_dep(ask, cache)
+    found = asyncio.gather(*asking, resolve_fields(Holder, (), cache))
+    await asyncio.sleep(0)
+    first.cancel()  # the others still wait for it
+    assert await found == ["connection", "connection!", {"value": "connection!"}]
+    assert calls == ["connect", "ask"]
+    assert cache == {connect: "connection", ask: "connection!"}
+
+
+async def test_a_failure_of_resolve_dep_is_for_those_that_wait_and_not_for_the_next():
+    calls: list[int] = []
+
+    async def connect() -> str:
+        calls.append(1)
+        await some_turns()
+        if len(calls) == 1:
+            raise ConnectionError
+        return "connection"
+
+    cache: dict[Any, Any] = {}
+    waiting = [resolve_dep(connect, cache) for _ in range(2)]
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in found] == [ConnectionError] * 2
+    assert await resolve_dep(connect, cache) == "connection"
+    assert len(calls) == 2
+
+
 async def test_resolve_dep_and_resolve_fields_raise_the_very_exception_of_the_function():
     raised = ValueError("mine")
     reason = KeyError("why")

@@ -335,3 +335,7 @@ def test_the_page_names_the_exception_of_each_default_code(
     page = (ROOT / "docs" / "errors.md").read_text("utf-8")
 
     assert re.search(rf"^\| `{code}` \| [^|]*`{cls.__name__}`", page, re.MULTILINE)
+
+
+def test_validation_errors_that_are_a_text_stay_one():
+    assert FillError("x", validation_errors="top: missing").validation_errors == "top: missing"

@@ -393,6 +393,18 @@ def test_validate_node_deps_says_what_is_wrong_with_one_class_a_text_each():
     ]
 
 
+def test_validate_node_deps_says_nothing_of_where_a_class_leads():
+    class Base(Node):
+        a: Annotated[str, Dep(get_weather)]
+
+    class Astray(Base):
+        async def __call__(self) -> int: ...
+
+    for cls in (Base, Astray):
+        (said,) = validate_node_deps(cls)
+        assert "get_weather returns Weather" in said
+
+
 def test_validate_node_deps_knows_that_a_start_has_nothing_to_recall():
     class Alone(Node):
         plain: str

@@ -5,6 +5,7 @@ both what was declared and what came."""
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Annotated, Any, ClassVar, Optional, Self, Union
@@ -365,6 +366,23 @@ async def test_the_very_same_node_may_be_returned_again():
 
 
 # What was not declared
+
+
+async def test_a_forgotten_await_is_named_and_python_has_nothing_to_warn_of(
+    recwarn: pytest.WarningsRecorder,
+):
+    class Start(Node):
+        async def __call__(self, lm: LM) -> Done:
+            return lm.make(self, Done)
+
+    with pytest.raises(RouteError) as caught:
+        await Graph(start=Start).arun(Start(), ScriptedLM({Done: {}}))
+
+    assert "make(…), which was not awaited" in caught.value.message
+    assert caught.value.fix == "write `return await …` there"
+    del caught
+    gc.collect()
+    assert [str(each.message) for each in recwarn] == []
 
 
 @pytest.mark.parametrize(
@@ -737,6 +755,16 @@ async def test_something_that_is_no_lm_is_refused(given: Any, code: str):
 
     assert caught.value.code == code
     assert "an LM" in caught.value.message or "no LM" in caught.value.message
+
+
+async def test_of_an_lm_that_lacks_methods_those_that_it_lacks_are_named():
+    class Half:
+        def make(self) -> None: ...
+        def fill(self) -> None: ...
+
+    for given, lacks in ((Half(), "no decide and choose_type"), (3, "no make, decide, choose_ty")):
+        with pytest.raises(BaeLMError, match=lacks):
+            await Graph(start=Done).arun(Done(), lm=given)
 
 
 async def test_run_inside_a_loop_raises_and_points_to_arun():

@@ -67,7 +67,7 @@ def _positional(*, default: Any = None, kw_only: Literal[False] = False) -> Any:
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(_positional,))
 class _Raised(Exception):
     """Takes a message and a cause, and by name the attributes that a subclass annotates. Sequences
-    are kept as tuples."""
+    are kept as tuples, a text as it is."""
 
     def __new__(cls, *args: Any, **attributes: Any) -> Self:
         self = super().__new__(cls, *args)
@@ -85,7 +85,8 @@ class _Raised(Exception):
         given: dict[str, Any] = {"cause": cause, **attributes}
         for name, value in given.items():
             default = getattr(type(self), name)
-            setattr(self, name, tuple(value) if isinstance(default, tuple) else value)
+            is_several = isinstance(default, tuple) and not isinstance(value, str)
+            setattr(self, name, tuple(value) if is_several else value)
         self.__cause__ = cause
 
     def __setstate__(self, state: dict[str, Any] | None) -> None:

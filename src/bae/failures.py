@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from bae.exceptions import (
     RouteError,
     faults,
 )
+from bae.language_model import METHODS
 from bae.node import Node
 from bae.plan import NodePlan
 from bae.run import Run
@@ -45,8 +47,10 @@ def not_an_lm(given: object) -> BaeLMError:
             fix=f"make one: lm={given.__name__}(…)",
         )
     module = type(given).__module__.partition(".")[0]
+    missing = [name for name in METHODS if not hasattr(given, name)]
+    lacks = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
     return BaeLMError(
-        f"lm={given!r} is no LM: it has no make, decide, choose_type and fill",
+        f"lm={given!r} is no LM: it has no {lacks}",
         code="bae-lm-type",
         fix=_BACKEND_FOR.get(module)
         or 'pass a name such as lm="local", a backend of bae.lm, or any object with the four '
@@ -147,7 +151,13 @@ def undeclared(plan: NodePlan, following: object) -> RouteError:
     declared = " | ".join(_name(t) for t in plan.offered)
     name = _name(type(following))
     returned = f"a value of type {name}"
-    if following is None:
+    if inspect.isawaitable(following):
+        returned = f"a {name} that was not awaited"
+        fix = "write `return await …` there"
+        if inspect.iscoroutine(following):
+            returned = f"{following.__qualname__}(…), which was not awaited"
+            following.close()  # or Python warns, of a line of bae's
+    elif following is None:
         returned = "None"
         fix = "end every path of the body in a return, or add None to the return type"
     elif isinstance(following, type):

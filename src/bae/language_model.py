@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -144,4 +144,8 @@ def restore_limits(lm: LM | None, run_id: str, used: Usage, seconds: float) -> N
 def is_lm(value: object) -> bool:
     """Whether an object has the four methods. A check with isinstance takes longer than a short
     run."""
-    return all(hasattr(value, name) for name in ("make", "decide", "choose_type", "fill"))
+    return all(hasattr(value, name) for name in METHODS)
+
+
+METHODS: Final = ("make", "decide", "choose_type", "fill")
+"""What every LM has."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, cast
@@ -95,7 +96,13 @@ def validate_node_deps(node_cls: type[Node], is_start: bool = False) -> list[str
 
     `Graph.validate()` checks a whole graph, paths included.
     """
-    return [str(problem) for problem in check_node(plan_of(node_cls), is_start=is_start)]
+    name = node_cls.__name__
+    return [
+        str(problem)
+        for problem in check_node(plan_of(node_cls), is_start=is_start)
+        if problem.place != f"{name}.__call__"
+        and (problem.place != name or problem.code == HintError.code)
+    ]
 
 
 async def resolve_dep(
@@ -108,16 +115,17 @@ async def resolve_dep(
     """Call one dependency, its own dependencies first, and answer its value.
 
     `cache` holds values by function: those that are there are used, those that are made are
-    added. What a function raises is raised as it is. Generators and context managers are closed
-    when `stack` is; without one they are refused, since nothing would close them.
+    added, and calls at the same time with one cache and one `stack` share what is in progress. What
+    a function raises is raised as it is. Generators and context managers are closed when `stack`
+    is; without one they are refused, since nothing would close them.
     """
     call = plan_call(fn)
     _refuse_unrunnable(call, unfilled(call))
-    flow = _StackedFlow(cache, stack)
     place = Place("", 0, Node.__name__, call.name)
-    ask = flow.look_up if call.by_value else flow.dependency
-    pending = ask(Input(call, Dep(fn)), Run(lm=lm, flow=flow), Node, place)
-    failed = await flow.gather([pending])
+    with _flow(cache, stack) as flow:
+        ask = flow.look_up if call.by_value else flow.dependency
+        pending = ask(Input(call, Dep(fn)), Run(lm=lm, flow=flow), Node, place)
+        failed = await flow.gather([pending])
     if failed is not None:
         raise cast(BaseException, failed.error)
     return pending.value
@@ -142,10 +150,10 @@ async def resolve_fields(
     for field in plan.context:
         if field.call is not None:
             _refuse_unrunnable(field.call, check_arguments(plan, field))
-    flow = _StackedFlow(dep_cache, stack)
-    run = Run(lm=lm, answer=answer, flow=flow, trace=list(trace))
     try:
-        return await resolve(run, plan, plan.context, {})
+        with _flow(dep_cache, stack) as flow:
+            run = Run(lm=lm, answer=answer, flow=flow, trace=list(trace))
+            return await resolve(run, plan, plan.context, {})
     except DepError as error:
         if error.cause is None or error.code not in ("bae-dep-failed", "bae-dep-timeout"):
             raise
@@ -232,12 +240,35 @@ def uses_trace(field: FieldPlan) -> bool:
     )
 
 
+@contextmanager
+def _flow(cache: dict[Any, Any] | None, stack: AsyncExitStack | None) -> Generator[Dataflow]:
+    """The dataflow of one call outside a run. Those with one cache and stack share what is in
+    progress."""
+    flow = _StackedFlow(cache, stack)
+    key = id(flow.cache), id(stack), asyncio.get_running_loop()
+    others = _in_progress.setdefault(key, [])
+    flow.share(others)
+    others.append(flow)
+    try:
+        yield flow
+    finally:
+        flow.forget_failures()
+        others.remove(flow)
+        if not others:
+            del _in_progress[key]
+
+
 class _StackedFlow(Dataflow):
     """A dataflow outside a run: what is opened is closed by the caller's stack."""
 
     def __init__(self, cache: dict[Any, Any] | None, stack: AsyncExitStack | None) -> None:
         super().__init__(cache)
         self._stack = stack
+
+    def share(self, others: list[_StackedFlow]) -> None:
+        """Wait for what others compute instead of computing it again."""
+        if others:
+            self._pending = others[0]._pending
 
     def on_close(self, name: str, closer: Closer) -> None:
         if self._stack is not None:
@@ -268,6 +299,10 @@ class _StackedFlow(Dataflow):
                     fix="pass stack=AsyncExitStack(), or run the graph",
                 )
         return failed
+
+
+_in_progress: dict[tuple[int, int, asyncio.AbstractEventLoop], list[_StackedFlow]] = {}
+"""The dataflows of calls outside runs, by cache and stack."""
 
 
 def _start(

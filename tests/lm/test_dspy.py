@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
+import httpx
 import pytest
 from pydantic import BaseModel, Field
 
@@ -665,6 +666,46 @@ async def test_a_model_without_a_channel_for_schemas_is_told_in_words() -> None:
     (request,) = engine.asked
     assert 'The schema: {"properties":{"question"' in request.system
     assert reported[0].cost is None  # nothing was reported, and that is not nothing
+
+
+class Busy(Exception):
+    """What an LM of a user's own raises: with a status, or with a response that has one."""
+
+    def __init__(self, status: int, *, in_response: bool = False) -> None:
+        super().__init__("busy")
+        if in_response:
+            self.response = httpx.Response(status, headers={"retry-after": "0"})
+        else:
+            self.status_code = status
+
+
+@pytest.mark.filterwarnings("ignore:Implementing custom LMs:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("error", "code", "calls"),
+    [
+        (Busy(503), "bae-lm-unavailable", 2),
+        (Busy(429, in_response=True), "bae-lm-rate-limited", 2),
+        (Busy(400), "bae-lm-request-refused", 1),
+        (Busy(0), "bae-lm-failed", 1),
+        (ConnectionError("cut"), "bae-lm-unreachable", 2),
+    ],
+)
+async def test_an_lm_of_ones_own_is_asked_again_where_its_error_says_that_this_can_help(
+    error: Exception, code: str, calls: int
+) -> None:
+    asked: list[None] = []
+
+    class Own(dspy.BaseLM):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            asked.append(None)
+            raise error
+
+        async def aforward(self, *args: Any, **kwargs: Any) -> Any:
+            self.forward()
+
+    with pytest.raises(BaeLMError) as raised:
+        await DSPyBackend(Own("my/own"), max_retries=1).fill(AskBack, {}, "AskBack")
+    assert (raised.value.code, len(asked)) == (code, calls)
 
 
 # --- importing --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from bae.exceptions import BaeLMError, text_of
+from bae.lm import http
 from bae.lm.extras import is_there, load_dspy
 from bae.lm.http import connection_error, malformed_error, status_error, timeout_error
 from bae.lm.prompts import Prompt, text_of_json
@@ -191,10 +192,10 @@ def error_for(who: str, error: Exception) -> BaeLMError:
         if status is None or status < 400:
             return malformed_error(who, error)
         return _answered(who, error, status)
-    if isinstance(error.__cause__, TimeoutError):
-        return timeout_error(who, None, error)
-    if isinstance(error.__cause__, ConnectionError):
-        return connection_error(who, error)
+    if isinstance(error.__cause__, Exception):  # what an LM of the user's own has raised
+        found = http.error_for(who, error.__cause__, None)
+        if isinstance(found, BaeLMError):
+            return found
     return BaeLMError(
         f"{who} could not ask the model",
         cause=error,

@@ -76,7 +76,7 @@ async def _hold(
 # --- errors -----------------------------------------------------------------------------------
 
 
-def error_for(who: str, error: Exception, seconds: float) -> Exception:
+def error_for(who: str, error: Exception, seconds: float | None) -> Exception:
     """The error to raise in place of one that an SDK raised, found by the names of its classes:
     no SDK need be installed. One that is no failure of the call, such as a wrong argument, stays as
     it is. `seconds` is the bound on a time that was reached."""
@@ -87,7 +87,7 @@ def error_for(who: str, error: Exception, seconds: float) -> Exception:
         return own  # raised by bae, below the SDK
     kinds = [kind.__name__ for kind in type(error).__mro__]
     failure = next((_FAILURES[kind] for kind in kinds if kind in _FAILURES), None)
-    status: Any = getattr(error, "status_code", None)
+    status = _status(error)
     if isinstance(failure, int) and (status is None or status < 400):
         # Reported without a status, or inside a stream that began well.
         kind = getattr(error, "type", "")
@@ -116,7 +116,17 @@ def error_for(who: str, error: Exception, seconds: float) -> Exception:
             if not isinstance(said, str) or not said:
                 said = getattr(error, "message", None)
             said = said if isinstance(said, str) and said else text_of(error)
-            return status_error(who, status, said, headers=headers, cause=error)
+            return status_error(who, cast(int, status), said, headers=headers, cause=error)
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status that an error has, or its response; None if there is none."""
+    for each in (error, getattr(error, "response", None)):
+        for name in ("status_code", "status"):
+            found: object = getattr(each, name, None)
+            if isinstance(found, int) and 300 <= found < 600:
+                return found
+    return None
 
 
 def status_error(
