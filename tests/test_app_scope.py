@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from bae import LM, Dep, DepError, Graph, Map, Node, ProofError, ReplayError
+from bae import LM, Dep, DepError, Graph, Map, Node, ProofError, Recall, ReplayError
 from bae.journal import MemoryJournal, SourceEnded
 from bae.resolver import resolve_dep
 from bounded import BOUND, some_turns
@@ -149,6 +149,24 @@ async def test_graphs_inside_a_run_and_items_of_a_map_share_the_values_of_its_ap
         for _ in range(2):
             result = (await graph.arun(Outer(items=[1, 2]))).result
             assert {result.inner.pool, *result.mapped} == set(pools.opened)
+    assert pools.log == OPEN + CLOSED
+
+
+async def test_a_look_up_by_a_value_of_the_run_shares_the_pool_of_the_app(pools: Pools):
+    async def search(query: str, pool: Annotated[Any, Dep(pools.open_pool, scope="app")]) -> Any:
+        return query, pool
+
+    class Find(Node):
+        query: str
+        found: Annotated[Any, Dep(search, query="query")]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Find, end=Find)
+    async with graph.open():
+        for query in ("a", "b"):
+            found = (await graph.arun(Find(query=query))).result.found
+            assert found == (query, *pools.opened)
     assert pools.log == OPEN + CLOSED
 
 
@@ -475,7 +493,7 @@ async def test_a_function_of_the_app_cannot_need_what_each_run_makes():
     assert "its parameter settings is made for each run by settings" in message
 
 
-async def test_a_function_of_the_app_cannot_need_the_lm_of_a_run_and_a_graph_is_no_value_of_it():
+async def test_a_function_of_the_app_cannot_need_an_lm_or_a_value_of_a_run_and_is_no_graph():
     async def open_pool(lm: LM) -> str:
         return ""
 
@@ -486,6 +504,8 @@ async def test_a_function_of_the_app_cannot_need_the_lm_of_a_run_and_a_graph_is_
         "the LM of a run, as lm"
         in scope_problems(Annotated[str, Dep(open_pool, scope="app")])[0][1]
     )
+    with_value = scope_problems(Annotated[str, Dep(settings, scope="app", name=Recall())])
+    assert "called with values of a run" in with_value[0][1]
     assert "a graph" in scope_problems(Annotated[Inner, Dep(Inner, scope="app")])[0][1]
 
 
