@@ -4,13 +4,14 @@ that parses it."""
 from __future__ import annotations
 
 import ast
+import asyncio
 import re
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr
 
 from asked_nodes import attempts_of
 from bae import LM, Dep, FillError, Graph, Map, Node, NodeError, Recall, Text
@@ -334,6 +335,20 @@ async def test_a_class_that_no_graph_has_proved_is_refused_when_it_is_asked_for(
     assert caught.value.code == "bae-text-not-alone"
 
 
+class Order(Node):
+    word: str
+
+    async def __call__(self, lm: LM) -> Rhymed:
+        return await lm.make(self, Rhymed)
+
+
+async def test_a_body_has_the_context_of_a_text_looked_up_first():
+    lm = ToyBackend("one\nthree")
+    result = await run(Order(word="red"), lm)
+    assert result.result.lengths == [3, 5]
+    assert '"context":{"word":"red","rhymes":["dead","bed"]}' in lm.prompts[0].text
+
+
 # Streaming, policies, journal
 
 
@@ -397,6 +412,28 @@ async def test_a_run_is_recorded_resumed_and_replayed(tmp_path: Path):
         assert resumed.result == done.result
         judged = resumed.journal.of(AnswerJudged)
         assert [each.attempt.answer for each in judged] == ["def f(", ADD]
+
+
+class Vault(Node):
+    word: Annotated[SecretStr, Text()]
+
+    async def __call__(self) -> None: ...
+
+
+class Guess(Node):
+    async def __call__(self) -> Vault: ...
+
+
+def test_a_secret_text_is_not_stored(tmp_path: Path):
+    async def record() -> None:
+        async with SQLiteJournal(tmp_path / "runs.sqlite") as journal:
+            done = await run(Guess(), ToyBackend("open sesame"), journal=journal)
+            assert done.result.word.get_secret_value() == "open sesame"
+
+    asyncio.run(record())
+    stored = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    assert b"Vault" in stored
+    assert b"sesame" not in stored
 
 
 # Few-shot examples and scripts
@@ -491,6 +528,11 @@ def test_the_proof_wants_it_alone_among_what_the_lm_fills():
     )
     other = Annotated[str, Text()]
     assert field(other, more=other) == [("bae-text-not-alone", "Made.body")]
+
+
+def test_a_picture_says_which_field_is_a_text():
+    shown = Graph(start=Topic).to_mermaid(fields=True)
+    assert "in plain text" in shown
 
 
 def test_a_marker_takes_a_function_or_nothing():

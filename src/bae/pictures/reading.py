@@ -172,7 +172,8 @@ def _source(field: FieldPlan, start: bool, before: list[NodePlan]) -> tuple[Fiel
                 return "given", _or_set_by(["the LM"] * filled, writers)
             if writers and not filled:
                 return "code", ""
-            return "lm", _or_set_by([], writers)
+            form = "" if field.text is None else "in plain text"
+            return "lm", " ".join(filter(None, [form, _or_set_by([], writers)]))
         case Gate(question=question):
             return "gate", f"“{question}”"
         case Map(over=over):
