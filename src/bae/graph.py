@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bae.observers import RunStream
     from bae.plan import FieldKind
     from bae.result import GraphResult, Recovered
-    from bae.rooms import Journal
+    from bae.rooms import Journal, Prompt
     from bae.run import Answer, RunParameters, StreamParameters, WorkParameters
 
 S = TypeVar("S", bound=Node, contravariant=True)
@@ -229,6 +229,20 @@ class Graph(Generic[S, T]):
                 fix="graph.validate() lists all problems, warnings too",
             )
         self._proved = self._problems is not None
+
+    def prompts(self, *nodes: Node, lm: LM | str | None = None) -> list[Prompt]:
+        """Every prompt that this graph, and the graphs inside it, can send: print one, or look at
+        its `.system`, `.text`, `.schema` and `.question`. No function, body or LM is called.
+
+        Nodes and resolved values are samples, along a shortest path from the start; a node that is
+        given, the start or any other, takes the place of its sample, with the fields it has. `lm`
+        is the LM that would be asked, where it has learned prompts or cannot choose and fill in one
+        call. Of a written body it has what `lm.make` and `lm.decide` would send, not what the body
+        asks in its own words: in a test, `ScriptedLM.prompts` has what was asked.
+        """
+        from bae.rooms import prompts_of
+
+        return prompts_of(self, nodes, lm)
 
     def to_mermaid(self, *, fields: bool = False) -> str:
         """The graph as a Mermaid flowchart, with exactly the edges of the types. With `fields` it

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bae.journal.store import Journal as Journal
     from bae.language_model import LM
     from bae.lm.policies.budget import Budget as Budget
+    from bae.lm.requests import Prompt as Prompt
     from bae.node import Node
 
 
@@ -96,6 +97,13 @@ def choice_question(
 
     prompt = choice_of(tuple(offered), tuple(fillable)).prompt(source, context)
     return QuestionText(prompt.system, prompt.text)
+
+
+def prompts_of(graph: Graph[Any, Any], nodes: Sequence[Node], lm: LM | str | None) -> list[Prompt]:
+    """The prompts that a graph can send."""
+    from bae.testing.prompts import prompts_of
+
+    return prompts_of(graph, nodes, lm)
 
 
 def journal_type() -> type[Journal]:

@@ -117,6 +117,11 @@ class Backend(RoutingLM):
         `source`: all of them here, and fewer where some are asked for in another way."""
         return fillable
 
+    def with_learned(self, prompt: Prompt) -> Prompt:
+        """The prompt as this backend sends it: the same here, and with what was learned for it
+        where there is something."""
+        return prompt
+
     def pinned(self, lm: LM) -> LM:
         """The LM that is pinned to a node, as it is asked in a run with this LM: `lm` itself here,
         and `lm` with the same learned prompts where this has some. The same object each time."""

@@ -90,6 +90,11 @@ class OptimizedLM(DSPyBackend):
                 self._asked["naive"] += 1
         return answer
 
+    def with_learned(self, prompt: Prompt) -> Prompt:
+        """The prompt with the instruction and the examples of the predictor for it."""
+        found = self._predictor_for(prompt)
+        return prompt if found is None else found.applied_to(prompt)
+
     def _predictor_for(self, prompt: Prompt) -> _Predictor | None:
         question = prompt.question
         if question.target is not None:

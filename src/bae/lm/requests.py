@@ -5,6 +5,7 @@ reported."""
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,10 @@ class Question:
     instruction: str = ""
     source: Node | None = None
     method: Literal["", "make", "decide"] = ""
+
+    def asks_for(self, node: type[Node]) -> bool:
+        """Whether a node of this class is to be made, or may be chosen."""
+        return node is self.target or node in self.types
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,13 @@ class Prompt:
             messages.append({"role": "assistant", "content": turn.answer or "(no answer)"})
             messages.append({"role": "user", "content": turn.correction})
         return messages
+
+    def __str__(self) -> str:
+        """All that is sent, to be read: the system text, the messages and the schema."""
+        parts = [("system", self.system), *((m["role"], m["content"]) for m in self.messages())]
+        if self.schema is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            parts.append(("schema", json.dumps(self.schema, ensure_ascii=False)))
+        return "\n\n".join(f"{role}:\n{text}" for role, text in parts)
 
     def flat(self) -> str:
         """The conversation as one text, for models that take no turns."""

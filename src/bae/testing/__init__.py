@@ -1,6 +1,6 @@
-"""For tests, shipped: `ScriptedLM` answers a graph's questions without a model; `replaying` runs
-what was recorded once more; `Provider` is a model provider on loopback for tests of real clients,
-with the faults that real providers have."""
+"""For tests, shipped: `ScriptedLM` answers a graph's questions without a model; `assert_prompt`
+looks into what a model would be sent; `replaying` runs what was recorded once more; `Provider` is a
+model provider on loopback for tests of real clients, with the faults that real providers have."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Status,
         WrongSchema,
     )
+    from bae.testing.prompts import assert_prompt
     from bae.testing.provider import Provider
     from bae.testing.received import Received
     from bae.testing.samples import sample
@@ -46,6 +47,7 @@ __all__ = [
     "Status",
     "ThreadedProvider",
     "WrongSchema",
+    "assert_prompt",
     "replaying",
     "sample",
     "tokens_in",
@@ -57,6 +59,7 @@ _MODULES = {
     "Received": "received",
     "Recorded": "cassette",
     "ThreadedProvider": "threaded",
+    "assert_prompt": "prompts",
     "replaying": "cassette",
     "sample": "samples",
     "tokens_in": "tokens",

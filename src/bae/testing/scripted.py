@@ -5,19 +5,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType, NoneType
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from bae.draft import from_text
 from bae.exceptions import BaeLMError, FillError, faults
+from bae.language_model import RoutingLM, in_scene, scene
 from bae.node import Node
 from bae.plan import plan_of
 from bae.usage import Attempt, Usage, report, tell
+
+if TYPE_CHECKING:
+    from bae.language_model import LM
+    from bae.lm.requests import Prompt
 
 N = TypeVar("N", bound=Node)
 T = TypeVar("T")
@@ -38,7 +44,8 @@ class ScriptError(BaeLMError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One question a `ScriptedLM` was asked, with every part of the prompt."""
+    """One question a `ScriptedLM` was asked, with every part of the prompt; `prompt` is what a
+    model would be sent."""
 
     kind: Literal["choose_type", "fill"]
     types: tuple[type, ...] = ()
@@ -49,9 +56,17 @@ class Asked:
     source: Node | None = None
     errors: tuple[str, ...] = ()
     """What was wrong with the answer before, when it is asked again."""
+    make_prompt: Callable[[], Prompt] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt of this question, as it is first sent."""
+        if self.make_prompt is None:
+            raise ValueError("only a question that a ScriptedLM was asked has a prompt")
+        return self.make_prompt()
 
 
-class ScriptedLM:
+class ScriptedLM(RoutingLM):
     """An LM that answers from a script.
 
     Give answers in order, `ScriptedLM([Outfit, {"top": "shirt"}])`, or by target type,
@@ -63,7 +78,8 @@ class ScriptedLM:
 
     A wrong answer is followed by the next one in the script, as a model is asked again, up to
     `attempts` in all; then `FillError`. Asked more than is scripted, it raises `ScriptError`; call
-    `assert_complete()` at the end to fail when it was asked less. `asked` lists every question.
+    `assert_complete()` at the end to fail when it was asked less. `asked` lists every question,
+    and `prompts` what a model would have been sent for them.
     """
 
     def __init__(
@@ -122,7 +138,36 @@ class ScriptedLM:
         self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
     ) -> type[Node] | type[None]:
         """The scripted choice, which must be among `types`."""
-        self.asked.append(Asked("choose_type", types=tuple(types), context=dict(context)))
+        return self._choose(types, context, partial(_choice_prompt, types, context=dict(context)))
+
+    async def route(
+        self,
+        node: Node,
+        types: Sequence[type[Node] | type[None]],
+        fillable: Sequence[type[Node]] = (),
+    ) -> tuple[type[Node] | type[None], None]:
+        """The scripted choice. What is chosen is then asked for by itself; its prompt is that of a
+        model, which may be asked for both at once."""
+        asked = partial(_choice_prompt, types, tuple(fillable), node)
+        return self._choose(types, dict(node), asked), None
+
+    def pinned(self, lm: LM) -> LM:
+        """The LM itself."""
+        return lm
+
+    def restore(self, run_id: str, used: Usage, seconds: float) -> None:
+        """Nothing: it has no budget."""
+
+    def _choose(
+        self,
+        types: Sequence[type[Node] | type[None]],
+        context: Mapping[str, Any],
+        prompt: Callable[[], Prompt],
+    ) -> type[Node] | type[None]:
+        asked = _in_scene(prompt)
+        self.asked.append(
+            Asked("choose_type", types=tuple(types), context=dict(context), make_prompt=asked)
+        )
         if len(types) == 1:
             return types[0]
         answer = _reported(lambda: self._next_choice(types))
@@ -151,6 +196,7 @@ class ScriptedLM:
         errors: tuple[str, ...] = ()
         problem: ValidationError | None = None
         tried: list[Attempt] = []
+        asked = _in_scene(partial(_fill_prompt, target, dict(resolved), instruction, source))
         for number in range(1, self._attempts + 1):
             self.asked.append(
                 Asked(
@@ -160,6 +206,7 @@ class ScriptedLM:
                     instruction=instruction,
                     source=source,
                     errors=errors,
+                    make_prompt=asked,
                 )
             )
             if not plan_of(target).plain:
@@ -201,6 +248,13 @@ class ScriptedLM:
         """The scripted choice among the successors of `node`, filled; None to end the run."""
         chosen = await self.choose_type(plan_of(type(node), strict=True).offered, dict(node))
         return None if chosen is NoneType else await self.make(node, chosen)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The prompts of the questions so far, those that are no call left out: a single type to
+        choose, or a node with nothing to fill."""
+        prompts = [asked.prompt for asked in self.asked if not asked.errors]
+        return [p for p in prompts if len(p.question.types) > 1 or p.question.fields]
 
     def assert_complete(self) -> None:
         """Raise AssertionError when part of the script was never asked for."""
@@ -295,6 +349,36 @@ def _reported(ask: Callable[[], T]) -> T:
         raise
     report(_JUDGED)
     return answer
+
+
+def _in_scene(make: Callable[[], Prompt]) -> Callable[[], Prompt]:
+    """What makes a prompt later as it is asked now."""
+    now = scene.get()
+
+    def prompt() -> Prompt:
+        with in_scene(now):
+            return make()
+
+    return prompt
+
+
+def _fill_prompt(
+    target: type[Node], resolved: Mapping[str, Any], instruction: str, source: Node | None
+) -> Prompt:
+    from bae.lm.prompts import asked_fields, fill_prompt
+
+    return fill_prompt(target, asked_fields(target), resolved, instruction, source)
+
+
+def _choice_prompt(
+    types: Sequence[type[Node] | type[None]],
+    fillable: tuple[type[Node], ...] = (),
+    source: Node | None = None,
+    context: Mapping[str, Any] | None = None,
+) -> Prompt:
+    from bae.lm.prompts import choice_of
+
+    return choice_of(tuple(types), fillable).prompt(source, context)
 
 
 def named_script(path: str) -> ScriptedLM:

@@ -151,6 +151,10 @@ class WithPrompts(Policy):
         """Pass on that the answer was not valid, to the prompt as it was asked."""
         await super().reject(self._with_learned(prompt))
 
+    def with_learned(self, prompt: Prompt) -> Prompt:
+        """The prompt as it is sent, with what was learned for it here, or by the LM inside."""
+        return super().with_learned(self._with_learned(prompt))
+
     @property
     def _applies(self) -> bool:
         return not isinstance(innermost(self), LMAdapter)

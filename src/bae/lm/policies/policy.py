@@ -90,6 +90,10 @@ class Policy(Backend):
         """Those of `fillable` that may be filled by the answer that chooses."""
         return self.inner.at_once(source, fillable)
 
+    def with_learned(self, prompt: Prompt) -> Prompt:
+        """The prompt as the LM inside sends it."""
+        return self.inner.with_learned(prompt)
+
     def pinned(self, lm: LM) -> LM:
         """The LM that is pinned to a node, as the LM inside would have it asked. A policy is only
         for the LM that it wraps."""

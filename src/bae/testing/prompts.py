@@ -1,0 +1,260 @@
+"""The prompts that a graph can send, without sending them: nodes are samples, or given, and the
+prompts are made of them as in a run. `Graph.prompts` and `bae prompts` show them; `assert_prompt`
+is for tests."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from bae.calls import every_call
+from bae.core_schemas import field_schema
+from bae.draft import from_answer, hold, validated, with_resolved
+from bae.language_model import PLAIN_SCENE, in_scene
+from bae.lm.backend import Answer, Backend, choice_with
+from bae.lm.policies.policy import as_backend
+from bae.lm.prompts import asked_fields, fill_prompt
+from bae.lm.schemas import fill_schema, has_schema
+from bae.node import Node
+from bae.plan import FieldPlan, NodePlan, plan_of
+from bae.recall import recall_field
+from bae.run import Run
+from bae.testing.samples import sample
+from bae.testing.scripted import ScriptError
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.language_model import LM
+    from bae.lm.requests import Prompt
+
+_SEEDS: Final = 8
+"""How many samples are tried where validators of the user's own refuse one."""
+
+
+def assert_prompt(prompts: Iterable[Prompt], node: type[Node], *texts: str) -> None:
+    """Raise AssertionError unless an LM sees all of `texts` wherever it is to make a `node`, or may
+    choose one.
+
+    `prompts` are those that a graph can send, `graph.prompts(Letter(text="It broke."))`, or those
+    that were asked in a run, `ScriptedLM.prompts`. Looked at are the system text, the messages and
+    the schema; a text with quotes or line ends is found inside JSON too.
+    """
+    asked = [prompt for prompt in prompts if prompt.question.asks_for(node)]
+    if not asked:
+        raise AssertionError(f"no prompt asks for {node.__name__}, or offers it")
+    for prompt in asked:
+        sent = str(prompt)
+        for text in texts:
+            if text not in sent and json.dumps(text, ensure_ascii=False)[1:-1] not in sent:
+                raise AssertionError(f"{text!r} is not in this prompt:\n\n{sent}")
+
+
+def prompts_of(
+    graph: Graph[Any, Any], nodes: Sequence[Node], lm: LM | str | None = None
+) -> list[Prompt]:
+    """See `Graph.prompts`."""
+    graph.prove()
+    known = {cls for each in graph.graphs for cls in each.nodes}
+    for node in nodes:
+        if type(node) not in known:
+            raise TypeError(
+                f"graph.prompts({node!r:.200}): give nodes of the graph {graph.name}, which has "
+                f"{', '.join(sorted(cls.__name__ for cls in known))}"
+            )
+    walk = _Walk({type(node): node for node in nodes}, lm)
+    walk.follow(graph, None)
+    return walk.found
+
+
+class Unasked(Backend):
+    """A backend that prompts are made for, and that is never asked."""
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Refuse: nothing is to be sent."""
+        raise AssertionError("a prompt was to be shown, and not sent")
+
+
+class _Walk:
+    """Goes from the start of a graph to every node class once, by a shortest path, and notes what
+    an LM would be asked at each node."""
+
+    def __init__(self, given: Mapping[type[Node], Node], lm: LM | str | None) -> None:
+        self.found: list[Prompt] = []
+        self._given = given
+        self._lm = Unasked() if lm is None else as_backend(lm)
+        self._by_name: dict[str, LM] = {}
+        self._seen: set[tuple[type[Node], str]] = set()
+
+    def follow(self, graph: Graph[Any, Any], outer: Run | None) -> None:
+        """Note what a graph asks, and then what the graphs inside it ask."""
+        if (graph.start, graph.name) in self._seen:
+            return
+        self._seen.add((graph.start, graph.name))
+        plans = graph.plans
+        for plan in plans.values():
+            if isinstance(plan.lm, str):  # which may need a key, or a program
+                self._by_name.setdefault(plan.lm, Unasked())
+        around = PLAIN_SCENE if outer is None else outer.scene
+        scene = around if graph.scene is None else graph.scene
+        inside: list[tuple[NodePlan, Run]] = []
+
+        def run_with(trace: list[Node]) -> Run:
+            own = Run(self._lm, trace=trace, outer=outer, scene=scene, by_name=self._by_name)
+            own.step = len(trace)
+            return own
+
+        start = plans[graph.start]
+        before = run_with([])
+        inside.append((start, before))
+        runs = {graph.start: run_with([self._node(start, self._resolved(start, before))])}
+        ahead = [graph.start]
+        for cls in ahead:
+            run = runs[cls]
+            with in_scene(scene):
+                self.found += self._asked_after(plans, plans[cls], run)
+            for target in plans[cls].successors:
+                if target in runs:
+                    continue
+                plan = plans[target]
+                inside.append((plan, run))
+                node = self._node(plan, self._resolved(plan, run))
+                runs[target] = run_with([*run.trace, node])
+                ahead.append(target)
+        for plan, run in inside:
+            for field in plan.sourced:
+                for call in every_call(field.call):
+                    if call.graph is not None:
+                        self.follow(call.graph, run)
+
+    def _asked_after(
+        self, plans: Mapping[type[Node], NodePlan], plan: NodePlan, run: Run
+    ) -> Iterator[Prompt]:
+        """What is asked to get from a node to the next one."""
+        targets: Sequence[type[Node]] = plan.successors
+        decides = len(plan.offered) > 1
+        lm = cast("LM", run.lm_for(plan))
+        fillable: tuple[type[Node], ...] = ()
+        if plan.written:
+            if plan.lm_parameter is None:
+                return
+            targets, decides = _asked_by_body(plan)
+            fillable = plan.successors
+        elif decides:
+            fillable = tuple(t for t in plan.successors if run.lm_for(plans[t]) is lm)
+        source = run.trace[-1]
+        filled: tuple[type[Node], ...] = ()
+        if decides:
+            backend = as_backend(lm)
+            choice = choice_with(backend, plan.offered, fillable, source)
+            filled = choice.fillable
+            yield backend.with_learned(choice.prompt(source))
+        for target in targets:
+            asked = asked_fields(target)
+            if not asked or target in filled:
+                continue
+            own = plan_of(target)
+            filling = as_backend(lm if plan.written else cast("LM", run.lm_for(own)))
+            yield filling.with_learned(
+                fill_prompt(target, asked, self._resolved(own, run), own.instruction, source)
+            )
+
+    def _resolved(self, plan: NodePlan, run: Run) -> dict[str, Any]:
+        """Values for the fields that are resolved before a node is filled: those of a given node,
+        what is recalled, or else samples."""
+        given = self._given.get(plan.node)
+        held: Mapping[str, Any] = {} if given is None else given.__dict__
+        values: dict[str, Any] = {}
+        for field in plan.context:
+            if field.name in held:
+                values[field.name] = held[field.name]
+                continue
+            found = recall_field(field, run) if field.kind == "recall" else None
+            if found is not None:
+                values[field.name] = found[1]
+            elif field.kind != "recall" or field.required:
+                values |= _sampled(plan.node, field)
+        return values
+
+    def _node(self, plan: NodePlan, resolved: Mapping[str, Any]) -> Node:
+        """A node of which all that can be known is there."""
+        cls, given = plan.node, self._given.get(plan.node)
+        if given is None and not plan.fields:
+            return cls()
+        held: Mapping[str, Any] = {} if given is None else given.__dict__
+        late: dict[str, Any] = {}
+        for field in plan.after:
+            late |= {field.name: held[field.name]} if field.name in held else _sampled(cls, field)
+        known = {**resolved, **late}
+        if given is not None:
+            return with_resolved(given, known) if known else given
+        for seed in range(_SEEDS):
+            values: dict[str, Any] = {}
+            for field in plan.plain:
+                values |= _json_sample(cls, field, seed)
+            with suppress(Exception):  # of validators, which may raise anything
+                return with_resolved(from_answer(cls, values, frozenset(values)), known)
+        # No sample passes its validators, or it has a constructor of its own.
+        for field in plan.plain:
+            known |= _sampled(cls, field)
+        shell = cls.__new__(cls)
+        hold(shell, {n: known[n] for n in plan.fields if n in known}, None, set(known))
+        return shell
+
+
+def _sampled(cls: type[Node], field: FieldPlan) -> dict[str, Any]:
+    """A value for one field, by its name; nothing where JSON cannot express its type."""
+    values: dict[str, Any] = {}
+    for seed in range(_SEEDS):
+        values = _json_sample(cls, field, seed)
+        with suppress(Exception):  # of validators, which may raise anything
+            return validated(cls, values, frozenset(values))
+    return values
+
+
+def _json_sample(cls: type[Node], field: FieldPlan, seed: int) -> dict[str, Any]:
+    """The same as JSON, which validators of the user's own may refuse."""
+    if not has_schema(field_schema(cls, field.name), "validation"):
+        return {}
+    schema = fill_schema(cls, (field.name,))
+    for title, part in (cls.__name__, schema), *schema.get("$defs", {}).items():
+        if "properties" in part:
+            own = part.get("title", title)
+            part["properties"] = {n: _named(own, n, r) for n, r in part["properties"].items()}
+    try:
+        return sample(schema, seed)
+    except ScriptError:  # a pattern that no text was found for
+        return {}
+
+
+def _named(owner: str, name: str, rule: Any) -> Any:
+    """The schema of a field; where any text fits, of one that names the field, so that it can be
+    seen where the text is shown again."""
+    text = f"sample {owner}.{name}"
+    bounded = rule.get("minLength", 0) <= len(text) <= rule.get("maxLength", len(text))
+    if rule.get("type") != "string" or not bounded or _FORMED & rule.keys():
+        return rule
+    return {"const": text}
+
+
+_FORMED: Final = {"const", "enum", "format", "pattern", "contentMediaType"}
+
+
+def _asked_by_body(plan: NodePlan) -> tuple[list[type[Node]], bool]:
+    """The classes that a written body may have an LM make, and whether it may have it decide, as
+    far as its code tells. What it asks in words of its own is not known before it runs."""
+    body = inspect.unwrap(cast(Any, plan.node).__call__)
+    names: Sequence[str] = getattr(getattr(body, "__code__", None), "co_names", ())
+    asks = {name for name in names if name in ("make", "decide", "choose_type", "fill")}
+    classes: list[type[Node]] = []
+    with suppress(TypeError, ValueError):  # no Python function, or a name that has no value yet
+        found = inspect.getclosurevars(body)
+        there = [*found.nonlocals.values(), *found.globals.values()]
+        classes = [c for c in there if isinstance(c, type) and issubclass(c, Node)]
+    makes = (classes or list(plan.successors)) if "make" in asks or not asks else []
+    decides = len(plan.offered) > 1 and ("decide" in asks or not asks)
+    if "decide" in asks:
+        makes = list(dict.fromkeys([*makes, *plan.successors]))
+    return makes, decides

@@ -1,0 +1,285 @@
+"""What a graph would ask can be seen without asking: `graph.prompts()`, the prompts of a run on a
+`ScriptedLM`, and `assert_prompt`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field, field_validator
+
+from bae import LM, Dep, Gate, Graph, Map, Node, NodeConfig, ProofError, Recall
+from bae.lm import LearnedPrompt, NodePrompts, Prompt, WithPrompts
+from bae.testing import ScriptedLM, assert_prompt
+from bae.testing.prompts import Unasked
+
+
+async def open_the_shop() -> Shop:
+    raise AssertionError("a function was called")
+
+
+class Shop(BaseModel):
+    name: str
+
+
+class Letter(Node):
+    text: str
+
+    async def __call__(self) -> Answered | HandedOver: ...
+
+
+class Answered(Node):
+    letter: Annotated[str, Recall(Letter)]
+    shop: Annotated[Shop, Dep(open_the_shop)]
+    reply: str = Field(description="two polite sentences")
+
+    async def __call__(self, lm: LM) -> Filed:
+        raise AssertionError("a body was run")
+
+
+class HandedOver(Node):
+    to: str
+
+    async def __call__(self) -> Filed: ...
+
+
+class Filed(Node):
+    topic: str
+
+    async def __call__(self) -> None: ...
+
+
+GRAPH = Graph(start=Letter)
+
+
+def headings(prompts: list[Prompt]) -> list[str]:
+    found: list[str] = []
+    for prompt in prompts:
+        question = prompt.question
+        target = question.target.__name__ if question.target else "a choice"
+        found.append(f"{type(question.source).__name__} -> {target}")
+    return found
+
+
+def only(prompts: list[Prompt], heading: str) -> Prompt:
+    (found,) = [p for p in prompts if headings([p]) == [heading]]
+    return found
+
+
+def test_every_prompt_is_listed_and_nothing_is_called():
+    assert headings(GRAPH.prompts()) == [
+        "Letter -> a choice",
+        "Letter -> Answered",
+        "Answered -> Filed",
+        "HandedOver -> Filed",
+    ]
+
+
+def test_samples_name_their_fields_and_are_recalled_as_in_a_run():
+    prompt = only(GRAPH.prompts(), "Letter -> Answered")
+    assert prompt.text == (
+        'Answered\n\n{"Letter":{"text":"sample Letter.text"},"context":'
+        '{"letter":"sample Letter.text","shop":{"name":"sample Shop.name"}}}'
+    )
+    assert prompt.schema["properties"]["reply"]["description"] == "two polite sentences"
+
+
+def test_given_nodes_take_the_place_of_samples():
+    given = Letter(text="It broke."), Answered(shop=Shop(name="Lamps"), reply="Sorry!")
+    prompts = GRAPH.prompts(*given)
+    assert '"context":{"letter":"It broke.","shop":{"name":"Lamps"}}' in prompts[1].text
+    assert '"reply":"Sorry!"' in only(prompts, "Answered -> Filed").text
+
+
+def test_a_node_of_no_graph_here_is_refused():
+    class Stranger(Node):
+        async def __call__(self) -> None: ...
+
+    with pytest.raises(TypeError, match="give nodes of the graph Letter, which has Answered,"):
+        GRAPH.prompts(Stranger())
+
+
+def test_a_graph_that_cannot_run_has_no_prompts():
+    class Lost(Node):
+        mood: Annotated[int, Recall()]
+
+        async def __call__(self) -> None: ...
+
+    class Begin(Node):
+        async def __call__(self) -> Lost: ...
+
+    with pytest.raises(ProofError, match=r"Lost\.mood"):
+        Graph(start=Begin).prompts()
+
+
+async def test_prompts_are_those_of_a_run():
+    class Found(Node):
+        number: int = Field(gt=0)
+
+        async def __call__(self) -> None: ...
+
+    class Search(Node):
+        query: str = "all"
+
+        async def __call__(self) -> Found: ...
+
+    async def look_up(word: str) -> str:
+        return word.upper()
+
+    class Start(Node):
+        words: list[str]
+        upper: Annotated[list[str], Map(look_up, over="words")]
+        found: Annotated[Found, Dep(Graph(Search, system="Search."))] = Found(number=1)
+
+        async def __call__(self) -> Middle | None: ...
+
+    class Middle(Node):
+        node_config = NodeConfig(instruction="Make the middle.")
+        words: Annotated[list[str], Recall()]
+        fine: Annotated[bool, Gate("fine?")]
+        score: float = 1.5
+
+        async def __call__(self, lm: LM) -> Last:
+            return await lm.make(self, Last)
+
+    class Last(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    async def answer(gate: Any) -> bool:
+        return True
+
+    graph = Graph(start=Start, system="Be brief.")
+    lm = ScriptedLM([Middle, {"score": 2}, {"text": "the end"}])
+    run = await graph.arun(Start(words=["a"], found=Found(number=7)), lm, answer=answer)
+    shown = graph.prompts(*run.trace)
+
+    assert [str(prompt) for prompt in shown[:3]] == [str(prompt) for prompt in lm.prompts]
+    assert headings(shown) == [
+        "Start -> a choice",
+        "Start -> Middle",
+        "Middle -> Last",
+        "Search -> Found",
+    ]
+    assert [prompt.system for prompt in shown] == ["Be brief."] * 3 + ["Search."]
+
+
+def test_a_body_is_shown_with_what_its_code_may_ask():
+    class Note(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Done(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Decides(Node):
+        async def __call__(self, lm: LM) -> Done | None:
+            return await lm.decide(self)
+
+    class Makes(Node):
+        async def __call__(self, lm: LM) -> Done | None:
+            note = await lm.make(self, Note)
+            return Done(text=note.text)
+
+    class InItsOwnWords(Node):
+        async def __call__(self, lm: LM) -> Done:
+            return await lm.fill(Done, {}, "Say bye.")
+
+    class Silent(Node):
+        async def __call__(self) -> Done:
+            return Done(text="")
+
+    assert headings(Graph(start=Decides).prompts()) == ["Decides -> a choice"]
+    assert {*headings(Graph(start=Makes).prompts())} == {"Makes -> Note", "Makes -> Done"}
+    assert Graph(start=InItsOwnWords).prompts() == []
+    assert Graph(start=Silent).prompts() == []
+
+
+def test_what_samples_cannot_know_is_shown_all_the_same():
+    class Client:
+        pass
+
+    class Start(Node, arbitrary_types_allowed=True):
+        even: int
+        never: str
+        client: Client
+        code: str = Field(pattern=r"\bx\B{9}$")
+
+        @field_validator("even")
+        @classmethod
+        def is_even(cls, value: int) -> int:
+            if value % 2:
+                raise ValueError("odd")
+            return value
+
+        @field_validator("never")
+        @classmethod
+        def is_refused(cls, value: str) -> str:
+            raise RuntimeError("no text is good enough")
+
+        async def __call__(self) -> End: ...
+
+    class End(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    (prompt,) = Graph(start=Start).prompts()
+    assert '"never":"sample Start.never"' in prompt.text
+
+
+def test_a_pinned_lm_is_not_made_and_fills_in_a_call_of_its_own():
+    class Other(Node):
+        node_config = NodeConfig(lm="anthropic:claude-of-no-account")
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self) -> Other | None: ...
+
+    choice, fill = Graph(start=Start).prompts()
+    assert choice.question.fillable == ()
+    assert fill.question.target is Other
+
+
+def test_learned_prompts_are_shown_for_the_lm_that_has_them():
+    learned = {HandedOver: NodePrompts(fill=LearnedPrompt("Name the right person."))}
+    prompts = GRAPH.prompts(lm=WithPrompts(Unasked(), learned))
+    assert only(prompts, "Letter -> HandedOver").text.startswith("Name the right person.\n")
+
+
+# --- assert_prompt ------------------------------------------------------------------------------
+
+
+def test_a_text_is_found_in_every_prompt_that_asks_for_a_node():
+    letter = 'It "broke".\nTwice.'
+    assert_prompt(GRAPH.prompts(Letter(text=letter)), Answered, letter, "You carry out")
+    with pytest.raises(AssertionError) as caught:
+        assert_prompt(GRAPH.prompts(Letter(text=letter)), Filed, letter)
+    first, _, prompt = str(caught.value).partition("\n\n")
+    assert first == f"{letter!r} is not in this prompt:"
+    assert prompt.startswith("system:\nYou carry out")
+    assert "\n\nuser:\nFiled\n\n" in prompt
+    assert "\n\nschema:\n{" in prompt
+
+
+def test_a_node_that_is_never_asked_for_has_no_prompt_to_contain_a_text():
+    with pytest.raises(AssertionError, match="no prompt asks for Letter, or offers it"):
+        assert_prompt(GRAPH.prompts(), Letter, "text")
+
+
+async def test_the_prompts_of_a_run_on_a_script_are_looked_at():
+    async def shop() -> Shop:
+        return Shop(name="Lamps")
+
+    lm = ScriptedLM([Answered, {"reply": 5}, {"reply": "Sorry!"}, {"topic": "lamps"}])
+    with pytest.raises(Exception, match="a body was run"):
+        await GRAPH.arun(Letter(text="It broke."), lm, dep_cache={open_the_shop: await shop()})
+    assert len(lm.asked) == 3
+    assert headings(lm.prompts) == ["Letter -> a choice", "Letter -> Answered"]
+    assert_prompt(lm.prompts, Answered, "It broke.")
