@@ -127,6 +127,7 @@ async def write_runs(file: str) -> None:
 
 
 COMMANDS = [
+    ["prompts", "hostile:graph", "-i", json.dumps({"text": EVIL})],
     ["run", "hostile:graph", "-i", json.dumps({"text": EVIL}), "--lm", "hostile:lm"],
     ["run", "hostile:failing", "-i", json.dumps({"text": EVIL})],
     ["run", "hostile:asking", "-i", json.dumps({"text": EVIL})],

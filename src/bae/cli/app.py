@@ -150,13 +150,14 @@ def _code(ending: SystemExit) -> int:
 @cache
 def whole_command() -> Any:
     """The app with its commands, made once; `help.py` has their order."""
-    from bae.cli import check, eval, graph, lm, new, optimize, run, runs, version
+    from bae.cli import check, eval, graph, lm, new, optimize, prompts, run, runs, version
     from bae.cli.help import make_plain
 
     for name, command, module in (
         ("new", new.new, new),
         ("run", run.run, run),
         ("check", check.check, check),
+        ("prompts", prompts.prompts, prompts),
         ("eval", eval.evaluate, eval),
         ("optimize", optimize.optimize, optimize),
         ("version", version.version, version),

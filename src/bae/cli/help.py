@@ -14,7 +14,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from bae.cli.json_output import only_json
 
-ORDER: Final = ("new", "run", "check", "graph", "runs", "eval", "optimize", "lm", "version")
+ORDER: Final = (
+    *("new", "run", "check", "prompts", "graph", "runs", "eval", "optimize", "lm", "version"),
+)
 """The commands as --help lists them: those that one needs first, first."""
 
 

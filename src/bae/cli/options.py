@@ -82,6 +82,17 @@ Optimized = Annotated[
     ),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON, for a script.")]
+Input = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="JSON",
+        show_default=False,
+        help="The fields of the start node as a JSON object, `@FILE` for a file of it, `-` for "
+        "stdin. Where there is one field to give, its value alone will do.",
+    ),
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option(

@@ -10,6 +10,7 @@ import typer
 from bae.cli.help import examples
 from bae.cli.options import (
     AsJSON,
+    Input,
     JournalFile,
     LMName,
     Module,
@@ -30,17 +31,6 @@ EPILOG: Final = examples(
     "bae run app.py --lm local --optimized learnt",
 )
 
-Input = Annotated[
-    str | None,
-    typer.Option(
-        "--input",
-        "-i",
-        metavar="JSON",
-        show_default=False,
-        help="The fields of the start node as a JSON object, `@FILE` for a file of it, `-` for "
-        "stdin. Where there is one field to give, its value alone will do.",
-    ),
-]
 MaxIters = Annotated[
     int, typer.Option("--max-iters", metavar="N", min=0, help="How many nodes may run; 0: any.")
 ]

@@ -1,0 +1,175 @@
+"""`bae prompts`: what a graph would send to a language model, without sending it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
+
+from bae.cli.help import examples
+from bae.cli.options import AsJSON, Input, Module, Optimized, Sets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bae.graph import Graph
+    from bae.lm import Prompt
+
+EPILOG: Final = examples(
+    "bae prompts app.py",
+    'bae prompts app.py Reply -i \'{"message": "just got up"}\'',
+    "bae prompts app.py --optimized learnt --json",
+)
+_WIDTH: Final = 76
+"""Of lines of JSON, which are indented by 2 and are to fit into 80 columns."""
+
+
+def prompts(
+    module: Module = None,
+    node: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NODE",
+            show_default=False,
+            help="A node class: show what is sent to make it, or where it may be chosen. Left out: "
+            "every prompt.",
+        ),
+    ] = None,
+    given: Input = None,
+    sets: Sets = None,
+    optimized: Optimized = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Print every prompt that a graph can send: system text, messages and schema.
+
+    Nothing is called: no function, no body and no language model. Values are samples, which name
+    their fields; `-i` and `--set` give those of the start node.
+    """
+    from bae.cli.improving.taught import artefacts_in, taught
+    from bae.cli.loading import load
+    from bae.cli.printing import note, print_json
+    from bae.cli.running.advice import prove
+    from bae.cli.start.node import start_node
+    from bae.testing.prompts import Unasked
+
+    graph = load(module).graph
+    prove(graph, module)
+    nodes: list[Any] = []
+    if given is not None or sets:
+        example = shlex.join(["bae", "prompts", *([module] if module else [])])
+        nodes.append(start_node(graph.start, given, sets or (), ask=False, said=example))
+    lm = taught(Unasked(), artefacts_in(graph, optimized)) if optimized else None
+    found = _about(graph, graph.prompts(*nodes, lm=lm), node)
+    if as_json:
+        print_json({"graph": graph.name, "prompts": [_as_json(prompt) for prompt in found]})
+        return
+    for prompt in found:
+        _print(prompt)
+    if not found:
+        note(f"{graph.name} asks no language model, or only in the words of its own bodies")
+    elif not nodes:
+        note(f"values are samples; -i gives the fields of {graph.start.__name__}")
+
+
+def _about(graph: Graph[Any, Any], found: Sequence[Prompt], node: str | None) -> Sequence[Prompt]:
+    if node is None:
+        return found
+    kept = [p for p in found if any(_name(cls) == node for cls in _classes(p))]
+    if kept:
+        return kept
+    from bae.cli.refusals import refused
+
+    asked = dict.fromkeys(cls.__name__ for p in found for cls in _classes(p) if cls is not NoneType)
+    raise refused(
+        f"no prompt of the graph {graph.name} asks for {node}, or offers it",
+        fix=f"name one of {', '.join(asked)}" if asked else "leave it out",
+    )
+
+
+def _classes(prompt: Prompt) -> list[type]:
+    """The classes that are to be made, or may be chosen."""
+    question = prompt.question
+    return [*question.types] if question.target is None else [question.target]
+
+
+def _print(prompt: Prompt) -> None:
+    from rich.text import Text
+
+    from bae.cli.printing import out, print_hanging
+    from bae.cli.texts import in_lines
+
+    said = Text(_heading(prompt), style="bold")
+    for role, text in _parts(prompt):
+        said.append(f"\n{role}", style="cyan not bold")
+        lines = in_lines(text, 2).replace("\n  \n", "\n\n")
+        said.append(f"\n  {lines}", style="not bold")
+    print_hanging(out(), said.append("\n"), 2)
+
+
+def _heading(prompt: Prompt) -> str:
+    """Where it is asked, what for, and by whom."""
+    question = prompt.question
+    goal = " | ".join(map(_name, _classes(prompt)))
+    filled = ", ".join(map(_name, question.fillable))
+    what = "fill" if question.target else "choice"
+    if filled:
+        what += f", with the fields of {filled}"
+    if _asked_by_body(prompt):
+        what += ", where the body asks for it"
+    return f"{_name(type(question.source))} -> {goal}: {what}"
+
+
+def _parts(prompt: Prompt) -> Iterator[tuple[str, str]]:
+    yield "system", prompt.system
+    for message in prompt.messages():
+        yield message["role"], message["content"]
+    yield "schema", _in_rows(prompt.schema)
+
+
+def _in_rows(value: Any, indent: int = 0) -> str:
+    """JSON in lines that are as full as they can be."""
+    flat = json.dumps(value, ensure_ascii=False)
+    if len(flat) + indent <= _WIDTH or not value or not isinstance(value, dict | list):
+        return flat
+    below = indent + 2
+    if isinstance(value, dict):
+        items = cast(dict[str, Any], value).items()
+        parts = [f"{json.dumps(key)}: {_in_rows(each, below)}" for key, each in items]
+    else:
+        parts = [_in_rows(each, below) for each in cast(list[Any], value)]
+    rows = [flat[0] + parts[0]]
+    for part in parts[1:]:
+        if "\n" not in rows[-1] + part and below + len(rows[-1]) + len(part) < _WIDTH:
+            rows[-1] += f", {part}"
+        else:
+            rows.append(part)
+    return f",\n{' ' * below}".join(rows) + flat[-1]
+
+
+def _as_json(prompt: Prompt) -> dict[str, Any]:
+    question = prompt.question
+    return {
+        "kind": "fill" if question.target else "choice",
+        "source": _name(type(question.source)),
+        "target": _name(question.target) if question.target else None,
+        "options": [_name(each) for each in question.types],
+        "filled": [_name(each) for each in question.fillable],
+        "body": _asked_by_body(prompt),
+        "system": prompt.system,
+        "messages": prompt.messages(),
+        "schema": prompt.schema,
+    }
+
+
+def _asked_by_body(prompt: Prompt) -> bool:
+    from bae.plan import plan_of
+
+    source = prompt.question.source
+    return source is not None and plan_of(type(source)).written
+
+
+def _name(cls: type) -> str:
+    return "None" if cls is NoneType else cls.__name__

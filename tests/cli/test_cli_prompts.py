@@ -1,0 +1,149 @@
+"""`bae prompts`: what a graph would send, to be read, and for scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from bae.cli import main
+from bae.optimizer import Artefact, Learned, save_artefacts, schema_of
+
+APP = """
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from bae import LM, Dep, Graph, Node
+
+
+async def look_up() -> str:
+    raise AssertionError("a function was called")
+
+
+class Letter(Node):
+    text: str
+
+    async def __call__(self) -> Reply | Handover | None: ...
+
+
+class Reply(Node):
+    shop: Annotated[str, Dep(look_up)]
+    text: str = Field(description="two polite sentences")
+
+    async def __call__(self, lm: LM) -> Filed:
+        return await lm.make(self, Filed)
+
+
+class Handover(Node):
+    to: str
+
+    async def __call__(self) -> None: ...
+
+
+class Filed(Node):
+    topic: str
+
+    async def __call__(self) -> None: ...
+
+
+graph = Graph(start=Letter, system="Be kind.")
+quiet = Graph(start=Filed)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "app.py").write_text(APP)
+    yield
+    sys.modules.pop("app", None)
+
+
+def test_the_prompts_of_a_node_are_printed_to_be_read(capsys):
+    assert main(["prompts", "app.py", "Filed", "-i", "It broke."]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == (
+        "Reply -> Filed: fill, where the body asks for it\n"
+        "system\n"
+        "  Be kind.\n"
+        "user\n"
+        "  Filed\n"
+        "\n"
+        '  {"Reply":{"shop":"sample Reply.shop","text":"sample Reply.text"}}\n'
+        "schema\n"
+        '  {"properties": {"topic": {"type": "string"}}, "required": ["topic"],\n'
+        '    "type": "object", "title": "Filed", "additionalProperties": false}\n'
+        "\n"
+    )
+    assert printed.err == ""
+
+
+def test_a_choice_is_named_with_what_comes_filled_and_samples_are_noted(capsys):
+    assert main(["prompts", "app.py"]) == 0
+    printed = capsys.readouterr()
+    headings = [line for line in printed.out.splitlines() if "->" in line and line[0] != " "]
+    assert headings == [
+        "Letter -> Reply | Handover | None: choice, with the fields of Handover",
+        "Letter -> Reply: fill",
+        "Reply -> Filed: fill, where the body asks for it",
+    ]
+    assert printed.err == "values are samples; -i gives the fields of Letter\n"
+
+
+def test_a_script_gets_every_part(capsys):
+    assert main(["prompts", "app.py", "Handover", "--set", "text=It broke.", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["graph"] == "Letter"
+    (prompt,) = found["prompts"]
+    assert {**prompt, "schema": "…", "messages": "…"} == {
+        "kind": "choice",
+        "source": "Letter",
+        "target": None,
+        "options": ["Reply", "Handover", "None"],
+        "filled": ["Handover"],
+        "body": False,
+        "system": "Be kind.",
+        "messages": "…",
+        "schema": "…",
+    }
+    (message,) = prompt["messages"]
+    assert message["role"] == "user"
+    assert '{"Letter":{"text":"It broke."}}' in message["content"]
+    assert prompt["schema"]["type"] == "object"
+
+
+def test_a_node_that_is_never_asked_for_is_refused_with_those_that_are(capsys):
+    assert main(["prompts", "app.py", "Letter"]) == 1
+    said = capsys.readouterr().err
+    assert "no prompt of the graph Letter asks for Letter, or offers it" in said
+    assert "name one of Reply, Handover, Filed" in said
+
+
+def test_a_graph_that_asks_no_model_says_so(capsys):
+    assert main(["prompts", "app.py:quiet"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Filed asks no language model" in printed.err
+
+
+def test_learned_prompts_are_shown(capsys):
+    import app  # pyright: ignore[reportMissingImports]
+
+    learned = Learned(instruction="Name the right person.")
+    schema = schema_of(app.Handover)
+    artefact = Artefact(node="Handover", schema=schema, fill=learned)
+    save_artefacts({app.Handover: artefact}, "learned", among=app.graph)
+    assert main(["prompts", "app:graph", "Handover", "--optimized", "learned"]) == 0
+    choice, fill = capsys.readouterr().out.split("Letter -> Handover: fill\n")
+    assert choice.startswith("Letter -> Reply | Handover | None: choice\n")
+    assert "user\n  Name the right person.\n" in fill
