@@ -122,6 +122,9 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(
 
 @pytest.mark.parametrize("page", SHOWING_TESTS, ids=named)
 def test_tests_shown_on_a_page_pass_as_a_file_of_their_own(page: Path, tmp_path: Path):
+    for block in blocks(page):
+        if block.title:
+            tmp_path.joinpath(block.title).write_text(block.text, encoding="utf-8")
     file = tmp_path / f"test_{page.stem}.py"
     file.write_text("\n".join(block.text for block in python_blocks(page)), encoding="utf-8")
     shown = len(re.findall(r"^def test_", file.read_text("utf-8"), re.MULTILINE))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -13,7 +12,7 @@ from bae.cli.help import examples
 from bae.cli.options import AsJSON, Input, Module, Optimized, Sets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from bae.graph import Graph
     from bae.lm import Prompt
@@ -23,8 +22,6 @@ EPILOG: Final = examples(
     'bae prompts app.py Reply -i \'{"message": "just got up"}\'',
     "bae prompts app.py --optimized learnt --json",
 )
-_WIDTH: Final = 76
-"""Of lines of JSON, which are indented by 2 and are to fit into 80 columns."""
 
 
 def prompts(
@@ -102,7 +99,7 @@ def _print(prompt: Prompt) -> None:
     from bae.cli.texts import in_lines
 
     said = Text(_heading(prompt), style="bold")
-    for role, text in _parts(prompt):
+    for role, text in prompt.parts():
         said.append(f"\n{role}", style="cyan not bold")
         lines = in_lines(text, 2).replace("\n  \n", "\n\n")
         said.append(f"\n  {lines}", style="not bold")
@@ -120,33 +117,6 @@ def _heading(prompt: Prompt) -> str:
     if _asked_by_body(prompt):
         what += ", where the body asks for it"
     return f"{_name(type(question.source))} -> {goal}: {what}"
-
-
-def _parts(prompt: Prompt) -> Iterator[tuple[str, str]]:
-    yield "system", prompt.system
-    for message in prompt.messages():
-        yield message["role"], message["content"]
-    yield "schema", _in_rows(prompt.schema)
-
-
-def _in_rows(value: Any, indent: int = 0) -> str:
-    """JSON in lines that are as full as they can be."""
-    flat = json.dumps(value, ensure_ascii=False)
-    if len(flat) + indent <= _WIDTH or not value or not isinstance(value, dict | list):
-        return flat
-    below = indent + 2
-    if isinstance(value, dict):
-        items = cast(dict[str, Any], value).items()
-        parts = [f"{json.dumps(key)}: {_in_rows(each, below)}" for key, each in items]
-    else:
-        parts = [_in_rows(each, below) for each in cast(list[Any], value)]
-    rows = [flat[0] + parts[0]]
-    for part in parts[1:]:
-        if "\n" not in rows[-1] + part and below + len(rows[-1]) + len(part) < _WIDTH:
-            rows[-1] += f", {part}"
-        else:
-            rows.append(part)
-    return f",\n{' ' * below}".join(rows) + flat[-1]
 
 
 def _as_json(prompt: Prompt) -> dict[str, Any]:

@@ -101,12 +101,14 @@ class Prompt:
             messages.append({"role": "user", "content": turn.correction})
         return messages
 
-    def __str__(self) -> str:
-        """All that is sent, to be read: the system text, the messages and the schema."""
+    def parts(self) -> list[tuple[str, str]]:
+        """All that is sent, to be read: the system text, the messages by their role, and the
+        schema, where there is one."""
         parts = [("system", self.system), *((m["role"], m["content"]) for m in self.messages())]
-        if self.schema is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            parts.append(("schema", json.dumps(self.schema, ensure_ascii=False)))
-        return "\n\n".join(f"{role}:\n{text}" for role, text in parts)
+        return parts if self.schema is None else [*parts, ("schema", in_rows(self.schema))]
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{role}:\n{text}" for role, text in self.parts())
 
     def flat(self) -> str:
         """The conversation as one text, for models that take no turns."""
@@ -121,6 +123,32 @@ class Prompt:
             parts.append(f"Your answer was:\n{turn.answer or '(no answer)'}")
             parts.append(turn.correction)
         return "\n\n".join(parts)
+
+
+def in_rows(value: Any, indent: int = 0, column: int = 0) -> str:
+    """JSON in lines that are as full as they can be, to be read in 80 columns. It begins at this
+    column, and its further lines are indented."""
+    flat = json.dumps(value, ensure_ascii=False)
+    if column + len(flat) <= _WIDTH or not value or not isinstance(value, dict | list):
+        return flat
+    items: list[tuple[str, Any]] = (
+        [(f"{json.dumps(key)}: ", each) for key, each in cast(dict[str, Any], value).items()]
+        if isinstance(value, dict)
+        else [("", each) for each in cast(list[Any], value)]
+    )
+    rows: list[str] = []
+    begins = column + 1
+    for label, each in items:
+        part = label + json.dumps(each, ensure_ascii=False)
+        if rows and "\n" not in rows[-1] and begins + len(rows[-1] + part) < _WIDTH:
+            rows[-1] += f", {part}"
+            continue
+        begins = indent + 2 if rows else begins
+        rows.append(label + in_rows(each, indent + 2, begins + len(label)))
+    return flat[0] + f",\n{' ' * (indent + 2)}".join(rows) + flat[-1]
+
+
+_WIDTH: Final = 74
 
 
 class _Unparsed:
