@@ -185,8 +185,9 @@ class PastRecorder(Recorder):
         """The value that a field had when another needed it."""
         node_type = needed_by.node_type
         name, step = place.field, self.past.step(place.path, place.step)
-        if step is not None and type(step.node) is node_type and name in step.node.__dict__:
-            return step.node.__dict__[name]
+        node = None if step is None else step.replaced or step.node  # as it was before a fork
+        if type(node) is node_type and name in node.__dict__:
+            return node.__dict__[name]
         shared = _shared_at(place, node_type)
         source = self.past.source(place) if shared is None else self.past.shared.get(shared[0])
         if source is not None and is_done(source):
