@@ -272,6 +272,7 @@ class _Draw:
     lists: list[str] = field(default_factory=list[str])
     graphs: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     mapped: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    looking: list[str] = field(default_factory=list[str])
     numbers: Any = field(default_factory=count)
 
     def one(self, *options: Any) -> Any:
@@ -309,10 +310,12 @@ def _function(d: _Draw) -> None:
         for place in range(d.upto(2)):
             annotation, marker = _source(d)
             parameters.append(f"p{place}: Annotated[{annotation}, {marker}]")
+    if kind != "opening" and d.maybe(5):
+        parameters.append("newest: Annotated[Topic, Recall()] = Topic()")
     given = ", ".join(p.partition(":")[0] for p in parameters)
     asks = kind == "on_loop" and d.maybe(6)
     if asks:
-        parameters.append("lm: LM")
+        parameters.insert(0, "lm: LM")
     what = f'f"{name} {{({given})!r}}"'
     out = "[v, v + 1]" if lists else "None if v % 7 == 0 else v"
     returns = "list[int]" if lists else "int | None"
@@ -332,6 +335,20 @@ def _function(d: _Draw) -> None:
     act = f"await act({what}, {d.upto(4)})" if on_loop else f"act_sync({what})"
     d.lines += [f"    {act}", f"    {'yield' if kind == 'opening' else 'return'} {out}"]
     (d.lists if lists else d.functions).append(name)
+
+
+def _looking_up(d: _Draw) -> str:
+    """Write a function that takes a value of the run; answers its name."""
+    name = f"looking{next(d.numbers)}"
+    more = ""
+    if d.maybe(2):
+        annotation, marker = _source(d)
+        more = f", more: Annotated[{annotation}, {marker}]"
+    d.lines += ["", "", f"async def {name}(word: int{more}) -> int:"]
+    d.lines.append(f'    await act(f"{name} {{word}}", word % {1 + d.upto(4)})')
+    d.lines.append("    return number(word)")
+    d.looking.append(name)
+    return name
 
 
 def _item_function(d: _Draw) -> str:
@@ -384,6 +401,11 @@ def _node(d: _Draw, name: str, start: str, gates: bool) -> _Node:
             explicit[f"d{place}"] = str(place)
         else:
             explicit = None
+    if d.maybe(3):
+        again = d.looking and d.maybe(2)
+        made = d.one(*d.looking) if again else _looking_up(d)
+        node.sourced.append(f"found: Annotated[int, Dep({made}, word='value'{_options(d, made)})]")
+        explicit = None
     if d.lists and d.maybe(3):
         made = d.one(*d.lists)
         node.sourced.append(f"l: Annotated[list[int], Dep({made}{_options(d, made)})]")

@@ -235,8 +235,9 @@ class Dataflow:
         async def compute(pending: PendingValue) -> Any:
             if opening is not None:
                 return await opening.value(wanted, pending)
-            asked = pending.asked if isinstance(pending, LookUp) else None
-            own: Mapping[str, Any] = {} if asked is None else asked.own
+            own: Mapping[str, Any] = {}
+            if type(pending) is LookUp and pending.asked is not None:
+                own = pending.asked.own
             if call.graph is not None:
                 from bae.runner import run_inside
 
@@ -244,7 +245,8 @@ class Dataflow:
                 if key is not None:
                     path = pending.run.recorder.graph_paths.get(key, path)
                 return await run_inside(call, marker, path, pending.run, (), own)
-            arguments = {**pending.arguments(), **own}
+            arguments = pending.arguments()
+            arguments.update(own)
             for name in call.lm_parameters:
                 arguments[name] = lm_of(pending)
             return await invoke(call, marker, arguments, self, pending.run)

@@ -321,11 +321,13 @@ def _start(
             value.users += 1
         return value
 
-    bound = [(parameter, sibling(name)) for parameter, name in siblings_of(field)]
+    bound: list[tuple[str, PendingValue]] = []
+    if field.bound:
+        bound = [(parameter, sibling(name)) for parameter, name in siblings_of(field)]
     match field.marker:
         case Dep() as dep:
-            wanted = Input(cast(CallPlan, field.call), dep, bound=field.bound)
-            if is_by_value(wanted):
+            wanted = Input(cast(CallPlan, field.call), dep, Any, field.bound)
+            if bound or is_by_value(wanted):
                 value = flow.look_up(wanted, run, plan.node, place, bound)
             else:
                 value = flow.dependency(wanted, run, plan.node, place)

@@ -76,6 +76,7 @@ NEEDS = {
     "from-langgraph": ("langgraph",),
     "from-pydantic-graph": ("pydantic_graph",),
     "optimise": ("dspy",),
+    "rag": ("voyager",),
 }
 """Packages that the code of a page needs besides bae, by the page."""
 

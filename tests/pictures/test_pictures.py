@@ -473,6 +473,34 @@ def test_graphs_inside_graphs_inside_dependencies_are_found():
     assert picture.boxes[0].fields[0].origin == "look ← graph Middle"
 
 
+def test_what_a_dependency_is_called_with_is_told():
+    def connect() -> int:
+        return 1
+
+    def search(query: str, line: Annotated[int, Dep(connect)], day: str = "") -> str:
+        return query
+
+    def rate(item: str, query: Annotated[str, Recall()]) -> int:
+        return 1
+
+    class Asked(Node):
+        text: str
+
+        async def __call__(self) -> Told: ...
+
+    class Told(Node):
+        words: list[str]
+        query: str
+        found: Annotated[str, Dep(search, query="query", day=Recall(Asked))]
+        rated: Annotated[list[int], Map(rate, over="words")]
+
+        async def __call__(self) -> None: ...
+
+    fields = {each.name: each.origin for each in picture_of(Graph(start=Asked)).boxes[1].fields}
+    assert fields["found"] == "search ← (query, Recall(Asked), connect)"
+    assert fields["rated"] == "rate ← Recall() for each of words"
+
+
 def test_a_graph_that_is_its_own_dependency_is_drawn_all_the_same():
     class Snake(Node):
         tail: Annotated[Any, Dep(lambda: None)]

@@ -453,7 +453,8 @@ class LineReader:
             if step is not None and type(step.node) is cls:
                 known = dict(step.node.__dict__)
             for source in () if step is None else step.sources.values():
-                if source.kind == "recall" and not isinstance(source.value, Unstored):
+                is_field = source.kind == "recall" and not source.place.parameter
+                if is_field and not isinstance(source.value, Unstored):
                     known[source.place.field] = source.value
         where = line.path, line.step, data["deadline"]
         return OpenGate(data["question"], cls, field, annotation, known, None, *where)

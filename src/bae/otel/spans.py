@@ -350,7 +350,8 @@ def _about_place(place: Place) -> Attributes:
 def _about_recall(source: Source) -> Attributes:
     path, step, name = source.origin or ("", 0, "")
     at = f"{path}/{step}" if path else f"{step}"
-    return {"bae.field": source.place.field, "bae.origin": f"{at}.{name}" if name else at}
+    field = source.place.field + source.place.parameter
+    return {"bae.field": field, "bae.origin": f"{at}.{name}" if name else at}
 
 
 def _about_usage(usage: Usage) -> Attributes:

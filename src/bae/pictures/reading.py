@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from bae.calls import CallPlan, every_call
+from bae.calls import CallPlan, Input, every_call, recalls_of, siblings_of
 from bae.markers import Gate, Map, Recall
 from bae.pictures.contents import SOURCES, Arrow, ArrowKind, Box, FieldSource, Picture, Shown
 from bae.pictures.texts import plain
@@ -177,9 +177,9 @@ def _source(field: FieldPlan, start: bool, before: list[NodePlan]) -> tuple[Fiel
         case Gate(question=question):
             return "gate", f"“{question}”"
         case Map(over=over):
-            return "map", f"{_chain(field.call)} for each of {over}"
+            return "map", f"{_chain(field)} for each of {over}"
         case _:
-            return "dep", _chain(field.call)
+            return "dep", _chain(field)
 
 
 def _or_set_by(others: list[str], writers: list[str]) -> str:
@@ -217,21 +217,25 @@ def _recalled(field: FieldPlan, cls: type[Node], before: _Before, inside: bool) 
     return f"from {' or '.join(found)}" if 0 < len(found) < 3 else fallback
 
 
-def _chain(call: CallPlan | None) -> str:
-    """A call with those that it waits for: `get_weather ← get_location`."""
+def _chain(field: FieldPlan) -> str:
+    """A call with what it waits for, calls, fields and what is recalled: `get_weather ←
+    get_location`."""
     left = LONGEST_CHAIN
 
-    def said(call: CallPlan) -> str:
+    def said(asked: FieldPlan | Input) -> str:
         nonlocal left
         left -= 1
+        call = cast(CallPlan, asked.call)
         name = f"graph {call.name}" if call.graph is not None else call.name
-        if not call.inputs:
-            return name
-        below = [said(each.call) if left > 0 else "…" for _, each in call.inputs]
+        below = [name for _, name in siblings_of(asked)]
+        below += [str(found.marker) for _, found in recalls_of(asked)]
+        below += [said(each) if left > 0 else "…" for _, each in call.inputs]
         below = list(dict.fromkeys(below))
+        if not below:
+            return name
         return f"{name} ← {below[0]}" if len(below) == 1 else f"{name} ← ({', '.join(below)})"
 
-    return said(call) if call is not None else ""
+    return said(field) if field.call is not None else ""
 
 
 def _apart(cls: type[Node], twins: list[type[Node]]) -> str:

@@ -187,7 +187,7 @@ class PlainLines(Display):
             case "ended" if source.kind == "recall" and source.origin is not None:
                 found = view.history.step(source.origin.path, source.origin.step)
                 name = "" if found is None else f" from {found.name}"
-                return "  recalled", f"{place.field}={_value(source)}{name}"
+                return "  recalled", f"{place.field}{place.parameter}={_value(source)}{name}"
             case "ended" if source.state in ("done", "failed"):
                 by = "  answered" if source.kind == "gate" else f"  {source.by}"
                 if source.state == "done":
