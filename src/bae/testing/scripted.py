@@ -145,6 +145,7 @@ class ScriptedLM(RoutingLM):
         node: Node,
         types: Sequence[type[Node] | type[None]],
         fillable: Sequence[type[Node]] = (),
+        resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
     ) -> tuple[type[Node] | type[None], None]:
         """The scripted choice. What is chosen is then asked for by itself; its prompt is that of a
         model, which may be asked for both at once."""
