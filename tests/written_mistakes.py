@@ -39,7 +39,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from bae import LM, Dep, Gate, Graph, Map, Node, NodeConfig, Recall
+from bae import LM, Dep, Gate, Graph, Map, Node, NodeConfig, Recall, Text
 
 
 class Answer(Node):
@@ -169,6 +169,7 @@ ROUTES = [
 
 
         class Review(Node):
+            text: Annotated[str, Recall(Draft)]
             verdict: str
 
             async def __call__(self) -> Draft: ...
@@ -288,7 +289,7 @@ FIELDS = [
         "without parentheses",
         "bae-field-bare",
         later("again: Annotated[str, Recall]"),
-        ("the class Recall for a source", "write Recall(…) with its parentheses"),
+        ("the class Recall for a marker", "write Recall(…) with its parentheses"),
     ),
     Mistake(
         "source as default",
@@ -415,7 +416,6 @@ CALLS = [
         ),
         (
             "nothing can fill the parameter city of count",
-            "call count in a written body",
             "annotate city Annotated[…, Dep(…)] or LM",
         ),
     ),
@@ -428,21 +428,61 @@ CALLS = [
         ),
         (
             "the parameter question of count",
-            "a Dep sees no field of its node",
-            "look something up by a value of the run",
-            "call count in a written body",
-            "use Map over the field",
-            "a graph that recalls the value",
+            'bind it to a field of the node, Dep(count, question="…")',
+            "a value of the trace, Dep(count, question=Recall(…))",
         ),
     ),
     Mistake(
-        "recall in a function",
+        "gate in a function",
         "bae-dep-unfilled",
         field(
             "number: Annotated[int, Dep(count)]",
-            before="def count(mood: Annotated[Mood, Recall()]) -> int:\n    return 1\n\n",
+            before="def count(mood: Annotated[str, Gate('How?')]) -> int:\n    return 1\n\n",
         ),
-        ("count(mood) is annotated Recall", "put the Recall on a field of the node"),
+        ("count(mood) is annotated Gate", "put the Gate on a field of the node"),
+    ),
+    Mistake(
+        "bound to no field",
+        "bae-dep-binding",
+        field(
+            'number: Annotated[int, Dep(count, city="town")]',
+            before="def count(city: str) -> int:\n    return 1\n\n",
+        ),
+        ("the field 'town'", "it has: question", "name a field of the same node"),
+    ),
+    Mistake(
+        "app that needs a run",
+        "bae-dep-scope",
+        field(
+            'number: Annotated[int, Dep(count, scope="app")]',
+            before="""
+            def count(name: Annotated[str, Dep(get_name)]) -> int:
+                return 1
+
+
+            """,
+        ),
+        ("parameter name is made for each run by get_name", 'write Dep(get_name, scope="app")'),
+    ),
+    Mistake(
+        "text beside another",
+        "bae-text-not-alone",
+        later("body: Annotated[str, Text()]", asks="question: str").replace(
+            "    body", "    title: str\n    body"
+        ),
+        ("can fill no other field with it: title", "give title a source"),
+    ),
+    Mistake(
+        "text of another type",
+        "bae-text-type",
+        later("body: Annotated[Mood, Text()]"),
+        ("is Mood, but the answer of the LM is a str", "give Text a function that returns Mood"),
+    ),
+    Mistake(
+        "text that is not parsed",
+        "bae-text-parse",
+        "def parse() -> str:\n    return ''\n\n" + later("body: Annotated[str, Text(parse)]"),
+        ("parse cannot parse the answer", "write `def parse(text: str) -> str`"),
     ),
     Mistake(
         "graph that wants a field",
@@ -458,7 +498,7 @@ CALLS = [
 
             """,
         ),
-        ("nothing fills the field topic of the start node", "give topic a Dep"),
+        ("nothing can fill the field topic of the start node", "bind it to a field of the node"),
     ),
     Mistake(
         "misspelt in a function",
