@@ -220,7 +220,7 @@ def _answer_in(ended: Ended, who: str, model: str, *, in_text: bool) -> Answer:
         given.append(result["structured_output"])
     found = (message.get("error") for message in reversed(messages))
     kind = next((each for each in found if isinstance(each, str)), "")
-    said = "\n".join(texts)
+    said = ("" if in_text else "\n").join(texts)
     if result.get("stop_reason") == "refusal":
         return Answer(said or _reason(result), usage, "refused")
     if result.get("stop_reason") == "max_tokens" or (failed and kind == "max_output_tokens"):
