@@ -56,12 +56,21 @@ def pydantic_ai_anthropic(provider: Provider, **options: Any) -> Backend:
     return PydanticAIBackend(AnthropicModel("claude-sonnet-4-6", provider=service), **options)
 
 
+def dspy_backend(provider: Provider, **options: Any) -> Backend:
+    pytest.importorskip("dspy")
+    from bae.lm import DSPyBackend
+
+    given = {"api_base": f"{provider.url}/v1", "api_key": "a key", **options}
+    return DSPyBackend("openai/gpt-4o-mini", **given)
+
+
 BACKENDS: dict[str, Make] = {
     "anthropic": anthropic,
     "anthropic-unstreamed": anthropic_unstreamed,
     "pydantic-ai-openai": pydantic_ai_openai,
     "pydantic-ai-anthropic": pydantic_ai_anthropic,
 }
+WIRES: dict[str, Make] = {**BACKENDS, "dspy": dspy_backend}
 
 
 class Fabric(Enum):

@@ -65,9 +65,11 @@ class RoutingLM(ABC):
         node: Node,
         types: Sequence[type[Node] | type[None]],
         fillable: Sequence[type[Node]] = (),
+        resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
     ) -> tuple[type[Node] | type[None], Node | None]:
         """Choose one of `types` as the successor of `node`. The second value is the chosen node,
-        filled, or None where it is still to be filled."""
+        filled, or None where it is still to be filled. `resolved` has the values that those of
+        `fillable` need first, where they need some; it is given where there are any."""
 
     @abstractmethod
     def pinned(self, lm: LM) -> LM:

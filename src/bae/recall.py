@@ -8,11 +8,12 @@ from time import time
 from typing import Any
 
 from bae.assignable import assignable, could_hold, type_name, union_members
+from bae.draft import validated
 from bae.exceptions import RecallError
 from bae.markers import Recall
 from bae.node import Node
 from bae.place import Place
-from bae.plan import FieldPlan, plan_of, recall_members
+from bae.plan import FieldPlan, NodePlan, plan_of, recall_members
 from bae.records import Origin, Recalled
 from bae.run import Run
 
@@ -61,6 +62,27 @@ def recall(
         path=" -> ".join([*(type(n).__name__ for n in [*run.seen()][::-1]), name]),
         fix=f"have a node before {name} hold a {wanted}, or give the {what} a default",
     )
+
+
+def recall_ahead(run: Run, plan: NodePlan) -> tuple[dict[str, Any], list[Recalled]] | None:
+    """All that a node needs before an LM fills it, where that is recalled, and the records of it,
+    which are not written here. None where something else is to be resolved too, where a required
+    value is not found, or where one is not valid: the fill itself then reports that."""
+    values: dict[str, Any] = {}
+    records: list[Recalled] = []
+    for field in plan.context:
+        found = recall_field(field, run) if field.kind == "recall" else None
+        if found is not None:
+            origin, values[field.name] = found
+            spot = time(), run.path, run.step, plan.node, field.name
+            records.append(Recalled(*spot, values[field.name], origin))
+        elif field.kind != "recall" or field.required:
+            return None
+    try:
+        validated(plan.node, values)
+    except Exception:  # validators are code of the node's own
+        return None
+    return values, records
 
 
 def recall_field(field: FieldPlan, run: Run) -> tuple[Origin, Any] | None:

@@ -91,11 +91,13 @@ def choice_question(
     fillable: Sequence[type[Node]],
     source: Node | None,
     context: Mapping[str, Any] | None,
+    resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
 ) -> QuestionText:
     """What an LM is asked that chooses the next node; it may fill one of `fillable` at once."""
     from bae.lm.prompts import choice_of
 
-    prompt = choice_of(tuple(offered), tuple(fillable)).prompt(source, context)
+    choice = choice_of(tuple(offered), tuple(fillable), tuple(resolved or ()))
+    prompt = choice.prompt(source, context, resolved=resolved)
     return QuestionText(prompt.system, prompt.text)
 
 
@@ -104,6 +106,15 @@ def prompts_of(graph: Graph[Any, Any], nodes: Sequence[Node], lm: LM | str | Non
     from bae.testing.prompts import prompts_of
 
     return prompts_of(graph, nodes, lm)
+
+
+def filled_options(
+    offered: Sequence[type[Node] | type[None]], asked: str
+) -> tuple[type[Node], ...]:
+    """Those of a choice that an LM may have filled at once, by the text that it was asked."""
+    from bae.lm import prompts
+
+    return prompts.filled_options(offered, asked)
 
 
 def journal_type() -> type[Journal]:

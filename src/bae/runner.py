@@ -37,6 +37,7 @@ from bae.language_model import RoutingLM, is_lm, scene, spending_limit, unstorab
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import NodePlan
+from bae.recall import recall_ahead
 from bae.recorder import NOTHING, RunJournal
 from bae.records import (
     Asker,
@@ -45,6 +46,7 @@ from bae.records import (
     FillEnded,
     FillStarted,
     LMUsed,
+    Recalled,
     RunEnded,
 )
 from bae.resolver import resolve, start_early
@@ -65,6 +67,7 @@ LONGEST_HOLD = 0.01
 looks at the clock every 16 steps: short runs that do await need not give way as well."""
 Plans = dict[type[Node], NodePlan]
 NOTHING_BOUND: Final[Mapping[str, Any]] = MappingProxyType({})
+_NOTHING_RECALLED: tuple[dict[str, Any], list[Recalled]] = {}, []
 
 
 async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
@@ -319,6 +322,7 @@ async def _choose(
         if known is not None:
             return known, None
     lm = cast("LM", run.lm_for(plan))
+    recalled: dict[type[Any], tuple[dict[str, Any], list[Recalled]]] = {}
     run.recorder.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
@@ -327,11 +331,20 @@ async def _choose(
         )
         filled = None
     else:
-        fillable: tuple[type[Node], ...] = ()
-        if run.step != run.max_iters:
-            fillable = tuple(t for t in plan.successors if run.lm_for(plans[t]) is lm)
+        fillable: list[type[Node]] = []
+        for target in () if run.step == run.max_iters else plan.successors:
+            if run.lm_for(plans[target]) is not lm:
+                continue
+            if plans[target].context:
+                found = recall_ahead(run, plans[target])
+                if found is None:
+                    continue
+                recalled[target] = found
+            fillable.append(target)
+        # Without what few need: an LM of the caller's own may not take it.
+        given = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
         (chosen, filled), seconds, used = await _answer(
-            run, lm, doing, lambda: lm.route(node, plan.offered, fillable)
+            run, lm, doing, lambda: lm.route(node, plan.offered, fillable, *given)
         )
     if chosen not in plan.offered:
         _note_usage(run, doing, [used])
@@ -344,10 +357,16 @@ async def _choose(
     if type(filled) is not chosen:
         _note_usage(run, doing, [used])
         raise filled_other(plans[cast("type[Node]", chosen)], filled)
+    resolved, records = recalled.get(chosen, _NOTHING_RECALLED)
+    if chosen in recalled:
+        target_plan = plans[type(filled)]
+        filled = _with_resolved(lm, target_plan, filled, resolved)
+        run.given_up = frozenset(f.name for f in target_plan.context if f.name not in resolved)
     place = time(), run.path, run.step
     await run.recorder.store(
         ChoiceMade(*place, node, chosen, 0.0, Usage()),
-        FillStarted(*place, type(filled), {}),
+        *records,
+        FillStarted(*place, type(filled), resolved),
         FillEnded(*place, filled, seconds, used),
     )
     return chosen, filled
@@ -392,13 +411,20 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
     if type(node) is not plan.node:
         _note_usage(run, doing, [used])
         raise filled_other(plan, node)
-    if plan.sourced and not (isinstance(lm, RoutingLM) and lm.keeps_resolved):
-        try:
-            node = with_resolved(node, resolved)
-        except Exception as error:
-            raise invalid(plan, error) from error
+    if plan.sourced:
+        node = _with_resolved(lm, plan, node, resolved)
     await run.recorder.store(FillEnded(time(), run.path, run.step, node, seconds, used))
     return node
+
+
+def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, Any]) -> Node:
+    """A node that an LM has filled, with the values that were resolved for it."""
+    if isinstance(lm, RoutingLM) and lm.keeps_resolved:
+        return node
+    try:
+        return with_resolved(node, resolved)
+    except Exception as error:
+        raise invalid(plan, error) from error
 
 
 async def _answer(

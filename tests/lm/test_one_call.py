@@ -11,6 +11,7 @@ from pydantic import Field
 
 from bae import (
     LM,
+    BaeLMError,
     Dep,
     FillError,
     Gate,
@@ -20,6 +21,8 @@ from bae import (
     Node,
     NodeConfig,
     Recall,
+    RecallError,
+    ReplayError,
     RouteError,
     Usage,
 )
@@ -30,11 +33,13 @@ from bae.journal import (
     FillEnded,
     FillStarted,
     LMUsed,
+    MemoryJournal,
+    Recalled,
     RunEnded,
     RunStarted,
     StepStarted,
 )
-from bae.lm import Answer, Prompt
+from bae.lm import Answer, Prompt, Retry
 from bae.testing import ScriptedLM
 from bounded import run
 from toy_backend import ToyBackend, choose, route
@@ -197,7 +202,6 @@ async def yes(gate: Any) -> bool:
     ("name", "context"),
     [
         ("WithDep", {"word": "looked up"}),
-        ("WithRecall", {"topic": "t"}),
         ("WithGate", {"fine": True}),
     ],
 )
@@ -209,10 +213,177 @@ async def test_a_candidate_with_context_is_chosen_first_and_filled_with_it_then(
 
     assert result.trace[-1].model_dump() == {**context, "text": "x"}
     assert lm.calls == 2
-    assert lm.prompts[0].question.fillable == (WithMap, Conclude)
+    assert lm.prompts[0].question.fillable == (WithRecall, WithMap, Conclude)
     assert lm.prompts[1].question.resolved == context
     (started,) = result.journal.of(FillStarted)
     assert started.resolved == context
+
+
+# Options that recall
+
+
+@pytest.mark.parametrize("around", [lambda lm: lm, Retry], ids=["backend", "policy"])
+async def test_a_candidate_that_only_recalls_is_chosen_and_filled_in_one_call(around: Any):
+    lm = ToyBackend(route("WithRecall", text="x", topic="mine"))
+    result = await run(Topic(), around(lm))
+
+    assert lm.calls == 1
+    assert result.trace[-1].model_dump() == {"topic": "t", "text": "x"}
+    assert lm.prompts[0].text.endswith(
+        '{"Topic":{"topic":"t"},"context":{"WithRecall":{"topic":"t"}}}'
+    )
+    told = (ChoiceStarted, ChoiceMade, Recalled, FillStarted, FillEnded)
+    two = await run(Topic(), ToyBackend(choose("WithRecall"), {"text": "x"}, one_call=False))
+    assert [r for r in kinds(result) if r in told] == [r for r in kinds(two) if r in told]
+    assert result.trace == two.trace
+    (started,) = result.journal.of(FillStarted)
+    assert started.resolved == {"topic": "t"}
+    (recalled,) = result.journal.of(Recalled)
+    assert (recalled.field, recalled.value) == ("topic", "t")
+
+
+async def test_nothing_is_recorded_of_options_that_were_not_chosen():
+    lm = ToyBackend(route("Conclude", text="x"))
+    result = await run(Topic(), lm)
+
+    assert result.journal.of(Recalled) == []
+
+
+async def test_a_wrong_fill_of_a_candidate_that_recalls_is_asked_again_with_what_it_recalls():
+    lm = ToyBackend(route("WithRecall", text=3), {"text": "x"})
+    result = await run(Topic(), lm)
+
+    assert result.trace[-1].model_dump() == {"topic": "t", "text": "x"}
+    assert lm.prompts[1].question.resolved == {"topic": "t"}
+
+
+class Scored(Node):
+    points: Annotated[int, Recall()]
+    topic: Annotated[str, Recall(Topic)] = "none"
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Noted(Node):
+    topic: Annotated[str, Recall()] = "none"
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Counted(Node):
+    points: int = 3
+
+    async def __call__(self) -> Scored | Noted: ...
+
+
+async def test_what_several_options_recall_is_shown_once_under_all_their_names():
+    class Named(Node):
+        topic: str = "boats"
+
+        async def __call__(self) -> Pair | Other: ...
+
+    class Pair(Node):
+        name: Annotated[Named, Recall()]
+        topic: Annotated[str, Recall()]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Other(Node):
+        topic: Annotated[str, Recall()]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    lm = ToyBackend(route("Pair", text="x"))
+    await run(Named(), lm)
+
+    assert json.loads(lm.prompts[0].text.partition("\n\n")[2])["context"] == {
+        "Pair": {"name": {"topic": "boats"}},
+        "Pair, Other": {"topic": "boats"},
+    }
+
+
+async def test_an_optional_recall_that_finds_nothing_is_left_to_its_default():
+    lm = ToyBackend(route("Noted", text="x"))
+    result = await run(Counted(), lm)
+
+    assert lm.calls == 1
+    assert lm.prompts[0].question.fillable == (Scored, Noted)
+    assert result.trace[-1].model_dump() == {"topic": "none", "text": "x"}
+
+
+async def test_an_option_whose_required_recall_finds_nothing_is_not_filled_in_that_call():
+    class Begun(Node):
+        points: str | int = "many"  # which may be the number that Scored wants
+
+        async def __call__(self) -> Scored | Noted: ...
+
+    lm = ToyBackend(route("Scored"))
+    with pytest.raises(RecallError, match=r"Scored\.points"):
+        await run(Begun(), lm)
+    assert lm.prompts[0].question.fillable == (Noted,)
+    assert "- Scored\n  Its fields: {" in lm.prompts[0].text
+
+
+@pytest.mark.parametrize("one_call", [True, False])
+async def test_a_run_that_recalled_for_a_choice_is_resumed_and_replayed(one_call: bool):
+    class Ends(Node):
+        topic: Annotated[str, Recall()]
+        text: str
+
+        async def __call__(self) -> Fails: ...
+
+    class Fails(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Starts(Node):
+        topic: str = "boats"
+
+        async def __call__(self) -> Ends | Noted: ...
+
+    graph, journal = Graph(start=Starts), MemoryJournal()
+    first = [route("Ends", text="x")] if one_call else [choose("Ends"), {"text": "x"}]
+    failing = ToyBackend(*first, OSError("gone"), one_call=one_call)
+    with pytest.raises(BaeLMError):
+        await graph.arun(Starts(), failing, journal=journal, run_id="one")
+    lm = ToyBackend({"text": "y"})
+    result = await graph.resume("one", lm, journal=journal)
+    assert lm.calls == 1
+    assert result.trace[1] == Ends(topic="boats", text="x")
+    replayed = await graph.replay("one", journal=journal)
+    assert replayed.trace == result.trace
+
+
+async def test_a_replay_notices_other_words_of_an_option():
+    def classes(description: str) -> Any:
+        class Ends(Node):
+            node_config = NodeConfig(description=description)
+            topic: Annotated[str, Recall()]
+            text: str
+
+            async def __call__(self) -> None: ...
+
+        class Starts(Node):
+            topic: str = "boats"
+
+            async def __call__(self) -> Ends | Noted: ...
+
+        return Starts
+
+    journal = MemoryJournal()
+    before, after = classes("the end"), classes("where it ends")
+    lm = ToyBackend(route("Ends", text="x"))
+    await Graph(start=before).arun(before(), lm, journal=journal, run_id="one")
+    await Graph(start=classes("the end")).replay("one", journal=journal)
+    with pytest.raises(ReplayError) as caught:
+        await Graph(start=after).replay("one", journal=journal)
+    assert "-- Ends: the end" in str(caught.value.diff)
+    assert "+- Ends: where it ends" in str(caught.value.diff)
 
 
 async def test_a_model_that_fills_a_candidate_with_context_at_once_is_asked_again_with_it():

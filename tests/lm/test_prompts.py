@@ -140,7 +140,9 @@ async def test_a_choice_is_asked_for_with_the_source_and_says_what_none_is():
     await lm.decide(Fork())
 
     assert lm.prompts[0].text == (
-        'Choose what comes next. "None" is to stop here.\n\n{"Fork":{"x":3}}'
+        'Choose what comes next. "None" is to stop here.\n- Out\n'
+        '  Its fields: {"properties":{"text":{"type":"string"}},"required":["text"]}\n\n'
+        '{"Fork":{"x":3}}'
     )
     assert lm.prompts[0].schema["properties"]["choice"]["enum"] == ["Out", "None"]
 
@@ -152,7 +154,8 @@ async def test_a_choice_without_none_says_nothing_of_it():
     lm = ToyBackend(choose("Out"))
     await lm.choose_type([Out, Other], {"x": 3})
 
-    assert lm.prompts[0].text == 'Choose what comes next.\n\n{"context":{"x":3}}'
+    assert lm.prompts[0].text.startswith("Choose what comes next.\n- Out\n  Its fields: {")
+    assert lm.prompts[0].text.endswith('}\n- Other\n\n{"context":{"x":3}}')
 
 
 async def test_a_choice_that_can_be_filled_at_once_says_so():
@@ -162,7 +165,9 @@ async def test_a_choice_that_can_be_filled_at_once_says_so():
     lm = ToyBackend(route("Out", text="x"))
     await lm.decide(Fork())
 
-    assert lm.prompts[0].text.startswith("Choose what comes next, and make it.")
+    assert lm.prompts[0].text == (
+        'Choose what comes next, and make it. "None" is to stop here.\n\n{"Fork":{}}'
+    )
 
 
 def test_the_question_says_in_types_what_the_prompt_says_in_words():

@@ -3,16 +3,19 @@ of a node class."""
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Generic, TypeVar
 
 import pytest
-from tests.toy_backend import ToyBackend
+from pydantic import Field
 
-from bae import LM, Dep, Graph, Node, NodeConfig
+from bae import LM, Dep, Graph, Node, NodeConfig, Recall
 from bae.lm import LearnedPrompt, NodePrompts, Retry, WithPrompts
 from bae.lm.prompts import SYSTEM
 from bae.optimizer import fresh_predictor
-from bae.testing import ScriptedLM
+from bae.testing import Provider, ScriptedLM
+from http_backends import WIRES
+from toy_backend import ToyBackend, choose, route
 
 MAIL = "You sort the mail of a bakery."
 
@@ -186,3 +189,96 @@ async def test_a_learned_instruction_replaces_the_written_one():
     await Graph(start=Article).arun(Article(text="Hi"), learned)
     assert first_lines(lm) == ["Judge."]
     assert learned.get_stats() == {"optimized": 1, "naive": 0}
+
+
+# Descriptions
+
+
+class Reply(Node):
+    node_config = NodeConfig(description="a short answer", instruction="Answer in\ntwo sentences.")
+    question: Annotated[str, Recall(Letter)]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+async def clerk() -> str:
+    return "Ada"
+
+
+class HandOver(Node):
+    node_config = NodeConfig(description="a person has to look at it")
+    to: Annotated[str, Dep(clerk)]
+    reason: str = Field(description="one sentence")
+
+    async def __call__(self) -> None: ...
+
+
+class Spam(Node):
+    async def __call__(self) -> None: ...
+
+
+class Sorting(Node):
+    urgent: bool
+
+    async def __call__(self) -> Reply | HandOver | Spam | None: ...
+
+
+class Mail(Letter):
+    async def __call__(self) -> Sorting: ...
+
+
+FIELDS = '{"properties":{"%s":{%s"type":"string"}},"required":["%s"]}'
+
+
+async def test_every_option_is_offered_with_its_description_and_its_fields():
+    lm = ToyBackend({"urgent": True}, route("Reply", text="Yes."))
+    result = await Graph(start=Mail).arun(Mail(text="When?"), lm)
+    assert result.result.model_dump() == {"question": "When?", "text": "Yes."}
+    reason = FIELDS % ("reason", '"description":"one sentence",', "reason")
+    assert lm.prompts[1].text == (
+        'Choose what comes next, and make it. "None" is to stop here.\n'
+        "- Reply: a short answer\n"
+        "  To make it: Answer in\n"
+        "  two sentences.\n"
+        "- HandOver: a person has to look at it\n"
+        f"  Its fields: {reason}\n"
+        "- Spam\n\n"
+        '{"Sorting":{"urgent":true},"context":{"Reply":{"question":"When?"}}}'
+    )
+    (reply, *_) = lm.prompts[1].schema["properties"]["answer"]["anyOf"]
+    assert list(reply["properties"]["fields"]["properties"]) == ["text"]
+
+
+async def test_a_choice_by_itself_has_the_fields_of_all_options_in_words():
+    lm = ToyBackend({"urgent": True}, choose("Reply"), {"text": "Yes."}, one_call=False)
+    await Graph(start=Mail).arun(Mail(text="When?"), lm)
+    choice, fill = lm.prompts[1:]
+    fields = FIELDS % ("text", "", "text")
+    assert f"- Reply: a short answer\n  Its fields: {fields}" in choice.text
+    assert choice.text.endswith('- Spam\n\n{"Sorting":{"urgent":true}}')
+    assert fill.text.startswith("Answer in\ntwo sentences.\n\n{")
+
+
+async def test_a_learned_choice_keeps_the_options():
+    lm = ToyBackend({"urgent": True}, choose("Spam"))
+    learned = WithPrompts(lm, {Sorting: NodePrompts(choice=LearnedPrompt("Sort it."))})
+    await Graph(start=Mail).arun(Mail(text="When?"), learned)
+    assert lm.prompts[1].text.startswith("Sort it.\n- Reply: a short answer\n  Its fields: ")
+    assert learned.get_stats()["optimized"] == 1
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("make", WIRES.values(), ids=list(WIRES))
+async def test_every_backend_sends_the_words_of_the_user(make):
+    answers = [{"urgent": True}, route("Reply", text="Yes.")]
+    async with Provider() as provider, make(provider) as backend:
+        if not backend.answers_unions:
+            answers[1:] = [{"choice": "Reply"}, {"text": "Yes."}]
+        provider.script(*answers)
+        await Graph(start=Mail, system=MAIL).arun(Mail(text="When?"), backend)
+    sent = [json.dumps(each.body) for each in provider.requests]
+    assert all(MAIL in each for each in sent)
+    assert "a person has to look at it" in sent[1]
+    assert "Answer in" in sent[-1]
+    assert "When?" in sent[-1]

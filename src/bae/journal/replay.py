@@ -21,9 +21,11 @@ from bae.journal.lines import Encoder
 from bae.journal.resumed import PastRecorder, is_done
 from bae.node import Node
 from bae.place import Place
+from bae.plan import plan_of
+from bae.recall import recall_ahead
 from bae.records import NOTHING, Asker, RecordedError, RunEnded, StepStarted, Unstored
 from bae.result import GraphResult
-from bae.rooms import choice_question, fill_question
+from bae.rooms import choice_question, fill_question, filled_options
 from bae.run import Run
 from bae.run_tree import call_behind
 from bae.runner import run_graph
@@ -175,11 +177,16 @@ class Replayer(PastRecorder):
             was, offered = type_name(chosen), ", ".join(map(type_name, plan.offered))
             said = f"the LM chose {was} after {plan.name}, which now offers {offered}"
             raise _differs(f"{_at(run)}: {said}", was, offered)
-        texts = [
-            choice_question(plan.offered, fillable, run.trace[-1], None).text
-            for fillable in ((), plan.successors)
-        ]
-        self._compare_prompt(run, Asker("choice", plan.node), texts)
+        asker = Asker("choice", plan.node)
+        recorded = self._prompts.get((run.path, run.step, asker))
+        if recorded is not None:
+            filled = [plan_of(cls) for cls in filled_options(plan.offered, recorded)]
+            known = {each.node: recall_ahead(run, each) for each in filled if each.context}
+            fillable = [each.node for each in filled if known.get(each.node, ()) is not None]
+            resolved = {cls: found[0] for cls, found in known.items() if found is not None}
+            node = run.trace[-1]
+            question = choice_question(plan.offered, fillable, node, None, resolved)
+            self._compare_prompt(run, asker, question.text)
         return chosen
 
     def recorded_fill(
@@ -195,7 +202,7 @@ class Replayer(PastRecorder):
         if type(node) is not plan.node:
             raise self._other_node(run, node, plan.node)
         question = fill_question(plan.node, resolved, plan.instruction, source)
-        self._compare_prompt(run, Asker("fill", plan.node), [question.text])
+        self._compare_prompt(run, Asker("fill", plan.node), question.text)
         return node
 
     def recorded_value(
@@ -288,11 +295,11 @@ class Replayer(PastRecorder):
         shared = self.past.shared.get(key)
         return NOTHING if shared is None else shared.value
 
-    def _compare_prompt(self, run: Run, asker: Asker, texts: list[str]) -> None:
+    def _compare_prompt(self, run: Run, asker: Asker, text: str) -> None:
         recorded = self._prompts.get((run.path, run.step, asker))
-        if recorded is not None and recorded not in texts:
+        if recorded is not None and recorded != text:
             said = f"{_at(run)}: {asker}, the question to the LM differs from the recorded one"
-            raise _differs(said, recorded, texts[0])
+            raise _differs(said, recorded, text)
 
     def _other_node(self, run: Run, was: Node | None, now: Node | type[Node] | None) -> ReplayError:
         """A step that has another node than was recorded, or where the run ends, or ended."""

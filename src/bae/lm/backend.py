@@ -22,7 +22,7 @@ from bae.lm.answers import (
     read_choice,
     read_fill,
 )
-from bae.lm.prompts import Choice, asked_fields, choice_of, fill_prompt, text_form
+from bae.lm.prompts import Choice, Resolved, asked_fields, choice_of, fill_prompt, text_form
 from bae.lm.requests import UNPARSED, Answer, FewShot, Prompt, Question, Turn, ask, send
 from bae.plan import plan_of
 from bae.usage import tell
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["UNPARSED", "Answer", "Backend", "FewShot", "Prompt", "Question", "Turn"]
 
 N = TypeVar("N", bound="Node")
+
+_NOTHING: Mapping[Any, Any] = {}
 
 
 class Backend(RoutingLM):
@@ -175,17 +177,22 @@ class Backend(RoutingLM):
         return await self.make(node, chosen)
 
     async def route(
-        self, node: Node, types: Sequence[NodeOrEnd], fillable: Sequence[type[Node]] = ()
+        self,
+        node: Node,
+        types: Sequence[NodeOrEnd],
+        fillable: Sequence[type[Node]] = (),
+        resolved: Resolved | None = None,
     ) -> tuple[NodeOrEnd, Node | None]:
         """Choose one of `types` as the successor of `node`, and fill it in the same call where it
-        is among `fillable` and the model can. The second value is None where the chosen one is
-        still to be filled."""
+        is among `fillable` and the model can. `resolved` has the values for those of `fillable`
+        that need some first. The second value is None where the chosen one is still to be
+        filled."""
         cls = type(self)
         if cls.choose_type is not Backend.choose_type:  # it has its own way to choose
             return await self.choose_type(types, dict(node)), None
         if cls.fill is not Backend.fill:
             fillable = ()
-        return await ask_to_choose(self, types, node, fillable=fillable)
+        return await ask_to_choose(self, types, node, fillable=fillable, resolved=resolved)
 
 
 async def ask_to_fill(
@@ -243,6 +250,7 @@ async def ask_to_choose(
     *,
     context: Mapping[str, Any] | None = None,
     fillable: Sequence[type[Node]] = (),
+    resolved: Resolved | None = None,
 ) -> tuple[NodeOrEnd, Node | None]:
     """One of `types`, chosen by name, and the node itself where it came filled. A single type needs
     no call."""
@@ -250,11 +258,11 @@ async def ask_to_choose(
         raise ValueError("there is nothing to choose from: give choose_type one type or more")
     if len(types) == 1:
         return types[0], None
-    choice = choice_with(backend, types, fillable, source)
+    choice = choice_with(backend, types, fillable, source, resolved)
     tried: list[Attempt] = []
     turns: tuple[Turn, ...] = ()
     while True:
-        prompt = choice.prompt(source, context, turns)
+        prompt = choice.prompt(source, context, turns, resolved)
         answer = await ask(backend, prompt)
         found = read(answer)
         if not isinstance(found, Wrong):
@@ -267,7 +275,8 @@ async def ask_to_choose(
                 target = cast("type[Node]", chosen)
                 first = prompt, answer, fields
                 instruction = plan_of(target).instruction
-                node = await ask_to_fill(backend, target, {}, instruction, source, first, tried)
+                known = (resolved or _NOTHING).get(target, _NOTHING)
+                node = await ask_to_fill(backend, target, known, instruction, source, first, tried)
                 return target, node
             found = got
         if not await asks_again(backend, prompt, answer, found, tried):
@@ -290,9 +299,11 @@ def choice_with(
     types: Sequence[NodeOrEnd],
     fillable: Sequence[type[Node]],
     source: Node | None,
+    resolved: Resolved | None = None,
 ) -> Choice:
     """The choice among `types` as a backend is asked for it: with the fields of those in `fillable`
-    that the model can answer in the same call."""
+    that the model can answer in the same call, which need nothing more than what is `resolved`."""
     if not fillable or not backend.one_call or not backend.answers_unions:
         return choice_of(tuple(types), ())
-    return choice_of(tuple(types), tuple(backend.at_once(source, fillable)))
+    at_once = tuple(backend.at_once(source, fillable))
+    return choice_of(tuple(types), at_once, tuple(resolved) if resolved else ())

@@ -1,6 +1,6 @@
-"""Prompts: what a model is asked and shown, the same for all backends. The class name is the
-instruction, what is known follows as JSON, and the schema of the answer goes beside it. Equal input
-gives an equal prompt, to the letter."""
+"""Prompts: what a model is asked and shown, the same for all backends. The instruction comes first,
+what is known follows as JSON, and the schema of the answer goes beside it. Equal input gives an
+equal prompt, to the letter."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 T = TypeVar("T")
+
+Resolved = Mapping["type[Node]", Mapping[str, Any]]
+"""Values of the fields of several classes that have a source."""
 
 _STEP = (
     "You carry out one step of a program. The first line says what to make. The JSON after it is "
@@ -144,7 +147,7 @@ def text_form(target: type[Node]) -> str:
 
 class Choice:
     """What is the same each time one of `types` is chosen: their names, which of them come filled,
-    the instruction and the schema. Worked out once."""
+    the instruction with what there is to say of each option, and the schema. Worked out once."""
 
     __slots__ = ("fillable", "instruction", "names", "schema", "types")
 
@@ -153,8 +156,15 @@ class Choice:
     ) -> None:
         self.types = types
         self.names = names_of(types)
-        self.fillable = tuple(cls for cls in fillable if cls in types and _can_come_filled(cls))
+        self.fillable = tuple(cls for cls in fillable if cls in types and _has_json(cls))
         self.instruction = choice_instruction(types, make=bool(self.fillable))
+        options = [
+            option_text(name, cls, filled=cls in self.fillable)
+            for name, cls in self.names.items()
+            if cls is not NoneType
+        ]
+        if any("\n" in each or ": " in each for each in options):
+            self.instruction = "\n".join([self.instruction, *options])
         filled = {cls: (cls, asked_fields(cls)) for cls in self.fillable}
         self.schema = choice_schema({n: filled.get(cast(Any, c)) for n, c in self.names.items()})
 
@@ -163,11 +173,14 @@ class Choice:
         source: Node | None,
         context: Mapping[str, Any] | None = None,
         turns: tuple[Turn, ...] = (),
+        resolved: Resolved | None = None,
     ) -> Prompt:
-        """Ask for the choice."""
+        """Ask for the choice; `resolved` are values for those that come filled."""
         known = {} if source is None else {type(source).__name__: seen_of(source)}
         if context is not None:
             known["context"] = _jsonable(context, "the context of a choice")
+        elif resolved and (contexts := self._contexts(resolved)):
+            known["context"] = contexts
         return Prompt(
             system_text(),
             text_of_question(self.instruction, known),
@@ -177,22 +190,70 @@ class Choice:
             turns,
         )
 
+    def _contexts(self, resolved: Resolved) -> dict[str, Any]:
+        """The values that were resolved for the options, by the names of the options. A value that
+        several have is there once, under all their names."""
+        owners: dict[str, list[str]] = {}
+        found: dict[str, tuple[str, Any]] = {}
+        for name, cls in self.names.items():
+            if cls in self.fillable and cls in resolved:
+                for field, value in context_of(cls, resolved[cls]).items():
+                    key = text_of_json([field, value])
+                    owners.setdefault(key, []).append(name)
+                    found[key] = field, value
+        contexts: dict[str, Any] = {}
+        for key, (field, value) in found.items():
+            contexts.setdefault(", ".join(owners[key]), {})[field] = value
+        return contexts
 
-def _can_come_filled(cls: type[Node]) -> bool:
-    """Whether the fields of a class can be asked for together with the choice: there are some, they
-    are answered in JSON, and the model need see nothing that is resolved for them first."""
+
+def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
+    """What a model is told of an option: its description; and the instruction, if it is `filled` by
+    the same answer, or else the fields that would be asked for, which the schema does not have."""
     plan = plan_of(cls, strict=True)
-    return bool(asked_fields(cls)) and plan.text is None and not plan.context
+    said = f"- {name}: {plan.description}" if plan.description else f"- {name}"
+    if plan.text is not None:
+        about = text_form(cls).removeprefix(IN_TEXT).lstrip(":. ")
+        said += f"\nIt is a text: {about}" if about else "\nIt is a text."
+    elif not filled and (asked := asked_fields(cls)):
+        schema = once(cls, asked, lambda: fill_schema(cls, asked))
+        parts = {key: schema[key] for key in ("properties", "required", "$defs") if key in schema}
+        said += f"\nIts fields: {text_of_json(parts)}"
+    elif filled and plan.instruction != plan.name:
+        said += f"\nTo make it: {plan.instruction}"
+    return said.replace("\n", "\n  ")
+
+
+def filled_options(types: Sequence[type[Node] | type[None]], asked: str) -> tuple[type[Node], ...]:
+    """Those of `types` that came filled with the choice, by the text that was asked."""
+    return tuple(
+        cls
+        for name, cls in names_of(types).items()
+        if cls is not NoneType and option_text(name, cls, filled=False) not in asked
+    )
+
+
+def _has_json(cls: type[Node]) -> bool:
+    """Whether there are fields to ask for, in JSON."""
+    return bool(asked_fields(cls)) and plan_of(cls, strict=True).text is None
 
 
 def choice_of(
-    types: tuple[type[Node] | type[None], ...], fillable: tuple[type[Node], ...]
+    types: tuple[type[Node] | type[None], ...],
+    fillable: tuple[type[Node], ...],
+    resolved: tuple[type[Node], ...] = (),
 ) -> Choice:
-    """The choice among `types`, of which those in `fillable` come filled where they can."""
+    """The choice among `types`, of which those in `fillable` come filled where they can: there is
+    something to ask for, and nothing is to be resolved first, or that is `resolved`."""
+
+    def make() -> Choice:
+        filled = (c for c in fillable if c in resolved or not plan_of(c, strict=True).context)
+        return Choice(types, tuple(filled))
+
     for cls in types:
         if cls is not NoneType:
-            return once(cls, (types, fillable), lambda: Choice(types, fillable))
-    return Choice(types, fillable)
+            return once(cls, (types, fillable, resolved), make)
+    return make()
 
 
 def choice_instruction(types: Sequence[type[Node] | type[None]], *, make: bool = False) -> str:

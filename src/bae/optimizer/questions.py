@@ -144,7 +144,7 @@ class PartQuestion:
 
     def __init__(self, of: PartQuestions, known: Mapping[str, Any]) -> None:
         form = text_form(of.cls) if of.part == "fill" else ""
-        self.text = text_of_question(of.instruction, known, form)
+        instruction = of.instruction
         source = {name: value for name, value in known.items() if name != "context"}
         found = [recalled(name, each) for name, each in source.items()]
         if of.part == "choice" and not found:
@@ -156,8 +156,9 @@ class PartQuestion:
             question = replace(prompt.question, resolved=self.resolved, source=self.source)
             prompt = replace(prompt, question=question)
         else:
-            prompt = choice_of(plan_of(of.cls, strict=True).offered, ()).prompt(self.source)
-        self.prompt = replace(prompt, text=self.text)
+            choice = choice_of(of.types, ())
+            instruction, prompt = choice.instruction, choice.prompt(self.source)
+        self.prompt = replace(prompt, text=text_of_question(instruction, known, form))
 
 
 def scene_in(graph: Graph[Any, Any] | None, cls: type[Node]) -> Scene:
@@ -201,11 +202,11 @@ class Told(Policy):
 
     def _told(self, prompt: Prompt) -> Prompt:
         question = prompt.question
-        instruction, form = question.instruction, ""
+        instruction, form, filled = question.instruction, "", question.fillable
         if question.target is not None:
             form = text_form(question.target)
         else:
-            instruction = choice_instruction(question.types, make=bool(question.fillable))
+            instruction = choice_of(question.types, filled, filled).instruction
         return replace(prompt, text=text_of_question(instruction, self._known, form))
 
 

@@ -184,7 +184,8 @@ class Rendered:
         own = choice_instruction(question.types)
         if question.target is not None:
             own = plan_of(question.target).instruction
-        begins = prompt.text == own or prompt.text.startswith(f"{own}\n\n")
+        # After it come what is known and, of a choice, the options.
+        begins = prompt.text == own or prompt.text.startswith(f"{own}\n")
         if prompt.examples or not begins:
             return prompt
         instruction = self.prompt.instruction.strip() or own
