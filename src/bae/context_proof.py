@@ -76,12 +76,17 @@ class _Walk:
         if visit.shows or (plan.written and not plan.needs_lm):
             return
         lost = [cls for cls in plan.successors if not self._recalls[cls]]
-        if not plan.written and len(plan.offered) > 1 and len(lost) == len(plan.successors):
+        shown = [cls for cls in plan.successors if cls not in lost and self._only_recalls(cls)]
+        if not plan.written and len(plan.offered) > 1 and not shown:
             yield visit.node, True
             return  # what fixes the choice fixes what is filled after it
         for cls in lost:
             if self._graph.plans[cls].plain:
                 yield cls, False
+
+    def _only_recalls(self, cls: type[Node]) -> bool:
+        """Whether an option of a choice is shown with what it recalls: nothing else is needed."""
+        return all(field.kind == "recall" for field in self._graph.plans[cls].context)
 
     def _following(self, visit: _Visit) -> Iterator[_Visit]:
         """What may follow. Code can pass on what its node holds; what an LM makes of it is not what

@@ -332,15 +332,14 @@ async def _choose(
         filled = None
     else:
         fillable: list[type[Node]] = []
-        for target in () if run.step == run.max_iters else plan.successors:
-            if run.lm_for(plans[target]) is not lm:
-                continue
+        for target in plan.successors:
             if plans[target].context:
                 found = recall_ahead(run, plans[target])
                 if found is None:
                     continue
                 recalled[target] = found
-            fillable.append(target)
+            if run.step != run.max_iters and run.lm_for(plans[target]) is lm:
+                fillable.append(target)
         # Without what few need: an LM of the caller's own may not take it.
         given = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
         (chosen, filled), seconds, used = await _answer(

@@ -762,11 +762,8 @@ def test_prompts_are_the_same_in_processes_that_hash_otherwise():
     one, two = said
 
     assert one[-1] != two[-1]  # or this proves nothing
-    # The question is not sent; its repr holds the node itself.
-    assert [line.partition("question=")[0] for line in one[:-1]] == [
-        line.partition("question=")[0] for line in two[:-1]
-    ]
-    assert all("alpha" in line and "schema={" in line for line in one[:-1])
+    assert one[:-1] == two[:-1]
+    assert sum("alpha" in line for line in one[:-1]) == one.count("schema:") == 2
 
 
 async def test_a_date_is_shown_as_its_text():

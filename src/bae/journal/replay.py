@@ -180,9 +180,10 @@ class Replayer(PastRecorder):
         asker = Asker("choice", plan.node)
         recorded = self._prompts.get((run.path, run.step, asker))
         if recorded is not None:
-            filled = [plan_of(cls) for cls in filled_options(plan.offered, recorded)]
-            known = {each.node: recall_ahead(run, each) for each in filled if each.context}
-            fillable = [each.node for each in filled if known.get(each.node, ()) is not None]
+            plans = [plan_of(cls) for cls in plan.successors]
+            known = {each.node: recall_ahead(run, each) for each in plans if each.context}
+            filled = filled_options(plan.offered, recorded)
+            fillable = [cls for cls in filled if known.get(cls, ()) is not None]
             resolved = {cls: found[0] for cls, found in known.items() if found is not None}
             node = run.trace[-1]
             question = choice_question(plan.offered, fillable, node, None, resolved)

@@ -175,7 +175,7 @@ class Choice:
         turns: tuple[Turn, ...] = (),
         resolved: Resolved | None = None,
     ) -> Prompt:
-        """Ask for the choice; `resolved` are values for those that come filled."""
+        """Ask for the choice; `resolved` are values that were looked up for the options."""
         known = {} if source is None else {type(source).__name__: seen_of(source)}
         if context is not None:
             known["context"] = _jsonable(context, "the context of a choice")
@@ -196,8 +196,8 @@ class Choice:
         owners: dict[str, list[str]] = {}
         found: dict[str, tuple[str, Any]] = {}
         for name, cls in self.names.items():
-            if cls in self.fillable and cls in resolved:
-                for field, value in context_of(cls, resolved[cls]).items():
+            if values := resolved.get(cast("type[Node]", cls)):
+                for field, value in context_of(cast("type[Node]", cls), values).items():
                     key = text_of_json([field, value])
                     owners.setdefault(key, []).append(name)
                     found[key] = field, value

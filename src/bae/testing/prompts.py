@@ -20,7 +20,7 @@ from bae.lm.prompts import asked_fields, fill_prompt
 from bae.lm.schemas import fill_schema, has_schema
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
-from bae.recall import recall_field
+from bae.recall import recall_ahead, recall_field
 from bae.run import Run
 from bae.testing.samples import sample
 from bae.testing.scripted import ScriptError
@@ -148,9 +148,13 @@ class _Walk:
         filled: tuple[type[Node], ...] = ()
         if decides:
             backend = as_backend(lm)
-            choice = choice_with(backend, plan.offered, fillable, source)
+            ahead = {
+                t: recall_ahead(run, plan_of(t)) for t in plan.successors if plan_of(t).context
+            }
+            resolved = {cls: found[0] for cls, found in ahead.items() if found is not None}
+            choice = choice_with(backend, plan.offered, fillable, source, resolved)
             filled = choice.fillable
-            yield backend.with_learned(choice.prompt(source))
+            yield backend.with_learned(choice.prompt(source, resolved=resolved))
         for target in targets:
             asked = asked_fields(target)
             if not asked or target in filled:

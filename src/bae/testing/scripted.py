@@ -149,7 +149,7 @@ class ScriptedLM(RoutingLM):
     ) -> tuple[type[Node] | type[None], None]:
         """The scripted choice. What is chosen is then asked for by itself; its prompt is that of a
         model, which may be asked for both at once."""
-        asked = partial(_choice_prompt, types, tuple(fillable), node)
+        asked = partial(_choice_prompt, types, tuple(fillable), node, resolved=resolved)
         return self._choose(types, dict(node), asked), None
 
     def pinned(self, lm: LM) -> LM:
@@ -376,10 +376,12 @@ def _choice_prompt(
     fillable: tuple[type[Node], ...] = (),
     source: Node | None = None,
     context: Mapping[str, Any] | None = None,
+    resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
 ) -> Prompt:
     from bae.lm.prompts import choice_of
 
-    return choice_of(tuple(types), fillable).prompt(source, context)
+    choice = choice_of(tuple(types), fillable, tuple(resolved or ()))
+    return choice.prompt(source, context, resolved=resolved)
 
 
 def named_script(path: str) -> ScriptedLM:
