@@ -1,0 +1,433 @@
+"""Git for the team: commands without hooks, prompts or the caller's environment, commits of named
+paths, and merges without a checkout."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final, NamedTuple, Self
+
+from bae.exceptions import BaeError
+from bae.team.locks import FileLock, finish
+from bae.team.models import bounded
+
+OLDEST: Final = (2, 38)
+"""The first git that merges without a checkout."""
+LARGEST_OUTPUT: Final = 64 * 2**20
+"""How many bytes a git command may print."""
+BRANCHES: Final = "refs/heads/"
+KEPT: Final = "refs/bae/kept/"
+"""Where work is kept that is on no branch: what was left in a worktree, and abandoned attempts."""
+_PASSED_ON: Final = ("HOME", "PATH", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM")
+_SETTINGS: Final = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",  # a program that the repository names
+    "core.protectHFS": "true",
+    "core.protectNTFS": "true",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "merge.conflictStyle": "zdiff3",
+    "merge.verifySignatures": "false",
+    "submodule.recurse": "false",
+    "worktree.guessRemote": "false",
+}
+
+
+class GitError(BaeError):
+    """A git command failed, or the repository is not in a state that a team can work with."""
+
+    code: str = "bae-team-git"
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A merge without conflicts: a commit that no branch has yet."""
+
+    commit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A merge with conflicts: the files, and a text that shows both sides of each."""
+
+    files: tuple[str, ...]
+    text: str
+    tree: str = ""
+    """The merged tree, with conflict markers in the files."""
+
+
+class Checkout(NamedTuple):
+    """A directory with files of the repository, and the git directory that belongs to it. Git never
+    looks for the latter by itself: code that ran in the directory may have replaced its `.git`."""
+
+    path: Path
+    git_dir: Path
+
+
+class Repository:
+    """A git repository with the user's checkout. Make one with `open` or `create`.
+
+    A command that was started is finished even if its caller is cancelled, since git leaves lock
+    files where it is killed; the cancellation is raised then.
+    """
+
+    def __init__(self, checkout: Checkout, common: Path, *, timeout: float = 120.0) -> None:
+        self.checkout = checkout
+        self.root = checkout.path
+        self.common = common
+        self.timeout = timeout
+        self.author = ("bae team", "team@bae.invalid")
+        self.alive = FileLock(common / "bae-team.lock")
+        """Held, shared, by every process at work, the git commands that it started included."""
+        self._holders = 0
+        self._worktrees = FileLock(common / "bae-worktrees.lock")
+        self._turn = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, path: Path, *, timeout: float = 120.0) -> Self:
+        """The repository that a directory is in. Raises GitError where there is none to work in."""
+        path = await asyncio.to_thread(path.resolve)
+        self = cls(Checkout(path, path / ".git"), path / ".git", timeout=timeout)
+        version = (await self._run(("version",), path, _environment()))[1].decode().strip()
+        if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
+            raise GitError(f"{version} is too old", fix="install git 2.38 or later")
+        asked = ("--show-toplevel", "--absolute-git-dir", "--git-common-dir")
+        args = ("rev-parse", "--path-format=absolute", *asked)
+        code, output, problem = await self._run(args, path, _environment())
+        if code:
+            fix = "run `git init` there, or name a directory inside a git work tree"
+            raise GitError(f"{path} is not in a git work tree: {problem}", fix=fix)
+        root, own, common = map(Path, os.fsdecode(output).removesuffix("\n").split("\n"))
+        return cls(Checkout(root, own), common, timeout=timeout)
+
+    @classmethod
+    async def create(cls, path: Path, *, timeout: float = 120.0) -> Self:
+        """A new repository with one empty commit on `main`; files that are there are untouched."""
+        await asyncio.to_thread(path.mkdir, parents=True, exist_ok=True)
+        path = await asyncio.to_thread(path.resolve)
+        self = cls(Checkout(path, path / ".git"), path / ".git", timeout=timeout)
+        await self.git("init", "--quiet", "--initial-branch=main", "--template=")
+        tree = await self.git("mktree", stdin=b"")
+        await self.move(BRANCHES + "main", await self.commit_tree(tree, [], "Start"), None)
+        return self
+
+    # --- commands ---
+
+    async def git(
+        self,
+        *args: str,
+        at: Checkout | None = None,
+        stdin: bytes | None = None,
+        index: Path | None = None,
+    ) -> str:
+        """What a git command prints, without the last line break, in the user's checkout or in
+        another. Raises GitError where it fails."""
+        code, output, problem = await self.run_git(*args, at=at, stdin=stdin, index=index)
+        text = output.decode("utf-8", "replace").removesuffix("\n")
+        if code:
+            raise GitError(f"git {args[0]} failed with {code}: {problem or bounded(text)}")
+        return text
+
+    async def run_git(
+        self,
+        *args: str,
+        at: Checkout | None = None,
+        stdin: bytes | None = None,
+        index: Path | None = None,
+    ) -> tuple[int, bytes, str]:
+        """Exit code, output and error text of a git command."""
+        at = at or self.checkout
+        env = _environment() | {"GIT_DIR": str(at.git_dir), "GIT_WORK_TREE": str(at.path)}
+        for role in ("AUTHOR", "COMMITTER"):
+            env[f"GIT_{role}_NAME"], env[f"GIT_{role}_EMAIL"] = self.author
+        if index:
+            env["GIT_INDEX_FILE"] = str(index)
+        return await self._run(args, at.path, env, stdin)
+
+    async def _run(
+        self, args: Sequence[str], cwd: Path, env: dict[str, str], stdin: bytes | None = None
+    ) -> tuple[int, bytes, str]:
+        return await finish(self._run_to_its_end(args, cwd, env, stdin))
+
+    async def _run_to_its_end(
+        self, args: Sequence[str], cwd: Path, env: dict[str, str], stdin: bytes | None
+    ) -> tuple[int, bytes, str]:
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *("git", *args),
+                cwd=cwd,
+                env=env,
+                stdin=asyncio.subprocess.DEVNULL if stdin is None else pipe,
+                stdout=pipe,
+                stderr=pipe,
+                # A command outlives a killed team: the next one waits for it by this lock.
+                pass_fds=self.alive.descriptors(),
+                start_new_session=True,  # a Ctrl-C at the terminal is for the team
+            )
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if not await asyncio.to_thread(cwd.is_dir):
+                raise GitError(f"there is no directory {cwd}", error) from error
+            raise GitError("git was not found", error, fix="install git 2.38 or later") from error
+        try:
+            async with asyncio.timeout(self.timeout):
+                read = (_read(process.stdout), _read(process.stderr))
+                _, output, problem = await asyncio.gather(_feed(process.stdin, stdin), *read)
+                code = await process.wait()
+        except TimeoutError as error:
+            raise GitError(f"git {args[0]} took over {self.timeout:g} s in {cwd}", error) from error
+        finally:
+            await _end(process)
+        return code, output, bounded(problem.decode("utf-8", "replace").strip())
+
+    @asynccontextmanager
+    async def administration(self) -> AsyncGenerator[None]:
+        """The one lock for adding and removing worktrees, in this process and in others."""
+        async with self._turn, self._worktrees.held(exclusive=True, timeout=self.timeout):
+            yield
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncGenerator[None]:
+        """Be seen by other processes, which clean up only after those that are gone."""
+        await self.begin_work()
+        try:
+            yield
+        finally:
+            self.end_work()
+
+    async def begin_work(self) -> None:
+        """Be seen by other processes until `end_work`."""
+        await self.alive.acquire(exclusive=False, timeout=self.timeout)
+        self._holders += 1
+
+    def end_work(self) -> None:
+        """Undo one `begin_work`."""
+        self._holders -= 1
+        if self._holders == 0:
+            self.alive.release()
+
+    @asynccontextmanager
+    async def alone(self, patience: float) -> AsyncGenerator[None]:
+        """Be sure that no other process is at work. Raises TimeoutError where one is."""
+        try:
+            await self.alive.acquire(exclusive=True, timeout=patience)
+            yield
+        finally:
+            if self._holders:
+                await self.alive.acquire(exclusive=False, timeout=self.timeout)
+            else:
+                self.alive.release()
+
+    # --- commits and refs ---
+
+    async def resolve(self, name: str) -> str | None:
+        """The commit that a name stands for, if there is one."""
+        args = ("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}")
+        code, output, _ = await self.run_git(*args)
+        return output.decode().strip() if code == 0 else None
+
+    async def commit_id(self, name: str) -> str:
+        """The commit that a name stands for. Raises GitError where there is none."""
+        found = await self.resolve(name)
+        if found is None:
+            what = "has no commit yet" if name == "HEAD" else f"has no commit {name}"
+            fix = "commit something first" if name == "HEAD" else None
+            raise GitError(f"the repository in {self.root} {what}", fix=fix)
+        return found
+
+    async def current_branch(self) -> str | None:
+        """The branch of the user's checkout, without `refs/heads/`; None where HEAD is detached."""
+        code, output, _ = await self.run_git("symbolic-ref", "--quiet", "HEAD")
+        return output.decode().strip().removeprefix(BRANCHES) if code == 0 else None
+
+    async def merge_base(self, one: str, other: str) -> str | None:
+        """The newest commit that both have in their history."""
+        code, output, _ = await self.run_git("merge-base", one, other)
+        return output.decode().strip() if code == 0 else None
+
+    async def contains(self, commit: str, older: str) -> bool:
+        """Whether a commit has another one in its history, or is the same."""
+        code, _, _ = await self.run_git("merge-base", "--is-ancestor", older, commit)
+        return code == 0
+
+    async def move(self, ref: str, to: str, before: str | None) -> bool:
+        """Set a ref if it still is at `before`, or does not exist yet where that is None."""
+        code, _, problem = await self.run_git("update-ref", "--", ref, to, before or "0" * len(to))
+        if code and await self.resolve(ref) == before:
+            raise GitError(f"{ref} cannot be set to {to[:12]}: {problem}")
+        return code == 0
+
+    async def commit_tree(self, tree: str, parents: Iterable[str], message: str) -> str:
+        """A new commit that no branch has yet."""
+        args = [word for parent in parents for word in ("-p", parent)]
+        text = message.encode("utf-8", "replace").replace(b"\0", b" ")
+        return await self.git("commit-tree", tree, *args, stdin=text.rstrip() + b"\n")
+
+    async def commit(self, at: Checkout, paths: Iterable[str], message: str) -> str | None:
+        """Commit the named files of a checkout, and nothing else, on the branch that it is on. A
+        named file that is not there is removed. None where all are as they were."""
+        names = list(dict.fromkeys(map(named_path, paths)))
+        await asyncio.to_thread(_refuse_links, at.path, names)
+        return await finish(self._commit(at, names, message))
+
+    async def _commit(self, at: Checkout, names: list[str], message: str) -> str | None:
+        head = await self.git("rev-parse", "--verify", "HEAD", at=at)
+        tree = await self.write_tree(at, names)
+        if tree == await self.git("rev-parse", f"{head}^{{tree}}"):
+            return None
+        commit = await self.commit_tree(tree, [head], message)
+        await self.git("update-ref", "HEAD", commit, head, at=at)
+        return commit
+
+    async def write_tree(
+        self, at: Checkout, names: Sequence[str], index: Path | None = None
+    ) -> str:
+        """The tree of an index after the named files are put into it."""
+        if names:
+            paths = b"".join(os.fsencode(name) + b"\0" for name in names)
+            args = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+            await self.git(*args, at=at, stdin=paths, index=index)
+        return await self.git("write-tree", at=at, index=index)
+
+    async def find_commit(self, text: str, within: str) -> str | None:
+        """The newest commit of a range that has a text in its message."""
+        args = ("log", "-1", "--format=%H", "--fixed-strings", f"--grep={text}", within)
+        return await self.git(*args) or None
+
+    async def changed_files(self, before: str, after: str) -> tuple[str, ...]:
+        """The files that differ between two commits."""
+        args = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", before, after)
+        _, output, _ = await self.run_git(*args)
+        return split_paths(output)
+
+    # --- merges ---
+
+    async def merge(
+        self, branch: str, into: str, message: str, *, squash: bool = True
+    ) -> Merged | Conflict:
+        """Merge a branch into another without a checkout. The commit is made and no ref is moved;
+        squashed, it has the other branch as its only parent."""
+        ours, theirs = await self.commit_id(into), await self.commit_id(branch)
+        tree = await self.merge_tree(branch, into)
+        if isinstance(tree, Conflict):
+            return tree
+        parents = [ours] if squash else [ours, theirs]
+        return Merged(await self.commit_tree(tree, parents, message))
+
+    async def merge_tree(self, branch: str, into: str) -> str | Conflict:
+        """The tree of a merge. The names given are what conflict markers are labelled with."""
+        args = ("merge-tree", "--write-tree", "-z", "--name-only", "--messages", into, branch)
+        code, output, problem = await self.run_git(*args)
+        if code not in (0, 1):
+            raise GitError(f"{branch} cannot be merged into {into}: {problem}")
+        tree, *parts = output.split(b"\0")
+        if code == 0:
+            return tree.decode().strip()
+        end = parts.index(b"")
+        files = tuple(dict.fromkeys(map(os.fsdecode, parts[:end])))
+        messages = [part.decode("utf-8", "replace").strip() for part in parts[end + 1 :]]
+        said = [
+            message for message in messages if message.startswith("CONFLICT (") and ":" in message
+        ]
+        texts = [await self._marked(tree.decode(), name) for name in files]
+        text = "\n\n".join(("\n".join(said), *filter(None, texts)))
+        return Conflict(files, bounded(text), tree.decode())
+
+    async def _marked(self, tree: str, name: str) -> str:
+        """The parts of a merged file that have conflict markers."""
+        code, content, _ = await self.run_git("cat-file", "blob", f"{tree}:{name}")
+        if code or b"\0" in content:
+            return ""
+        lines = content.decode("utf-8", "replace").splitlines()
+        shown: set[int] = set()
+        start = None
+        for number, line in enumerate(lines):
+            if line.startswith("<<<<<<< "):
+                start = number
+            elif line.startswith(">>>>>>> ") and start is not None:
+                shown |= set(range(max(0, start - 3), min(len(lines), number + 4)))
+        text = "\n".join(f"{n + 1:>5} {lines[n]}" for n in sorted(shown))
+        return f"{name}:\n{text}" if text else ""
+
+
+def named_path(path: str) -> str:
+    """A path inside a checkout as git names it. Raises GitError for every other."""
+    parts = PurePosixPath(path).parts
+    inside = parts and not path.startswith("/") and ".." not in parts and "\0" not in path
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        inside = False
+    if not inside:
+        raise GitError(f"{path!r} is not a path inside the repository")
+    if any(part.casefold().rstrip(". ") == ".git" for part in parts):
+        raise GitError(f"{path!r} belongs to git itself")
+    return "/".join(parts)
+
+
+def split_paths(output: bytes) -> tuple[str, ...]:
+    """The paths that a command has printed with `-z`."""
+    return tuple(os.fsdecode(part) for part in output.split(b"\0") if part)
+
+
+def remove_stale(locks: Iterable[Path], since: float = 0.0, until: float = float("inf")) -> None:
+    """Remove lock files of git commands that were killed."""
+    for lock in locks:
+        with suppress(OSError):
+            if since <= lock.stat().st_mtime <= until:
+                lock.unlink()
+
+
+def _refuse_links(root: Path, names: Iterable[str]) -> None:
+    for name in names:
+        path = root / name
+        if path.is_symlink():
+            raise GitError(f"{name!r} is a symbolic link", fix="name files only")
+        if path.is_dir():
+            raise GitError(f"{name!r} is a directory", fix="name the files in it")
+
+
+def _environment() -> dict[str, str]:
+    env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    env |= {"LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+    env |= dict.fromkeys(("GIT_ASKPASS", "SSH_ASKPASS", "GIT_EDITOR"), "false")
+    env |= {"GIT_LITERAL_PATHSPECS": "1", "GIT_CONFIG_COUNT": str(len(_SETTINGS))}
+    for number, (key, value) in enumerate(_SETTINGS.items()):
+        env |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return env
+
+
+async def _read(stream: asyncio.StreamReader | None) -> bytes:
+    read = bytearray()
+    while stream is not None and (part := await stream.read(2**16)):
+        read += part
+        if len(read) > LARGEST_OUTPUT:
+            raise GitError(f"git printed more than {LARGEST_OUTPUT} bytes")
+    return bytes(read)
+
+
+async def _feed(stream: asyncio.StreamWriter | None, content: bytes | None) -> None:
+    if stream is not None:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            stream.write(content or b"")
+            await stream.drain()
+        stream.close()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a command that is still running, and what it started: first so that it removes its lock
+    files."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await process.wait()

@@ -1,0 +1,412 @@
+"""The worktrees of a team: one for each task, on a branch of its own, and passing ones in which
+merged code is tested. What a killed run leaves is found and cleaned, and no work is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from bae.exceptions import BaeError
+from bae.team.git import (
+    BRANCHES,
+    KEPT,
+    Checkout,
+    Conflict,
+    GitError,
+    Repository,
+    remove_stale,
+    split_paths,
+)
+from bae.team.locks import finish
+from bae.team.models import bounded
+from bae.team.user_checkout import Moved, repair
+from bae.team.worktree_files import INCLUDE, copy_included
+
+_PREFIX: Final = "bae."
+_CHECK: Final = _PREFIX + "check-"
+_TRASH: Final = "removed."
+_READY: Final = "bae-ready.txt"
+_BYPRODUCTS: Final = ("__pycache__/", "*.pyc", ".pytest_cache/", "node_modules/", ".venv/")
+
+
+class WorkspaceError(BaeError):
+    """A worktree could not be made ready, or what a killed run left could not be cleaned."""
+
+    code: str = "bae-team-workspace"
+
+
+class Ran(Protocol):
+    """What is read of a command that was run."""
+
+    @property
+    def exit_code(self) -> int | None: ...
+    @property
+    def output(self) -> str: ...
+
+
+Run = Callable[[tuple[str, ...], Path], Awaitable[Ran]]
+"""Runs a command of the project in a directory."""
+
+
+@dataclass
+class Workspace:
+    """A worktree: of a task, or a passing one that is on no branch."""
+
+    repository: Repository
+    checkout: Checkout
+    team: str
+    """The team's branch."""
+    branch: str | None
+    base: str
+    """The commit that the work starts from."""
+    left_out: tuple[str, ...] = ()
+    """What `.worktreeinclude` names and was not copied."""
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        return self.checkout.path
+
+    @property
+    def name(self) -> str:
+        """The last part of its directory's name."""
+        return self.path.name.removeprefix(_PREFIX)
+
+    async def head(self) -> str:
+        """The commit that it is at."""
+        return await self.repository.git("rev-parse", "--verify", "HEAD", at=self.checkout)
+
+    async def commit(self, paths: Sequence[str], message: str) -> str | None:
+        """Commit the named files; None where they are as they were."""
+        return await self.repository.commit(self.checkout, paths, message)
+
+    async def uncommitted(self) -> tuple[str, ...]:
+        """The files that are changed, new or removed since the last commit, without those that git
+        ignores or `.worktreeinclude` names."""
+        ignored = [f"--exclude={pattern}" for pattern in _BYPRODUCTS]
+        include = self.repository.root / INCLUDE
+        if await asyncio.to_thread(include.is_file):
+            ignored.append(f"--exclude-from={include}")
+        args = ("ls-files", "-z", "--modified", "--deleted", "--others", "--exclude-standard")
+        code, output, problem = await self.repository.run_git(*args, *ignored, at=self.checkout)
+        if code:
+            raise GitError(f"the files of {self.path} cannot be listed: {problem}")
+        names = dict.fromkeys(split_paths(output))
+        return tuple(await asyncio.to_thread(_files, self.path, names))
+
+    async def changed(self) -> tuple[str, ...]:
+        """The files that differ from the base, committed or not."""
+        done = await self.repository.changed_files(self.base, await self.head())
+        return tuple(sorted({*done, *await self.uncommitted()}))
+
+    async def diff(self) -> str:
+        """What was changed in files that git knows, as a text of bounded length."""
+        args = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", self.base)
+        return bounded(await self.repository.git(*args, at=self.checkout))
+
+    async def update(self) -> Conflict | None:
+        """Merge what the team's branch has by now into the task's. Where both changed the same
+        lines, the files have conflict markers, to be resolved there and committed. Commit before:
+        changes that are not committed are never overwritten."""
+        branch, team = f"{BRANCHES}{self.branch}", BRANCHES + self.team
+        head, newest = await self.head(), await self.repository.commit_id(team)
+        if not await self.repository.contains(head, newest):
+            merged = await self.repository.merge_tree(branch, team)
+            tree = merged.tree if isinstance(merged, Conflict) else merged
+            message = f"Merge {self.team} into {self.branch}"
+            commit = await self.repository.commit_tree(tree, [head, newest], message)
+            args = ("merge", "--ff-only", "--no-overwrite-ignore", "--no-stat", "--quiet", commit)
+            await self.repository.git(*args, at=self.checkout)
+            self.base = newest
+            return merged if isinstance(merged, Conflict) else None
+        self.base = newest
+        return None
+
+    async def keep(self, why: str) -> str | None:
+        """Keep what is not committed in a commit beside the branch, under `refs/bae/kept/`, and
+        return its ref; None where there is nothing. The files stay as they are."""
+        return await finish(self._keep(why))
+
+    async def _keep(self, why: str) -> str | None:
+        names = await self.uncommitted()
+        own = self.checkout.git_dir / "index"
+        index = own.with_name("bae-index.tmp")
+        try:
+            await asyncio.to_thread(shutil.copyfile, own, index)
+            tree = await self.repository.write_tree(self.checkout, names, index)
+        finally:
+            await asyncio.to_thread(index.unlink, missing_ok=True)
+        head = await self.head()
+        if tree == await self.repository.git("rev-parse", f"{head}^{{tree}}"):
+            return None
+        commit = await self.repository.commit_tree(tree, [head], f"Left in {self.name}: {why}")
+        return await keep_commit(self.repository, self.name, commit)
+
+
+async def keep_commit(repository: Repository, name: str, commit: str) -> str:
+    """Keep a commit that is on no branch, and return its ref."""
+    ref = f"{KEPT}{name}/{commit[:12]}"
+    await repository.move(ref, commit, None)
+    return ref
+
+
+@dataclass
+class Recovered:
+    """What a killed run had left."""
+
+    worktrees: list[str] = field(default_factory=list[str])
+    """The names of the worktrees that were removed."""
+    kept: list[str] = field(default_factory=list[str])
+    """The refs of work that was not committed."""
+    problems: list[str] = field(default_factory=list[str])
+    """What could not be cleaned, and why: it is where it was."""
+    checkout: Moved | None = None
+    """What became of the user's checkout, where its move was not finished."""
+
+
+class Workspaces:
+    """The worktrees of a team, in one directory, by default beside the repository. `setup` is run
+    in each new one by `run`, the sandbox's."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        team: str,
+        directory: Path | None = None,
+        *,
+        setup: Sequence[str] = (),
+        run: Run | None = None,
+    ) -> None:
+        root = repository.root
+        self.repository = repository
+        self.team = team
+        self.directory = (directory or root.parent / f".{root.name}.team").resolve()
+        self.setup = tuple(setup)
+        self._run = run
+        self._open: set[Path] = set()
+        if self.setup and run is None:
+            raise ValueError("a setup command needs `run`")
+
+    async def start(self, branch: str, *, fresh: bool = False) -> Workspace:
+        """The worktree of a task's branch. One that exists is used as it is, a branch that exists
+        is continued; a new one starts at the head of the team's branch, as does a `fresh` one,
+        which keeps earlier work under `refs/bae/kept/`."""
+        path = self.directory / (_PREFIX + branch.removeprefix("bae/").replace("/", "-"))
+        admin = (await asyncio.to_thread(self._entries)).get(path)
+        if admin and (fresh or not await asyncio.to_thread(_has_work, path, admin)):
+            await self._clear(path, admin, "started again")
+        async with self.repository.administration():
+            if path not in await asyncio.to_thread(self._entries):
+                await self._set_branch(branch, path.name.removeprefix(_PREFIX), fresh)
+                await self._add(path, branch)
+        head = await self.repository.commit_id(BRANCHES + self.team)
+        base = await self.repository.merge_base(head, BRANCHES + branch)
+        if base is None:
+            raise WorkspaceError(f"{branch} and {self.team} have no commit in common")
+        return await self._prepare(path, branch, base)
+
+    @asynccontextmanager
+    async def scratch(self, commit: str, base: str | None = None) -> AsyncGenerator[Workspace]:
+        """A worktree of a commit, to run tests in. Nothing of it remains."""
+        commit = await self.repository.commit_id(commit)
+        path = self.directory / f"{_CHECK}{os.urandom(4).hex()}"
+        try:
+            async with self.repository.administration():
+                await self._add(path, "--detach", commit)
+            yield await self._prepare(path, None, base or commit)
+        finally:
+            await finish(self._drop(path))
+
+    async def remove(self, workspace: Workspace, why: str = "removed") -> str | None:
+        """Remove a worktree. What is not committed is kept under the ref that is returned; the
+        branch stays."""
+        kept = await workspace.keep(why) if workspace.branch else None
+        await finish(self._drop(workspace.path))
+        return kept
+
+    async def recover(self, *, patience: float = 10.0) -> Recovered:
+        """Clean what a killed run has left: worktrees, lock files, a checkout that was moved
+        halfway. What was not committed is kept. Call it before the first task is started; commands
+        that a killed run has started are waited for, `patience` seconds at most."""
+        try:
+            async with self.repository.alone(patience):
+                return await finish(self._recover())
+        except TimeoutError as error:
+            raise WorkspaceError(
+                f"another team is working in {self.repository.root}",
+                error,
+                fix="wait until it is done, or stop it",
+            ) from error
+
+    async def _recover(self) -> Recovered:
+        done = Recovered()
+        await asyncio.to_thread(self._remove_locks)
+        done.checkout = await repair(self.repository)
+        left = await asyncio.to_thread(self._entries)
+        for path, admin in left.items():
+            if path in self._open:
+                continue
+            try:
+                kept = await self._clear(path, admin, "the run was killed")
+                done.worktrees.append(path.name.removeprefix(_PREFIX))
+                done.kept += [kept] if kept else []
+            except (BaeError, OSError) as error:
+                done.problems.append(f"{path} is left as it is: {error}")
+        await asyncio.to_thread(self._empty_trash)
+        for path in await asyncio.to_thread(_folders, self.directory, _PREFIX):
+            if path not in left:
+                done.problems.append(f"{path} is left as it is: git does not know it")
+        return done
+
+    async def _clear(self, path: Path, admin: Path, why: str) -> str | None:
+        """Remove a worktree that nobody works in, and keep what is in it."""
+        kept = None
+        if await asyncio.to_thread(_has_work, path, admin) and not path.name.startswith(_CHECK):
+            found = Workspace(self.repository, Checkout(path, admin), self.team, None, "")
+            kept = await found.keep(why)
+        await self._drop(path, admin)
+        return kept
+
+    async def _set_branch(self, branch: str, name: str, fresh: bool) -> None:
+        """Have the branch where work starts: at the team's head, or where it was left."""
+        head = await self.repository.commit_id(BRANCHES + self.team)
+        tip = await self.repository.resolve(BRANCHES + branch)
+        if tip and not await self.repository.contains(head, tip):
+            done = await self.repository.find_commit(trailer(branch, tip), f"{tip}..{head}")
+            if not fresh and not done:
+                return
+            await keep_commit(self.repository, name, tip)
+        if tip != head and not await self.repository.move(BRANCHES + branch, head, tip):
+            raise WorkspaceError(f"{branch} was moved by another process")
+
+    async def _add(self, path: Path, *what: str) -> None:
+        await asyncio.to_thread(self.directory.mkdir, parents=True, exist_ok=True)
+        await self._open_path(path)
+        await self.repository.git("worktree", "add", "--quiet", str(path), *what)
+
+    async def _open_path(self, path: Path) -> None:
+        if path not in self._open:
+            self._open.add(path)
+            await self.repository.begin_work()
+
+    async def _prepare(self, path: Path, branch: str | None, base: str) -> Workspace:
+        await self._open_path(path)
+        admin = (await asyncio.to_thread(self._entries))[path]
+        workspace = Workspace(self.repository, Checkout(path, admin), self.team, branch, base)
+        ready = admin / _READY
+        if await asyncio.to_thread(ready.exists):
+            return workspace
+        workspace.left_out = await copy_included(self.repository, path)
+        if self.setup and self._run is not None:
+            ran = await self._run(self.setup, path)
+            if ran.exit_code != 0:
+                command = " ".join(self.setup)
+                said = bounded(ran.output.strip(), 4000)
+                raise WorkspaceError(
+                    f"the setup command failed with {ran.exit_code} in {path}: {command}\n{said}",
+                    fix="run it in a fresh clone, and correct it",
+                )
+        await asyncio.to_thread(ready.touch)
+        return workspace
+
+    async def _drop(self, path: Path, admin: Path | None = None) -> None:
+        """Remove a worktree: renamed at once, so that no half of it can be taken for work."""
+        async with self.repository.administration():
+            entries = await asyncio.to_thread(self._entries)
+            admin = admin or entries.get(path)
+            trash = self.directory / (_TRASH + path.name)
+            await asyncio.to_thread(_delete, trash)
+            with suppress(FileNotFoundError):
+                await asyncio.to_thread(path.rename, trash)
+            if admin is not None:
+                await asyncio.to_thread(_delete, admin)
+        if path in self._open:
+            self._open.remove(path)
+            self.repository.end_work()
+        await asyncio.to_thread(_delete, trash)
+
+    def _empty_trash(self) -> None:
+        for path in _folders(self.directory, _TRASH):
+            _delete(path)
+
+    def _entries(self) -> dict[Path, Path]:
+        """The worktrees in the directory, and what git has about each, however incomplete."""
+        found: dict[Path, Path] = {}
+        for admin in _folders(self.repository.common / "worktrees", _PREFIX):
+            path = self.directory / admin.name
+            with suppress(OSError):
+                path = Path((admin / "gitdir").read_text().strip()).parent
+            if path.parent == self.directory and path.name.startswith(_PREFIX):
+                found[path] = admin
+        return found
+
+    def _remove_locks(self) -> None:
+        common = self.repository.common
+        for admin in self._entries().values():
+            remove_stale(admin.rglob("*.lock"))
+        remove_stale((common / "refs" / "bae").rglob("*.lock"))
+        remove_stale((common / "refs" / "heads" / "bae").rglob("*.lock"))
+        remove_stale([common / "refs" / "heads" / f"{self.team}.lock"])
+
+
+def trailer(branch: str, tip: str) -> str:
+    """The line of a merged commit that says which work it holds."""
+    return f"Bae-Task: {branch} {tip}"
+
+
+def _has_work(path: Path, admin: Path) -> bool:
+    """Whether a worktree was ever ready to be worked in. Raises WorkspaceError where that is not
+    sure, or it was locked: then it must stay."""
+    with suppress(FileNotFoundError):
+        reason = (admin / "locked").read_text().strip()
+        # Git was killed while it made the worktree: this is the first file that it writes.
+        if reason == "initializing" or not (admin / "gitdir").exists():
+            return False
+        raise WorkspaceError(f"{path} is locked: {reason or 'git worktree unlock'}")
+    if not path.is_dir():  # killed while it was removed
+        return False
+    missing = [name for name in ("HEAD", "index", "commondir") if not (admin / name).is_file()]
+    if missing:
+        raise WorkspaceError(f"{admin} has no {missing[0]}", fix=f"look at {path} and remove it")
+    return True
+
+
+def _files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
+    """The files among paths; of a directory that is a repository of its own, the files in it."""
+    found: list[str] = []
+    for name in names:
+        if not name.endswith("/"):
+            found.append(name)
+            continue
+        for folder, folders, files in os.walk(root / name):
+            folders[:] = [each for each in folders if each != ".git"]
+            here = Path(folder).relative_to(root)
+            found += [str(here / each) for each in files if each != ".git"]
+    return found
+
+
+def _folders(directory: Path, prefix: str) -> list[Path]:
+    try:
+        found = sorted(directory.iterdir())
+    except OSError:
+        return []
+    return [path for path in found if path.name.startswith(prefix) and path.is_dir()]
+
+
+def _delete(directory: Path) -> None:
+    """Delete a directory, what was made unreadable in it too."""
+    if not directory.is_dir() or directory.is_symlink():
+        return
+    for folder, folders, _ in os.walk(directory):
+        for each in folders:
+            path = Path(folder, each)
+            if not path.is_symlink():
+                with suppress(OSError):
+                    path.chmod(0o700)
+    shutil.rmtree(directory, ignore_errors=True)

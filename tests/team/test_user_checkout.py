@@ -1,0 +1,198 @@
+"""The user's checkout: moved by fast-forward only, only when clean, and never left halfway."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bae.team.git import Repository
+from bae.team.user_checkout import fast_forward
+from git_repositories import (
+    a_process_at_work,
+    commit_files,
+    contents,
+    git,
+    kill_all,
+    left_over,
+    make_repository,
+    open_team,
+    slow_checkout,
+    write,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "project", {"a.txt": "a\n", ".gitignore": "*.log\n"})
+
+
+def newer(root: Path, files: dict[str, str]) -> str:
+    """A commit that is ahead of the user's branch."""
+    git(root, "switch", "--quiet", "-c", "ahead")
+    commit = commit_files(root, files)
+    git(root, "switch", "--quiet", "main")
+    return commit
+
+
+async def test_a_clean_checkout_moves_with_its_branch(root: Path):
+    commit = newer(root, {"a.txt": "new\n", "b.txt": "b\n"})
+    write(root, {"untracked.txt": "mine"})
+
+    moved = await fast_forward(await Repository.open(root), commit, branch="main")
+
+    assert (moved.commit, moved.reason) == (commit, "")
+    assert git(root, "rev-parse", "main") == commit
+    assert git(root, "status", "--porcelain") == "?? untracked.txt"
+    assert (root / "a.txt").read_text() == "new\n"
+    assert (await fast_forward(await Repository.open(root), commit)).reason == ""
+
+
+def change(root: Path) -> None:
+    write(root, {"a.txt": "mine\n"})
+
+
+def stage(root: Path) -> None:
+    write(root, {"c.txt": "mine\n"})
+    git(root, "add", "c.txt")
+
+
+def untracked(root: Path) -> None:
+    write(root, {"b.txt": "mine\n"})
+
+
+def ignored(root: Path) -> None:
+    write(root, {"b.log": "mine\n"})
+
+
+def diverge(root: Path) -> None:
+    commit_files(root, {"d.txt": "d\n"})
+
+
+def detach(root: Path) -> None:
+    git(root, "switch", "--quiet", "--detach")
+
+
+def switch(root: Path) -> None:
+    git(root, "switch", "--quiet", "-c", "elsewhere")
+
+
+def merge(root: Path) -> None:
+    (root / ".git" / "MERGE_HEAD").write_text(git(root, "rev-parse", "ahead") + "\n")
+
+
+@pytest.mark.parametrize(
+    ("disturb", "reason"),
+    [
+        (change, "uncommitted changes: a.txt"),
+        (stage, "uncommitted changes: c.txt"),
+        (untracked, "overwritten"),
+        (ignored, "overwritten"),
+        (diverge, "main has commits"),
+        (detach, "on no branch"),
+        (switch, "on elsewhere, not on main"),
+        (merge, "not finished"),
+    ],
+)
+async def test_any_other_checkout_is_left_alone_with_the_reason(
+    root: Path, disturb: Callable[[Path], None], reason: str
+):
+    git(root, "switch", "--quiet", "-c", "ahead")
+    commit_files(root, {".gitignore": ""})
+    commit = commit_files(root, {"a.txt": "new\n", "b.txt": "b\n", "b.log": "new\n"})
+    git(root, "switch", "--quiet", "main")
+    disturb(root)
+    before = git(root, "status", "--porcelain", "--ignored"), git(root, "rev-parse", "HEAD")
+    files = contents(root)
+
+    moved = await fast_forward(await Repository.open(root), commit, branch="main")
+
+    assert reason in moved.reason
+    assert (git(root, "status", "--porcelain", "--ignored"), moved.commit) == before
+    assert contents(root) == files
+    assert left_over(root) == []
+
+
+async def test_a_move_that_was_killed_halfway_is_completed_by_the_next_run(
+    root: Path, tmp_path: Path
+):
+    gate, seen = slow_checkout(root, tmp_path)
+    files = {"a.txt": "new\n", "b/c.txt": "new\n", "slow.txt": "2\n", "z.txt": "z\n"}
+    gate.unlink()
+    commit = newer(root, files)
+    gate.touch()
+    process = a_process_at_work(root, f"await fast_forward(workspaces.repository, {commit!r})")
+    await asyncio.to_thread(seen.read_bytes)
+    kill_all(process)
+    gate.unlink()
+    assert (root / "a.txt").read_text() == "new\n"
+    assert (root / ".git" / "index.lock").exists()
+    assert git(root, "rev-parse", "HEAD") != commit
+
+    workspaces, _ = await open_team(root)
+    done = await workspaces.recover()
+
+    assert done.checkout is not None
+    assert (done.checkout.commit, done.checkout.reason) == (commit, "")
+    assert git(root, "rev-parse", "main") == commit
+    assert git(root, "status", "--porcelain") == ""
+    assert {name: (root / name).read_text() for name in files} == files
+    assert left_over(root) == []
+
+
+async def test_what_the_user_wrote_after_the_kill_is_not_touched(root: Path, tmp_path: Path):
+    gate, seen = slow_checkout(root, tmp_path)
+    gate.unlink()
+    commit = newer(root, {"a.txt": "new\n", "b.txt": "new\n", "slow.txt": "2\n"})
+    gate.touch()
+    process = a_process_at_work(root, f"await fast_forward(workspaces.repository, {commit!r})")
+    await asyncio.to_thread(seen.read_bytes)
+    kill_all(process)
+    gate.unlink()
+    write(root, {"a.txt": "mine\n"})
+
+    workspaces, _ = await open_team(root)
+    done = await workspaces.recover()
+
+    assert done.checkout is not None
+    assert "uncommitted changes: a.txt" in done.checkout.reason
+    assert (root / "a.txt").read_text() == "mine\n"
+    assert git(root, "status", "--porcelain") == " M a.txt"
+    assert left_over(root) == []
+
+
+async def test_an_index_that_was_written_before_the_kill_is_taken_back_and_moved_again(root: Path):
+    before, commit = git(root, "rev-parse", "HEAD"), newer(root, {"a.txt": "new\n", "b.txt": "b\n"})
+    git(root, "read-tree", "-m", "-u", before, commit)
+    note = root / ".git" / "bae-fast-forward.json"
+    note.write_text(f'{{"before": "{before}", "after": "{commit}"}}')
+
+    workspaces, _ = await open_team(root)
+    done = await workspaces.recover()
+
+    assert done.checkout is not None
+    assert git(root, "rev-parse", "main") == commit == done.checkout.commit
+    assert git(root, "status", "--porcelain") == ""
+
+
+async def test_locks_of_the_users_own_commands_stay(root: Path):
+    before, commit = git(root, "rev-parse", "HEAD"), newer(root, {"a.txt": "new\n"})
+    note, lock = root / ".git" / "bae-fast-forward.json", root / ".git" / "index.lock"
+    note.write_text(f'{{"before": "{before}", "after": "{commit}"}}')
+    os.utime(note, (0, 0))
+    lock.touch()
+
+    workspaces, _ = await open_team(root)
+    done = await workspaces.recover()
+
+    assert done.checkout is not None
+    assert "index.lock" in done.checkout.reason
+    assert lock.exists()

@@ -1,0 +1,351 @@
+"""Worktrees of tasks: apart from each other, prepared, and never removed with work in them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bae.team.git import Conflict, GitError
+from bae.team.workspaces import WorkspaceError
+from git_repositories import (
+    TEAM,
+    a_process_at_work,
+    commit_files,
+    descendants,
+    git,
+    kill_all,
+    left_over,
+    make_repository,
+    open_team,
+    slow_checkout,
+    write,
+)
+
+TASK = "bae/task-1-login"
+
+
+@pytest.fixture(autouse=True)
+def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_repository(
+        tmp_path / "project", {"a.txt": "a\n", ".gitignore": "ignored/\n.env*\n"}
+    )
+
+
+@dataclass
+class Ran:
+    exit_code: int | None
+    output: str
+
+
+async def run(command: tuple[str, ...], cwd: Path) -> Ran:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, cwd=cwd, stdout=pipe, stderr=-2)
+    output, _ = await process.communicate()
+    return Ran(process.returncode, output.decode())
+
+
+async def test_ten_worktrees_at_once_without_an_error(root: Path):
+    teams = [await open_team(root) for _ in range(2)]  # as two processes would
+
+    async def work(number: int) -> None:
+        workspaces, _ = teams[number % 2]
+        for turn in range(2):
+            workspace = await workspaces.start(f"bae/task-{number}-x")
+            write(workspace.path, {f"{number}.txt": f"{number} {turn}\n"})
+            assert await workspace.commit([f"{number}.txt"], f"{number}")
+            await workspaces.remove(workspace)
+
+    await asyncio.gather(*map(work, range(10)))
+
+    assert left_over(root) == []
+    for number in range(10):
+        assert (
+            git(root, "log", "--format=%s", f"main..bae/task-{number}-x") == f"{number}\n{number}"
+        )
+
+
+async def test_a_task_starts_at_the_teams_head_on_a_branch_of_its_own(root: Path):
+    git(root, "config", "branch.autoSetupMerge", "always")
+    workspaces, integration = await open_team(root)
+    commit_files(root, {"later.txt": "not the team's"})
+
+    workspace = await workspaces.start(TASK)
+
+    assert workspace.base == await integration.head() == await workspace.head()
+    assert not (workspace.path / "later.txt").exists()
+    assert git(workspace.path, "branch", "--show-current") == TASK
+    assert "branch" not in git(root, "config", "--list", "--local").replace("branch.autoset", "")
+    assert not workspace.path.is_relative_to(root)
+    await workspaces.remove(workspace)
+
+
+async def test_files_that_git_does_not_have_are_copied_but_never_secrets(root: Path):
+    private_key = "-----BEGIN RSA PRIVATE" + " KEY-----"
+    included = {
+        "ignored/data.json": "{}",
+        "ignored/deep/x": "x",
+        "local.cfg": "c",
+        ".env.example": "",
+    }
+    secret = {
+        ".env": "K=1",
+        ".env.local": "K=1",
+        "ignored/id_rsa": "k",
+        "ignored/server.key": "k",
+        "ignored/x.txt": private_key,
+        "ignored/my_secrets.json": "{}",
+        "ignored/.ssh/config": "x",
+        "ignored/plain.txt": "key = sk-ant-" + "a" * 40,
+    }
+    write(root, {**included, **secret, "other.txt": "untracked, not named"})
+    write(root, {".worktreeinclude": "ignored/\n.env*\nlocal.cfg\n"})
+    (root / "ignored" / "out").symlink_to("/etc/passwd")
+    workspaces, _ = await open_team(root)
+
+    workspace = await workspaces.start(TASK)
+
+    for name in included:
+        assert (workspace.path / name).exists(), name
+    for name in (*secret, "ignored/out", "other.txt"):
+        assert not (workspace.path / name).exists(), name
+    assert set(workspace.left_out) == {*secret, "ignored/out"}
+    assert await workspace.uncommitted() == ()
+    assert await workspaces.remove(workspace) is None
+
+
+async def test_the_setup_command_is_run_once_in_every_worktree(root: Path):
+    setup = ("sh", "-c", "mkdir -p ignored && echo ran >> ignored/log")
+    workspaces, _ = await open_team(root, setup=setup, run=run)
+
+    workspace = await workspaces.start(TASK)
+    again = await workspaces.start(TASK)
+
+    assert again.path == workspace.path
+    assert (workspace.path / "ignored" / "log").read_text() == "ran\n"
+    async with workspaces.scratch("main") as scratch:
+        assert (scratch.path / "ignored" / "log").read_text() == "ran\n"
+    assert not scratch.path.exists()
+    await workspaces.remove(workspace)
+
+
+async def test_a_setup_command_that_fails_is_reported_with_its_output_and_run_again(root: Path):
+    setup = ("sh", "-c", "echo no network; test -e ../there")
+    workspaces, _ = await open_team(root, setup=setup, run=run)
+
+    with pytest.raises(WorkspaceError, match="no network"):
+        await workspaces.start(TASK)
+    with pytest.raises(WorkspaceError, match="failed with 1"):
+        async with workspaces.scratch("main"):
+            pass
+    (workspaces.directory / "there").touch()
+    workspace = await workspaces.start(TASK)
+
+    await workspaces.remove(workspace)
+
+
+async def test_what_is_not_committed_is_kept_when_a_worktree_is_removed(root: Path):
+    workspaces, _ = await open_team(root)
+    workspace = await workspaces.start(TASK)
+    write(workspace.path, {"a.txt": "changed\n", "new.txt": "new\n", "done.txt": "done\n"})
+    write(workspace.path, {"__pycache__/x.pyc": "", "ignored/x": "x"})
+    git(make_repository(workspace.path / "nested"), "status")
+    await workspace.commit(["done.txt"], "done")
+
+    kept = await workspaces.remove(workspace)
+
+    assert kept is not None
+    assert kept.startswith("refs/bae/kept/task-1-login/")
+    assert git(root, "diff", "--name-only", TASK, kept).split() == [
+        *("a.txt", "nested/readme.txt", "new.txt")
+    ]
+    assert git(root, "show", f"{kept}:new.txt") == "new"
+    assert git(root, "log", "--format=%s", f"main..{TASK}") == "done"
+    assert left_over(root) == []
+
+
+async def test_a_branch_is_continued_or_started_afresh_with_its_work_kept(root: Path):
+    workspaces, integration = await open_team(root)
+    workspace = await workspaces.start(TASK)
+    write(workspace.path, {"a.txt": "first try\n"})
+    first = await workspace.commit(["a.txt"], "first try")
+    await workspaces.remove(workspace)
+
+    again = await workspaces.start(TASK)
+    assert await again.head() == first
+    assert await again.changed() == ("a.txt",)
+    assert "+first try" in await again.diff()
+    write(again.path, {"b.txt": "more\n"})
+    afresh = await workspaces.start(TASK, fresh=True)
+
+    assert await afresh.head() == await integration.head()
+    assert await afresh.changed() == ()
+    kept = git(root, "for-each-ref", "--format=%(objectname) %(refname)", "refs/bae/kept/")
+    assert first in kept
+    assert len(kept.split("\n")) == 2
+    await workspaces.remove(afresh)
+
+
+async def test_an_update_brings_what_was_merged_meanwhile(root: Path):
+    workspaces, integration = await open_team(root)
+    one, two = await workspaces.start(TASK), await workspaces.start("bae/task-2-other")
+    write(two.path, {"two.txt": "two\n"})
+    await two.commit(["two.txt"], "two")
+    await integration.integrate("bae/task-2-other", "Two")
+    write(one.path, {"one.txt": "one\n"})
+    await one.commit(["one.txt"], "one")
+
+    assert await one.update() is None
+
+    assert (one.path / "two.txt").read_text() == "two\n"
+    assert one.base == await integration.head()
+    assert await one.changed() == ("one.txt",)
+    assert await one.update() is None
+    for workspace in (one, two):
+        assert await workspaces.remove(workspace) is None
+
+
+async def test_an_update_with_a_conflict_leaves_it_in_the_files(root: Path):
+    workspaces, integration = await open_team(root)
+    one, two = await workspaces.start(TASK), await workspaces.start("bae/task-2-other")
+    for workspace, text in ((one, "mine\n"), (two, "theirs\n")):
+        write(workspace.path, {"a.txt": text})
+        await workspace.commit(["a.txt"], text)
+    await integration.integrate("bae/task-2-other", "Two")
+
+    conflict = await one.update()
+
+    assert isinstance(conflict, Conflict)
+    assert conflict.files == ("a.txt",)
+    text = (one.path / "a.txt").read_text()
+    assert text.startswith(f"<<<<<<< refs/heads/{TEAM}\ntheirs\n")
+    assert text.endswith(f"mine\n>>>>>>> refs/heads/{TASK}\n")
+    for workspace in (one, two):
+        await workspaces.remove(workspace)
+
+
+async def test_an_update_never_overwrites_what_is_not_committed(root: Path):
+    workspaces, integration = await open_team(root)
+    one, two = await workspaces.start(TASK), await workspaces.start("bae/task-2-other")
+    write(two.path, {"a.txt": "theirs\n", "new.txt": "theirs\n"})
+    await two.commit(["a.txt", "new.txt"], "two")
+    await integration.integrate("bae/task-2-other", "Two")
+    write(one.path, {"new.txt": "mine\n"})
+
+    with pytest.raises(GitError, match="overwritten"):
+        await one.update()
+
+    assert (one.path / "new.txt").read_text() == "mine\n"
+    for workspace in (one, two):
+        await workspaces.remove(workspace)
+
+
+async def test_unreadable_directories_are_removed_too(root: Path):
+    workspaces, _ = await open_team(root)
+    async with workspaces.scratch("main") as scratch:
+        write(scratch.path, {"x/y/z": "z"})
+        (scratch.path / "x" / "y").chmod(0)
+
+    assert left_over(root) == []
+
+
+# What a killed run leaves
+
+
+WORKING = (
+    f"w = await workspaces.start({TASK!r}); write(w.path, {{'x.txt': 'not committed', "
+    "'a.txt': 'changed'}); await w.commit(['a.txt'], 'a'); print('ready', flush=True); "
+    "await asyncio.sleep(60)"
+)
+
+
+async def test_a_killed_process_leaves_what_the_next_one_keeps_and_cleans(root: Path):
+    process = a_process_at_work(root, WORKING)
+    assert process.stdout is not None
+    process.stdout.readline()
+    workspaces, _ = await open_team(root)
+
+    with pytest.raises(WorkspaceError, match="another team is working"):
+        await workspaces.recover(patience=0.05)
+    kill_all(process)
+    lock = root / ".git" / "worktrees" / "bae.task-1-login" / "index.lock"
+    lock.touch()
+    (root / ".git" / "refs" / "heads" / "bae" / "task-1-login.lock").touch()
+    done = await workspaces.recover()
+
+    assert done.worktrees == ["task-1-login"]
+    assert done.problems == []
+    assert git(root, "show", f"{done.kept[0]}:x.txt") == "not committed"
+    assert git(root, "show", f"{TASK}:a.txt") == "changed"
+    assert left_over(root) == []
+    workspace = await workspaces.start(TASK)
+    assert await workspace.changed() == ("a.txt",)
+    await workspaces.remove(workspace)
+
+
+async def test_a_worktree_that_git_was_making_when_it_was_killed_is_made_again(
+    root: Path, tmp_path: Path
+):
+    gate, seen = slow_checkout(root, tmp_path)
+    process = a_process_at_work(root, f"await workspaces.start({TASK!r})")
+    await asyncio.to_thread(seen.read_bytes)
+    kill_all(process)
+    gate.unlink()
+    assert git(root, "worktree", "list").count("\n") == 1
+
+    workspaces, _ = await open_team(root)
+    done = await workspaces.recover()
+
+    assert (done.worktrees, done.kept, done.problems) == (["task-1-login"], [], [])
+    assert left_over(root) == []
+    workspace = await workspaces.start(TASK)
+    assert await workspace.changed() == ()
+    await workspaces.remove(workspace)
+
+
+async def test_commands_of_a_killed_process_are_waited_for(root: Path, tmp_path: Path):
+    gate, seen = slow_checkout(root, tmp_path)
+    process = a_process_at_work(root, f"await workspaces.start({TASK!r})")
+    await asyncio.to_thread(seen.read_bytes)
+    still_there = descendants(process.pid)
+    kill_all(process, commands=False)
+    workspaces, _ = await open_team(root)
+
+    with pytest.raises(WorkspaceError, match="another team is working"):
+        await workspaces.recover(patience=0.05)
+    for pid in still_there:
+        os.kill(pid, signal.SIGKILL)
+    gate.unlink()
+    done = await workspaces.recover()
+
+    assert done.problems == []
+    assert left_over(root) == []
+
+
+async def test_what_is_not_known_or_locked_is_never_removed(root: Path):
+    workspaces, _ = await open_team(root)
+    locked = await workspaces.start(TASK)
+    git(root, "worktree", "lock", "--reason", "mine", str(locked.path))
+    write(workspaces.directory, {"bae.strange/x": "x"})
+    mine = root.parent / "mine"
+    git(root, "worktree", "add", "--quiet", "-b", "mine", str(mine))
+    write(mine, {"x.txt": "x"})
+
+    later, _ = await open_team(root)
+    workspaces.repository.end_work()  # as if its process were gone
+    done = await later.recover()
+
+    assert len(done.problems) == 2
+    assert "mine" in done.problems[0]
+    assert locked.path.exists()
+    assert (workspaces.directory / "bae.strange" / "x").exists()
+    assert (mine / "x.txt").exists()
