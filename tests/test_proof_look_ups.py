@@ -115,9 +115,9 @@ def test_options_are_reserved_names():
 
     problem = the_problem(node(word=str, x=Annotated[str, Dep(fetch)]))
     assert "timeout is an option of Dep" in problem.fix
-    with pytest.raises(TypeError, match="timeout is an option of Dep, so a parameter of that name"):
+    with pytest.raises(ValueError, match="timeout is an option of Dep; a parameter of that name"):
         Dep(fetch, timeout="word")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="retries is an option of Map"):
+    with pytest.raises(ValueError, match="retries is an option of Map"):
         Map(fetch, over="words", retries=Recall())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"functools\.partial\(…, top=5\)"):
         Dep(search, top=5)  # type: ignore[arg-type]

@@ -479,11 +479,10 @@ def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | No
     """The parameter that `(city)(client)` leads to from a field; None if there is none. An empty
     way leads to the field itself."""
     for name in parameter[1:-1].split(")(") if parameter else ():
-        below: dict[str, FieldPlan | Input] = {**dict(recalls_of(asked))}
-        below |= dict(() if asked.call is None else asked.call.inputs)
-        if name not in below:
-            return None
-        asked = below[name]
+        below = None if asked.call is None else dict(asked.call.inputs).get(name)
+        if below is None:
+            return dict(recalls_of(asked)).get(name)  # which has nothing below it
+        asked = below
     return asked
 
 

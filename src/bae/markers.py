@@ -92,8 +92,8 @@ class _Called(_Marker):
         options = [name for name in self.__match_args__ if name not in _NO_OPTIONS]
         for name in options:
             if isinstance(getattr(self, name), str | Recall):
-                raise TypeError(
-                    f"{kind}({name}={getattr(self, name)!r}): {name} is an option of {kind}, so a "
+                raise ValueError(
+                    f"{kind}({name}={getattr(self, name)!r}): {name} is an option of {kind}; a "
                     "parameter of that name cannot be bound: rename the parameter"
                 )
         for name, value in self.bound:

@@ -559,6 +559,10 @@ class Login(BaseModel):
     pin: str = Field(repr=False)
 
 
+def halve(key: Annotated[str, Recall()]) -> int:
+    return len(key) // 2
+
+
 class Secretive(Node):
     login: Login
     key: str = Field(repr=False)
@@ -570,6 +574,8 @@ class Secretive(Node):
 
 class Answer(Node):
     key: Annotated[str, Recall(Secretive), Field(repr=False)]
+    length: Annotated[int, Dep(lambda key: len(key), key="key")]
+    half: Annotated[int, Dep(halve)]
     said: str
 
     async def __call__(self) -> None: ...

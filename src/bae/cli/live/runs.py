@@ -220,8 +220,19 @@ class RunViews:
 
 
 def hides(source: Source) -> bool:
-    """Whether the value of a source is not to be shown: it is for a field with `repr=False`."""
-    return is_hidden(source.node_type.__pydantic_fields__.get(source.place.field))
+    """Whether the value of a source is not to be shown: it is for a field with `repr=False`, or was
+    recalled from one."""
+    if is_hidden(source.node_type.__pydantic_fields__.get(source.place.field)):
+        return True
+    if source.origin is None:
+        return False
+    path, number, field = source.origin
+    graph = source.step.graph
+    while graph.path != path and graph.source is not None:
+        graph = graph.source.step.graph
+    step = graph.steps.get(number)
+    found = None if step is None or step.node_type is None else step.node_type.__pydantic_fields__
+    return found is not None and is_hidden(found.get(field))
 
 
 def _length(value: Any) -> int | None:
