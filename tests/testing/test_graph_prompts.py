@@ -283,3 +283,12 @@ async def test_the_prompts_of_a_run_on_a_script_are_looked_at():
     assert len(lm.asked) == 3
     assert headings(lm.prompts) == ["Letter -> a choice", "Letter -> Answered"]
     assert_prompt(lm.prompts, Answered, "It broke.")
+
+
+async def test_a_scripted_lm_that_chooses_in_its_own_way_is_asked_to():
+    class Cautious(ScriptedLM):
+        async def choose_type(self, types: Any, context: Any) -> Any:
+            return HandedOver
+
+    lm = Cautious([{"to": "Ann"}, {"topic": "lamps"}])
+    assert type((await GRAPH.arun(Letter(text="It broke."), lm)).trace[1]) is HandedOver

@@ -149,6 +149,8 @@ class ScriptedLM(RoutingLM):
     ) -> tuple[type[Node] | type[None], None]:
         """The scripted choice. What is chosen is then asked for by itself; its prompt is that of a
         model, which may be asked for both at once."""
+        if type(self).choose_type is not ScriptedLM.choose_type:  # of a subclass
+            return await self.choose_type(types, dict(node)), None
         asked = partial(_choice_prompt, types, tuple(fillable), node, resolved=resolved)
         return self._choose(types, dict(node), asked), None
 
