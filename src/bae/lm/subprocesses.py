@@ -34,7 +34,7 @@ class Ended:
 async def run(
     command: Sequence[str],
     *,
-    given: bytes,
+    given: bytes | None,
     cwd: str,
     env: Mapping[str, str],
     timeout: float | None,
@@ -47,6 +47,9 @@ async def run(
     after a timeout, a cancellation or more than `limit` bytes of output it gets SIGTERM, and
     SIGKILL where it has not ended within `grace` seconds. A process that leaves the group, as a
     daemon does, is not followed. Raises OSError where the program cannot be started.
+
+    With None for `given` its stdin stays open until then, and is closed instead of the SIGTERM: a
+    program that looks after others sees so that it has to end them, also if this process dies.
     """
     loop = asyncio.get_running_loop()
     child = _Child(loop, limit)
@@ -65,7 +68,8 @@ async def run(
     try:
         # Not interrupted: nothing would end a process that is half started.
         await finish_despite_cancel(starting)
-        child.write(given)
+        if given is not None:
+            child.write(given)
         done, _ = await asyncio.wait([child.over], timeout=timeout)
         if not done:
             child.bound = "timeout"
@@ -73,7 +77,7 @@ async def run(
             await asyncio.wait([child.closed], timeout=grace)  # for what is still in the pipes
     finally:
         if child.started:
-            await child.end(grace)
+            await child.end(grace, ask=given is not None)
     status: int = child.transport.get_returncode()
     return Ended(status, bytes(child.out), bytes(child.err), child.bound)
 
@@ -102,13 +106,16 @@ class _Child(asyncio.SubprocessProtocol):
             pipe.write(data)
             pipe.write_eof()
 
-    async def end(self, grace: float) -> None:
+    async def end(self, grace: float, *, ask: bool) -> None:
         """Leave nothing of it. A cancellation meanwhile is raised when that is done."""
         interrupted = None
         if not self.exited.done():
-            # SIGTERM first: it may be writing to its files, or renewing a login. A second
-            # cancellation ends the wait.
-            self.signal(signal.SIGTERM)
+            # Not SIGKILL first: it may be writing to its files, or renewing a login, or have
+            # others to end. A second cancellation ends the wait.
+            if ask:
+                self.signal(signal.SIGTERM)
+            else:
+                self.transport.get_pipe_transport(0).close()
             try:
                 await asyncio.wait([self.exited], timeout=grace)
             except asyncio.CancelledError as error:

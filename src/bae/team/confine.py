@@ -1,0 +1,272 @@
+"""The program between bae and a command that is not trusted: it sets limits, watches the command,
+and leaves no process of it. It is pid 1 of a sandbox, or adopts what the command leaves behind.
+
+Run by its path, with the standard library alone: `python -I -S confine.py SPEC`. Its stdin says
+that bae is still there, its stdout is the command's output, its stderr gets one line of JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import resource
+import select
+import signal
+import struct
+import sys
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn
+
+INTERVAL: Final = 0.05
+"""Seconds between two looks at what the command's processes use."""
+
+
+def main() -> NoReturn:
+    """Run the command of the specification, and say how it ended."""
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, _ignore)
+    # The command must not read or write this process, as through /proc/1/fd.
+    _prctl(_SET_DUMPABLE, 0)
+    if os.getpid() != 1:
+        _prctl(_SET_CHILD_SUBREAPER, 1)
+    child = os.fork()
+    if child == 0:
+        _become(spec)
+    exit_code, ended_by = _watch(child, wake, spec)
+    if os.getpid() != 1:  # the kernel ends everything with pid 1
+        _end_all(child)
+    _say(2, exit_code=exit_code, ended_by=ended_by)
+    os._exit(0)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """A signal that only has to wake `select`."""
+
+
+def _watch(child: int, wake: int, spec: dict[str, Any]) -> tuple[int | None, str]:
+    while True:
+        ready = select.select([0, wake], [], [], INTERVAL)[0]
+        if 0 in ready and not os.read(0, 1):
+            return None, "stopped"
+        if wake in ready:
+            os.read(wake, 4096)
+        for pid, status in _reaped():
+            if pid == child:
+                code = os.waitstatus_to_exitcode(status)
+                return (code if code >= 0 else 128 - code), "exit"
+        pids = _running()
+        tasks, memory = _used(pids, spec["processes"])
+        if tasks >= spec["processes"]:
+            return None, "processes"
+        # What processes share is counted once only in the slower look.
+        if memory > spec["memory"] and sum(map(_proportional, pids)) > spec["memory"]:
+            return None, "memory"
+
+
+def _reaped() -> Iterable[tuple[int, int]]:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended
+
+
+def _running() -> list[int]:
+    """The processes of the command: all of the namespace, or all descendants of this one."""
+    if os.getpid() == 1:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+    found: list[int] = []
+    left = [os.getpid()]
+    while left:
+        pid = left.pop()
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/children") as file:
+                    left += map(int, file.read().split())
+        found.append(pid)
+    return found[1:]
+
+
+def _used(pids: list[int], most: int) -> tuple[int, int]:
+    """How many threads the processes have, and how many bytes of memory."""
+    if len(pids) >= most:
+        return len(pids), 0
+    tasks = pages = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # a name may hold anything
+            tasks += int(fields[17])
+            pages += int(fields[21])
+    return tasks, pages * resource.getpagesize()
+
+
+def _proportional(pid: int) -> int:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+        for line in file:
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _end_all(child: int) -> None:
+    """Kill every descendant. They are stopped first: what is stopped starts no others."""
+    with contextlib.suppress(OSError):
+        os.killpg(child, signal.SIGKILL)
+    stopped: set[int] = set()
+    while new := set(_running()) - stopped:
+        for pid in new:
+            _signal(pid, signal.SIGSTOP)
+        stopped |= new
+    for pid in stopped:
+        _signal(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
+
+# --- the command's side ---------------------------------------------------------------------------
+
+
+def _become(spec: dict[str, Any]) -> NoReturn:
+    """Turn this process into the command, with limits that it cannot raise."""
+    channel = os.dup(2)  # not inherited by the command
+    try:
+        os.setsid()
+        os.chdir(spec["cwd"])
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(1, 2)
+        os.nice(5)  # bae, and the process that watches, come first
+        _limit(spec)
+        # Root's powers would raise limits again, and read what other processes hold.
+        for capability in range(64):
+            with contextlib.suppress(NotImplementedError):
+                _prctl(_DROP_CAPABILITY, capability)
+        if spec["landlock"] is not None:
+            _prctl(_SET_NO_NEW_PRIVS, 1)
+            _restrict_files(spec["landlock"]["read"], spec["landlock"]["write"])
+            _restrict_calls(spec["landlock"]["network"])
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            os.execvp(spec["command"][0], spec["command"])
+        except OSError as error:
+            os.write(2, f"cannot start {spec['command'][0]}: {error.strerror}\n".encode())
+    except BaseException as error:
+        _say(channel, refused=f"{error}")
+    os._exit(127)
+
+
+def _limit(spec: dict[str, Any]) -> None:
+    limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, spec["file_size"])]
+    # Not RLIMIT_AS: Node reserves far more addresses than it uses.
+    limits += [(resource.RLIMIT_DATA, spec["memory"]), (resource.RLIMIT_NOFILE, 4096)]
+    # Counted by user; a sandbox with its own users begins with none but this program and its
+    # parent. Root is not bound by it, but by a control group.
+    others = 2 if os.getppid() == 1 and spec["landlock"] is None else _tasks_of_user()
+    limits.append((resource.RLIMIT_NPROC, others + spec["processes"]))
+    for which, most in limits:
+        hard = resource.getrlimit(which)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(which, (most, most))
+
+
+def _tasks_of_user() -> int:
+    tasks = 0
+    with contextlib.suppress(OSError):
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{name}").st_uid == os.getuid():
+                    tasks += len(os.listdir(f"/proc/{name}/task"))
+    return tasks
+
+
+_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # on every architecture
+_READ: Final = 0b1101  # execute, read file, read directory
+_OF_FILES: Final = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14  # those that a rule for a file may have
+
+
+def _restrict_files(read: list[str], write: list[str]) -> None:
+    """Landlock: only these paths can be read, only those written; no signal leaves."""
+    version = _syscall(_LANDLOCK_CREATE, None, 0, 1)
+    if version < 3:
+        raise NotImplementedError(f"Landlock {version} cannot prevent truncation; 3 is needed")
+    every = (1 << 15) - 1
+    scoped = 0b11 if version >= 6 else 0
+    attributes = struct.pack("=QQQ", every, 0, scoped)[: 24 if version >= 6 else 8]
+    rules = _syscall(_LANDLOCK_CREATE, attributes, len(attributes), 0)
+    for paths, allowed in ((read, _READ), (write, every)):
+        for path in filter(os.path.exists, paths):
+            opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            rights = allowed if os.path.isdir(path) else allowed & _OF_FILES
+            _syscall(_LANDLOCK_ADD, rules, 1, struct.pack("=Qi", rights, opened), 0)
+            os.close(opened)
+    _syscall(_LANDLOCK_RESTRICT, rules, 0)
+    os.close(rules)
+
+
+_ARCHITECTURES: Final = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
+"""The audit number and that of socket(), by machine."""
+_IO_URING_SETUP: Final = 425
+
+
+def _restrict_calls(network: bool) -> None:
+    """seccomp: no socket, so no network; nor io_uring, which opens sockets by itself."""
+    audit, socket = _ARCHITECTURES[platform.machine()]
+    refused = [_IO_URING_SETUP] if network else [_IO_URING_SETUP, socket]
+    load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
+    last = len(refused) + 1
+    program = [
+        (load, 0, 0, 4),
+        (equal, 0, last + 2, audit),  # programs of another architecture have other numbers
+        (load, 0, 0, 0),
+        (at_least, last, 0, 0x40000000),  # as have those of x32
+        *((equal, last - 1 - index, 0, number) for index, number in enumerate(refused)),
+        (answer, 0, 0, 0x7FFF0000),  # allowed
+        (answer, 0, 0, 0x00050000 | 13),  # EACCES
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
+    filters = struct.pack("@HP", len(program), ctypes.addressof(code))
+    _prctl(_SET_SECCOMP, 2, filters)
+
+
+_SET_DUMPABLE, _SET_SECCOMP, _DROP_CAPABILITY = 4, 22, 24
+_SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 36, 38
+
+
+def _prctl(option: int, *values: Any) -> None:
+    if sys.platform == "linux":
+        function = ctypes.CDLL(None, use_errno=True).prctl
+        _check(function(option, *(_long(each) for each in (*values, 0, 0, 0, 0)[:4])))
+
+
+def _syscall(*values: Any) -> int:
+    return _check(ctypes.CDLL(None, use_errno=True).syscall(*map(_long, values)))
+
+
+def _long(value: Any) -> Any:
+    return ctypes.c_long(value) if isinstance(value, int) else value
+
+
+def _check(answer: int) -> int:
+    if answer < 0:
+        number = ctypes.get_errno()
+        raise NotImplementedError(f"the kernel refuses a sandbox: {os.strerror(number)}")
+    return answer
+
+
+def _say(channel: int, **values: Any) -> None:
+    with contextlib.suppress(OSError):
+        os.write(channel, json.dumps(values).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

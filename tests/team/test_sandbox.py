@@ -1,0 +1,508 @@
+"""What bae promises about commands that are not trusted: each is contained, limited and reported,
+and no process of it is left, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+import os
+import signal
+import socket
+import sys
+import textwrap
+import time
+from asyncio.subprocess import PIPE
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae.team import confine, groups, sandbox
+from bae.team.sandbox import WATCHED, Protection, Ran, SandboxError, protection, run
+from bounded import BOUND
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
+
+MIB = 1024 * 1024
+ALL = list(Protection)
+CONTAINED = [Protection.BUBBLEWRAP, Protection.LANDLOCK]
+
+
+@pytest.fixture(autouse=True)
+def _clean_up() -> Iterator[None]:
+    before = set(_children())
+    yield
+    assert set(_children()) <= before
+
+
+_reasons: dict[Protection, str] = {}
+
+
+@pytest.fixture
+async def works() -> Any:
+    async def check(kind: Protection) -> None:
+        if kind not in _reasons:
+            _reasons[kind] = ""
+            try:
+                await run(["true"], "/", kind=kind, timeout=BOUND)
+            except SandboxError as error:
+                _reasons[kind] = str(error)
+        if _reasons[kind]:
+            pytest.skip(_reasons[kind])
+
+    return check
+
+
+@pytest.fixture(params=ALL)
+async def kind(request: pytest.FixtureRequest, works: Any) -> Protection:
+    await works(request.param)
+    return request.param
+
+
+@pytest.fixture(params=CONTAINED)
+async def contained(request: pytest.FixtureRequest, works: Any) -> Protection:
+    await works(request.param)
+    return request.param
+
+
+async def python(program: str, cwd: Path, *arguments: str, **options: Any) -> Ran:
+    command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
+    return await run(command, cwd, **{"timeout": BOUND, **options})
+
+
+def _children() -> list[int]:
+    path = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    return [int(pid) for pid in path.read_text().split()]
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that have a word in their arguments, except zombies."""
+    found: list[int] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in path.read_bytes() and path.parent.name != str(os.getpid()):
+                found.append(int(path.parent.name))
+    return found
+
+
+# A child in a session of its own that would stay for a minute, with a mark in its arguments. It
+# holds the pipe `alive`, if there is one.
+LEAVE = """
+import os, signal, subprocess, sys, time
+if os.path.exists("alive"):
+    os.set_inheritable(os.open("alive", os.O_WRONLY), True)
+    os.write(3, b"x")
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", sys.argv[1]],
+                 start_new_session=True, stdin=-3, stdout=-3, stderr=-3, close_fds=False)
+"""
+
+
+@contextlib.contextmanager
+def alive(folder: Path) -> Iterator[Callable[[], Awaitable[bytes]]]:
+    """A pipe that says when a command runs, by a byte, and when nothing of it does, by none."""
+    os.mkfifo(folder / "alive")
+    pipe = os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK)
+
+    async def heard() -> bytes:
+        ready = asyncio.Event()
+        asyncio.get_running_loop().add_reader(pipe, ready.set)
+        async with asyncio.timeout(BOUND):
+            await ready.wait()
+        asyncio.get_running_loop().remove_reader(pipe)
+        return os.read(pipe, 1)
+
+    yield heard
+    os.close(pipe)
+
+
+# --- ordinary commands ----------------------------------------------------------------------------
+
+
+async def test_a_command_runs_in_its_directory_and_its_output_and_exit_code_come_back(
+    kind: Protection, tmp_path: Path
+) -> None:
+    script = "pwd; echo wrong >&2; echo made > here; exit 3"
+    ran = await run(["sh", "-c", script], tmp_path, kind=kind)
+    assert ran.output == f"{tmp_path}\nwrong\n"
+    assert (ran.exit_code, ran.ended_by, ran.protection, ran.problem) == (3, "exit", kind, "")
+    assert (tmp_path / "here").read_text() == "made\n"
+
+
+async def test_a_command_that_does_not_exist_is_reported_as_a_shell_does(
+    kind: Protection, tmp_path: Path
+) -> None:
+    ran = await run(["no-such-program"], tmp_path, kind=kind)
+    assert (ran.exit_code, ran.ended_by) == (127, "exit")
+    assert "cannot start no-such-program: No such file" in ran.output
+
+
+async def test_a_command_that_a_signal_ends_has_the_exit_code_of_a_shell(
+    kind: Protection, tmp_path: Path
+) -> None:
+    ran = await python("import os; os.abort()", tmp_path, kind=kind)
+    assert ran.exit_code == 128 + signal.SIGABRT
+
+
+async def test_node_runs_within_the_limits(kind: Protection, tmp_path: Path) -> None:
+    program = "console.log(Buffer.alloc(1e8).length)"
+    ran = await run(["node", "-e", program], tmp_path, kind=kind)
+    if ran.exit_code == 127:
+        pytest.skip("no node")
+    assert (ran.exit_code, ran.output) == (0, "100000000\n")
+
+
+async def test_servers_of_a_test_can_be_reached_inside_bubblewrap(
+    works: Any, tmp_path: Path
+) -> None:
+    await works(Protection.BUBBLEWRAP)
+    program = """
+    import socket
+    server = socket.create_server(("127.0.0.1", 0))
+    socket.create_connection(server.getsockname()).sendall(b"hello")
+    print(server.accept()[0].recv(5))
+    """
+    ran = await python(program, tmp_path, kind=Protection.BUBBLEWRAP)
+    assert ran.output == "b'hello'\n"
+
+
+async def test_the_best_protection_is_named_and_less_than_a_sandbox_can_be_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sandbox, "_found", [])
+    assert (await protection()).split()[0] in ALL
+    monkeypatch.setattr(sandbox, "_found", [])
+    monkeypatch.setattr(sandbox, "_bubblewrap", lambda: "/no/such/bwrap")
+    assert (await protection()).split()[0] in ("landlock", "limits")
+    with pytest.raises(SandboxError, match=r"there is only .*: bubblewrap does not work here"):
+        await protection(require=True)
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+async def test_an_endless_command_is_ended_with_what_it_left_behind(
+    kind: Protection, tmp_path: Path
+) -> None:
+    mark = f"endless-{kind}-{os.getpid()}"
+    ran = await python(
+        LEAVE + "signal.alarm(60)\nwhile True: pass", tmp_path, mark, kind=kind, timeout=1
+    )
+    assert (ran.exit_code, ran.ended_by) == (None, "timeout")
+    assert "did not end in time" in ran.problem
+    assert marked(mark) == []
+
+
+async def test_what_a_command_leaves_behind_ends_with_it(kind: Protection, tmp_path: Path) -> None:
+    mark = f"left-{kind}-{os.getpid()}"
+    ran = await python(LEAVE, tmp_path, mark, kind=kind)
+    assert ran.exit_code == 0
+    assert marked(mark) == []
+
+
+async def test_endless_output_is_cut_and_the_command_ended(
+    kind: Protection, tmp_path: Path
+) -> None:
+    program = """
+    import signal
+    signal.alarm(60)
+    while True:
+        print("y" * 1000)
+    """
+    ran = await python(program, tmp_path, kind=kind, output=MIB)
+    assert (ran.exit_code, ran.ended_by) == (None, "output")
+    assert len(ran.output) <= MIB
+
+
+# It would have 300 processes, all of them for 20 seconds at most: safe where a limit fails.
+FORKS = """
+import os, signal, time
+signal.alarm(20)
+made = 0
+for _ in range(300):
+    try:
+        if os.fork() == 0:
+            signal.alarm(20)
+            time.sleep(15)
+            os._exit(0)
+        made += 1
+        open("made", "w").write(str(made))
+    except OSError:
+        pass
+time.sleep(15)
+"""
+
+
+async def test_a_command_that_forks_without_end_gets_no_more_processes_than_its_limit(
+    kind: Protection, tmp_path: Path
+) -> None:
+    mark = f"forks-{kind}-{os.getpid()}"
+    ran = await python(FORKS, tmp_path, mark, kind=kind, processes=50)
+    assert (ran.exit_code, ran.ended_by) == (None, "processes")
+    assert "too many processes" in ran.problem
+    if WATCHED not in ran.protection:
+        assert int((tmp_path / "made").read_text()) <= 51
+    assert marked(mark) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="other users are bound by a limit of the kernel")
+async def test_a_limit_that_root_is_not_bound_by_is_reported_and_a_sandbox_with_it_refused(
+    tmp_path: Path, works: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await works(Protection.BUBBLEWRAP)
+    monkeypatch.setattr(groups, "_parent", lambda: None)
+    monkeypatch.setattr(sandbox, "_found", [])
+    ran = await python(FORKS, tmp_path, processes=50)
+    assert ran.ended_by == "processes"
+    assert ran.protection == await protection() == f"bubblewrap ({WATCHED})"
+    with pytest.raises(SandboxError, match="bound by control groups alone"):
+        await protection(require=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+@pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="needs a Python of the system")
+async def test_other_users_are_bound_by_a_limit_of_the_kernel(tmp_path: Path) -> None:
+    program = inspect.getsource(confine)
+    spec = {"memory": 1 << 31, "processes": 50, "file_size": MIB, "cwd": "/tmp", "landlock": None}
+    forks = FORKS.replace('open("made", "w").write(str(made))', 'print(end="x", flush=True)')
+    spec["command"] = ["/usr/bin/python3", "-c", forks]
+    child = await asyncio.create_subprocess_exec(
+        *("/usr/bin/python3", "-I", "-S", "-c", program, json.dumps(spec)),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        user=54321,
+        group=54321,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stderr is not None
+    out, err = await child.stdout.read(), await child.stderr.read()
+    child.stdin.close()
+    await child.wait()
+    assert json.loads(err)["ended_by"] == "processes"
+    assert len(out) <= 51
+
+
+async def test_too_much_memory_is_refused_to_a_process(kind: Protection, tmp_path: Path) -> None:
+    program = "x = bytearray(400 * 1024 * 1024)"
+    ran = await python(program, tmp_path, kind=kind, memory=200 * MIB)
+    assert ran.exit_code == 1
+    assert "MemoryError" in ran.output
+
+
+async def test_processes_that_use_too_much_memory_together_are_ended(
+    kind: Protection, tmp_path: Path
+) -> None:
+    mark = f"hog-{kind}-{os.getpid()}"
+    program = """
+    import os, time
+    for _ in range(8):
+        if os.fork() == 0:
+            break
+    x = bytearray(b"x") * (60 * 1024 * 1024)
+    time.sleep(60)
+    """
+    ran = await python(program, tmp_path, mark, kind=kind, memory=200 * MIB)
+    assert (ran.exit_code, ran.ended_by) == (None, "memory")
+    assert marked(mark) == []
+
+
+async def test_a_file_cannot_grow_beyond_its_limit(kind: Protection, tmp_path: Path) -> None:
+    script = "head -c 3000000 /dev/zero > big"
+    ran = await run(["sh", "-c", script], tmp_path, kind=kind, file_size=MIB)
+    assert ran.exit_code != 0
+    assert (tmp_path / "big").stat().st_size == MIB
+
+
+async def test_a_cancelled_command_has_ended_when_the_cancellation_arrives(
+    kind: Protection, tmp_path: Path
+) -> None:
+    mark = f"cancelled-{kind}-{os.getpid()}"
+    program = LEAVE + "time.sleep(60)"
+    with alive(tmp_path) as heard:
+        running = asyncio.create_task(python(program, tmp_path, mark, kind=kind))
+        assert await heard() == b"x"
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert marked(mark) == []
+
+
+async def test_nothing_is_left_when_the_process_that_runs_it_is_killed(
+    kind: Protection, tmp_path: Path
+) -> None:
+    mark = f"orphan-{kind}-{os.getpid()}"
+    program = f"""
+import asyncio, sys
+from bae.team.sandbox import Protection, run
+command = [sys.executable, "-c", {LEAVE + "time.sleep(60)"!r}]
+asyncio.run(run([*command, "{mark}"], {str(tmp_path)!r}, kind=Protection({str(kind)!r})))
+"""
+    with alive(tmp_path) as heard:
+        lead = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+        assert await heard() == b"x"
+        lead.kill()
+        await lead.wait()
+        assert await heard() == b""
+
+
+async def test_the_loop_is_free_while_commands_run(tmp_path: Path) -> None:
+    await protection()
+    longest = 0.0
+
+    async def tick() -> None:
+        nonlocal longest
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.005)
+            longest = max(longest, time.monotonic() - before)
+
+    ticking = asyncio.create_task(tick())
+    busy = "x = sum(i * i for i in range(2_000_000)); print('x' * 100_000)"
+    rans = await asyncio.gather(*(python(busy, tmp_path) for _ in range(5)))
+    ticking.cancel()
+    assert [ran.exit_code for ran in rans] == [0] * 5
+    assert longest < 0.5  # this machine may be busy with other things
+
+
+# --- containment ----------------------------------------------------------------------------------
+
+
+async def test_keys_of_this_process_are_not_in_the_environment(
+    kind: Protection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    ran = await run(["env"], tmp_path, kind=kind, env={"MODE": "test"})
+    assert "sk-secret" not in ran.output
+    names = {line.partition("=")[0] for line in ran.output.splitlines()}
+    assert names <= {"PATH", "HOME", "TMPDIR", "LANG", "PYTHONDONTWRITEBYTECODE", "MODE", "PWD"}
+
+
+async def test_keys_cannot_be_read_from_other_processes(
+    contained: Protection, tmp_path: Path
+) -> None:
+    # A process that was started with a key, as the one that runs the team.
+    holder = await asyncio.create_subprocess_exec("sleep", "60", env={"KEY": "sk-secret"})
+    program = """
+    import os, sys
+    # The processes around this one, and the one with the key.
+    for pid in [os.getpid(), os.getppid(), int(sys.argv[1])]:
+        try:
+            print(pid, open(f"/proc/{pid}/environ", "rb").read())
+        except OSError as error:
+            print(pid, error.strerror)
+    """
+    try:
+        ran = await python(program, tmp_path, str(holder.pid), kind=contained)
+    finally:
+        holder.kill()
+        await holder.wait()
+    assert ran.exit_code == 0
+    assert "sk-secret" not in ran.output
+    assert len(ran.output.splitlines()) == 3
+
+
+async def test_in_bubblewrap_no_process_of_its_namespace_has_a_key(
+    works: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await works(Protection.BUBBLEWRAP)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    script = "cat /proc/1/environ /proc/*/environ /proc/*/cmdline; ls -d /proc/[0-9]*"
+    ran = await run(["sh", "-c", script], tmp_path, kind=Protection.BUBBLEWRAP)
+    assert "sk-secret" not in ran.output
+    assert str(tmp_path) in ran.output  # it did read some
+    assert f"/proc/{os.getpid()}" not in ran.output
+
+
+async def test_the_network_cannot_be_reached(contained: Protection, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        program = """
+        import socket, sys
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            try:
+                made = socket.socket(socket.AF_INET, kind)
+                made.connect(("127.0.0.1", int(sys.argv[1])))
+                print("connected" if kind == socket.SOCK_STREAM else "local")
+            except OSError as error:
+                print("refused", error.strerror)
+        """
+        port = str(server.getsockname()[1])
+        ran = await python(program, tmp_path, port, kind=contained)
+        assert ran.exit_code == 0
+        assert "connected" not in ran.output
+        assert "refused" in ran.output
+
+
+async def test_a_setup_command_may_be_given_the_network(
+    contained: Protection, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        program = """
+        import socket, sys
+        socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+        """
+        port = str(server.getsockname()[1])
+        ran = await python(program, tmp_path, port, kind=contained, network=True)
+        assert ran.exit_code == 0, ran.output
+
+
+async def test_nothing_outside_can_be_read_or_written(
+    contained: Protection, tmp_path: Path
+) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (outside / "private").write_text("secret")
+    (inside / "link").symlink_to(outside / "private")
+    program = """
+    import pathlib, sys
+    for path in map(pathlib.Path, sys.argv[1:]):
+        for do in (path.read_text, lambda: path.write_text("x"), lambda: path.chmod(0o777)):
+            try:
+                print("done", path, do())
+            except OSError:
+                pass
+    """
+    paths = [outside / "private", inside / "link", outside / "new", Path("/etc/shadow")]
+    ran = await python(program, inside, *map(str, paths[:3]), kind=contained)
+    assert "secret" not in ran.output
+    assert (outside / "private").read_text() == "secret"
+    assert [each.name for each in outside.iterdir()] == ["private"]
+    ran = await run(["cat", "/etc/shadow"], inside, kind=contained)
+    assert ran.exit_code != 0
+
+
+async def test_further_paths_can_be_shown_and_opened_for_writing(
+    contained: Protection, tmp_path: Path
+) -> None:
+    for name in ("inside", "shown", "opened"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "shown/text").write_text("to read")
+    script = "cat ../shown/text; echo x > ../opened/text; echo x > ../shown/text"
+    options: Any = {"readable": [tmp_path / "shown"], "writable": [tmp_path / "opened"]}
+    ran = await run(["sh", "-c", script], tmp_path / "inside", kind=contained, **options)
+    assert ran.exit_code != 0
+    assert ran.output.startswith("to read")
+    assert (tmp_path / "opened/text").read_text() == "x\n"
+    assert (tmp_path / "shown/text").read_text() == "to read"
+
+
+async def test_the_pointer_of_a_worktree_to_its_repository_stays(
+    kind: Protection, tmp_path: Path
+) -> None:
+    (tmp_path / ".git").write_text("gitdir: /somewhere\n")
+    script = "rm -rf .git; mkdir .git; echo 'gitdir: /tmp/mine' > .git/x; echo > .git; true"
+    await run(["sh", "-c", script], tmp_path, kind=kind)
+    assert (tmp_path / ".git").read_text() == "gitdir: /somewhere\n"
+
+
+async def test_a_repository_is_read_only_in_bubblewrap(works: Any, tmp_path: Path) -> None:
+    await works(Protection.BUBBLEWRAP)
+    (tmp_path / ".git/hooks").mkdir(parents=True)
+    script = "echo run > .git/hooks/pre-commit; mv .git other; rm -rf .git"
+    await run(["sh", "-c", script], tmp_path, kind=Protection.BUBBLEWRAP)
+    assert list((tmp_path / ".git").iterdir()) == [tmp_path / ".git/hooks"]
+    assert list((tmp_path / ".git/hooks").iterdir()) == []
