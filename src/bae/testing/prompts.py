@@ -148,9 +148,9 @@ class _Walk:
         filled: tuple[type[Node], ...] = ()
         if decides:
             backend = as_backend(lm)
-            ahead = {
-                t: recall_ahead(run, plan_of(t)) for t in plan.successors if plan_of(t).context
-            }
+            # A body that has it decided is not handed what options recall.
+            options = [] if plan.written else [plans[t] for t in plan.successors]
+            ahead = {each.node: recall_ahead(run, each) for each in options if each.context}
             resolved = {cls: found[0] for cls, found in ahead.items() if found is not None}
             choice = choice_with(backend, plan.offered, fillable, source, resolved)
             filled = choice.fillable

@@ -249,7 +249,8 @@ class ScriptedLM(RoutingLM):
 
     async def decide(self, node: Node) -> Node | None:
         """The scripted choice among the successors of `node`, filled; None to end the run."""
-        chosen = await self.choose_type(plan_of(type(node), strict=True).offered, dict(node))
+        plan = plan_of(type(node), strict=True)
+        chosen, _ = await self.route(node, plan.offered, plan.successors)
         return None if chosen is NoneType else await self.make(node, chosen)
 
     @property
