@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from copy import deepcopy
 from dataclasses import dataclass
 from decimal import Decimal
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any
 
 import pytest
@@ -628,3 +629,54 @@ def test_a_function_is_called_once_for_each_argument_that_differs(values: list[A
 
     assert [node.said for node in result.trace] == [repr(value) for value in values]
     assert len(asked) == len({(type(value), repr(value)) for value in values})
+
+
+# Any fields bound to each other
+
+bindings = st.integers(1, 6).flatmap(
+    lambda size: st.lists(
+        st.lists(st.integers(0, size - 1), max_size=3) | st.none(), min_size=size, max_size=size
+    )
+)
+"""For each field the fields that its function takes; None for one that the caller gives."""
+
+
+@given(bindings, st.lists(st.integers(0, 1), min_size=6, max_size=6), st.data())
+@settings(max_examples=150, deadline=None)
+def test_fields_bound_to_each_other_come_to_what_one_after_the_other_does_or_are_a_cycle(
+    bound: list[list[int] | None], given: list[int], data: Any
+):
+    calls: list[Any] = []
+
+    async def join(a: str = "", b: str = "", c: str = "") -> str:
+        calls.append((a, b, c))
+        for _ in range(len(calls) % 3):
+            await asyncio.sleep(0)
+        return f"({a}{b}{c})"
+
+    async def end(self: Node) -> None: ...
+
+    body: dict[str, Any] = {"__annotations__": {}, "__call__": end, "__module__": __name__}
+    for place in data.draw(st.permutations(range(len(bound)))):
+        inputs, name = bound[place], f"f{place}"
+        body["__annotations__"][name] = str
+        if inputs is not None:
+            names = {p: f"f{n}" for p, n in zip("abc", inputs, strict=False)}
+            body["__annotations__"][name] = Annotated[str, Dep(join, **names)]
+            body[name] = Field(init=False)
+    graph = Graph(start=type(Node)("Bound", (Node,), body))
+    order = TopologicalSorter({place: each or () for place, each in enumerate(bound)})
+    try:
+        expected: dict[int, str] = {}
+        for place in order.static_order():
+            each = bound[place]
+            parts = None if each is None else "".join(expected[n] for n in each)
+            expected[place] = str(given[place]) if parts is None else f"({parts})"
+    except CycleError:
+        assert "bae-dep-cycle" in {problem.code for problem in graph.validate()}
+        return
+    plain = {f"f{n}": str(given[n]) for n, each in enumerate(bound) if each is None}
+    result = graph.run(graph.start(**plain)).result
+    assert {n: getattr(result, f"f{n}") for n in expected} == expected
+    distinct = {tuple(expected[n] for n in each) for each in bound if each is not None}
+    assert len(calls) == len(distinct)
