@@ -72,21 +72,30 @@ class _Walk:
     def unseen(self, visit: _Visit) -> Iterator[tuple[type[Node], bool]]:
         """The classes that an LM fills after this node without seeing what the caller gave, and the
         node itself where the LM chooses what follows it; True says that it chooses."""
-        plan = self._graph.plans[visit.node]
+        plans = self._graph.plans
+        plan = plans[visit.node]
         if visit.shows or (plan.written and not plan.needs_lm):
             return
         lost = [cls for cls in plan.successors if not self._recalls[cls]]
         shown = [cls for cls in plan.successors if cls not in lost and self._only_recalls(cls)]
-        if not plan.written and len(plan.offered) > 1 and not shown:
+        is_choice = not plan.written and len(plan.offered) > 1
+        if is_choice and not shown and not self._shows_start(plan):
             yield visit.node, True
             return  # what fixes the choice fixes what is filled after it
         for cls in lost:
-            if self._graph.plans[cls].plain:
+            if plans[cls].plain and not self._shows_start(plans[cls]):
                 yield cls, False
 
     def _only_recalls(self, cls: type[Node]) -> bool:
         """Whether an option of a choice is shown with what it recalls: nothing else is needed."""
         return all(field.kind == "recall" for field in self._graph.plans[cls].context)
+
+    def _shows_start(self, plan: NodePlan) -> bool:
+        """Whether questions about a class show the first node, as the setting `context` says."""
+        context = self._graph.context if plan.shows is None else plan.shows
+        if context is None or isinstance(context, str):
+            return context in ("start", "trace")
+        return issubclass(self._graph.start, context)
 
     def _following(self, visit: _Visit) -> Iterator[_Visit]:
         """What may follow. Code can pass on what its node holds; what an LM makes of it is not what

@@ -14,16 +14,17 @@ from bae.calls import every_call
 from bae.dataflow import Dataflow
 from bae.draft import complete, validated, with_resolved
 from bae.failures import chosen_outside, filled_other, invalid
-from bae.language_model import RoutingLM, unstorable
+from bae.language_model import RoutingLM, in_scene, scene, unstorable
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
+from bae.recall import recall_ahead
 from bae.recorder import Recorder
 from bae.records import LMAnswered
 from bae.resolver import resolve
 from bae.rooms import QuestionText, choice_question, fill_question
 
 if TYPE_CHECKING:
-    from bae.language_model import LM
+    from bae.language_model import LM, Scene
     from bae.records import Asker
     from bae.run import Run
 
@@ -49,21 +50,38 @@ class GivenLM:
         """Choose among the successors of `node` and build the chosen one; None to end the run."""
         plan = plan_of(type(node), strict=True)
         question = partial(choice_question, plan.offered, (), node, None)
+        about = self._scene(plan, node)
         filled: Node | None = None
+        plans = [plan_of(each) for each in plan.successors]
+        shows = self._run.shown_by(plan)
+        alike = [each for each in plans if self._run.shown_by(each) == shows]
 
         async def choose(lm: LM) -> type[Node] | type[None]:
             nonlocal filled
             if not isinstance(lm, RoutingLM):
-                return await lm.choose_type(plan.offered, dict(node))
-            chosen, filled = await lm.route(node, plan.offered, plan.successors)
+                with in_scene(about):
+                    return await lm.choose_type([*plan.offered], dict(node))
+            ahead = {each.node: recall_ahead(self._within(each), each) for each in plans}
+            recalled = {cls: found for cls, found in ahead.items() if found is not None}
+            fillable = [each.node for each in alike if each.node in recalled]
+            given = {cls: values for cls, (values, _) in recalled.items() if values}
+            with in_scene(about):
+                chosen, filled = await lm.route(node, plan.offered, fillable, given)
+            if filled is not None:
+                values, records = recalled[type(filled)]
+                target = plan_of(type(filled))
+                for record in records:
+                    self._within(target).recorder.write(record)
+                filled = _whole(target, filled, values, target.context)
             return chosen
 
         async def ask(lm: LM) -> Node | None:
-            if not any(_looked_up(plan_of(each), {}) for each in plan.successors):
-                return await lm.decide(node)
+            if len(alike) == len(plans) and not any(_looked_up(each, {}) for each in plans):
+                with in_scene(about):
+                    return await lm.decide(node)
             chosen = plan.offered[0]
             if len(plan.offered) > 1:  # recorded by itself: what follows may fail
-                chosen = await self._answer("choose_type", question, plan.offered, choose)
+                chosen = await self._answer("choose_type", question, plan.offered, choose, about)
             if chosen not in plan.offered:
                 raise chosen_outside(plan, chosen)
             if chosen is NoneType or filled is not None:
@@ -71,16 +89,21 @@ class GivenLM:
             instruction = plan_of(chosen).instruction
             return await self._ask_to_fill(lm, "make", chosen, {}, instruction, node)
 
-        return await self._answer("decide", question, plan.offered, ask)
+        return await self._answer("decide", question, plan.offered, ask, about)
 
     async def choose_type(
         self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
     ) -> type[Node] | type[None]:
         """Choose one of `types`, and nothing else; `type(None)`, where offered, ends the run."""
         question = partial(choice_question, types, (), None, context)
-        return await self._answer(
-            "choose_type", question, tuple(types), lambda lm: lm.choose_type(types, context)
-        )
+        trace = self._run.trace
+        about = self._scene(plan_of(self._asker.node), trace[-1] if trace else None)
+
+        async def ask(lm: LM) -> type[Node] | type[None]:
+            with in_scene(about):
+                return await lm.choose_type(types, context)
+
+        return await self._answer("choose_type", question, tuple(types), ask, about)
 
     async def fill(
         self,
@@ -106,6 +129,7 @@ class GivenLM:
             partial(fill_question, target, given, instruction, source),
             (target,),
             lambda lm: self._ask_to_fill(lm, method, target, given, instruction, source),
+            self._scene(plan_of(target, strict=True), source),
         )
 
     async def _ask_to_fill(
@@ -118,36 +142,48 @@ class GivenLM:
         source: Node | None,
     ) -> N:
         plan = plan_of(target, strict=True)
+        about = self._scene(plan, source)
         fields = _looked_up(plan, given)
         if not fields:
-            if method == "make":
-                return await lm.make(cast(Node, source), target)
-            return await lm.fill(target, given, instruction, source=source)
+            with in_scene(about):
+                if method == "make":
+                    return await lm.make(cast(Node, source), target)
+                return await lm.fill(target, given, instruction, source=source)
         found = await self._resolve(plan, fields, given)
         try:
             validated(target, found)  # the model is not asked in vain
         except Exception as error:
             raise invalid(plan, error) from error
         resolved = {**given, **found}
-        node = await lm.fill(target, resolved, instruction, source=source)
+        with in_scene(about):
+            node = await lm.fill(target, resolved, instruction, source=source)
         if type(node) is not target:
             raise filled_other(plan, node)
         return _whole(plan, node, {n: resolved[n] for n in plan.fields if n in resolved}, fields)
+
+    def _scene(self, plan: NodePlan, source: Node | None) -> Scene:
+        """The scene of a question about a class. Where another run asks this LM, it is set."""
+        now = scene.get()
+        return self._run.scene_for(plan, source) if now is self._run.scene else now
 
     async def _resolve(
         self, plan: NodePlan, fields: Sequence[FieldPlan], given: Mapping[str, Any]
     ) -> dict[str, Any]:
         """What the sources of some fields find, at the step of the one who asks."""
+        if self._run.flow is None:
+            self._run.flow = Dataflow(self._run.dep_cache)
+        return await resolve(self._within(plan), plan, fields, given)
+
+    def _within(self, plan: NodePlan) -> Run:
+        """The run, at the step of the one who asks, for what is looked up for a node."""
         run = self._run
-        if run.flow is None:
-            run.flow = Dataflow(run.dep_cache)
         within = run.inside(run.path)
         within.step = self._step
         if plan.node not in (run.plans or ()):
             # A journal is read through the classes of the graph, so it stores nothing of others but
             # what the LM answers.
             within.recorder = Recorder(run.recorder.log)
-        return await resolve(within, plan, fields, given)
+        return within
 
     async def _answer(
         self,
@@ -155,14 +191,17 @@ class GivenLM:
         question: Callable[[], QuestionText],
         types: Sequence[type[Node] | type[None]],
         ask: Callable[[LM], Awaitable[Any]],
+        about: Scene,
     ) -> Any:
+        """What the LM answers, or has answered, to a question that is asked in a scene."""
         recorder = self._run.recorder
         if not (recorder.stores or recorder.looks_back):
             return await ask(cast("LM", self._find()))
         from hashlib import sha256
 
         target = types[0].__name__ if method in ("make", "fill") else ""
-        system, text = question()
+        with in_scene(about):
+            system, text = question()
         asked = sha256(f"{system}\n{text}".encode()).hexdigest()[:16]
         spot = self._run.path, self._step, self._asker, method, asked, target
         answer = LMAnswered(time(), *spot, None)

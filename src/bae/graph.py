@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast
 from bae.calls import every_call, recalled_behind
 from bae.exceptions import HintError, LoopError, ProofError
 from bae.language_model import Scene
-from bae.node import Node, NodeTypes
+from bae.node import Node, NodeTypes, check_context
 from bae.plan import NodePlan, plan_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from bae.exceptions import Problem
-    from bae.language_model import LM
+    from bae.language_model import LM, Shown
     from bae.observers import RunStream
     from bae.plan import FieldKind
     from bae.result import GraphResult, Recovered
@@ -42,6 +42,8 @@ class GraphSettings(TypedDict, total=False):
 
     name: str | None
     system: str | None
+    context: Shown | None
+    context_limit: int | None
 
 
 class Graph(Generic[S, T]):
@@ -53,6 +55,12 @@ class Graph(Generic[S, T]):
     `Graph[Ask, Answer]`: a run takes its start and gives its end. `name` is for pictures and
     journals; without one it is the start's. `system` is the system text of every question to an LM
     in place of bae's own; a graph inside has that of the graph around it, unless it has one itself.
+
+    `context` says which nodes before the previous one a question shows to an LM: "previous" is none
+    of them, which is how it is without a setting, "start" the first node, "trace" all, and a node
+    class, or a tuple of these, all nodes of such a class. Of these the newest are shown that have
+    `context_limit` characters together, or else 20,000. The `NodeConfig` of a class, and a graph
+    inside, may have another setting.
     """
 
     @overload
@@ -111,6 +119,8 @@ class Graph(Generic[S, T]):
         *,
         name: str | None = None,
         system: str | None = None,
+        context: Shown | None = None,
+        context_limit: int | None = None,
     ) -> None:
         ends = () if end is None else end if isinstance(end, tuple) else (end,)
         for given in (start, *ends):
@@ -121,6 +131,8 @@ class Graph(Generic[S, T]):
         self.name = name or start.__name__
         if system is not None and not (isinstance(system, str) and system.strip()):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Graph(system={system!r}): give a text, or None for bae's own")
+        check_context("Graph", context, context_limit)
+        self.context, self.context_limit = context, context_limit
         self.system = None if system is None else cleandoc(system)
         self.scene = None if self.system is None else Scene(self.system)
         self._shape: _Shape | None = None

@@ -8,11 +8,23 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    Protocol,
+    TypeVar,
+    runtime_checkable,
+)
 
 if TYPE_CHECKING:
     from bae.node import Node
     from bae.usage import Usage
+
+    Shown = Literal["previous", "start", "trace"] | type[Node] | tuple[type[Node], ...]
+    """Which nodes a question shows: the setting `context` of `Graph` and `NodeConfig`."""
 
 N = TypeVar("N", bound="Node")
 
@@ -106,9 +118,12 @@ is wrong, and is asked for again. None where a run stores nothing."""
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What a question shows beyond the node before and the node that is asked for. `system` is the
-    system text of the graph; None is bae's own."""
+    system text of the graph; None is bae's own. `shown` are the earlier nodes that the setting
+    `context` names, the oldest first, without the `omitted` ones, which would be too much text."""
 
     system: str | None = None
+    shown: tuple[Node, ...] = ()
+    omitted: int = 0
 
 
 PLAIN_SCENE = Scene()

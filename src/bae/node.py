@@ -16,7 +16,7 @@ from bae.hints import rebuild, remember_frame
 from bae.markers import SOURCES
 
 if TYPE_CHECKING:
-    from bae.language_model import LM
+    from bae.language_model import LM, Shown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,14 +31,20 @@ class NodeConfig(Mapping[str, Any]):
     name. `description` says what the class is for where an LM chooses among several. Both are
     words about this one class: subclasses do not inherit them.
 
+    `context` and `context_limit` are those of `Graph`, for questions about this class alone: to
+    fill a node of it, and to choose what follows one. Subclasses inherit them.
+
     It is also a mapping of what is set, and a dict with such keys is accepted in its place.
     """
 
     lm: LM | str | None = None
     instruction: str | None = None
     description: str | None = None
+    context: Shown | None = None
+    context_limit: int | None = None
 
     def __post_init__(self) -> None:
+        check_context("NodeConfig", self.context, self.context_limit)
         for name in ("instruction", "description"):
             text: object = getattr(self, name)
             if text is not None and not (isinstance(text, str) and text.strip()):
@@ -56,6 +62,19 @@ class NodeConfig(Mapping[str, Any]):
     def _given(self) -> dict[str, Any]:
         values = {each: getattr(self, each.name) for each in fields(self)}
         return {each.name: value for each, value in values.items() if value is not each.default}
+
+
+def check_context(owner: str, context: object, limit: object) -> None:
+    """Raise an error for a setting `context` or `context_limit` that is none."""
+    classes = cast("tuple[object, ...]", context if isinstance(context, tuple) else (context,))
+    is_named = bool(classes) and all(isinstance(c, type) and issubclass(c, Node) for c in classes)
+    if context not in (None, "previous", "start", "trace") and not is_named:
+        raise TypeError(
+            f'{owner}(context={context!r}): give "previous", "start", "trace", a node class, or a '
+            "tuple of node classes"
+        )
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise ValueError(f"{owner}(context_limit={limit!r}): give a number of characters")
 
 
 class NodeTypes(Set["type[Node]"], tuple["type[Node]", ...]):

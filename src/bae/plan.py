@@ -42,7 +42,7 @@ from bae.markers import MARKERS, Dep, Gate, Map, Recall, Source, Text
 from bae.node import Node, NodeConfig, sourced_fields
 
 if TYPE_CHECKING:
-    from bae.language_model import LM
+    from bae.language_model import LM, Shown
 
 FieldKind = Literal["plain", "dep", "recall", "map", "gate"]
 
@@ -111,6 +111,10 @@ class NodePlan:
     """What an LM is asked that fills the node: as configured, or the class name."""
     description: str = ""
     """What an LM is told of the node where it chooses among several; empty for nothing."""
+    shows: Shown | None = None
+    shows_limit: int | None = None
+    """Which nodes a question about the class shows, and how many characters of them; None is as the
+    graph has it."""
     problems: list[Problem] = field(default_factory=list[Problem])
     misrouted: bool = False
     """Whether its return type is missing or has more than nodes and None, so that it may be meant
@@ -154,7 +158,8 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     if found is not None:
         return found
     instruction, description = _own_words(cls)
-    plan = NodePlan(cls, lm=_pinned_lm(cls), instruction=instruction, description=description)
+    plan = NodePlan(cls, lm=_setting(cls, "lm"), instruction=instruction, description=description)
+    plan.shows, plan.shows_limit = _setting(cls, "context"), _setting(cls, "context_limit")
     names = names_of_class(cls)
     try:
         rebuild(cls)
@@ -190,12 +195,11 @@ def _unresolved(plan: NodePlan, error: HintError) -> Problem:
     return an_error(error.code, said, error.fix or "", plan.name)
 
 
-def _pinned_lm(cls: type[Node]) -> LM | str | None:
-    for base in cls.__mro__:
-        config = base.__dict__.get("node_config")
-        if config is not None and config.lm is not None:
-            return config.lm
-    return None
+def _setting(cls: type[Node], name: str) -> Any:
+    """A setting of a class that its subclasses inherit."""
+    configs = (base.__dict__.get("node_config") for base in cls.__mro__)
+    found = (getattr(config, name) for config in configs if config is not None)
+    return next((value for value in found if value is not None), None)
 
 
 def _own_words(cls: type[Node]) -> tuple[str, str]:

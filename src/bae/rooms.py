@@ -86,6 +86,13 @@ def fill_question(
     return QuestionText(prompt.system, prompt.text)
 
 
+def nodes_that_fit(nodes: Sequence[Node], limit: int) -> tuple[Node, ...]:
+    """The newest of some nodes whose text in a prompt has at most `limit` characters."""
+    from bae.lm import prompts
+
+    return prompts.nodes_that_fit(nodes, limit)
+
+
 def choice_question(
     offered: Sequence[type[Node] | type[None]],
     fillable: Sequence[type[Node]],

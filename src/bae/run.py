@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from os import urandom
 from time import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
@@ -17,7 +17,7 @@ from bae.usage import Attempt, Restart
 
 if TYPE_CHECKING:
     from bae.dataflow import Dataflow, PendingValue
-    from bae.language_model import LM
+    from bae.language_model import LM, Shown
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.plan import NodePlan
@@ -71,6 +71,8 @@ class Waiting(Exception):
 
 
 NONE: Final[frozenset[str]] = frozenset()
+CONTEXT_LIMIT: Final = 20_000
+"""How many characters of earlier nodes a question shows, unless `context_limit` says otherwise."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -102,6 +104,9 @@ class Run:
     by_name: dict[str, LM] | None = None
     halves: dict[Asker, str] | None = None
     scene: Scene = PLAIN_SCENE
+    shows: Shown | None = None
+    shows_limit: int | None = None
+    cut: set[type[Node]] | None = None
     plans: Mapping[type[Node], NodePlan] | None = None
 
     def __post_init__(self) -> None:
@@ -123,6 +128,8 @@ class Run:
             outer=self,
             run_id=self.run_id,
             scene=self.scene,
+            shows=self.shows,
+            shows_limit=self.shows_limit,
         )
 
     def lm_for(self, plan: NodePlan) -> LM | None:
@@ -135,11 +142,60 @@ class Run:
             own = self.lm.pinned(own)
         return with_limit(own)
 
-    def named(self, name: str) -> LM:
-        """The LM of a name, the same one for the whole run."""
+    def shown_by(self, plan: NodePlan) -> tuple[Shown, int]:
+        """Which nodes a question about a class shows, and how many characters of them at most."""
+        context = self.shows if plan.shows is None else plan.shows
+        limit = self.shows_limit if plan.shows_limit is None else plan.shows_limit
+        return context or "previous", limit or CONTEXT_LIMIT
+
+    def scene_for(self, plan: NodePlan, source: Node | None) -> Scene:
+        """The scene of a question about a node class. `source` is the previous node, which is shown
+        in any case."""
+        context, limit = self.shown_by(plan)
+        if context == "previous":
+            return self.scene
+        from bae.rooms import nodes_that_fit
+
+        if context == "start":
+            nodes = self.trace[:1]
+        elif context == "trace":
+            nodes = self.trace
+        else:
+            nodes = [node for node in self.seen() if isinstance(node, context)][::-1]
+        nodes = [node for node in nodes if node is not source]
+        shown = nodes_that_fit(nodes, limit)
+        omitted = len(nodes) - len(shown)
+        if omitted:
+            self._warn_of_cut(plan, omitted, limit)
+        return replace(self.scene, shown=shown, omitted=omitted) if nodes else self.scene
+
+    def _warn_of_cut(self, plan: NodePlan, omitted: int, limit: int) -> None:
+        run = self.outermost
+        if run.cut is None:
+            run.cut = set()
+        if plan.node not in run.cut:
+            run.cut.add(plan.node)
+            import logging
+
+            logging.getLogger("bae").warning(
+                "%s: %d of the earlier nodes that its questions show are left out from here on: "
+                "together they have more than context_limit=%d characters",
+                plan.name,
+                omitted,
+                limit,
+            )
+
+    @property
+    def outermost(self) -> Run:
+        """The run that this one is part of, or itself."""
         run = self
         while run.outer is not None:
             run = run.outer
+        return run
+
+    def named(self, name: str) -> LM:
+        """The LM of a name, the same one for the whole run."""
+        run = self.outermost
         if run.by_name is None:
             run.by_name = {}
         if name not in run.by_name:
@@ -179,9 +235,7 @@ class Run:
     @property
     def journal(self) -> RunJournal:
         """What has been recorded so far, of the whole run that this is part of."""
-        run = self
-        while run.outer is not None:
-            run = run.outer
+        run = self.outermost
         return RunJournal(run.recorder.log, run.trace)
 
     def places(self) -> dict[type[Node], list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter, time
 from types import MappingProxyType, NoneType
@@ -33,7 +34,7 @@ from bae.failures import (
 )
 from bae.given_lm import given_lm
 from bae.invoke import bounded
-from bae.language_model import RoutingLM, is_lm, scene, spending_limit, unstorable
+from bae.language_model import RoutingLM, in_scene, is_lm, scene, spending_limit, unstorable
 from bae.markers import Dep, Map
 from bae.node import Node
 from bae.plan import NodePlan
@@ -57,7 +58,7 @@ from bae.usage import Usage, meter_in_force
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.language_model import LM
+    from bae.language_model import LM, Scene
 
 T = TypeVar("T", bound=Node)
 A = TypeVar("A")
@@ -80,6 +81,10 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     failure: BaseException | None = None
     if graph.scene is not None:
         run.scene = graph.scene
+    if graph.context is not None or graph.context_limit is not None:
+        run.shows = graph.context or run.shows
+        run.shows_limit = graph.context_limit or run.shows_limit
+        run.scene = replace(run.scene)  # so that its questions are told from those of other runs
     # The default is set too where a body of another run has started this one.
     token = None if scene.get() is run.scene else scene.set(run.scene)
     try:
@@ -317,8 +322,10 @@ async def _choose(
     run: Run, plans: Plans, plan: NodePlan, node: Node
 ) -> tuple[type[Node] | type[None], Node | None]:
     """Where to go on, and the node itself where the LM has filled it in the same call."""
+    about = run.scene_for(plan, node)
     if run.recorder.looks_back:
-        known = run.recorder.recorded_choice(run, plan)
+        with in_scene(about):
+            known = run.recorder.recorded_choice(run, plan)
         if known is not None:
             return known, None
     lm = cast("LM", run.lm_for(plan))
@@ -327,23 +334,25 @@ async def _choose(
     doing = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
         chosen, seconds, used = await _answer(
-            run, lm, doing, lambda: lm.choose_type([*plan.offered], dict(node))
+            run, lm, doing, lambda: lm.choose_type([*plan.offered], dict(node)), about
         )
         filled = None
     else:
         fillable: list[type[Node]] = []
+        shows = run.shown_by(plan)
         for target in plan.successors:
             if plans[target].context:
                 found = recall_ahead(run, plans[target])
                 if found is None:
                     continue
                 recalled[target] = found
-            if run.step != run.max_iters and run.lm_for(plans[target]) is lm:
+            alike = run.lm_for(plans[target]) is lm and run.shown_by(plans[target]) == shows
+            if run.step != run.max_iters and alike:
                 fillable.append(target)
         # Without what few need: an LM of the caller's own may not take it.
         given = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
         (chosen, filled), seconds, used = await _answer(
-            run, lm, doing, lambda: lm.route(node, plan.offered, fillable, *given)
+            run, lm, doing, lambda: lm.route(node, plan.offered, fillable, *given), about
         )
     if chosen not in plan.offered:
         _note_usage(run, doing, [used])
@@ -386,8 +395,10 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
             validated(plan.node, resolved)  # the model is not asked in vain
         except Exception as error:
             raise invalid(plan, error) from error
+    about = run.scene_for(plan, source)
     if looks_back:
-        known = run.recorder.recorded_fill(run, plan, source, resolved)
+        with in_scene(about):
+            known = run.recorder.recorded_fill(run, plan, source, resolved)
         if known is not None:
             return known
     lm = run.lm if plan.lm is None else run.lm_for(plan)
@@ -405,6 +416,7 @@ async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:
         lm,
         doing,
         lambda: lm.fill(plan.node, resolved, plan.instruction, source=source),
+        about,
         plan.node,
     )
     if type(node) is not plan.node:
@@ -431,6 +443,7 @@ async def _answer(
     lm: LM,
     doing: Asker,
     ask: Callable[[], Awaitable[A]],
+    about: Scene,
     target: type[Node] | None = None,
 ) -> tuple[A, float, Usage]:
     """What the LM answers, how long it took and what it used; that of a failure is noted too."""
@@ -439,6 +452,7 @@ async def _answer(
     token = meter_in_force.set((used.append, partial(run.watch, doing)))
     recorder = run.recorder
     storing = unstorable.set(recorder.unstorable if recorder.stores else None)
+    shown = None if about is run.scene else scene.set(about)
     try:
         answer = await ask()
     except BaseException as error:
@@ -451,6 +465,8 @@ async def _answer(
     finally:
         meter_in_force.reset(token)
         unstorable.reset(storing)
+        if shown is not None:
+            scene.reset(shown)
     usage = used[0] if len(used) == 1 else Usage.total(used)
     return answer, perf_counter() - started, usage
 

@@ -130,8 +130,11 @@ class Secrets:
         if found is None:
             graphs = graph.graphs
             found = cls(dict.fromkeys(node for each in graphs for node in each.plans))
-            for each in graphs:
-                found._note_asks(each)
+            settings = [g.context for g in graphs] + [p.shows for p in found._plans.values()]
+            # Where a question may show any node, any secret counts.
+            if all(context in (None, "previous") for context in settings):
+                for each in graphs:
+                    found._note_asks(each)
             _GRAPHS[graph] = found
         return found
 

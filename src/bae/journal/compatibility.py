@@ -303,11 +303,12 @@ def _parts(shape: ShapeView) -> dict[_Part, list[str]]:
     found: dict[_Part, list[str]] = {}
     for number, graph in enumerate(shape.graphs):
         name = graph["name"] if number else ""
-        found[name, "", ""] = [*_words(graph, "system")]
+        found[name, "", ""] = [*_words(graph, "system", "context")]
         for cls, drawn in graph["classes"].items():
             body = "a written body" if drawn["written"] else "an empty body"
             rules = (f"the rule {rule}" for rule in drawn.get("rules", ()))
-            found[name, cls, ""] = [body, *rules, *_words(drawn, "instruction", "description")]
+            said = _words(drawn, "instruction", "description", "context")
+            found[name, cls, ""] = [body, *rules, *said]
             for target in [*drawn["next"], *(["None"] if drawn["ends"] else [])]:
                 found[name, cls, f" -> {target}"] = []
             for field, use in drawn["fields"].items():

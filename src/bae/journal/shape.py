@@ -26,6 +26,7 @@ from bae.plan import FieldPlan, NodePlan
 
 if TYPE_CHECKING:
     from bae.graph import Graph
+    from bae.language_model import Shown
     from bae.node import Node
 
 FORMAT: Final = 2
@@ -220,10 +221,15 @@ def _form() -> type[BaseModel]:
     more: Any = {"kind": kind, "type": str, "required": bool, "over": (str, "")}
     each: Any = create_model("Field", __base__=use, **more)
     listed: Json = {"fields": dict[str, each], "next": list[str], "rules": (list[str], [])}
-    said: Json = {"instruction": (str, ""), "description": (str, "")}
+    said: Json = {"instruction": (str, ""), "description": (str, ""), "context": (str, "")}
     cls: Any = create_model("Class", **listed, **said, ends=bool, written=bool)
     graph: Any = create_model(
-        "Graph", name=str, start=str, classes=dict[str, cls], system=(str, "")
+        "Graph",
+        name=str,
+        start=str,
+        classes=dict[str, cls],
+        system=(str, ""),
+        context=(str, ""),
     )
     return create_model("Shape", graphs=list[graph], calls=list[call])
 
@@ -250,6 +256,8 @@ class _Drawing:
         drawn: Json = {"name": graph.name, "start": graph.start.__name__, "classes": classes}
         if graph.system is not None:
             drawn["system"] = graph.system
+        if shown := _shown(graph.context, graph.context_limit):
+            drawn["context"] = shown
         self.graphs.append(drawn)
         for plan in graph.plans.values():
             # No graph with two classes of one name can have a journal.
@@ -267,6 +275,8 @@ class _Drawing:
             drawn["instruction"] = plan.instruction
         if plan.description:
             drawn["description"] = plan.description
+        if shown := _shown(plan.shows, plan.shows_limit):
+            drawn["context"] = shown
         rules = sorted(plan.node.__pydantic_decorators__.model_validators)
         if plan.node.model_config.get("extra") == "forbid":
             rules.append("extra='forbid'")
@@ -331,6 +341,13 @@ def _bound(asked: FieldPlan | Input) -> Json:
 def _recall(found: FieldPlan) -> Json:
     node_type = cast(Recall, found.marker).node_type
     return {"recall": "" if node_type is None else node_type.__name__}
+
+
+def _shown(context: Shown | None, limit: int | None) -> str:
+    """The setting of which nodes a question shows, in words; empty where there is none."""
+    named = context if isinstance(context, tuple) else () if context is None else (context,)
+    said = ", ".join(each if isinstance(each, str) else each.__name__ for each in named)
+    return said if limit is None else f"{said} in {limit} characters".strip()
 
 
 def _schema_hash(core: Any) -> str:

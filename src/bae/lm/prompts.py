@@ -47,12 +47,15 @@ IN_TEXT = "Answer in plain text, not in JSON"
 CHOOSE = "Choose what comes next."
 CHOOSE_AND_MAKE = "Choose what comes next, and make it."
 OR_STOP = '"None" is to stop here.'
+EARLIER = 'Earlier steps are under "before", the oldest first.'
 
 
 def system_text(default: str = SYSTEM) -> str:
     """The system text of what is asked here: that of the graph, or bae's own."""
-    own = scene.get().system
-    return default if own is None else own
+    now = scene.get()
+    if now.system is not None:
+        return now.system
+    return f"{default} {EARLIER}" if now.shown or now.omitted else default
 
 
 _KNOWN = "__bae_prompts__"
@@ -114,7 +117,7 @@ def fill_prompt(
     turns: tuple[Turn, ...] = (),
 ) -> Prompt:
     """Ask for some fields of a node."""
-    known = {} if source is None else {type(source).__name__: seen_of(source)}
+    known = _known_nodes(source)
     if resolved:
         known["context"] = context_of(target, resolved)
     form = text_form(target)
@@ -176,7 +179,7 @@ class Choice:
         resolved: Resolved | None = None,
     ) -> Prompt:
         """Ask for the choice; `resolved` are values that were looked up for the options."""
-        known = {} if source is None else {type(source).__name__: seen_of(source)}
+        known = _known_nodes(source)
         if context is not None:
             known["context"] = _jsonable(context, "the context of a choice")
         elif resolved and (contexts := self._contexts(resolved)):
@@ -311,6 +314,32 @@ def seen_of(node: Node) -> Any:
     """What a model sees of a node, as JSON."""
     cls = type(node)
     return _seen(cls, node, shown_fields(cls))
+
+
+def _known_nodes(source: Node | None) -> dict[str, Any]:
+    """What a model sees of the nodes before a question: those of the scene and the previous one."""
+    now = scene.get()
+    known: dict[str, Any] = {}
+    if now.shown or now.omitted:
+        before: list[Any] = [{type(node).__name__: seen_of(node)} for node in now.shown]
+        if now.omitted:
+            steps = "1 earlier step is" if now.omitted == 1 else f"{now.omitted} earlier steps are"
+            before.insert(0, f"({steps} left out)")
+        known["before"] = before
+    if source is not None:
+        known[type(source).__name__] = seen_of(source)
+    return known
+
+
+def nodes_that_fit(nodes: Sequence[Node], limit: int) -> tuple[Node, ...]:
+    """The newest of some nodes whose text in a prompt has at most `limit` characters."""
+    left = limit
+    for index in range(len(nodes) - 1, -1, -1):
+        node = nodes[index]
+        left -= len(text_of_json({type(node).__name__: seen_of(node)}))
+        if left < 0:
+            return tuple(nodes[index + 1 :])
+    return tuple(nodes)
 
 
 def context_of(cls: type[Node], resolved: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,359 @@
+"""Which nodes a question shows: `context` and `context_limit` of graphs and node classes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+
+import pytest
+from pydantic import Field
+
+from bae import LM, Dep, Graph, Node, NodeConfig, Recall, ReplayError
+from bae.journal import AnswerJudged, MemoryJournal, check
+from bae.language_model import scene
+from bae.lm.prompts import EARLIER, SYSTEM
+from toy_backend import ToyBackend, route
+
+
+def known(prompt: Any) -> dict[str, Any]:
+    """What a prompt tells a model, as JSON."""
+    return json.loads(prompt.text.partition("\n\n")[2])
+
+
+class Ticket(Node):
+    message: str
+
+    async def __call__(self) -> Refund: ...
+
+
+class Refund(Node):
+    euros: int
+
+    async def __call__(self) -> Reply | Hold: ...
+
+
+class Hold(Node):
+    until: str
+
+    async def __call__(self) -> None: ...
+
+
+class Reply(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+TICKET = {"Ticket": {"message": "it came late"}}
+START = Ticket(message="it came late")
+
+
+def shop() -> ToyBackend:
+    return ToyBackend({"euros": 20}, route("Reply", text="sorry"))
+
+
+@pytest.mark.parametrize("context", ["start", "trace", Ticket, (Hold, Ticket), Node])
+async def test_a_graph_shows_the_nodes_that_its_setting_names(context: Any):
+    graph, lm = Graph(start=Ticket, context=context), shop()
+    await graph.arun(START, lm)
+
+    assert known(lm.prompts[0]) == TICKET  # the previous node is there once
+    assert known(lm.prompts[1]) == {"before": [TICKET], "Refund": {"euros": 20}}
+    assert [prompt.system for prompt in lm.prompts] == [SYSTEM, f"{SYSTEM} {EARLIER}"]
+    assert graph.validate() == []
+
+
+@pytest.mark.parametrize("context", [None, "previous", Hold])
+async def test_nothing_more_is_shown_where_the_setting_names_nothing_that_is_there(context: Any):
+    graph, lm = Graph(start=Ticket, context=context), shop()
+    await graph.arun(START, lm)
+
+    assert known(lm.prompts[1]) == {"Refund": {"euros": 20}}
+    assert lm.prompts[1].system == SYSTEM
+    assert [problem.code for problem in graph.validate()] == ["bae-context-lost"]
+
+
+async def test_a_class_has_its_own_setting_and_is_then_filled_by_itself():
+    class Ask(Node):
+        text: str
+
+        async def __call__(self) -> Plan: ...
+
+    class Plan(Node):
+        node_config: ClassVar[NodeConfig] = NodeConfig(context="start")
+        steps: str
+
+        async def __call__(self) -> Careful | Quick: ...
+
+    class Careful(Node):
+        node_config: ClassVar[NodeConfig] = NodeConfig(context="trace", description="with care")
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Quick(Careful):
+        node_config: ClassVar[NodeConfig] = NodeConfig(context="previous")
+
+    ask = {"Ask": {"text": "why?"}}
+    chosen = {"choice": "Careful"}
+    lm = ToyBackend({"steps": "1"}, chosen, {"text": "so"})
+    await Graph(start=Ask).arun(Ask(text="why?"), lm)
+
+    assert known(lm.prompts[1]) == {"before": [ask], "Plan": {"steps": "1"}}
+    assert known(lm.prompts[2]) == {"before": [ask], "Plan": {"steps": "1"}}
+    assert NodeConfig(context="trace") == {"context": "trace"}
+
+    class Inherits(Careful):
+        pass
+
+    assert Graph(start=Inherits).plans[Inherits].shows == "trace"
+
+
+class Draft(Node):
+    text: str
+
+    async def __call__(self) -> Draft | None: ...
+
+
+async def test_a_long_trace_is_cut_to_its_newest_nodes_and_that_is_reported(
+    caplog: pytest.LogCaptureFixture,
+):
+    graph = Graph(start=Draft, context="trace", context_limit=52)
+    lm = ToyBackend(*(route("Draft", text=str(n)) for n in range(1, 5)), route("None"))
+    with caplog.at_level(logging.WARNING, "bae"):
+        await graph.arun(Draft(text="0"), lm)
+
+    def draft(n: int) -> dict[str, Any]:
+        return {"Draft": {"text": str(n)}}
+
+    assert len(json.dumps(draft(0), separators=(",", ":"))) == 22
+    assert [known(prompt).get("before") for prompt in lm.prompts] == [
+        None,
+        [draft(0)],
+        [draft(0), draft(1)],
+        ["(1 earlier step is left out)", draft(1), draft(2)],
+        ["(2 earlier steps are left out)", draft(2), draft(3)],
+    ]
+    assert [record.message for record in caplog.records] == [
+        "Draft: 1 of the earlier nodes that its questions show are left out from here on: together "
+        "they have more than context_limit=52 characters"
+    ]
+
+
+async def test_a_node_that_is_longer_than_the_limit_is_left_out_as_a_whole():
+    lm = shop()
+    await Graph(start=Ticket, context="start", context_limit=10).arun(START, lm)
+
+    assert known(lm.prompts[1])["before"] == ["(1 earlier step is left out)"]
+
+
+async def test_what_bodies_and_functions_ask_shows_the_same():
+    class Ask(Node):
+        text: str
+
+        async def __call__(self) -> Look: ...
+
+    class Note(Node):
+        word: str
+
+        async def __call__(self) -> None: ...
+
+    async def note(lm: LM) -> Note:
+        return await lm.make(Note(word="x"), Note)
+
+    class Look(Node):
+        note: Annotated[Note, Dep(note)]
+
+        async def __call__(self, lm: LM) -> Told | Other:
+            chosen = await lm.choose_type([Told, Other], {"of": "both"})
+            assert chosen is Told
+            assert await lm.decide(self) == Told(text="one")
+            return await lm.make(self, Told)
+
+    class Told(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Other(Node):
+        node_config: ClassVar[NodeConfig] = NodeConfig(context="previous")
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    ask = {"Ask": {"text": "why?"}}
+    look = {"Look": {"note": {"word": "w"}}}
+    lm = ToyBackend({"word": "w"}, {"choice": "Told"}, route("Told", text="one"), {"text": "two"})
+    await Graph(start=Ask, context="trace").arun(Ask(text="why?"), lm)
+
+    assert [known(prompt) for prompt in lm.prompts] == [
+        {"before": [ask], "Note": {"word": "x"}},
+        {"before": [ask], "context": {"of": "both"}},
+        {"before": [ask], **look},
+        {"before": [ask], **look},
+    ]
+
+
+async def test_a_graph_inside_shows_its_own_trace_and_the_classes_of_the_run_around_it():
+    class First(Node):
+        topic: str
+
+        async def __call__(self) -> Second: ...
+
+    class Second(Node):
+        topic: str
+
+        async def __call__(self) -> None: ...
+
+    class Asked(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Inner(First):
+        topic: str = "weather"
+
+    async def run(inner: Any, **settings: Any) -> dict[str, Any]:
+        class Ask(Asked):
+            async def __call__(self) -> Told: ...
+
+        class Told(Node):
+            found: Annotated[Second, Dep(inner)]
+
+            async def __call__(self) -> None: ...
+
+        lm = ToyBackend({"topic": "rain"})
+        await Graph(start=Ask, **settings).arun(Ask(text="why?"), lm)
+        return known(lm.prompts[0])
+
+    weather = {"Inner": {"topic": "weather"}}
+    assert await run(Graph(start=Inner), context="trace") == weather
+    around = {"before": [{"Ask": {"text": "why?"}}], **weather}
+    assert await run(Graph(start=Inner), context=Asked) == around
+    assert await run(Graph(start=Inner, context=Asked), context="trace") == around
+    assert await run(Graph(start=Inner, context="previous"), context=Asked) == weather
+
+
+class FourMethods:
+    """An LM that is no backend: it sees what there is to show where it makes its own prompts."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Node, ...]] = []
+
+    async def make(self, node: Node, target: type[Any]) -> Any:
+        raise AssertionError("not asked")
+
+    async def decide(self, node: Node) -> Any:
+        raise AssertionError("not asked")
+
+    async def choose_type(self, types: Sequence[Any], context: Mapping[str, Any]) -> Any:
+        self.seen.append(scene.get().shown)
+        return types[0]
+
+    async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
+        self.seen.append(scene.get().shown)
+        return Refund(euros=1) if target is Refund else target(text="fine")
+
+
+async def test_an_lm_that_is_no_backend_finds_the_nodes_in_the_scene():
+    lm = FourMethods()
+    await Graph(start=Ticket, context="start").arun(START, lm)
+
+    assert lm.seen == [(), (START,), (START,)]
+    assert scene.get().shown == ()
+
+
+async def test_a_run_resumes_and_replays_with_what_was_shown_and_a_changed_setting_is_reported():
+    journal, lm = MemoryJournal(), shop()
+    graph = Graph(start=Ticket, context="start")
+    result = await graph.arun(START, lm, journal=journal, run_id="one")
+
+    assert (await graph.replay("one", journal=journal)).trace == result.trace
+    other = Graph(start=Ticket)
+    with pytest.raises(ReplayError, match="the question to the LM differs") as differs:
+        await other.replay("one", journal=journal)
+    assert '-{"before":[{"Ticket"' in differs.value.diff
+
+    class Stops(ToyBackend):
+        async def answer(self, prompt: Any) -> Any:
+            if len(self.prompts) == 1:
+                raise RuntimeError("stopped")
+            return await super().answer(prompt)
+
+    with pytest.raises(Exception, match="stopped"):
+        await graph.arun(START, Stops({"euros": 20}), journal=journal, run_id="two")
+    rest = ToyBackend(route("Reply", text="sorry"))
+    await graph.resume("two", rest, journal=journal)
+    assert rest.prompts[0].text == lm.prompts[1].text
+    assert await check(other, journal) == []
+
+
+async def test_what_a_question_shows_of_a_secret_is_not_stored():
+    class Login(Node):
+        token: str = Field(repr=False)
+
+        async def __call__(self) -> Middle: ...
+
+    class Middle(Node):
+        async def __call__(self) -> Told: ...
+
+    class Told(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    async def asked(context: Any) -> str:
+        journal = MemoryJournal()
+        graph = Graph(start=Login, context=context)
+        lm = ToyBackend({"text": "hi"})
+        await graph.arun(Login(token="hush"), lm, journal=journal, run_id="one")
+        assert ("hush" in lm.prompts[0].text) is (context == "start")
+        lines = (await journal.read("one")).lines
+        return next(line.data for line in lines if line.kind == AnswerJudged.__name__)
+
+    assert '"asked"' in await asked("previous")
+    assert '"asked"' not in await asked("start")
+
+
+@pytest.mark.parametrize("wrong", ["all", "", 3, int, (), (Ticket, int), [Ticket]])
+def test_a_wrong_setting_is_refused(wrong: Any):
+    for owner in (lambda: Graph(start=Ticket, context=wrong), lambda: NodeConfig(context=wrong)):
+        with pytest.raises(TypeError, match='give "previous", "start", "trace", a node class'):
+            owner()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.5, True, "3"])
+def test_a_wrong_limit_is_refused(wrong: Any):
+    with pytest.raises(ValueError, match="give a number of characters"):
+        Graph(start=Ticket, context_limit=wrong)
+    with pytest.raises(ValueError, match="give a number of characters"):
+        NodeConfig(context_limit=wrong)
+
+
+async def test_a_recalled_value_and_the_nodes_before_are_shown_side_by_side():
+    class Reply2(Node):
+        message: Annotated[str, Recall(Ticket2)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Ticket2(Node):
+        message: str
+
+        async def __call__(self) -> Middle: ...
+
+    class Middle(Node):
+        n: int
+
+        async def __call__(self) -> Reply2: ...
+
+    lm = ToyBackend({"n": 1}, {"text": "so"})
+    await Graph(start=Ticket2, context="start").arun(Ticket2(message="x"), lm)
+
+    assert known(lm.prompts[1]) == {
+        "before": [{"Ticket2": {"message": "x"}}],
+        "Middle": {"n": 1},
+        "context": {"message": "x"},
+    }
