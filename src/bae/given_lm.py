@@ -66,7 +66,9 @@ class GivenLM:
             fillable = [each.node for each in alike if each.node in recalled]
             given = {cls: values for cls, (values, _) in recalled.items() if values}
             with in_scene(about):
-                chosen, filled = await lm.route(node, plan.offered, fillable, given)
+                chosen, filled = await lm.route(
+                    node, plan.offered, fillable, *([given] if given else [])
+                )
             if filled is not None:
                 values, records = recalled[type(filled)]
                 target = plan_of(type(filled))
