@@ -107,9 +107,11 @@ def kill_all(process: subprocess.Popen[str], *, commands: bool = True) -> str:
     """Kill a process as a crash does, and the git commands that it has started. Returns what it
     has printed."""
     process.send_signal(signal.SIGSTOP)
-    for pid in (process.pid, *(descendants(process.pid) if commands else ())):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    if commands:  # each in a group of its own, with what it has started
+        for pid in descendants(process.pid):
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+    process.kill()
     return process.communicate()[0]
 
 
@@ -130,7 +132,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-SLOW = "sh -c 'cat; if [ -e {gate} ]; then echo > {seen}; sleep 60; fi'"
+SLOW = "sh -c 'cat; if [ -e {gate} ]; then echo > {seen}; exec sleep 60; fi'"
 
 
 def slow_checkout(root: Path, tmp_path: Path) -> tuple[Path, Path]:

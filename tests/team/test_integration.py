@@ -320,6 +320,7 @@ async def killed_often(root: Path, kills: int, seed: int) -> int:
             assert git(root, "for-each-ref", "--contains", what), f"{what} is on no branch"
         elif kind == "wrote":
             kept = git(root, "for-each-ref", "--format=%(refname)", f"refs/bae/kept/task-{what}-x")
+            assert kept, f"{line!r} of {said}"
             grep = ("grep", "-h", "^note", *kept.split("\n"), "--", "notes.txt")
             assert set(git(root, *grep).split("\n")) == {f"note {what}"}
     return tasks

@@ -120,6 +120,8 @@ async def test_files_that_git_does_not_have_are_copied_but_never_secrets(root: P
         assert not (workspace.path / name).exists(), name
     assert set(workspace.left_out) == {*secret, "ignored/out"}
     assert await workspace.uncommitted() == ()
+    with pytest.raises(WorkspaceError, match="only the user"):
+        await workspace.commit(["./.WorktreeInclude"], "more for me")
     assert await workspaces.remove(workspace) is None
 
 

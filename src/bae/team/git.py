@@ -297,7 +297,7 @@ class Repository:
 
     async def find_commit(self, text: str, within: str) -> str | None:
         """The newest commit of a range that has a text in its message."""
-        args = ("log", "-1", "--format=%H", "--fixed-strings", f"--grep={text}", within)
+        args = ("rev-list", "-1", "--fixed-strings", f"--grep={text}", within)
         return await self.git(*args) or None
 
     async def changed_files(self, before: str, after: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from bae.team.git import BRANCHES, Conflict, GitError, Merged, Repository
 from bae.team.models import TestReport, bounded
 from bae.team.user_checkout import Moved, fast_forward
-from bae.team.workspaces import Workspace, Workspaces, trailer
+from bae.team.workspaces import TRAILER, Workspace, Workspaces, trailer
 
 _TRIES: Final = 5
 
@@ -86,6 +86,7 @@ class Integration:
         if done:
             return Integrated(done, None)
         tip = await self.repository.commit_id(BRANCHES + branch)
+        message = message.replace(TRAILER, "Task:")  # an LLM may have written it
         message = f"{message.strip()}\n\n{trailer(branch, tip)}"
         return await self._in_turn(BRANCHES + branch, message, squash=True)
 

@@ -20,6 +20,7 @@ from bae.team.git import (
     Conflict,
     GitError,
     Repository,
+    named_path,
     remove_stale,
     split_paths,
 )
@@ -28,6 +29,7 @@ from bae.team.models import bounded
 from bae.team.user_checkout import Moved, repair
 from bae.team.worktree_files import INCLUDE, copy_included
 
+TRAILER: Final = "Bae-Task:"
 _PREFIX: Final = "bae."
 _CHECK: Final = _PREFIX + "check-"
 _TRASH: Final = "removed."
@@ -84,6 +86,8 @@ class Workspace:
 
     async def commit(self, paths: Sequence[str], message: str) -> str | None:
         """Commit the named files; None where they are as they were."""
+        if INCLUDE in (named_path(path).casefold() for path in paths):
+            raise WorkspaceError(f"{INCLUDE} says what a worktree gets: only the user changes it")
         return await self.repository.commit(self.checkout, paths, message)
 
     async def uncommitted(self) -> tuple[str, ...]:
@@ -291,9 +295,10 @@ class Workspaces:
         await self.repository.git("worktree", "add", "--quiet", str(path), *what)
 
     async def _open_path(self, path: Path) -> None:
-        if path not in self._open:
-            self._open.add(path)
-            await self.repository.begin_work()
+        await self.repository.begin_work()
+        if path in self._open:
+            self.repository.end_work()
+        self._open.add(path)
 
     async def _prepare(self, path: Path, branch: str | None, base: str) -> Workspace:
         await self._open_path(path)
@@ -357,7 +362,7 @@ class Workspaces:
 
 def trailer(branch: str, tip: str) -> str:
     """The line of a merged commit that says which work it holds."""
-    return f"Bae-Task: {branch} {tip}"
+    return f"{TRAILER} {branch} {tip}"
 
 
 def _has_work(path: Path, admin: Path) -> bool:
