@@ -4,6 +4,7 @@ cleans up and continues. It prints what must not get lost, before anything can k
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -11,8 +12,12 @@ from bae.team.integration import Integrated
 from git_repositories import open_team, write
 
 
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())  # all of it or nothing
+
+
 async def main(root: Path, tasks: int) -> None:
-    print("started", flush=True)
+    say("started")
     workspaces, integration = await open_team(root)
     done = await workspaces.recover()
     assert not done.problems, done.problems
@@ -22,10 +27,10 @@ async def main(root: Path, tasks: int) -> None:
         if not await integration.merged_as(branch):
             workspace = await workspaces.start(branch)
             write(workspace.path, {f"{number}.txt": f"{number}\n", "notes.txt": f"note {number}\n"})
-            print("wrote", number, flush=True)
+            say(f"wrote {number}")
             commit = await workspace.commit([f"{number}.txt"], f"work {number}")
             if commit:
-                print("committed", commit, flush=True)
+                say(f"committed {commit}")
             assert isinstance(await integration.integrate(branch, f"Task {number}"), Integrated)
             await workspaces.remove(workspace)
 
@@ -35,7 +40,7 @@ async def main(root: Path, tasks: int) -> None:
     moved = await integration.deliver()
     assert not moved.reason, moved.reason
     await workspaces.recover()
-    print("done", flush=True)
+    say("done")
 
 
 if __name__ == "__main__":

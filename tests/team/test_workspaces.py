@@ -314,6 +314,30 @@ async def test_a_worktree_that_git_was_making_when_it_was_killed_is_made_again(
     await workspaces.remove(workspace)
 
 
+BEGUN = {"locked": "initializing\n", "gitdir": ""}
+
+
+@pytest.mark.parametrize("written", [{}, {"locked": ""}, {"locked": "initializing\n"}, BEGUN])
+async def test_the_first_files_that_git_writes_about_a_worktree_are_cleaned(
+    root: Path, written: dict[str, str]
+):
+    workspaces, _ = await open_team(root)
+    about = root / ".git" / "worktrees" / "bae.task-1-login"
+    about.mkdir(parents=True)
+    write(about, written)
+    if written == BEGUN:
+        (workspaces.directory / "bae.task-1-login").mkdir(parents=True)
+
+    workspace = await workspaces.start(TASK)
+    await workspaces.remove(workspace)
+    about.mkdir()
+    write(about, written)
+    done = await workspaces.recover()
+
+    assert done.problems == []
+    assert left_over(root) == []
+
+
 async def test_commands_of_a_killed_process_are_waited_for(root: Path, tmp_path: Path):
     gate, seen = slow_checkout(root, tmp_path)
     process = a_process_at_work(root, f"await workspaces.start({TASK!r})")

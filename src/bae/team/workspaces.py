@@ -346,7 +346,8 @@ class Workspaces:
         for admin in _folders(self.repository.common / "worktrees", _PREFIX):
             path = self.directory / admin.name
             with suppress(OSError):
-                path = Path((admin / "gitdir").read_text().strip()).parent
+                said = os.fsdecode((admin / "gitdir").read_bytes()).strip()
+                path = Path(said).parent if said else path  # git may be killed before it wrote it
             if path.parent == self.directory and path.name.startswith(_PREFIX):
                 found[path] = admin
         return found
