@@ -78,7 +78,7 @@ class GivenLM:
             return chosen
 
         async def ask(lm: LM) -> Node | None:
-            if len(alike) == len(plans) and not any(_looked_up(each, {}) for each in plans):
+            if len(alike) == len(plans) and not any(looked_up(each, {}) for each in plans):
                 with in_scene(about):
                     return await lm.decide(node)
             chosen = plan.offered[0]
@@ -145,7 +145,7 @@ class GivenLM:
     ) -> N:
         plan = plan_of(target, strict=True)
         about = self._scene(plan, source)
-        fields = _looked_up(plan, given)
+        fields = looked_up(plan, given)
         if not fields:
             with in_scene(about):
                 if method == "make":
@@ -224,7 +224,7 @@ class GivenLM:
         if not isinstance(known, Node):
             return known
         plan, held = plan_of(type(known)), known.__dict__
-        fields = _looked_up(plan, held)
+        fields = looked_up(plan, held)
         if not fields:
             return known
         kept = {field.name: held[field.name] for field in plan.sourced if field.name in held}
@@ -245,7 +245,7 @@ def given_lm(run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]) -> 
     return None if lm() is None else GivenLM(run, step, asker, lm)
 
 
-def _looked_up(plan: NodePlan, given: Mapping[str, Any]) -> list[FieldPlan]:
+def looked_up(plan: NodePlan, given: Mapping[str, Any]) -> list[FieldPlan]:
     """The fields of a node that are resolved before the LM fills it. Those that may wait for a
     person are left to the run: it does so between the bodies, which are called once."""
     return [f for f in plan.context if f.name not in given and not _may_wait(plan, f, given)]

@@ -68,7 +68,8 @@ LONGEST_HOLD = 0.01
 looks at the clock every 16 steps: short runs that do await need not give way as well."""
 Plans = dict[type[Node], NodePlan]
 NOTHING_BOUND: Final[Mapping[str, Any]] = MappingProxyType({})
-_NOTHING_RECALLED: tuple[dict[str, Any], list[Recalled]] = {}, []
+_Recalls = tuple[dict[str, Any], list[Recalled]]
+_NOTHING_RECALLED: _Recalls = {}, []
 
 
 async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
@@ -329,7 +330,7 @@ async def _choose(
         if known is not None:
             return known, None
     lm = cast("LM", run.lm_for(plan))
-    recalled: dict[type[Any], tuple[dict[str, Any], list[Recalled]]] = {}
+    recalled: dict[type[Any], _Recalls] = {}
     run.recorder.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     doing = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
@@ -338,17 +339,7 @@ async def _choose(
         )
         filled = None
     else:
-        fillable: list[type[Node]] = []
-        shows = run.shown_by(plan)
-        for target in plan.successors:
-            if plans[target].context:
-                found = recall_ahead(run, plans[target])
-                if found is None:
-                    continue
-                recalled[target] = found
-            alike = run.lm_for(plans[target]) is lm and run.shown_by(plans[target]) == shows
-            if run.step != run.max_iters and alike:
-                fillable.append(target)
+        fillable, recalled = options_ahead(run, plans, plan, lm)
         # Without what few need: an LM of the caller's own may not take it.
         given = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
         (chosen, filled), seconds, used = await _answer(
@@ -378,6 +369,26 @@ async def _choose(
         FillEnded(*place, filled, seconds, used),
     )
     return chosen, filled
+
+
+def options_ahead(
+    run: Run, plans: Mapping[type[Node], NodePlan], plan: NodePlan, lm: LM | None
+) -> tuple[list[type[Node]], dict[type[Node], _Recalls]]:
+    """The successors of a node that may be filled by the answer that chooses one, without those
+    that another LM than `lm` is to fill, and what is recalled for successors, with its records."""
+    fillable: list[type[Node]] = []
+    recalled: dict[type[Node], _Recalls] = {}
+    shows = run.shown_by(plan)
+    for target in plan.successors:
+        if plans[target].context:
+            found = recall_ahead(run, plans[target])
+            if found is None:
+                continue
+            recalled[target] = found
+        alike = lm is None or run.lm_for(plans[target]) is lm
+        if alike and run.step != run.max_iters and run.shown_by(plans[target]) == shows:
+            fillable.append(target)
+    return fillable, recalled
 
 
 async def _fill(run: Run, plans: Plans, plan: NodePlan, source: Node) -> Node:

@@ -292,3 +292,44 @@ async def test_a_scripted_lm_that_chooses_in_its_own_way_is_asked_to():
 
     lm = Cautious([{"to": "Ann"}, {"topic": "lamps"}])
     assert type((await GRAPH.arun(Letter(text="It broke."), lm)).trace[1]) is HandedOver
+
+
+async def test_earlier_nodes_are_shown_where_the_graph_or_a_class_says_so():
+    class Last(Node):
+        node_config = NodeConfig(context="previous")
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Middle(Node):
+        number: int
+
+        async def __call__(self) -> Last: ...
+
+    class Second(Node):
+        number: int
+
+        async def __call__(self) -> Middle | Last: ...
+
+    class First(Node):
+        text: str
+
+        async def __call__(self) -> Second: ...
+
+    graph = Graph(start=First, context="start")
+    lm = ScriptedLM([{"number": 2}, Middle, {"number": 3}, {"text": "the end"}])
+    run = await graph.arun(First(text="Go!"), lm)
+    shown = graph.prompts(*run.trace)
+
+    assert [str(prompt) for prompt in shown if prompt.question.target is not Last] == [
+        str(prompt) for prompt in lm.prompts if prompt.question.target not in (Last, Middle)
+    ]
+    assert headings(shown) == [
+        "First -> Second",
+        "Second -> a choice",
+        "Second -> Last",
+        "Middle -> Last",
+    ]
+    assert shown[1].question.fillable == (Middle,)
+    assert '{"before":[{"First":{"text":"Go!"}}],"Second":{"number":2}}' in shown[1].text
+    assert "before" not in shown[2].text

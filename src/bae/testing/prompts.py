@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from bae.calls import every_call
 from bae.core_schemas import field_schema
 from bae.draft import from_answer, hold, validated, with_resolved
-from bae.language_model import PLAIN_SCENE, in_scene
+from bae.given_lm import looked_up
+from bae.language_model import in_scene
 from bae.lm.backend import Answer, Backend, choice_with
 from bae.lm.policies.policy import as_backend
 from bae.lm.prompts import asked_fields, fill_prompt
 from bae.lm.schemas import fill_schema, has_schema
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
-from bae.recall import recall_ahead, recall_field
+from bae.recall import recall_field
 from bae.run import Run
+from bae.runner import options_ahead
 from bae.testing.samples import sample
 from bae.testing.scripted import ScriptError
 
@@ -97,30 +99,33 @@ class _Walk:
         for plan in plans.values():
             if isinstance(plan.lm, str):  # which may need a key, or a program
                 self._by_name.setdefault(plan.lm, Unasked())
-        around = PLAIN_SCENE if outer is None else outer.scene
-        scene = around if graph.scene is None else graph.scene
         inside: list[tuple[NodePlan, Run]] = []
+        around = Run() if outer is None else outer
 
         def run_with(trace: list[Node]) -> Run:
-            own = Run(self._lm, trace=trace, outer=outer, scene=scene, by_name=self._by_name)
+            own = Run(self._lm, 0, trace=trace, outer=outer, by_name=self._by_name)
+            own.scene = graph.scene or around.scene
+            own.shows = graph.context or around.shows
+            own.shows_limit = graph.context_limit or around.shows_limit
             own.step = len(trace)
             return own
 
         start = plans[graph.start]
         before = run_with([])
         inside.append((start, before))
-        runs = {graph.start: run_with([self._node(start, self._resolved(start, before))])}
+        runs = {
+            graph.start: run_with([self._node(start, self._resolved(start, start.context, before))])
+        }
         ahead = [graph.start]
         for cls in ahead:
             run = runs[cls]
-            with in_scene(scene):
-                self.found += self._asked_after(plans, plans[cls], run)
+            self.found += self._asked_after(plans, plans[cls], run)
             for target in plans[cls].successors:
                 if target in runs:
                     continue
                 plan = plans[target]
                 inside.append((plan, run))
-                node = self._node(plan, self._resolved(plan, run))
+                node = self._node(plan, self._resolved(plan, plan.context, run))
                 runs[target] = run_with([*run.trace, node])
                 ahead.append(target)
         for plan, run in inside:
@@ -133,45 +138,39 @@ class _Walk:
         self, plans: Mapping[type[Node], NodePlan], plan: NodePlan, run: Run
     ) -> Iterator[Prompt]:
         """What is asked to get from a node to the next one."""
-        targets: Sequence[type[Node]] = plan.successors
-        decides = len(plan.offered) > 1
-        lm = cast("LM", run.lm_for(plan))
-        fillable: tuple[type[Node], ...] = ()
+        if plan.written and plan.lm_parameter is None:
+            return
+        lm, source = cast("LM", run.lm_for(plan)), run.trace[-1]
+        targets, decides = [*plan.successors], len(plan.offered) > 1
         if plan.written:
-            if plan.lm_parameter is None:
-                return
             targets, decides = _asked_by_body(plan)
-            fillable = plan.successors
-        elif decides:
-            fillable = tuple(t for t in plan.successors if run.lm_for(plans[t]) is lm)
-        source = run.trace[-1]
         filled: tuple[type[Node], ...] = ()
         if decides:
             backend = as_backend(lm)
-            # A body that has it decided is not handed what options recall.
-            options = [] if plan.written else [plans[t] for t in plan.successors]
-            ahead = {each.node: recall_ahead(run, each) for each in options if each.context}
-            resolved = {cls: found[0] for cls, found in ahead.items() if found is not None}
+            fillable, recalled = options_ahead(run, plans, plan, None if plan.written else lm)
+            resolved = {cls: values for cls, (values, _) in recalled.items()}
             choice = choice_with(backend, plan.offered, fillable, source, resolved)
             filled = choice.fillable
-            yield backend.with_learned(choice.prompt(source, resolved=resolved))
+            with in_scene(run.scene_for(plan, source)):
+                yield backend.with_learned(choice.prompt(source, resolved=resolved))
         for target in targets:
-            asked = asked_fields(target)
+            own, asked = plan_of(target), asked_fields(target)
             if not asked or target in filled:
                 continue
-            own = plan_of(target)
             filling = as_backend(lm if plan.written else cast("LM", run.lm_for(own)))
-            yield filling.with_learned(
-                fill_prompt(target, asked, self._resolved(own, run), own.instruction, source)
-            )
+            fields = looked_up(own, {}) if plan.written else own.context
+            resolved = self._resolved(own, fields, run)
+            with in_scene(run.scene_for(own, source)):
+                prompt = fill_prompt(target, asked, resolved, own.instruction, source)
+            yield filling.with_learned(prompt)
 
-    def _resolved(self, plan: NodePlan, run: Run) -> dict[str, Any]:
-        """Values for the fields that are resolved before a node is filled: those of a given node,
-        what is recalled, or else samples."""
+    def _resolved(self, plan: NodePlan, fields: Sequence[FieldPlan], run: Run) -> dict[str, Any]:
+        """Values for fields that are resolved before a node is filled: those of a given node, what
+        is recalled, or else samples."""
         given = self._given.get(plan.node)
         held: Mapping[str, Any] = {} if given is None else given.__dict__
         values: dict[str, Any] = {}
-        for field in plan.context:
+        for field in fields:
             if field.name in held:
                 values[field.name] = held[field.name]
                 continue
