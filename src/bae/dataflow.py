@@ -127,6 +127,11 @@ class LookUp(PendingValue):
     first: PendingValue | None = None
     """Another that was asked for with equal arguments, and whose value this is."""
 
+    def arguments(self) -> dict[str, Any]:
+        """The values of the inputs, and those that come from the run."""
+        inputs = {parameter: below.value for parameter, below in self.inputs}
+        return inputs if self.asked is None else {**inputs, **self.asked.own}
+
 
 class _Waiter:
     """Waits for several values: until all are done, or one has failed."""
@@ -235,18 +240,14 @@ class Dataflow:
         async def compute(pending: PendingValue) -> Any:
             if opening is not None:
                 return await opening.value(wanted, pending)
-            own: Mapping[str, Any] = {}
-            if type(pending) is LookUp and pending.asked is not None:
-                own = pending.asked.own
+            arguments = pending.arguments()
             if call.graph is not None:
                 from bae.runner import run_inside
 
                 path = str(pending.place)
                 if key is not None:
                     path = pending.run.recorder.graph_paths.get(key, path)
-                return await run_inside(call, marker, path, pending.run, (), own)
-            arguments = pending.arguments()
-            arguments.update(own)
+                return await run_inside(call, marker, path, pending.run, (), arguments)
             for name in call.lm_parameters:
                 arguments[name] = lm_of(pending)
             return await invoke(call, marker, arguments, self, pending.run)

@@ -314,27 +314,19 @@ def _start(
     pending: dict[str, PendingValue],
 ) -> PendingValue:
     place = Place(run.path, run.step, plan.node.__name__, field.name)
-
-    def sibling(name: str) -> PendingValue:
-        value = pending.get(name) or _start_sibling(run, flow, plan, name, known, pending)
-        if not value.done:
-            value.users += 1
-        return value
-
-    bound: list[tuple[str, PendingValue]] = []
-    if field.bound:
-        bound = [(parameter, sibling(name)) for parameter, name in siblings_of(field)]
     match field.marker:
         case Dep() as dep:
             wanted = Input(cast(CallPlan, field.call), dep, Any, field.bound)
-            if bound or is_by_value(wanted):
+            if is_by_value(wanted):
+                bound = _start_siblings(run, flow, plan, siblings_of(field), known, pending)
                 value = flow.look_up(wanted, run, plan.node, place, bound)
             else:
                 value = flow.dependency(wanted, run, plan.node, place)
         case Map() as mapping:
             call = cast(CallPlan, field.call)
             compute = partial(map_items, field=field, marker=mapping, flow=flow)
-            inputs = [("", sibling(mapping.over)), *bound]
+            names = [("", mapping.over), *siblings_of(field)]
+            inputs = _start_siblings(run, flow, plan, names, known, pending)
             value = PendingValue(run, plan.node, place, call.name, "map", compute, inputs, call)
             flow.add_map(value, field)
         case Gate() as gate:
@@ -344,6 +336,24 @@ def _start(
             raise AssertionError(field.kind)
     pending[field.name] = value
     return value
+
+
+def _start_siblings(
+    run: Run,
+    flow: Dataflow,
+    plan: NodePlan,
+    names: Iterable[tuple[str, str]],
+    known: Mapping[str, Any],
+    pending: dict[str, PendingValue],
+) -> list[tuple[str, PendingValue]]:
+    """The values of fields that another needs, by its parameters."""
+    found: list[tuple[str, PendingValue]] = []
+    for parameter, name in names:
+        value = pending.get(name) or _start_sibling(run, flow, plan, name, known, pending)
+        if not value.done:
+            value.users += 1
+        found.append((parameter, value))
+    return found
 
 
 def _start_sibling(
