@@ -1,0 +1,367 @@
+"""Applying the edits of an LLM's answer to files: all of them, or none. Files outside of the root,
+of git itself, behind links, binary or huge are refused; lines that are not found are answered with
+those that are most like them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import stat
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+from bae.tasks import finish_despite_cancel
+from bae.team.edit_format import Deletion, Edit, Replacement, WholeFile, parse_answer, refusal
+from bae.team.git import GitError, named_path
+
+LARGEST_FILE: Final = 1_000_000
+"""How many bytes a file may have, before and after an edit."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """What an answer does to a file. None is no file."""
+
+    path: str
+    before: bytes | None
+    after: bytes | None
+
+
+async def apply_answer(root: Path, answer: str) -> tuple[FileChange, ...]:
+    """Apply the edits of an answer to the files below `root`, all or none. Raises EditError with
+    all reasons. A cancellation waits until the files are as before, or all are written."""
+
+    def apply() -> tuple[FileChange, ...]:
+        changes = plan_changes(root, parse_answer(answer))
+        write_changes(root, changes)
+        return changes
+
+    return await finish_despite_cancel(asyncio.to_thread(apply))
+
+
+def plan_changes(root: Path, edits: Sequence[Edit]) -> tuple[FileChange, ...]:
+    """What edits would do to the files below `root`, one after the other. Nothing is written."""
+    files: dict[str, _File] = {}
+    problems: list[str] = []
+    missed: list[str] = []
+    refused: set[str] = set()
+    for edit in edits:
+        if edit.path in refused:
+            continue
+        try:
+            path = _checked(root, edit.path)
+            if path not in files:
+                files[path] = _File(path, _read(root / path, path))
+            files[path].apply(edit)
+        except _Miss as miss:
+            problems.append(str(miss))
+            missed.append(edit.path)
+        except _Refused as reason:
+            problems.append(str(reason))
+            refused.add(edit.path)
+    kept = {path for path, file in files.items() if file.lines is not None}
+    for path in sorted(kept):
+        if inside := sorted(kept & {str(parent) for parent in Path(path).parents}):
+            problems.append(f"{path} cannot be written: {inside[0]} is a file")
+    changes = [change for file in files.values() if (change := file.change(problems)) is not None]
+    if not changes and not problems:
+        problems.append("the edits change nothing: every file is already as they write it")
+    if problems:
+        raise refusal(problems, missed)
+    return tuple(changes)
+
+
+def write_changes(root: Path, changes: Sequence[FileChange]) -> None:
+    """Write all changes, or leave all files as they are and raise EditError."""
+    folders: list[Path] = []
+    done: list[tuple[FileChange, int | None]] = []
+    at = ""
+    try:
+        for change in changes:
+            path, at = root / change.path, change.path
+            _checked(root, at)
+            _make_folders(path.parent, folders)
+            mode = stat.S_IMODE(path.stat().st_mode) if change.before is not None else None
+            done.append((change, mode))
+            _write(path, change.after, mode)
+    except (OSError, _Refused) as error:
+        for change, mode in reversed(done):
+            with suppress(OSError):
+                _write(root / change.path, change.before, mode)
+        for folder in reversed(folders):
+            with suppress(OSError):
+                folder.rmdir()
+        raise refusal([f"{at} cannot be written: {error}"]) from error
+
+
+_ELIDED: Final = re.compile(
+    r"\s*(#|//|/\*|<!--|\{/\*)\s*(\.\.\.|…).*\b(rest|unchanged|existing|remains?|remaining|same)\b.*",
+    re.IGNORECASE,
+)
+_ODD_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\]|^~|^[A-Za-z]:")
+_SEARCHED_LINES: Final = 40
+_SEARCHED_FILE: Final = 20_000
+_SHOWN_LINES: Final = 60
+_SHOWN_WIDTH: Final = 300
+_LONGEST_NAME: Final = 255
+_LONGEST_PATH: Final = 1000
+
+
+class _Refused(Exception):
+    """An edit that is not applied, and why."""
+
+
+class _Miss(_Refused):
+    """Lines to replace that are not in the file."""
+
+
+def _checked(root: Path, path: str) -> str:
+    """The path of a file that an edit may touch, as git names it."""
+    if not path:
+        raise _Refused("a block has no path: name the file in its first line")
+    if len(path) > _LONGEST_PATH:
+        raise _Refused(f"{path[:60]!r}… is too long a path")
+    try:
+        name = named_path(path)
+    except GitError as error:
+        raise _Refused(error.message) from error
+    parts = name.split("/")
+    if _ODD_PATH.search(name):
+        raise _Refused(f"{path!r} is not a plain path inside the repository")
+    if any(len(os.fsencode(part)) > _LONGEST_NAME for part in parts):
+        raise _Refused(f"{path[:60]!r}… is too long a path")
+    at = root
+    for number, part in enumerate(parts, 1):
+        at /= part
+        try:
+            mode = at.lstat().st_mode
+        except FileNotFoundError:
+            break
+        except OSError as error:
+            raise _Refused(f"{name} cannot be used: {error.strerror}") from error
+        if stat.S_ISLNK(mode):
+            raise _Refused(f"{name} is behind a symbolic link: name the file itself")
+        if number < len(parts) and not stat.S_ISDIR(mode):
+            raise _Refused(f"{name} cannot be written: {'/'.join(parts[:number])} is a file")
+        if number == len(parts) and not stat.S_ISREG(mode):
+            raise _Refused(f"{name} is not a file that can be edited")
+    return name
+
+
+def _read(path: Path, name: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _Refused(f"{name} cannot be read: {error.strerror}") from error
+    if len(content) > LARGEST_FILE:
+        raise _Refused(f"{name} has more than {LARGEST_FILE} bytes and cannot be edited")
+    return content
+
+
+def _make_folders(folder: Path, made: list[Path]) -> None:
+    if not folder.is_dir():
+        _make_folders(folder.parent, made)
+        folder.mkdir()
+        made.append(folder)
+
+
+def _write(path: Path, content: bytes | None, mode: int | None) -> None:
+    """Have a file with this content. It takes the place of the old one at once; where the old one
+    has a second name, that keeps the old content."""
+    if content is None:
+        path.unlink(missing_ok=True)
+        return
+    new = path.with_name(f".bae-edit-{os.getpid()}-{threading.get_ident()}")
+    try:
+        with open(new, "xb") as file:
+            file.write(content)
+        if mode is not None:
+            new.chmod(mode)
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+class _File:
+    """A file while the edits of an answer are applied to it."""
+
+    def __init__(self, path: str, before: bytes | None) -> None:
+        self.path = path
+        self.before = before
+        self.lines: list[str] | None = None
+        try:
+            text = (before or b"").decode()
+        except UnicodeDecodeError as error:
+            raise _Refused(f"{path} is not a text in UTF-8 and cannot be edited") from error
+        if "\0" in text:
+            raise _Refused(f"{path} is a binary file and cannot be edited")
+        self.mark = "\ufeff" if text.startswith("\ufeff") else ""
+        breaks = text.count("\n")
+        self.line_break = "\r\n" if breaks and text.count("\r\n") == breaks else "\n"
+        self.ends = not text or text.endswith("\n")
+        if before is not None:
+            text = text.removeprefix(self.mark).replace(self.line_break, "\n")
+            self.lines = text.removesuffix("\n").split("\n") if text else []
+
+    def apply(self, edit: Edit) -> None:
+        if isinstance(edit, Deletion):
+            if self.lines is None:
+                raise _Refused(f"{self.path} cannot be removed: there is no such file")
+            self.lines = None
+        elif isinstance(edit, WholeFile):
+            self._refuse_elision(edit.lines)
+            self.lines, self.ends = list(edit.lines), True
+        elif not edit.search:
+            if self.lines:
+                raise _Miss(
+                    f"a block of {self.path} has an empty SEARCH, and the file exists: search for "
+                    "lines that it has, or write it whole"
+                )
+            self.lines, self.ends = list(edit.replace), True
+        elif self.lines is None:
+            raise _Refused(f"there is no file {self.path}: check its path, or write it whole")
+        else:
+            self._refuse_elision(edit.replace)
+            self.lines = self._replaced(self.lines, edit)
+
+    def change(self, problems: list[str]) -> FileChange | None:
+        after = None
+        if self.lines is not None:
+            end = self.line_break if self.ends and self.lines else ""
+            text = self.mark + self.line_break.join(self.lines) + end
+            try:
+                after = text.encode()
+            except UnicodeEncodeError:
+                problems.append(f"{self.path} would have characters that are no Unicode text")
+                return None
+            if len(after) > LARGEST_FILE or "\0" in text:
+                what = "be binary" if "\0" in text else f"have over {LARGEST_FILE} bytes"
+                problems.append(f"{self.path} would {what}, and is not written")
+                return None
+        return FileChange(self.path, self.before, after) if after != self.before else None
+
+    def _refuse_elision(self, lines: Sequence[str]) -> None:
+        known = set(self.lines or ())
+        for line in lines if self.lines else ():
+            if _ELIDED.fullmatch(line) and line not in known:
+                raise _Miss(
+                    f"an edit of {self.path} has the line {line.strip()!r} in place of code: "
+                    "write all lines, or blocks that replace only what changes"
+                )
+
+    def _replaced(self, lines: list[str], edit: Replacement) -> list[str]:
+        search, replace = list(edit.search), list(edit.replace)
+        found = _find(lines, search)
+        if not found:
+            search, replace = _trimmed(search, replace)
+            found = _find(_bare(lines), _bare(search)) if search else []
+            if len(found) == 1:
+                fitted = _fit(search, lines[found[0] : found[0] + len(search)], replace)
+                found = [] if fitted is None else found
+                replace = fitted or []
+        if len(found) == 1:
+            return [*lines[: found[0]], *replace, *lines[found[0] + len(search) :]]
+        if found:
+            places = ", ".join(str(at + 1) for at in found)
+            raise _Miss(
+                f"the SEARCH lines of a block are in {self.path} more than once (from lines "
+                f"{places}): add lines above or below that tell the place"
+            )
+        raise _Miss(_nearest(self.path, lines, search))
+
+
+def _find(lines: Sequence[str], search: Sequence[str]) -> list[int]:
+    """Where these lines are, the first five places."""
+    text, wanted = "\n".join(("", *lines, "")), "\n".join(("", *search, ""))
+    found: list[int] = []
+    at, counted, number = text.find(wanted), 0, 0
+    while at >= 0 and len(found) < 5:
+        number += text.count("\n", counted, at)
+        counted = at
+        found.append(number)
+        at = text.find(wanted, at + 1)
+    return found
+
+
+def _bare(lines: Iterable[str]) -> list[str]:
+    return ["".join(line.split()) for line in lines]
+
+
+def _trimmed(search: list[str], replace: list[str]) -> tuple[list[str], list[str]]:
+    """Both without the empty lines at the ends of the first."""
+    above = next((n for n, line in enumerate(search) if line.strip()), len(search))
+    below = next((n for n, line in enumerate(reversed(search)) if line.strip()), 0)
+    start, end = 0, len(replace)
+    while start < min(above, end) and not replace[start].strip():
+        start += 1
+    while end > start and len(replace) - end < below and not replace[end - 1].strip():
+        end -= 1
+    return search[above : len(search) - below], replace[start:end]
+
+
+def _fit(search: list[str], found: list[str], replace: list[str]) -> list[str] | None:
+    """The replacement of lines that were found without regard to whitespace: lines that stay are
+    the file's own, others are indented as the file is. None where that cannot be known."""
+    pairs = [(_indent(s), _indent(f)) for s, f in zip(search, found, strict=True) if s.strip()]
+    added = {f.removesuffix(s) if f.endswith(s) else None for s, f in pairs}
+    removed = {s.removesuffix(f) if s.endswith(f) else None for s, f in pairs}
+    known = dict(pairs)
+    is_one = all(known[s] == f for s, f in pairs)
+
+    def indented(line: str) -> str | None:
+        own = _indent(line)
+        if not line.strip():
+            return line
+        if len(added) == 1 and None not in added:
+            return f"{next(iter(added))}{line}"
+        if len(removed) == 1 and None not in removed:
+            extra = next(iter(removed)) or ""
+            return line.removeprefix(extra) if line.startswith(extra) else None
+        return known[own] + line[len(own) :] if is_one and own in known else None
+
+    fitted: list[str | None] = []
+    kept = [("replace", 0, len(search), 0, len(replace))]
+    if len(search) * len(replace) <= 1_000_000:
+        kept = SequenceMatcher(None, search, replace, autojunk=False).get_opcodes()
+    for kind, first, last, start, end in kept:
+        fitted += found[first:last] if kind == "equal" else map(indented, replace[start:end])
+    return None if None in fitted else [line for line in fitted if line is not None]
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _nearest(path: str, lines: Sequence[str], search: Sequence[str]) -> str:
+    """What is said about lines that are not in a file, with those that are most like them."""
+    wanted = sorted({line.strip() for line in search}, key=len)[-_SEARCHED_LINES:]
+    words = [frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH])) for line in wanted]
+    known: dict[str, float] = {}
+    scores: list[float] = []
+    for line in lines[:_SEARCHED_FILE]:
+        if line not in known:
+            own = frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH]))
+            known[line] = max(len(own & each) / max(1, len(own | each)) for each in words)
+        scores.append(known[line])
+    size = min(max(len(search), 1), _SHOWN_LINES, max(len(scores), 1))
+    sums = [0.0, *accumulate(scores)]
+    best = max(range(len(sums) - size), key=lambda at: sums[at + size] - sums[at], default=0)
+    start, end = max(0, best - 3), min(len(lines), best + size + 3)
+    if not lines or sums[min(best + size, len(sums) - 1)] - sums[best] == 0:
+        return f"the SEARCH lines of a block are not in {path}, nor any like them: write it whole"
+    shown = "\n".join(line[:_SHOWN_WIDTH] for line in lines[start:end])
+    return (
+        f"the SEARCH lines of a block are not in {path}. The nearest lines that it has, from line "
+        f"{start + 1} to {end}, are:\n{shown}"
+    )
