@@ -538,7 +538,7 @@ async def test_a_graph_that_asks_a_model_for_nothing_needs_none():
 # The four methods
 
 
-async def test_make_builds_from_what_a_node_holds_and_leaves_sources_to_the_run():
+async def test_make_builds_from_what_a_node_holds_and_what_sources_find():
     class Sourced(Node):
         word: Annotated[str, Dep(lambda: "w")]
         text: str
@@ -555,7 +555,7 @@ async def test_make_builds_from_what_a_node_holds_and_leaves_sources_to_the_run(
     result = await run(Begin(topic="t"), lm)
 
     assert result.trace[-1].model_dump() == {"word": "w", "text": "x"}
-    assert lm.prompts[0].text == 'Sourced\n\n{"Begin":{"topic":"t"}}'
+    assert lm.prompts[0].text == 'Sourced\n\n{"Begin":{"topic":"t"},"context":{"word":"w"}}'
 
 
 async def test_decide_chooses_and_builds():
