@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from bae import LM, Dep, Graph, Map, Node, Recall
+from bae import LM, Dep, Graph, Map, Node, NodeConfig, Recall
 
 # --- a graph that loses the message, and ways to pass it on -------------------------------------
 
@@ -249,3 +249,23 @@ def test_a_graph_inside_is_held_to_what_its_own_start_is_given():
         async def __call__(self) -> None: ...
 
     assert [place for place, _, _ in lost(Start)] == ["Label"]
+
+
+def test_a_class_that_is_not_meant_to_see_it_says_so():
+    class Start(Node):
+        message: str
+
+        async def __call__(self) -> Middle: ...
+
+    class Middle(Node):
+        urgent: bool
+
+        async def __call__(self) -> Title: ...
+
+    class Title(Node):
+        node_config = NodeConfig(context="previous")
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    assert lost(Start) == []

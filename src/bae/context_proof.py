@@ -91,7 +91,10 @@ class _Walk:
         return all(field.kind == "recall" for field in self._graph.plans[cls].context)
 
     def _shows_start(self, plan: NodePlan) -> bool:
-        """Whether questions about a class show the first node, as the setting `context` says."""
+        """Whether questions about a class show the first node, as the setting `context` says, or
+        are not meant to: "previous" is the default, so a class that says so means it."""
+        if plan.shows == "previous":
+            return True
         context = self._graph.context if plan.shows is None else plan.shows
         if context is None or isinstance(context, str):
             return context in ("start", "trace")
