@@ -426,6 +426,9 @@ EXTRAS = {
     "bae.optimizer": {"dspy", "gepa", "optuna"},
     "bae.otel": {"opentelemetry"},
     "bae.pictures": {"fpdf", "pypdfium2"},
+    "bae.team.repository": {
+        *("tree_sitter", "tree_sitter_javascript", "tree_sitter_python", "tree_sitter_typescript"),
+    },
     "bae.testing.": {"h11"},
 }
 """By how the names of modules begin: the packages that they may import, besides pydantic. An extra

@@ -1,0 +1,259 @@
+"""Reading a repository for an LLM: an outline of its files by tree-sitter, the files that a task is
+about by a search of their contents (BM25), and its conventions. All of it is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bae.team.git import Checkout, GitError, Repository, split_paths
+from bae.team.models import bounded
+from bae.team.worktree_files import is_secret
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+MOST_FILES: Final = 20_000
+LARGEST_FILE: Final = 200_000
+"""How many bytes a file may have to be read; of larger ones only the name is known."""
+LARGEST_REPOSITORY: Final = 50_000_000
+"""How many bytes are read altogether."""
+CONVENTIONS: Final = ("AGENTS.md", "CLAUDE.md", "CONTRIBUTING.md", ".editorconfig")
+
+
+class Match(NamedTuple):
+    """A file that a search has found."""
+
+    path: str
+    score: float
+
+
+async def read_code(repository: Repository, at: Checkout | None = None) -> Code:
+    """The files of a checkout that git has or would add. Files that look like secrets, and files
+    behind links, are left out."""
+    args = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
+    code, output, problem = await repository.run_git(*args, at=at)
+    if code:
+        raise GitError(f"git ls-files failed with {code}: {problem}")
+    root = (at or repository.checkout).path
+    return await asyncio.to_thread(_read_all, root, sorted(split_paths(output)))
+
+
+@dataclass(frozen=True)
+class Code:
+    """The files of a repository at one moment. Its methods compute: call them in a thread."""
+
+    names: tuple[str, ...]
+    texts: Mapping[str, str]
+    """The files that were read, by their names."""
+    left_out: int = 0
+    """How many files are not in `names`, since there are too many."""
+
+    def search(self, query: str, most: int = 10) -> tuple[Match, ...]:
+        """The files that have most to do with a text, best first."""
+        scores: dict[str, float] = {}
+        for word in dict.fromkeys(_words(query)):
+            found = self._index.files.get(word, {})
+            rare = math.log(1 + (len(self.names) - len(found) + 0.5) / (len(found) + 0.5))
+            for name, count in found.items():
+                length = self._index.lengths[name] / self._index.mean
+                score = rare * count * 2.2 / (count + 1.2 * (0.25 + 0.75 * length))
+                scores[name] = scores.get(name, 0.0) + score
+        best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+        return tuple(Match(name, score) for name, score in best[:most])
+
+    def outline(self, first: Iterable[str] = (), *, longest: int = 12_000) -> str:
+        """The files of the repository: those named `first` with what they define, then the others
+        with less and less, in at most so many characters."""
+        order = dict.fromkeys((*(name for name in first if name in self.texts), *self.names))
+        lines: dict[str, str] = {}
+        left = longest - 60  # for the line about what is left out
+        for name in order:
+            if left - len(name) < longest * 0.4:  # which is for what the files define
+                break
+            lines[name] = name
+            left -= len(name) + 1
+        for name in lines:
+            symbols = outline_file(name, self.texts.get(name, ""))
+            text = "\n".join((name, *symbols))
+            if len(text) - len(name) <= left:
+                lines[name] = text
+                left -= len(text) - len(name)
+            elif left < 200:
+                break
+        missing = self.left_out + len(self.names) - len(lines)
+        rest = [f"… and {missing} more files"] if missing else []
+        return "\n".join((*lines.values(), *rest))
+
+    def conventions(self, *, longest: int = 6_000) -> str:
+        """What the repository says about how to work in it, and how its files are laid out."""
+        found = [name for name in CONVENTIONS if self.texts.get(name, "").strip()]
+        each = longest // max(1, len(found)) - 60
+        return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), each)}" for name in found)
+
+    @cached_property
+    def _index(self) -> _Index:
+        return _make_index(self.names, self.texts)
+
+
+def outline_file(name: str, text: str, *, most: int = 200) -> tuple[str, ...]:
+    """The classes and functions that a file defines, as indented first lines. Empty for languages
+    that are not known; code that is broken is read as far as it goes."""
+    parser = _parser(PurePosixPath(name).suffix.lower())
+    if parser is None or not text.strip():
+        return ()
+    source = text.encode("utf-8", "replace")
+    found: list[str] = []
+    for depth, node, body in _definitions(parser.parse(source).root_node, 1, 0):
+        end = body
+        while end is not None and end.prev_sibling and end.prev_sibling.type == "comment":
+            end = end.prev_sibling
+        head = source[node.start_byte : end.start_byte if end else node.end_byte]
+        line = " ".join(head.decode("utf-8", "replace").split()).rstrip(" {:=>")
+        found.append("  " * depth + (line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…"))
+        if len(found) == most:
+            break
+    return tuple(found)
+
+
+_WIDEST: Final = 140
+_DEEPEST: Final = 16
+_CHUNK: Final = 2**15
+_CLASSES: Final = {"class_definition", "class_declaration", "abstract_class_declaration"}
+_FUNCTIONS: Final = {
+    *("function_definition", "function_declaration", "generator_function_declaration"),
+    *("method_definition", "interface_declaration", "type_alias_declaration", "enum_declaration"),
+}
+_FUNCTION_VALUES: Final = {"arrow_function", "function_expression", "generator_function", "class"}
+_AROUND: Final = {
+    *("decorated_definition", "export_statement", "lexical_declaration", "variable_declaration"),
+    *("block", "class_body", "statement_block", "if_statement", "try_statement", "else_clause"),
+    *("except_clause", "ERROR", "ambient_declaration", "internal_module", "expression_statement"),
+}
+_WORD: Final = re.compile(r"[^\W_]+(?:_+[^\W_]+)*")
+_PARTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
+_STOP: Final = frozenset(
+    re.findall(
+        r"\w+",
+        "the and for not with this that are from import def self return none true false class if "
+        "in is of to as or be it an at by on we do else const let var function new export default",
+    )
+)
+
+
+class _Index(NamedTuple):
+    files: dict[str, dict[str, int]]
+    lengths: dict[str, int]
+    mean: float
+
+
+def _read_all(root: Path, names: Sequence[str]) -> Code:
+    root = root.resolve()
+    kept: list[str] = []
+    texts: dict[str, str] = {}
+    left = LARGEST_REPOSITORY
+    for name in names[:MOST_FILES]:
+        path = root / name
+        try:
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode) or os.path.realpath(path) != str(path):
+                continue
+            if is_secret(path, name):
+                continue
+            kept.append(name)
+            if status.st_size <= min(LARGEST_FILE, left):
+                content = path.read_bytes()
+                if b"\0" not in content:
+                    texts[name] = content.decode().removeprefix("\ufeff").replace("\r\n", "\n")
+                    left -= len(content)
+        except (OSError, UnicodeDecodeError):
+            continue
+    return Code(tuple(kept), texts, max(0, len(names) - MOST_FILES))
+
+
+def _make_index(names: Iterable[str], texts: Mapping[str, str]) -> _Index:
+    files: dict[str, dict[str, int]] = {}
+    lengths: dict[str, int] = {}
+    for name in names:
+        # A word in the name of a file tells more than one in its text.
+        counts = Counter(word for word in _words(name) for _ in range(3))
+        counts.update(_words(texts.get(name, "")))
+        lengths[name] = counts.total()
+        for word, count in counts.items():
+            files.setdefault(word, {})[name] = count
+    return _Index(files, lengths, max(1.0, sum(lengths.values()) / max(1, len(lengths))))
+
+
+def _words(text: str) -> Iterator[str]:
+    """The words of a text or code: identifiers, and their parts where they have several."""
+    # By parts, since a regular expression keeps all other threads waiting while it runs.
+    for start in range(0, len(text), _CHUNK):
+        for word in _WORD.findall(text[start : start + _CHUNK]):
+            parts: list[str] = _PARTS.findall(word)
+            own = (word, *parts) if len(parts) > 1 else (word,)
+            for each in own:
+                lower = each.lower()
+                if 1 < len(lower) < 60 and lower not in _STOP:
+                    yield _stem(lower)
+
+
+def _stem(word: str) -> str:
+    """The same for a singular and its plural."""
+    if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
+        return f"{word[:-3]}y" if word.endswith("ies") else word[:-1]
+    return word
+
+
+@cache
+def _language(suffix: str) -> object | None:
+    """The grammar of a file by its suffix; None where there is none, or tree-sitter is missing."""
+    try:
+        if suffix in (".py", ".pyi"):
+            from tree_sitter_python import language
+        elif suffix in (".js", ".jsx", ".mjs", ".cjs"):
+            from tree_sitter_javascript import language
+        elif suffix in (".ts", ".mts", ".cts"):
+            from tree_sitter_typescript import language_typescript as language
+        elif suffix == ".tsx":
+            from tree_sitter_typescript import language_tsx as language
+        else:
+            return None
+    except ImportError:
+        return None
+    return language()
+
+
+def _parser(suffix: str) -> Parser | None:
+    grammar = _language(suffix)
+    if grammar is None:
+        return None
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(grammar))
+
+
+def _definitions(node: Node, depth: int, inside: int) -> Iterator[tuple[int, Node, Node | None]]:
+    """What a node defines: how deep, the definition, and its body."""
+    for child in node.named_children if inside < _DEEPEST else ():
+        body = child.child_by_field_name("body")
+        if child.type in _CLASSES:
+            yield depth, child, body
+            if body is not None:
+                yield from _definitions(body, depth + 1, inside + 1)
+        elif child.type in _FUNCTIONS:
+            yield depth, child, body
+        elif child.type in ("variable_declarator", "public_field_definition", "field_definition"):
+            value = child.child_by_field_name("value")
+            if value is not None and value.type in _FUNCTION_VALUES:
+                yield depth, child, value.child_by_field_name("body")
+        elif child.type in _AROUND:
+            yield from _definitions(child, depth, inside + 1)

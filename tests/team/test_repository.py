@@ -1,0 +1,156 @@
+"""Reading a repository: the outline, the search and the conventions, all bounded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bae.team.git import Repository
+from bae.team.repository import LARGEST_FILE, Code, outline_file, read_code
+from git_repositories import make_repository, write
+
+
+@pytest.fixture(autouse=True)
+def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+FILES = {
+    "shop/cart.py": "class Cart:\n    def add_item(self, item):\n        self.items.append(item)\n",
+    "shop/payment.py": "def charge_card(card, amount):\n    return gateway.charge(card, amount)\n",
+    "shop/shippingLabel.js": "export function printLabel(order) { return order.address }\n",
+    "shop/tax.py": "def vat(amount):\n    return amount * 0.2\n",
+    "readme.md": "A shop. It has carts, payments and labels.\n",
+    "AGENTS.md": "Write tests first.\n",
+    "CONTRIBUTING.md": "Use ruff.\n" + "x" * 50_000,
+}
+
+
+def code(files: dict[str, str] = FILES) -> Code:
+    return Code(tuple(sorted(files)), files)
+
+
+async def test_the_files_of_a_checkout_are_read_without_secrets_links_and_binaries(tmp_path: Path):
+    root = make_repository(tmp_path / "project", {**FILES, ".gitignore": "build/\n"})
+    write(root, {"new.py": "x = 1\r\n", "build/out.py": "y", ".env": "KEY=1", "config.pem": "k"})
+    write(root, {"large.py": "x" * (LARGEST_FILE + 1)})
+    (tmp_path / "outside.py").write_text("secret = 1")
+    (root / "link.py").symlink_to(tmp_path / "outside.py")
+    (root / "picture.png").write_bytes(b"\x89PNG\0")
+    (root / "latin.txt").write_bytes(b"\xe9")
+    (root / "shop" / "tax.py").unlink()
+    os.mkfifo(root / "pipe.py")
+
+    read = await read_code(await Repository.open(root))
+
+    named = {".gitignore", "new.py", "large.py", "picture.png", "latin.txt"}
+    assert set(read.names) == (set(FILES) | named) - {"shop/tax.py"}
+    assert set(read.texts) == (set(FILES) | {".gitignore", "new.py"}) - {"shop/tax.py"}
+    assert read.texts["new.py"] == "x = 1\n"
+
+
+async def test_a_directory_that_became_a_link_is_not_followed(tmp_path: Path):
+    root = make_repository(tmp_path / "project", {"a/b.py": "x = 1\n", "c.py": "y = 1\n"})
+    (root / "a").rename(tmp_path / "moved")
+    (tmp_path / "moved" / "b.py").write_text("not of the repository")
+    (root / "a").symlink_to(tmp_path / "moved")
+
+    assert (await read_code(await Repository.open(root))).names == ("c.py",)
+
+
+@pytest.mark.parametrize(
+    ("query", "path"),
+    [
+        ("Items can be added to a cart", "shop/cart.py"),
+        ("charging a credit card", "shop/payment.py"),
+        ("print the label of an order", "shop/shippingLabel.js"),
+        ("shipping", "shop/shippingLabel.js"),
+        ("addItem", "shop/cart.py"),
+        ("VAT is wrong for large amounts", "shop/tax.py"),
+    ],
+)
+def test_the_file_that_a_text_is_about_is_found_first(query: str, path: str):
+    assert code().search(query)[0].path == path
+
+
+def test_a_search_gives_as_many_as_asked_best_first_and_none_for_words_that_are_nowhere():
+    found = code().search("cart payment label amount", most=3)
+
+    assert len(found) == 3
+    assert [match.score for match in found] == sorted((m.score for m in found), reverse=True)
+    assert code().search("zebra 𝄞") == ()
+    assert Code((), {}).search("cart") == ()
+
+
+def test_python_is_outlined_with_classes_methods_and_signatures():
+    pytest.importorskip("tree_sitter_python")
+    text = (
+        "import x\n\n@dataclass\nclass A(Base):\n    '''Doc.'''\n    a: int = 1\n"
+        "    @property\n    def f(\n        self,\n        n: int,\n    ) -> str:\n"
+        "        def inner(): ...\n        return ''\n    class B:\n        pass\n"
+        "async def run(*, é='x') -> None:\n    # Why.\n    pass\n"
+        "if TYPE_CHECKING:\n    def only(): ...\n"
+    )
+
+    assert outline_file("a.py", text) == (
+        "  class A(Base)",
+        "    def f( self, n: int, ) -> str",
+        "    class B",
+        "  async def run(*, é='x') -> None",
+        "  def only()",
+    )
+
+
+def test_javascript_and_typescript_are_outlined():
+    pytest.importorskip("tree_sitter_typescript")
+    text = (
+        "export default class A extends B { f(a) { } }\nexport const h = (x) => { return 1 }\n"
+        "const n = 1\nasync function k() {}\n"
+    )
+    typed = "interface I { a: string }\ntype T = string\nexport function g(a: number): T {}\n"
+
+    expected = ("  class A extends B", "    f(a)", "  h = (x)", "  async function k()")
+    for name in ("a.js", "a.mjs", "a.jsx", "a.ts", "a.tsx"):
+        assert outline_file(name, text) == expected
+    assert outline_file("a.ts", typed) == (
+        "  interface I",
+        "  type T = string",
+        "  function g(a: number): T",
+    )
+
+
+def test_broken_hostile_and_unknown_code_is_outlined_as_far_as_it_goes():
+    pytest.importorskip("tree_sitter_python")
+    assert "  def good()" in outline_file("a.py", "def bad(:\n\ndef good():\n    pass\n")
+    deep = "".join(f"{' ' * n}class A{n}:\n" for n in range(300))
+    assert len(outline_file("a.py", deep)) <= 20
+    assert len(outline_file("a.py", "def f(): pass\n" * 5000)) == 200
+    assert len(outline_file("a.py", f"def f({'x' * 5000}): pass\n")[0]) < 200
+    outline_file("a.js", "(" * 20_000)
+    assert outline_file("a.rb", "def f\nend\n") == ()
+    assert outline_file("a.py", "") == ()
+
+
+def test_an_outline_shows_the_named_files_first_and_stays_within_its_bound():
+    pytest.importorskip("tree_sitter_python")
+    files = {f"m{n:04}.py": f"def function_{n}(value):\n    pass\n" for n in range(2000)}
+    many = code(files)
+
+    outline = many.outline(["m1500.py", "no/such.py"], longest=5000)
+
+    assert outline.startswith("m1500.py\n  def function_1500(value)\nm0000.py\n")
+    assert len(outline) <= 5000
+    assert f"… and {2000 - outline.count('.py')} more files" in outline
+    assert code().outline().count("\n") >= len(FILES)
+    assert "more files" not in code().outline()
+
+
+def test_conventions_are_what_the_repository_says_itself():
+    text = code().conventions(longest=2000)
+
+    assert "AGENTS.md:\nWrite tests first." in text
+    assert "CONTRIBUTING.md:\nUse ruff." in text
+    assert len(text) <= 2100
+    assert Code((), {}).conventions() == ""
