@@ -65,6 +65,15 @@ async def test_a_graph_shows_the_nodes_that_its_setting_names(context: Any):
     assert graph.validate() == []
 
 
+async def test_the_prompts_of_a_graph_are_those_that_a_run_sends():
+    graph, lm = Graph(start=Ticket, context="start"), shop()
+    await graph.arun(START, lm)
+
+    assert [prompt.text for prompt in graph.prompts(START, Refund(euros=20))] == [
+        prompt.text for prompt in lm.prompts
+    ]
+
+
 @pytest.mark.parametrize("context", [None, "previous", Hold])
 async def test_nothing_more_is_shown_where_the_setting_names_nothing_that_is_there(context: Any):
     graph, lm = Graph(start=Ticket, context=context), shop()

@@ -15,7 +15,7 @@ from bae.journal import MemoryJournal, Recalled, SourceEnded, SourceStarted
 from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
 from kept_runs import Trouble, World
-from toy_backend import ToyBackend, choose
+from toy_backend import ToyBackend, choose, route
 
 WORLD = World()
 
@@ -152,6 +152,32 @@ async def test_decide_looks_up_what_the_chosen_node_needs_and_nothing_else(how: 
         assert other.asked == [("choose", {"text": "why?"}), ("Answer", context)]
     else:
         assert '"context":{"asked":"why?","policy":"thirty days"}' in backend.prompts[1].text
+
+
+async def test_decide_is_one_call_where_options_only_recall():
+    class Question(Node):
+        text: str
+
+        async def __call__(self, lm: LM) -> Answer | None:
+            return await lm.decide(self)
+
+    class Answer(Node):
+        asked: Annotated[str, Recall(Question)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    lm, graph, journal = (
+        ToyBackend(route("Answer", text="so")),
+        Graph(start=Question),
+        MemoryJournal(),
+    )
+    result = await graph.arun(Question(text="why?"), lm, journal=journal, run_id="one")
+
+    assert (lm.calls, result.result) == (1, Answer(asked="why?", text="so"))
+    assert '"asked":"why?"' in lm.prompts[0].text
+    assert [record.field for record in result.journal.of(Recalled)] == ["asked"]
+    assert (await graph.replay("one", journal=journal)).trace == result.trace
 
 
 async def test_decide_may_end_the_run():

@@ -28,6 +28,7 @@ from bae.journal import Journal, Line, MemoryJournal, RunInfo, SQLiteJournal, St
 from bae.journal.export import RecordedRuns
 from bae.optimizer import Transition, examples_from, transitions_from
 from bae.testing import ScriptedLM
+from bae.usage import meter_in_force
 from made_graphs import Filler, Made, made_graphs
 from toy_backend import ToyBackend
 
@@ -1062,7 +1063,8 @@ def test_of_any_runs_and_forks_each_answer_is_found_once_as_people_left_it(deeds
 
 
 class Noting(Filler):
-    """An LM that notes what it did: from which node to which, with the fields it gave."""
+    """An LM that notes what it did for the run itself, and not for a body or a function: from which
+    node to which, with the fields it gave."""
 
     def __init__(self, made: Made) -> None:
         super().__init__(made.outside)
@@ -1070,14 +1072,19 @@ class Noting(Filler):
 
     async def choose_type(self, types: Any, context: Any) -> Any:
         chosen = await super().choose_type(types, context)
-        if chosen is type(None):
+        if chosen is type(None) and self.is_for_run():
             self.done[f"{dict(context)!r} -> None"] += 1
         return chosen
 
     async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
         filled = await super().fill(target, resolved, instruction, source)
-        self.done[f"{dict(source)!r} -> {self.said(filled)}"] += 1
+        if self.is_for_run():
+            self.done[f"{dict(source)!r} -> {self.said(filled)}"] += 1
         return filled
+
+    def is_for_run(self) -> bool:
+        meter: Any = meter_in_force.get()
+        return meter[1].args[0].kind in ("choice", "fill")
 
     def said(self, node: Any) -> str:
         plain = {n: v for n, v in dict(node).items() if n in ("value", "items", "left")}
