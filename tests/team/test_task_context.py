@@ -1,0 +1,140 @@
+"""The context of a task: what it has, what comes first, and how long it may be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae.team.git import Repository
+from bae.team.models import Attempt, Blocker, Project, Task, TaskStatus
+from bae.team.task_context import gather_context
+from git_repositories import make_repository
+
+
+@pytest.fixture(autouse=True)
+def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+@dataclass
+class Known:
+    """Records of a project that are known beforehand; all four are read at the same time."""
+
+    requirements: str = ""
+    known_tasks: list[Task] = field(default_factory=list[Task])
+    tried: list[Attempt] = field(default_factory=list[Attempt])
+    questions: list[Blocker] = field(default_factory=list[Blocker])
+    barrier: asyncio.Barrier = field(default_factory=lambda: asyncio.Barrier(4))
+    passed: bool = False
+
+    async def _together(self) -> None:
+        if not self.passed:
+            await self.barrier.wait()
+            self.passed = True
+
+    async def project(self, project_id: int, /) -> Project:
+        await self._together()
+        return Project(
+            id=project_id,
+            name="shop",
+            root="/",
+            branch="bae/team",
+            test_command=("pytest",),
+            requirements=self.requirements,
+        )
+
+    async def tasks(self, project_id: int, /) -> Sequence[Task]:
+        await self._together()
+        return self.known_tasks
+
+    async def attempts(self, task_id: int, /) -> Sequence[Attempt]:
+        await self._together()
+        return [each for each in self.tried if each.task_id == task_id]
+
+    async def blockers(self, project_id: int, /) -> Sequence[Blocker]:
+        await self._together()
+        return self.questions
+
+
+def make_task(**values: Any) -> Task:
+    return Task(**{"id": 2, "project_id": 1, "key": "pay", "title": "Charge a card", **values})
+
+
+FILES = {
+    "shop/cart.py": "class Cart:\n    def total(self): ...\n",
+    "shop/payment.py": "def charge(card, amount): ...\n",
+    "shop/label.py": "def print_label(order): ...\n",
+    "AGENTS.md": "Use plain words.\n",
+}
+
+
+async def test_a_context_has_all_that_is_known_and_reads_it_concurrently(tmp_path: Path):
+    repository = await Repository.open(make_repository(tmp_path / "project", FILES))
+    cart = make_task(id=1, key="cart", title="Make a cart", status=TaskStatus.COMPLETED)
+    known = Known(
+        requirements="People can pay by card.",
+        known_tasks=[cart, make_task(id=3, key="other", title="Unrelated")],
+        tried=[
+            Attempt(task_id=1, number=1, outcome="failed", files=("bad.py",)),
+            Attempt(task_id=1, number=2, outcome="passed", files=("shop/cart.py",)),
+            Attempt(task_id=2, number=1, outcome="failed", failure="AssertionError: 1 != 2"),
+        ],
+        questions=[
+            Blocker(id=1, task_id=2, question="Which currency?", answer="Euro"),
+            Blocker(id=2, task_id=3, question="Of another?", answer="No"),
+            Blocker(id=3, task_id=2, question="Still open?"),
+        ],
+    )
+    task = make_task(criteria=("cards are charged",), notes=("mind cents",), depends_on=("cart",))
+
+    async with asyncio.timeout(10):
+        context = await gather_context(task, known, repository)
+
+    text = str(context)
+    for part in ("Charge a card", "- cards are charged", "People can pay by card.", "mind cents"):
+        assert part in text
+    assert "Asked: Which currency?\nAnswer: Euro" in text
+    assert "Of another?" not in text
+    assert "Still open?" not in text
+    assert "- cart (completed): Make a cart. Changed: shop/cart.py." in text
+    assert "Unrelated" not in text
+    assert "Attempt 1: failed\nAssertionError: 1 != 2" in text
+    assert "AGENTS.md:\nUse plain words." in text
+    assert list(context.files)[:2] == ["shop/cart.py", "shop/payment.py"]
+    assert "Do not change, skip or remove tests" in text
+    may_edit = await gather_context(make_task(edits_tests=True), known, repository)
+    assert "Do not change" not in str(may_edit)
+
+
+async def test_a_context_is_never_longer_than_its_bound(tmp_path: Path):
+    long = "word " * 20_000
+    files = {f"m{n}.py": f"def charge_{n}(card): ...\n" * 200 for n in range(60)}
+    files["AGENTS.md"] = long
+    repository = await Repository.open(make_repository(tmp_path / "project", files))
+    tried = [Attempt(task_id=2, number=n, outcome="failed", failure=long) for n in range(3)]
+    questions = [Blocker(id=1, task_id=2, question=long, answer=long)]
+    task = make_task(description="x " * 10_000, files=("m7.py",), notes=(long,))
+
+    for longest in (10_000, 40_000, 80_000):
+        known = Known(requirements=long, tried=tried, questions=questions)
+        context = await gather_context(task, known, repository, longest=longest)
+
+        assert len(str(context)) <= longest
+        assert next(iter(context.files)) == "m7.py"
+        assert len(str(context)) > longest * 0.6
+
+
+async def test_a_context_that_cannot_be_read_fails_as_itself_does(tmp_path: Path):
+    repository = await Repository.open(make_repository(tmp_path / "project", FILES))
+
+    class Broken(Known):
+        async def project(self, project_id: int, /) -> Project:
+            raise LookupError("no such project")
+
+    with pytest.raises(LookupError, match="no such project"):
+        await gather_context(make_task(), Broken(), repository)
