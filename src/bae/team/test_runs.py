@@ -1,0 +1,179 @@
+"""Running a project's tests: in the sandbox, with a report of every test. The verdict is that of
+the exit code and the report together, never of what the program printed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Unpack
+
+from bae.tasks import finish_despite_cancel
+from bae.team import reports, sandbox
+from bae.team.models import Project, TestCase, TestReport, bounded
+
+LARGEST_REPORT: Final = 32 * 1024 * 1024
+
+
+async def run_tests(
+    project: Project,
+    worktree: str | os.PathLike[str],
+    **limits: Unpack[sandbox.Limits],
+) -> TestReport:
+    """Run the tests of a project in one of its worktrees.
+
+    pytest, `node --test`, Vitest, Jest and `go test` are asked for a report beside what they print.
+    A run that was ended, that wrote no report or found no tests has a `problem`, and has not
+    passed. The limits are those of `sandbox.run`.
+    """
+    command = project.test_command
+    program = find_test_program(command)
+    if program is None:
+        return TestReport(command=command, exit_code=None, problem=_unknown(command))
+    folder = Path(await finish_despite_cancel(asyncio.to_thread(tempfile.mkdtemp, prefix=_PREFIX)))
+    try:
+        place = str(await asyncio.to_thread(folder.resolve))
+        ran = await sandbox.run(
+            program.with_report(command, os.path.join(place, "report")),
+            worktree,
+            env=_ENVIRONMENT,
+            writable=[place],
+            **limits,
+        )
+        text, missing = await asyncio.to_thread(_read, folder / "report")
+    finally:
+        await finish_despite_cancel(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+    output = ran.output
+    if program.name == "go":
+        text, missing, output = output, "", reports.go_output(output)
+    cases: tuple[TestCase, ...] = ()
+    if not missing:
+        try:
+            root = str(await asyncio.to_thread(Path(worktree).resolve))
+            cases = await asyncio.to_thread(program.read, text, root)
+        except reports.ReportError as error:
+            missing = f"its report cannot be read: {error}"
+    return TestReport(
+        command=command,
+        exit_code=ran.exit_code,
+        cases=cases,
+        output=bounded(output),
+        seconds=ran.seconds,
+        protection=ran.protection,
+        problem=ran.problem or _problem(ran.exit_code, cases, missing),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TestProgram:
+    """A program that runs tests and can report on each. `options` come after the command, or
+    after its word `after`; REPORT in them is the file of the report."""
+
+    __test__ = False  # no test class for pytest
+
+    name: str
+    options: tuple[str, ...]
+    read: reports.Reader
+    after: str | None = None
+
+    def with_report(self, command: Sequence[str], report: str) -> list[str]:
+        """The command, which also writes its report to a file."""
+        words = list(command)
+        at = words.index(self.after) + 1 if self.after else len(words)
+        folder = os.path.dirname(report)
+        options = [
+            each.replace("REPORT", report).replace("FOLDER", folder) for each in self.options
+        ]
+        return [*words[:at], *options, *words[at:]]
+
+
+def find_test_program(command: Sequence[str]) -> TestProgram | None:
+    """The program that a command runs tests with, itself or through another, as `python -m`."""
+    names = [os.path.basename(word).split(".")[0] for word in command]
+    for name in ("pytest", "vitest", "jest"):
+        if name in names:
+            return _PROGRAMS[name]
+    if "py.test" in command:
+        return _PROGRAMS["pytest"]
+    if names[:1] == ["node"] and "--test" in command:
+        return _PROGRAMS["node"]
+    if names[:1] == ["go"] and "test" in command:
+        return _PROGRAMS["go"]
+    return None
+
+
+_PREFIX: Final = "bae_report_"
+_ENVIRONMENT: Final = {"CI": "1", "NO_COLOR": "1"}  # which also keeps Vitest and Jest from waiting
+_PROGRAMS: Final = {
+    each.name: each
+    for each in (
+        TestProgram(
+            "pytest",
+            # The older of the two families has the file of each test.
+            (
+                *("--junit-xml=REPORT", "-o", "junit_family=xunit1"),
+                *("-o", "junit_logging=no", "-o", "cache_dir=FOLDER/cache"),
+            ),
+            reports.read_junit,
+        ),
+        TestProgram(
+            "node",
+            (
+                *("--test-reporter=spec", "--test-reporter-destination=stdout"),
+                *("--test-reporter=tap", "--test-reporter-destination=REPORT"),
+            ),
+            reports.read_tap,
+            after="--test",
+        ),
+        TestProgram(
+            "vitest",
+            ("--reporter=default", "--reporter=junit", "--outputFile.junit=REPORT"),
+            reports.read_junit,
+        ),
+        TestProgram("jest", ("--ci", "--json", "--outputFile=REPORT"), reports.read_jest),
+        TestProgram("go", ("-json",), reports.read_go, after="test"),
+    )
+}
+
+
+def _read(path: Path) -> tuple[str, str]:
+    """A report that an untrusted program wrote: text, or why there is none."""
+    try:
+        # A link could lead to a file of the user's; a pipe would never end.
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return "", "it wrote no report: it did not start, or it exited before all tests were done"
+    with os.fdopen(opened, "rb") as file:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            return "", "its report is not a file"
+        content = file.read(LARGEST_REPORT + 1)
+    if len(content) > LARGEST_REPORT:
+        return "", f"its report is longer than {LARGEST_REPORT} bytes"
+    return content.decode("utf-8", "replace"), ""
+
+
+def _problem(exit_code: int | None, cases: Sequence[TestCase], missing: str) -> str:
+    if missing:
+        return f"no verdict (exit code {exit_code}): {missing}"
+    if not cases:
+        return f"no tests were found (exit code {exit_code})"
+    outcomes = {case.outcome for case in cases}
+    if outcomes == {"skipped"}:
+        return "every test is skipped"
+    if exit_code == 0 and "failed" in outcomes:
+        return "the exit code is 0 although tests failed"
+    if exit_code != 0 and "failed" not in outcomes:
+        return f"the exit code is {exit_code} although no test failed: see the output"
+    return ""
+
+
+def _unknown(command: Sequence[str]) -> str:
+    return (
+        f"{' '.join(command) or 'an empty command'} is no test command that reports its tests: use "
+        "pytest, node --test, vitest, jest or go test by themselves, not a script that runs them"
+    )

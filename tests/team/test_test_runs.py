@@ -1,0 +1,247 @@
+"""What bae promises about running a project's tests, with real pytest and Node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae.team.models import Project, TestReport
+from bae.team.reports import NOT_LOADED
+from bae.team.test_runs import find_test_program, run_tests
+from bounded import BOUND
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
+
+# Without the plugins of this environment, which take seconds to load.
+PYTEST = ("env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python", "-m", "pytest", "-q")
+NODE = ("node", "--test")
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="no node")
+
+
+def write(root: Path, **files: str) -> Path:
+    """Write files; `__` in a name is a dot, and `___` a slash."""
+    for name, text in files.items():
+        path = root / name.replace("___", "/").replace("__", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return root
+
+
+async def run_in(root: Path, command: tuple[str, ...] = PYTEST, **limits: Any) -> TestReport:
+    project = Project(id=1, name="x", root=str(root), branch="team", test_command=command)
+    return await run_tests(project, root, **{"timeout": BOUND, **limits})
+
+
+def outcomes(report: TestReport) -> dict[str, str]:
+    return {case.id: case.outcome for case in report.cases}
+
+
+async def test_each_test_of_pytest_is_reported_by_its_node_id(tmp_path: Path) -> None:
+    text = """
+    import pytest
+    def test_adds(): assert 1 + 1 == 2
+    class TestGroup:
+        @pytest.mark.parametrize("n", [1, 2])
+        def test_n(self, n): assert n == 1
+    @pytest.mark.skip(reason="later")
+    def test_skipped(): pass
+    @pytest.fixture
+    def broken(): raise RuntimeError("no fixture")
+    def test_fixture(broken): pass
+    """
+    write(tmp_path, tests___test_a__py=text, tests___test_b__py="import nothing_of_this_name\n")
+    report = await run_in(tmp_path)
+    # A file that cannot be loaded ends the run of pytest before the tests.
+    assert outcomes(report) == {"tests/test_b.py": "failed"}
+    assert report.cases[0].message.startswith(NOT_LOADED)
+    assert "nothing_of_this_name" in report.cases[0].message
+    (tmp_path / "tests/test_b.py").unlink()
+    report = await run_in(tmp_path)
+    assert outcomes(report) == {
+        "tests/test_a.py::test_adds": "passed",
+        "tests/test_a.py::TestGroup::test_n[1]": "passed",
+        "tests/test_a.py::TestGroup::test_n[2]": "failed",
+        "tests/test_a.py::test_skipped": "skipped",
+        "tests/test_a.py::test_fixture": "failed",
+    }
+    assert (report.exit_code, report.passed, report.problem) == (1, False, "")
+    assert "assert 2 == 1" in report.of("failed")[0].message
+    assert "1 failed, 2 passed" in report.output
+    assert report.protection
+    assert os.listdir(tmp_path) == ["tests"]
+
+
+async def test_tests_that_pass_are_a_success(tmp_path: Path) -> None:
+    write(tmp_path, test_a__py="def test_a(): pass\n")
+    report = await run_in(tmp_path)
+    assert report.passed
+    assert outcomes(report) == {"test_a.py::test_a": "passed"}
+
+
+@needs_node
+async def test_each_test_of_node_is_reported_with_its_groups(tmp_path: Path) -> None:
+    one = """
+    const { test, describe, it } = require("node:test");
+    const assert = require("node:assert");
+    test("adds", () => assert.equal(1 + 1, 2));
+    describe("group # one", () => {
+      it("fails", () => assert.equal(1, 2));
+      it("skips", { skip: "later" }, () => {});
+      describe("inner", () => { it("deep", () => {}); });
+    });
+    test("outer", async (t) => { await t.test("nested", () => {}); });
+    """
+    write(
+        tmp_path,
+        test___a__test__js=one,
+        test___b__test__js='require("node:test").test("adds", () => {});\n',
+        test___c__test__js="throw new Error('load');\n",
+        test___d__test__js='console.log("ok 1 - printed");\n',
+    )
+    report = await run_in(tmp_path, NODE)
+    assert outcomes(report) == {
+        "adds": "passed",
+        "group # one::fails": "failed",
+        "group # one::skips": "skipped",
+        "group # one::inner::deep": "passed",
+        "outer::nested": "passed",
+        "adds (2)": "passed",
+        "test/c.test.js": "failed",
+    }
+    assert (report.exit_code, report.passed) == (1, False)
+    assert "1 == 2" in report.of("failed")[0].message
+    assert report.of("failed")[1].message.startswith(NOT_LOADED)
+
+
+@needs_node
+async def test_a_node_project_that_passes_is_a_success(tmp_path: Path) -> None:
+    write(tmp_path, sum__test__mjs='import test from "node:test"; test("adds", () => {});\n')
+    report = await run_in(tmp_path, NODE)
+    assert report.passed
+    assert outcomes(report) == {"adds": "passed"}
+
+
+@pytest.mark.parametrize("command", [PYTEST, pytest.param(NODE, marks=needs_node)])
+async def test_no_tests_are_no_success(command: tuple[str, ...], tmp_path: Path) -> None:
+    write(tmp_path, test_a__py="x = 1\n", a__test__js="console.log('ok 1 - printed')\n")
+    report = await run_in(tmp_path, command)
+    assert not report.passed
+    assert "no tests were found" in report.problem
+
+
+async def test_a_program_that_exits_well_before_its_tests_are_done_is_no_success(
+    tmp_path: Path,
+) -> None:
+    for ending in ("import os; os._exit(0)", "raise SystemExit(0)", "import sys; sys.exit(0)"):
+        write(tmp_path, test_a__py=f"def test_a(): pass\ndef test_b():\n    {ending}\n")
+        report = await run_in(tmp_path)
+        assert not report.passed, ending
+    write(tmp_path, test_a__py="def test_a(): pass\n", conftest__py="import os; os._exit(0)\n")
+    report = await run_in(tmp_path)
+    assert (report.passed, report.exit_code) == (False, 0)
+    assert "wrote no report" in report.problem
+
+
+@needs_node
+async def test_a_node_test_that_exits_well_has_no_test_that_passed(tmp_path: Path) -> None:
+    text = 'const { test } = require("node:test"); test("one", () => {}); process.exit(0);\n'
+    write(tmp_path, a__test__js=text)
+    report = await run_in(tmp_path, NODE)
+    assert not report.passed
+
+
+async def test_an_exit_code_and_a_report_that_disagree_are_no_success(tmp_path: Path) -> None:
+    hook = "def pytest_sessionfinish(session): session.exitstatus = 0\n"
+    write(tmp_path, test_a__py="def test_a(): assert 0\n", conftest__py=hook)
+    report = await run_in(tmp_path)
+    assert not report.passed
+    write(tmp_path, test_a__py="def test_a(): pass\n", conftest__py=hook.replace("= 0", "= 3"))
+    report = await run_in(tmp_path)
+    assert not report.passed
+    assert "3 although no test failed" in report.problem
+
+
+async def test_a_report_that_is_a_link_or_a_pipe_is_not_read(tmp_path: Path) -> None:
+    for replacing in ("os.symlink('/etc/hostname', path)", "os.mkfifo(path)"):
+        hook = f"""
+        import atexit, os, sys
+        path = next(a for a in sys.argv if a.startswith("--junit-xml=")).partition("=")[2]
+        atexit.register(lambda: (os.unlink(path), {replacing}))
+        """
+        write(tmp_path, test_a__py="def test_a(): pass\n", conftest__py=hook)
+        report = await run_in(tmp_path)
+        assert not report.passed
+        assert "report" in report.problem
+
+
+async def test_an_endless_test_and_endless_output_are_ended_and_reported(tmp_path: Path) -> None:
+    endless = "import signal, time\nsignal.alarm(60)\ndef test_a():\n    time.sleep(60)\n"
+    write(tmp_path, test_a__py=endless)
+    report = await run_in(tmp_path, timeout=2)
+    assert (report.exit_code, report.passed) == (None, False)
+    assert "did not end in time" in report.problem
+    text = "import signal\ndef test_a():\n    signal.alarm(60)\n    while True: print('y' * 1000)\n"
+    write(tmp_path, test_a__py=text)
+    report = await run_in(tmp_path, (*PYTEST, "-s"), output=100_000)
+    assert (report.exit_code, report.passed) == (None, False)
+    assert "printed too much" in report.problem
+    assert len(report.output) < 50_000
+
+
+async def test_keys_are_not_there_for_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
+    text = """
+    import os
+    def test_a():
+        assert "ANTHROPIC_API_KEY" not in os.environ
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                assert b"sk-secret" not in open(f"/proc/{pid}/environ", "rb").read()
+            except OSError:
+                pass
+    """
+    report = await run_in(write(tmp_path, test_a__py=text))
+    assert report.passed or "bubblewrap" not in report.protection, report
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python -m pytest -q", "pytest"),
+        ("/x/.venv/bin/python3 -m pytest", "pytest"),
+        ("uv run pytest tests", "pytest"),
+        ("py.test", "pytest"),
+        ("node --test src/", "node"),
+        ("node_modules/.bin/vitest run", "vitest"),
+        ("npx jest", "jest"),
+        ("node node_modules/jest/bin/jest.js", "jest"),
+        ("go test ./...", "go"),
+        ("npm test", None),
+        ("make test", None),
+        ("node run.js", None),
+    ],
+)
+def test_test_programs_are_recognized(command: str, name: str | None) -> None:
+    program = find_test_program(command.split())
+    assert (program.name if program else None) == name
+
+
+async def test_a_command_that_reports_no_tests_is_not_run(tmp_path: Path) -> None:
+    report = await run_in(tmp_path, ("touch", "made"))
+    assert not report.passed
+    assert "no test command that reports" in report.problem
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_test_program_that_is_not_installed_is_reported(tmp_path: Path) -> None:
+    report = await run_in(tmp_path, ("node_modules/.bin/vitest", "run"))
+    assert "did not start" in report.problem
+    assert "cannot start" in report.output
