@@ -118,6 +118,7 @@ _PROGRAMS: Final = {
             (
                 *("--junit-xml=REPORT", "-o", "junit_family=xunit1"),
                 *("-o", "junit_logging=no", "-o", "cache_dir=FOLDER/cache"),
+                "--continue-on-collection-errors",
             ),
             reports.read_junit,
         ),

@@ -1,0 +1,233 @@
+"""What can be known of a project before it is asked about: its languages and its test command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from bae.team.models import Project
+from bae.team.test_runs import find_test_program
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """What was found in a directory. `test_command` is empty where it is not known, and
+    `questions` are for the person who sets the project up."""
+
+    root: Path
+    languages: tuple[str, ...] = ()
+    test_command: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    questions: tuple[str, ...] = ()
+
+    def project(
+        self,
+        *,
+        id: int = 1,
+        name: str | None = None,
+        branch: str = "bae/team",
+        test_command: Sequence[str] = (),
+        setup: Sequence[str] = (),
+        requirements: str = "",
+    ) -> Project:
+        """The project, with what a person has said in place of what was found."""
+        return Project(
+            id=id,
+            name=name or self.root.name,
+            root=str(self.root),
+            branch=branch,
+            test_command=tuple(test_command or self.test_command),
+            setup=tuple(setup or self.setup),
+            languages=self.languages,
+            requirements=requirements,
+        )
+
+
+def detect(root: str | os.PathLike[str]) -> Detected:
+    """Look at a directory: its files, pyproject.toml, package.json and go.mod. It reads files and
+    runs nothing; call it in a thread."""
+    place = Path(root).resolve()
+    files = _files(place)
+    languages = _languages(files)
+    candidates = [each for each in (_python(place, files), _node(place, files), _go(place)) if each]
+    # A package.json beside Python code is often only for tools: the language with more files first.
+    candidates.sort(key=lambda each: languages.index(each[0]) if each[0] in languages else 99)
+    questions: list[str] = []
+    if not candidates:
+        questions.append(
+            "Which command runs the tests? pytest, node --test, vitest run, jest and go test are "
+            "understood."
+        )
+    elif len(candidates) > 1:
+        commands = " or ".join(shlex.join(command) for _, command, _ in candidates)
+        questions.append(f"Which command runs the tests: {commands}?")
+    _, command, setup = candidates[0] if candidates else ("", (), ())
+    return Detected(place, languages, command, setup, tuple(questions))
+
+
+def find_problems(project: Project) -> tuple[str, ...]:
+    """Why a team cannot work on a project, each with what to do; to be reported before anything is
+    spent."""
+    problems: list[str] = []
+    root = Path(project.root)
+    if not root.is_dir():
+        return (f"{root} is not a directory",)
+    if not (root / ".git").exists():
+        problems.append(f"{root} is no git work tree: run git init there, and commit")
+    command = project.test_command
+    if not command:
+        problems.append("there is no test command: name one, as pytest or node --test")
+    elif find_test_program(command) is None:
+        problems.append(
+            f"{shlex.join(command)} reports no tests: name pytest, node --test, vitest run, jest "
+            "or go test itself, not a script that runs it"
+        )
+    elif not _is_found(command[0], root):
+        problems.append(f"{command[0]} was not found: install it, or name another test command")
+    return tuple(problems)
+
+
+def as_table(value: Any) -> dict[str, Any]:
+    """A table of a JSON or TOML file, empty where it is something else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+_MOST_FILES: Final = 20_000
+_SKIPPED: Final = {"node_modules", "venv", "vendor", "dist", "build", "target", "__pycache__"}
+_SUFFIXES: Final = {
+    ".py": "python",
+    ".js": "javascript",
+    ".jsx": "javascript",
+    ".mjs": "javascript",
+    ".cjs": "javascript",
+    ".ts": "typescript",
+    ".tsx": "typescript",
+    ".mts": "typescript",
+    ".go": "go",
+}
+
+
+def _files(root: Path) -> list[str]:
+    """Files of the project by their paths, without hidden and generated directories."""
+    found: list[str] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(each for each in folders if each[0] != "." and each not in _SKIPPED)
+        found += (os.path.relpath(os.path.join(folder, name), root) for name in sorted(names))
+        if len(found) >= _MOST_FILES:
+            break
+    return found
+
+
+def _languages(files: Sequence[str]) -> tuple[str, ...]:
+    counts = Counter(_SUFFIXES.get(os.path.splitext(name)[1]) for name in files)
+    return tuple(language for language, _ in counts.most_common() if language)
+
+
+Candidate = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""A language, its test command and its setup command."""
+
+
+def _python(root: Path, files: Sequence[str]) -> Candidate | None:
+    names = {os.path.basename(name) for name in files}
+    named = names & {"pytest.ini", "conftest.py"} or "pytest" in as_table(
+        _pyproject(root).get("tool")
+    )
+    tests = any(
+        name.endswith("_test.py") or (name.startswith("test_") and name.endswith(".py"))
+        for name in names
+    )
+    if not named and not tests:
+        return None
+    for folder in (".venv", "venv"):  # has what the project needs; worktrees do not
+        python = root / folder / "bin" / "python"
+        if python.exists():
+            return "python", (str(python), "-m", "pytest"), ()
+    return "python", ("python", "-m", "pytest"), ()
+
+
+def _node(root: Path, files: Sequence[str]) -> Candidate | None:
+    package = _package(root)
+    language = "typescript" if (root / "tsconfig.json").exists() else "javascript"
+    needed = _needed(package)
+    words = _words(str(as_table(package.get("scripts")).get("test", "")))
+    program = find_test_program(words)
+    command: tuple[str, ...] | None = None
+    if program is not None and program.name in ("node", "vitest", "jest"):
+        command = tuple(words)
+    elif "vitest" in needed:
+        command = ("vitest",)
+    elif "jest" in needed:
+        command = ("jest",)
+    elif any(_is_node_test(name) for name in files):
+        command = ("node", "--test")
+    if command is None:
+        return None
+    if command[0] in ("npx", "vitest", "jest"):
+        words = [each for each in command if each not in ("npx", "run", "watch", "--watch")]
+        tail = ("run", *words[1:]) if words[0] == "vitest" else words[1:]
+        command = (f"node_modules/.bin/{words[0]}", *tail)
+    setup = ()
+    if needed:
+        setup = ("npm", "ci" if (root / "package-lock.json").exists() else "install")
+    return language, command, setup
+
+
+def _go(root: Path) -> Candidate | None:
+    return ("go", ("go", "test", "./..."), ()) if (root / "go.mod").exists() else None
+
+
+def _is_node_test(name: str) -> bool:
+    """Whether `node --test` takes a file for a test."""
+    stem, suffix = os.path.splitext(os.path.basename(name))
+    if suffix not in (".js", ".mjs", ".cjs"):
+        return False
+    marked = stem.startswith("test-") or stem.endswith((".test", "-test", "_test"))
+    return marked or stem == "test" or "test" in Path(name).parts[:-1]
+
+
+def _words(script: str) -> list[str]:
+    """The words of a script that is one plain command; none of any other."""
+    if any(each in script for each in "&|;<>$`"):
+        return []
+    try:
+        words = shlex.split(script)
+    except ValueError:
+        return []
+    return words if words and "=" not in words[0] else []
+
+
+def _package(root: Path) -> dict[str, Any]:
+    try:
+        return as_table(json.loads((root / "package.json").read_text("utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+_DEPENDENCIES: Final = ("dependencies", "devDependencies")
+
+
+def _needed(package: dict[str, Any]) -> set[str]:
+    return {name for key in _DEPENDENCIES for name in as_table(package.get(key))}
+
+
+def _pyproject(root: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _is_found(program: str, root: Path) -> bool:
+    if program.startswith("node_modules/"):
+        return True  # the setup command installs it
+    if os.sep in program:
+        return (root / program).exists()
+    return program == "python" or shutil.which(program) is not None

@@ -1,0 +1,370 @@
+"""Whether a task's work may be accepted: its tests passed, those that existed are all there and as
+they were, and those that are new test something new."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import configparser
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Unpack
+
+from bae.team import sandbox
+from bae.team.git import GitError
+from bae.team.models import Project, TestCase, TestReport
+from bae.team.project import as_table
+from bae.team.reports import NOT_LOADED
+from bae.team.test_runs import run_tests
+from bae.team.workspaces import Workspace, Workspaces
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A file that a task changed: its contents before and after, None where there was none."""
+
+    path: str
+    before: bytes | None
+    after: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found about a task's work. `problems` are sentences for its next attempt."""
+
+    report: TestReport
+    changes: tuple[Change, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.problems
+
+    @property
+    def text(self) -> str:
+        """Everything that speaks against it."""
+        return "\n\n".join(self.problems)
+
+
+async def verify(
+    project: Project,
+    workspaces: Workspaces,
+    workspace: Workspace,
+    *,
+    before: TestReport | None = None,
+    edits_tests: bool = False,
+    **limits: Unpack[sandbox.Limits],
+) -> Verdict:
+    """Run the tests of a task's worktree and judge its work.
+
+    `before` is the report of the tests at its base, which are run if it is None. New tests are run
+    on the base too, in a worktree of its own. The limits are those of `sandbox.run`.
+    """
+    changes = await read_changes(workspace)
+    after = await run_tests(project, workspace.path, **limits)
+    if before is None:
+        async with workspaces.scratch(workspace.base) as base:
+            before = await run_tests(project, base.path, **limits)
+    on_base = None
+    if after.passed and _has_new_tests(changes):
+        async with workspaces.scratch(workspace.base) as base:
+            await asyncio.to_thread(_write_tests, base.path, changes)
+            on_base = await run_tests(project, base.path, **limits)
+    problems = judge(before, after, changes, on_base=on_base, edits_tests=edits_tests)
+    return Verdict(after, changes, problems)
+
+
+async def read_changes(workspace: Workspace) -> tuple[Change, ...]:
+    """What differs in a worktree from the commit that its work started from."""
+    changes: list[Change] = []
+    for path in await workspace.changed():
+        name = f"{workspace.base}:{path}"
+        code, before, problem = await workspace.repository.run_git("cat-file", "blob", name)
+        if code and "does not exist" not in problem and "exists on disk" not in problem:
+            raise GitError(f"{path} cannot be read as it was at {workspace.base}: {problem}")
+        after = await asyncio.to_thread(_contents, workspace.path / path)
+        changes.append(Change(path, None if code else before, after))
+    return tuple(changes)
+
+
+def judge(
+    before: TestReport,
+    after: TestReport,
+    changes: Sequence[Change],
+    *,
+    on_base: TestReport | None = None,
+    edits_tests: bool = False,
+) -> tuple[str, ...]:
+    """Why a task's work is refused, as sentences that its next attempt is shown; none if it is
+    accepted. `before` is the report of the base, `after` that of the work, `on_base` that of the
+    base with the tests of the work. With `edits_tests` the task was told to change
+    tests: then only the tests that it runs must pass, and its new tests must fail on the base."""
+    problems = [] if edits_tests else [*_tampering(changes), *_lost(before, after)]
+    if not after.passed:
+        problems.append(describe_failure(after))
+    if on_base is not None:
+        problems += _say_nothing(before, after, on_base)
+    return tuple(problems)
+
+
+def describe_failure(report: TestReport) -> str:
+    """What went wrong in a run of tests, in a few thousand characters."""
+    failed = report.of("failed")
+    lines = [report.problem] if report.problem else []
+    if failed:
+        lines.append(f"{len(failed)} of {len(report.cases)} tests failed:")
+        lines += (f"{case.id}\n{_indented(case.message)}" for case in failed[:_SHOWN])
+        if len(failed) > _SHOWN:
+            lines.append("also: " + ", ".join(case.id for case in failed[_SHOWN:][:100]))
+    elif report.output.strip():
+        lines.append(f"output:\n{_indented(report.output[-4000:])}")
+    return "\n".join(lines)
+
+
+_SHOWN: Final = 10
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.strip().splitlines())
+
+
+# --- reports compared -----------------------------------------------------------------------------
+
+
+def _lost(before: TestReport, after: TestReport) -> Iterator[str]:
+    now = {case.id: case for case in after.cases}
+    files = {case.id for case in after.cases if _stands_for_file(case)}
+    existed = [case for case in before.cases if not _stands_for_file(case)]
+    vanished = [
+        case.id
+        for case in existed
+        # Where a file cannot be loaded, that is what is reported.
+        if case.id not in now and case.id.partition("::")[0] not in files
+    ]
+    if vanished and after.cases:
+        yield f"tests that existed are not run any more: {_listed(vanished)}; restore them"
+    skipped = [
+        case.id
+        for case in existed
+        if case.outcome != "skipped" and case.id in now and now[case.id].outcome == "skipped"
+    ]
+    if skipped:
+        yield f"tests that were run before are skipped now: {_listed(skipped)}; run them again"
+
+
+def _say_nothing(before: TestReport, after: TestReport, on_base: TestReport) -> Iterator[str]:
+    existed = {case.id for case in before.cases}
+    passing = {case.id for case in on_base.of("passed")}
+    new = [case.id for case in after.of("passed") if case.id not in existed]
+    if useless := [id for id in new if id in passing]:
+        yield (
+            f"new tests pass without the change too, so they do not test it: {_listed(useless)}; "
+            "have each check something that the change makes true, or remove it"
+        )
+
+
+def _stands_for_file(case: TestCase) -> bool:
+    return case.message.startswith(NOT_LOADED)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(names[:20]) + more
+
+
+# --- files compared -------------------------------------------------------------------------------
+
+
+def is_test_file(path: str) -> bool:
+    """Whether a file holds tests, or what only tests use."""
+    pure = PurePosixPath(path)
+    if _TEST_FOLDERS.intersection(part.lower() for part in pure.parts[:-1]):
+        return True
+    return _TEST_NAME.fullmatch(pure.name) is not None
+
+
+_TEST_FOLDERS: Final = {"test", "tests", "__tests__", "spec", "specs", "__snapshots__", "testdata"}
+_TEST_NAME: Final = re.compile(
+    r"test_.*\.py|.*_test\.py|conftest\.py|.*_test\.go|.*[.\-_](test|spec)\.[cm]?[jt]sx?"
+)
+_SETTINGS: Final = re.compile(
+    r"conftest\.py|\.?pytest\.(ini|toml)|(vitest|vite|jest)\.(config|workspace)\..*"
+    r"|(site|user)customize\.py|.*\.pth|\.npmrc|\.env(\..*)?|\.mocharc.*|babel\.config\..*"
+)
+"""Files that say what is run as a test, or that run with every test."""
+_SHADOWS: Final = re.compile(
+    r"(src/)?(_?pytest|pluggy|iniconfig|unittest|vitest|jest)(\.py|/.*)|(.*/)?node_modules/.*"
+)
+"""Files that would be loaded instead of the test program's own."""
+
+
+def _tampering(changes: Sequence[Change]) -> Iterator[str]:
+    """What a task did to existing tests, or to how they are run."""
+    for each in changes:
+        path = each.path
+        name = PurePosixPath(path).name
+        if _SHADOWS.fullmatch(path):
+            yield f"{path} would take the place of the test program: remove it"
+        elif _SETTINGS.fullmatch(name):
+            yield f"{path} decides how tests are run, and this task may not change that: restore it"
+        elif (settings := _CONFIGURATIONS.get(name)) is not None:
+            if settings(each.before) != settings(each.after):
+                yield f"{path}: the part that decides how tests are run was changed: restore it"
+        elif each.before is not None and is_test_file(path):
+            if each.after is None:
+                yield f"{path} has tests that existed, and was deleted: restore it"
+            elif reason := _edited(path, each.before, each.after):
+                yield (
+                    f"{path} has tests that existed, and was edited ({reason}): restore it, and "
+                    "put new tests at its end or into a new file"
+                )
+
+
+def _edited(path: str, before: bytes, after: bytes) -> str:
+    """How tests of a file were changed; empty where some were only added."""
+    if after.rstrip().startswith(before.rstrip()) and not path.endswith(".py"):
+        return ""
+    if not path.endswith(".py"):
+        return "lines that existed were changed"
+    try:
+        old, new = ast.parse(before), ast.parse(after)
+    except (SyntaxError, ValueError, RecursionError):
+        return "it cannot be read as Python"
+    imported = set(_imports(old))
+    if not imported <= set(_imports(new)):
+        return "an import was removed"
+    bound = set(_bound(old))
+    rest = iter([each for each in new.body if not isinstance(each, ast.Import | ast.ImportFrom)])
+    for wanted in old.body:
+        if isinstance(wanted, ast.Import | ast.ImportFrom):
+            continue
+        if reason := _next_is(wanted, rest, bound):
+            return reason
+    for left in rest:
+        if reason := _not_new(left, bound):
+            return reason
+    for module, name, alias in set(_imports(new)) - imported:
+        if (alias or name.partition(".")[0]) in bound:
+            return f"{alias or name} is imported from {module or 'elsewhere'} instead"
+        if name == "*":
+            return "an import of everything was added"
+    return ""
+
+
+def _next_is(wanted: ast.stmt, rest: Iterator[ast.stmt], bound: set[str]) -> str:
+    """Advance to a statement that existed: what is passed on the way must be new."""
+    text = ast.dump(wanted)
+    name = getattr(wanted, "name", f"line {wanted.lineno}")
+    for each in rest:
+        if ast.dump(each) == text:
+            return ""
+        if _not_new(each, bound):
+            return f"{name} was changed"
+    return f"{name} was removed"
+
+
+def _not_new(added: ast.stmt, bound: set[str]) -> str:
+    """Why a statement is more than a new test or helper."""
+    if not isinstance(added, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return f"line {added.lineno} is code that runs before the tests that existed"
+    if added.name in bound:
+        return f"{added.name} is defined once more"
+    if any("autouse" in ast.dump(each) for each in added.decorator_list):
+        return f"{added.name} would run around the tests that existed"
+    if added.name.startswith(("setup", "teardown", "pytest_", "setUp", "tearDown")):
+        return f"{added.name} would run around the tests that existed"
+    return ""
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str, str | None]]:
+    for each in tree.body:
+        if isinstance(each, ast.Import):
+            yield from (("", name.name, name.asname) for name in each.names)
+        elif isinstance(each, ast.ImportFrom):
+            module = "." * each.level + (each.module or "")
+            yield from ((module, name.name, name.asname) for name in each.names)
+
+
+def _bound(tree: ast.Module) -> Iterator[str]:
+    """The names that a module gives a value, also in its blocks."""
+    for _, name, alias in _imports(tree):
+        yield alias or name.partition(".")[0]
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            yield each.id
+    for each in tree.body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield each.name
+
+
+def _of_package(content: bytes | None) -> object:
+    values = _parsed(content, json.loads)
+    return [values.get(key) for key in ("scripts", "jest", "vitest", "type", "imports")]
+
+
+def _of_pyproject(content: bytes | None) -> object:
+    values = _parsed(content, tomllib.loads)
+    tools, project = as_table(values.get("tool")), as_table(values.get("project"))
+    return tools.get("pytest"), as_table(project.get("entry-points")).get("pytest11")
+
+
+def _of_ini(content: bytes | None) -> object:
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string((content or b"").decode("utf-8", "replace"))
+    except configparser.Error as error:
+        return str(error)
+    return {name: dict(parser[name]) for name in ("pytest", "tool:pytest") if name in parser}
+
+
+_CONFIGURATIONS: Final = {
+    "package.json": _of_package,
+    "pyproject.toml": _of_pyproject,
+    "setup.cfg": _of_ini,
+    "tox.ini": _of_ini,
+}
+
+
+def _parsed(content: bytes | None, parse: Any) -> Mapping[str, Any]:
+    try:
+        return as_table(parse((content or b"").decode()))
+    except (ValueError, RecursionError):
+        return {"scripts": content, "tool": {"pytest": content}} if content else {}
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _contents(path: Path) -> bytes | None:
+    if path.is_symlink():
+        return os.fsencode(os.readlink(path))
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+
+
+def _has_new_tests(changes: Iterable[Change]) -> bool:
+    """Whether tests were written with what they test, so that they can fail without it."""
+    return {is_test_file(each.path) for each in changes if each.after is not None} == {True, False}
+
+
+def _write_tests(base: Path, changes: Sequence[Change]) -> None:
+    root = base.resolve()
+    for each in changes:
+        if not is_test_file(each.path):
+            continue
+        path = base / each.path
+        if not path.parent.resolve().is_relative_to(root) or path.is_symlink():
+            continue  # a link of the repository leads elsewhere
+        if each.after is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(each.after)

@@ -1,0 +1,108 @@
+"""What bae finds out about a project before it asks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from bae.team.project import detect, find_problems
+from bae.team.test_runs import run_tests
+from bounded import BOUND
+from git_repositories import make_repository, write
+
+
+def test_a_python_project(tmp_path: Path) -> None:
+    write(tmp_path, {"app.py": "", "tests/test_app.py": "", "tools/x.js": ""})
+    found = detect(tmp_path)
+    assert found.languages == ("python", "javascript")
+    assert found.test_command == ("python", "-m", "pytest")
+    assert found.questions == ()
+    project = found.project(name="shop")
+    assert (project.name, project.root, project.branch) == ("shop", str(tmp_path), "bae/team")
+    assert project.test_command == found.test_command
+
+
+def test_a_python_project_with_an_environment_of_its_own(tmp_path: Path) -> None:
+    write(tmp_path, {"pyproject.toml": "[tool.pytest.ini_options]\n", ".venv/bin/python": ""})
+    assert detect(tmp_path).test_command == (f"{tmp_path}/.venv/bin/python", "-m", "pytest")
+
+
+@pytest.mark.parametrize(
+    ("package", "command", "setup"),
+    [
+        ({"scripts": {"test": "node --test src/"}}, "node --test src/", ""),
+        ({"scripts": {"test": "vitest"}}, "node_modules/.bin/vitest run", ""),
+        (
+            {"scripts": {"test": "npx vitest run --dir a"}},
+            "node_modules/.bin/vitest run --dir a",
+            "",
+        ),
+        ({"scripts": {"test": "jest --watch"}}, "node_modules/.bin/jest", ""),
+        ({"devDependencies": {"jest": "^30"}}, "node_modules/.bin/jest", "npm install"),
+        ({"scripts": {"test": "lint && jest"}}, "node --test", ""),
+        ({"scripts": ["odd"], "dependencies": 3}, "node --test", ""),
+    ],
+)
+def test_a_javascript_project(package: object, command: str, setup: str, tmp_path: Path) -> None:
+    write(tmp_path, {"package.json": json.dumps(package), "a.js": "", "a.test.js": ""})
+    found = detect(tmp_path)
+    assert found.languages == ("javascript",)
+    assert " ".join(found.test_command) == command
+    assert " ".join(found.setup) == setup
+
+
+def test_locked_packages_are_installed_as_they_are_locked(tmp_path: Path) -> None:
+    package = json.dumps({"devDependencies": {"vitest": "^4"}})
+    write(tmp_path, {"package.json": package, "package-lock.json": "{}", "tsconfig.json": "{}"})
+    found = detect(tmp_path)
+    assert found.setup == ("npm", "ci")
+    assert found.test_command == ("node_modules/.bin/vitest", "run")
+
+
+def test_a_go_project(tmp_path: Path) -> None:
+    write(tmp_path, {"go.mod": "module x\n", "a.go": "", "a_test.go": ""})
+    found = detect(tmp_path)
+    assert (found.languages, found.test_command) == (("go",), ("go", "test", "./..."))
+
+
+def test_what_cannot_be_known_is_asked(tmp_path: Path) -> None:
+    found = detect(tmp_path)
+    assert (found.languages, found.test_command) == ((), ())
+    assert "Which command runs the tests?" in found.questions[0]
+    write(tmp_path, {"test_a.py": "", "b.py": "", "a.test.js": ""})
+    found = detect(tmp_path)
+    assert found.test_command == ("python", "-m", "pytest")
+    assert found.questions == ("Which command runs the tests: python -m pytest or node --test?",)
+    assert found.project(test_command=["node", "--test"]).test_command == ("node", "--test")
+
+
+def test_generated_and_hidden_directories_are_not_looked_at(tmp_path: Path) -> None:
+    write(tmp_path, {"node_modules/a/a.test.js": "", ".venv/lib/test_x.py": "", "a.py": ""})
+    found = detect(tmp_path)
+    assert found.languages == ("python",)
+    assert found.test_command == ()
+
+
+def test_what_a_team_cannot_work_with_is_reported(tmp_path: Path) -> None:
+    project = detect(tmp_path).project()
+    assert [each.partition(":")[0] for each in find_problems(project)] == [
+        f"{tmp_path} is no git work tree",
+        "there is no test command",
+    ]
+    root = make_repository(tmp_path / "project", {"test_a.py": ""})
+    found = detect(root)
+    assert find_problems(found.project()) == ()
+    for command, problem in (("make test", "reports no tests"), ("nox-x pytest", "not found")):
+        assert problem in " ".join(find_problems(found.project(test_command=command.split())))
+    gone = found.project().model_copy(update={"root": str(tmp_path / "gone")})
+    assert "is not a directory" in find_problems(gone)[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
+async def test_the_command_that_was_found_runs_the_tests(tmp_path: Path) -> None:
+    write(tmp_path, {"sum.py": "", "test_sum.py": "import sum\ndef test_sum():\n    pass\n"})
+    report = await run_tests(detect(tmp_path).project(), tmp_path, timeout=BOUND)
+    assert report.passed, report.problem

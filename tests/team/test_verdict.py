@@ -1,0 +1,278 @@
+"""What bae promises about the work of a task: tests decide, and they cannot be talked round."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae.team.models import Project, TestCase, TestReport
+from bae.team.reports import NOT_LOADED
+from bae.team.test_runs import run_tests
+from bae.team.verdict import Change, Verdict, is_test_file, judge, verify
+from bounded import BOUND
+from git_repositories import left_over, make_repository, open_team, write
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
+
+# Without the plugins of this environment, which take seconds to load.
+PYTEST = ("env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python", "-m", "pytest", "-q")
+CALC = "def add(a, b):\n    return a + b\n"
+TESTS = """import pytest
+from calc import add
+
+NUMBERS = [1, 2]
+
+
+def test_add():
+    assert add(1, 1) == 2
+
+
+@pytest.mark.parametrize("n", NUMBERS)
+def test_more(n):
+    assert add(n, 0) == n
+"""
+PYTHON = {"calc.py": CALC, "tests/test_calc.py": TESTS, "conftest.py": ""}
+SUB = CALC + "\n\ndef sub(a, b):\n    return a - b\n"
+TEST_SUB = "\n\ndef test_sub():\n    from calc import sub\n    assert sub(2, 1) == 1\n"
+
+NODE = ("node", "--test")
+SUM = "exports.add = (a, b) => a + b;\n"
+SUM_TEST = """const test = require("node:test");
+const { equal } = require("node:assert");
+test("adds", () => equal(require("./sum.js").add(1, 1), 2));
+"""
+JAVASCRIPT = {"sum.js": SUM, "sum.test.js": SUM_TEST}
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="no node")
+
+
+@pytest.fixture(autouse=True)
+def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+_before: dict[tuple[str, ...], TestReport] = {}
+"""The report of each project before any work: the same in every test."""
+
+
+async def work(
+    tmp_path: Path,
+    files: Mapping[str, str],
+    edits: Mapping[str, str | None],
+    command: tuple[str, ...] = PYTEST,
+    **options: Any,
+) -> Verdict:
+    """The verdict on a task that writes files, or removes them."""
+    root = make_repository(tmp_path / "project", files)
+    workspaces, _ = await open_team(root)
+    project = Project(id=1, name="x", root=str(root), branch="team", test_command=command)
+    workspace = await workspaces.start("bae/task-1-x")
+    write(workspace.path, {name: text for name, text in edits.items() if text is not None})
+    for name in (name for name, text in edits.items() if text is None):
+        (workspace.path / name).unlink()
+    if command not in _before and not options:
+        _before[command] = await run_tests(project, root, timeout=BOUND)
+    options = {"before": _before.get(command), **options}
+    verdict = await verify(project, workspaces, workspace, timeout=BOUND, **options)
+    await workspaces.remove(workspace)
+    assert left_over(root) == []
+    return verdict
+
+
+# --- with real tests ------------------------------------------------------------------------------
+
+
+async def test_work_with_new_tests_of_its_own_is_accepted(tmp_path: Path) -> None:
+    edits = {"calc.py": SUB, "tests/test_calc.py": TESTS + TEST_SUB, "tests/test_new.py": TEST_SUB}
+    verdict = await work(tmp_path, PYTHON, edits)
+    assert verdict.accepted, verdict.text
+    assert len(verdict.report.of("passed")) == 5
+    assert {change.path for change in verdict.changes} == set(edits)
+
+
+async def test_failing_work_is_refused_with_the_text_of_the_failure(tmp_path: Path) -> None:
+    verdict = await work(tmp_path, PYTHON, {"calc.py": CALC.replace("+", "-")})
+    assert not verdict.accepted
+    assert "tests/test_calc.py::test_add" in verdict.text
+    assert "assert 0 == 2" in verdict.text
+
+
+async def test_new_tests_that_pass_without_the_work_are_refused(tmp_path: Path) -> None:
+    useless = "def test_nothing():\n    assert True\n"
+    edits = {"calc.py": SUB, "tests/test_new.py": useless + TEST_SUB}
+    verdict = await work(tmp_path, PYTHON, edits)
+    assert "pass without the change too" in verdict.text
+    assert "test_nothing" in verdict.text
+    assert "test_sub" not in verdict.text
+
+
+async def test_tests_alone_need_not_fail_on_the_base(tmp_path: Path) -> None:
+    new = "from calc import add\n\ndef test_negative():\n    assert add(-1, 1) == 0\n"
+    verdict = await work(tmp_path, PYTHON, {"tests/test_new.py": new})
+    assert verdict.accepted, verdict.text
+
+
+async def test_a_task_that_was_told_to_may_change_tests(tmp_path: Path) -> None:
+    edits = {"tests/test_calc.py": TESTS.replace("[1, 2]", "[3]")}
+    verdict = await work(tmp_path, PYTHON, edits, edits_tests=True, before=None)
+    assert verdict.accepted, verdict.text
+
+
+WRONG = CALC.replace("+", "-")
+CHEATS: dict[str, tuple[dict[str, str | None], str]] = {
+    "edited": ({"tests/test_calc.py": TESTS.replace("== 2", "== 0")}, "was edited (test_add was"),
+    "deleted": ({"tests/test_calc.py": None, "test_a.py": "def test_a(): pass\n"}, "was deleted"),
+    "skipped": (
+        {"tests/test_calc.py": TESTS.replace("add\n\n", "add\npytestmark = pytest.mark.skip\n\n")},
+        "skipped now",
+    ),
+    "skipped by the code": (
+        {"calc.py": "import pytest\n\ndef add(a, b):\n    pytest.skip()\n"},
+        "skipped now",
+    ),
+    "hidden by a setting": ({"pytest.ini": "[pytest]\ntestpaths = other\n"}, "decides how tests"),
+    "replaced by conftest": (
+        {"conftest.py": "collect_ignore = ['tests']\n", "test_a.py": "def test_a(): pass\n"},
+        "not run any more",
+    ),
+    "exit 0 in the code": ({"calc.py": "import os\nos._exit(0)\n"}, "wrote no report"),
+    "exit 0 in a new test": ({"test_a.py": "import os\nos._exit(0)\n"}, "wrote no report"),
+    "a false pytest": ({"pytest.py": "print('3 passed')\n"}, "take the place of the test program"),
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+async def test_cheating_is_not_accepted(name: str, tmp_path: Path) -> None:
+    edits, reason = CHEATS[name]
+    verdict = await work(tmp_path, PYTHON, {"calc.py": WRONG, **edits})
+    assert not verdict.accepted
+    assert reason in verdict.text
+
+
+@needs_node
+async def test_work_on_a_node_project_is_judged_in_the_same_way(tmp_path: Path) -> None:
+    more = SUM + "exports.sub = (a, b) => a - b;\n"
+    test = 'test("subtracts", () => equal(require("./sum.js").sub(2, 1), 1));\n'
+    edits = {"sum.js": more, "sum.test.js": SUM_TEST + test}
+    verdict = await work(tmp_path, JAVASCRIPT, edits, NODE)
+    assert verdict.accepted, verdict.text
+    assert [case.id for case in verdict.report.of("passed")] == ["adds", "subtracts"]
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("edits", "reason"),
+    [
+        ({"sum.test.js": SUM_TEST.replace("1), 2", "1), 0")}, "was edited"),
+        ({"sum.test.js": SUM_TEST.replace('s", (', 's", { skip: true }, (')}, "skipped now"),
+        ({"sum.test.js": None, "a.test.js": 'require("node:test")("a", () => {});\n'}, "deleted"),
+        ({"sum.js": "process.exit(0);\n"}, "no tests were found"),
+        ({"sum.test.js": SUM_TEST + "process.exit(0);\n"}, "no tests were found"),
+    ],
+)
+async def test_cheating_with_node_is_not_accepted(
+    edits: dict[str, str | None], reason: str, tmp_path: Path
+) -> None:
+    edits = {"sum.js": SUM.replace("+", "-"), **edits}
+    verdict = await work(tmp_path, JAVASCRIPT, edits, NODE)
+    assert not verdict.accepted
+    assert reason in verdict.text
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+def report(**outcomes: Any) -> TestReport:
+    cases = tuple(TestCase(id=name, outcome=outcome) for name, outcome in outcomes.items())
+    return TestReport(command=("x",), exit_code=0, cases=cases)
+
+
+def problems_of(path: str, before: str | None, after: str | None) -> str:
+    change = Change(
+        path, None if before is None else before.encode(), None if after is None else after.encode()
+    )
+    return " ".join(judge(report(a="passed"), report(a="passed"), [change]))
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        TESTS + TEST_SUB,
+        TESTS.replace("import add\n", "import add, sub\n") + TEST_SUB,
+        TESTS.replace("import pytest\n", "import os\nimport pytest\n"),
+        TESTS.replace("def test_add", "def helper():\n    return 1\n\n\ndef test_add"),
+        "# A comment.\n" + TESTS,
+    ],
+)
+def test_tests_may_be_added_to_a_file_of_tests(after: str) -> None:
+    assert problems_of("tests/test_calc.py", TESTS, after) == ""
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (TESTS.replace("    assert add(1", "    return\n    assert add(1"), "test_add was changed"),
+        (TESTS.replace("NUMBERS = [1, 2]", "NUMBERS = [1]"), "line 4 was changed"),
+        (TESTS.replace("    assert add(1, 1) == 2", "    pass"), "test_add was changed"),
+        (TESTS[: TESTS.index("@pytest")], "test_more was removed"),
+        (TESTS + "\n\ndef test_add():\n    pass\n", "test_add is defined once more"),
+        (TESTS + "\nadd = max\n", "code that runs before"),
+        (TESTS.replace("from calc", "from fake"), "an import was removed"),
+        (TESTS + "\nfrom fake import add\n", "add is imported from fake instead"),
+        (TESTS + "\nfrom fake import *\n", "import of everything"),
+        (TESTS + "\n\ndef setup_module():\n    pass\n", "would run around"),
+        (TESTS + "\n\n@pytest.fixture(autouse=True)\ndef f():\n    pass\n", "would run around"),
+        (TESTS + "\n\ndef (", "cannot be read as Python"),
+    ],
+)
+def test_tests_that_existed_may_not_be_changed(after: str, reason: str) -> None:
+    assert reason in problems_of("tests/test_calc.py", TESTS, after)
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after", "refused"),
+    [
+        ("pyproject.toml", '[project]\nname = "x"\n', '[project]\nname = "y"\n', False),
+        ("pyproject.toml", "", '[tool.pytest.ini_options]\naddopts = "-k a"\n', True),
+        ("pyproject.toml", "", "[tool.pytest", True),
+        ("package.json", '{"dependencies": {}}', '{"dependencies": {"a": "1"}}', False),
+        ("package.json", "{}", '{"scripts": {"test": "true"}}', True),
+        ("setup.cfg", "[x]\n", "[tool:pytest]\naddopts = -k a\n", True),
+        ("tox.ini", None, "[testenv]\na = b\n", False),
+        ("app/conftest.py", None, "", True),
+        ("vitest.config.ts", "a", "b", True),
+        ("sitecustomize.py", None, "", True),
+        ("node_modules/jest/index.js", None, "", True),
+        ("src/pytest/__init__.py", None, "", True),
+        ("a.test.js", "test(1);\n", "test(1);\ntest(2);\n", False),
+        ("a.test.js", "test(1);\n", "test(0);\ntest(1);\n", True),
+        ("tests/__snapshots__/a.snap", "1", "2", True),
+        ("src/app.py", "1", "2", False),
+        ("tests/test_new.py", None, "def test_a(): pass", False),
+    ],
+)
+def test_how_tests_are_run_may_not_be_changed(
+    path: str, before: str | None, after: str, refused: bool
+) -> None:
+    assert bool(problems_of(path, before, after)) == refused
+
+
+def test_a_file_that_could_not_be_loaded_before_is_no_test_that_vanished() -> None:
+    case = TestCase(id="tests/test_a.py", outcome="failed", message=f"{NOT_LOADED}no module")
+    before = TestReport(command=("x",), exit_code=1, cases=(case,))
+    assert judge(before, report(a="passed"), []) == ()
+
+
+def test_a_failing_test_may_not_vanish_either() -> None:
+    before = TestReport(command=("x",), exit_code=1, cases=report(a="failed", b="passed").cases)
+    assert "not run any more: a;" in " ".join(judge(before, report(b="passed"), []))
+
+
+def test_files_of_tests_are_recognized() -> None:
+    tests = "tests/a.py test_a.py a/b_test.py a_test.go a.test.tsx b.spec.mjs __tests__/a.js"
+    assert all(map(is_test_file, tests.split()))
+    assert not any(map(is_test_file, ["a.py", "testing.py", "contest.js", "latest/a.go"]))
