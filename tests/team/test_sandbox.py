@@ -8,6 +8,7 @@ import contextlib
 import inspect
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -152,6 +153,13 @@ async def test_node_runs_within_the_limits(kind: Protection, tmp_path: Path) -> 
     if ran.exit_code == 127:
         pytest.skip("no node")
     assert (ran.exit_code, ran.output) == (0, "100000000\n")
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="no npm")
+async def test_npm_and_npx_run_as_outside(kind: Protection, tmp_path: Path) -> None:
+    for name in ("npm", "npx"):
+        ran = await run([name, "--version"], tmp_path, kind=kind, timeout=BOUND)
+        assert ran.exit_code == 0, ran.output
 
 
 async def test_servers_of_a_test_can_be_reached_inside_bubblewrap(

@@ -87,7 +87,7 @@ async def run(
     *,
     timeout: float = 300.0,
     memory: int = 2048 * MIB,
-    processes: int = 256,
+    processes: int = 1024,
     file_size: int = 256 * MIB,
     output: int = 4 * MIB,
     env: Mapping[str, str] | None = None,
@@ -323,7 +323,10 @@ def _prefixes(program: str) -> list[str]:
         if not os.path.islink(program):
             break
         program = os.path.normpath(os.path.join(folder, os.readlink(program)))
-    return [each for each in dict.fromkeys(found) if each not in ("/", "/usr")]
+    # Those of the system are shown anyway, and what is inside them is not meant for PATH.
+    return [
+        each for each in dict.fromkeys(found) if each != "/" and not f"{each}/".startswith("/usr/")
+    ]
 
 
 def _parts(prefix: str) -> list[str]:
