@@ -261,6 +261,12 @@ def test_how_tests_are_run_may_not_be_changed(
     assert bool(problems_of(path, before, after)) == refused
 
 
+def test_no_task_may_replace_the_test_program() -> None:
+    change = Change("pytest.py", None, b"")
+    passed = report(a="passed")
+    assert "take the place" in judge(passed, passed, [change], edits_tests=True)[0]
+
+
 def test_a_file_that_could_not_be_loaded_before_is_no_test_that_vanished() -> None:
     case = TestCase(id="tests/test_a.py", outcome="failed", message=f"{NOT_LOADED}no module")
     before = TestReport(command=("x",), exit_code=1, cases=(case,))

@@ -50,7 +50,8 @@ async def run_tests(
         await finish_despite_cancel(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
     output = ran.output
     if program.name == "go":
-        text, missing, output = output, "", reports.go_output(output)
+        text, missing = output, ""
+        output = await asyncio.to_thread(reports.go_output, output)
     cases: tuple[TestCase, ...] = ()
     if not missing:
         try:

@@ -76,7 +76,9 @@ async def verify(
         async with workspaces.scratch(workspace.base) as base:
             await asyncio.to_thread(_write_tests, base.path, changes)
             on_base = await run_tests(project, base.path, **limits)
-    problems = judge(before, after, changes, on_base=on_base, edits_tests=edits_tests)
+    problems = await asyncio.to_thread(
+        judge, before, after, changes, on_base=on_base, edits_tests=edits_tests
+    )
     return Verdict(after, changes, problems)
 
 
@@ -103,9 +105,15 @@ def judge(
 ) -> tuple[str, ...]:
     """Why a task's work is refused, as sentences that its next attempt is shown; none if it is
     accepted. `before` is the report of the base, `after` that of the work, `on_base` that of the
-    base with the tests of the work. With `edits_tests` the task was told to change
-    tests: then only the tests that it runs must pass, and its new tests must fail on the base."""
-    problems = [] if edits_tests else [*_tampering(changes), *_lost(before, after)]
+    base with the tests of the work. With `edits_tests` the task was told to change tests and how
+    they are run: then those that there are must pass, and new ones fail on the base."""
+    problems = [
+        f"{each.path} would take the place of the test program: remove it"
+        for each in changes
+        if _SHADOWS.fullmatch(each.path)
+    ]
+    if not edits_tests:
+        problems += [*_tampering(changes), *_lost(before, after)]
     if not after.passed:
         problems.append(describe_failure(after))
     if on_base is not None:
@@ -209,9 +217,7 @@ def _tampering(changes: Sequence[Change]) -> Iterator[str]:
     for each in changes:
         path = each.path
         name = PurePosixPath(path).name
-        if _SHADOWS.fullmatch(path):
-            yield f"{path} would take the place of the test program: remove it"
-        elif _SETTINGS.fullmatch(name):
+        if _SETTINGS.fullmatch(name):
             yield f"{path} decides how tests are run, and this task may not change that: restore it"
         elif (settings := _CONFIGURATIONS.get(name)) is not None:
             if settings(each.before) != settings(each.after):
