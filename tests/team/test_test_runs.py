@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -191,6 +193,41 @@ async def test_an_endless_test_and_endless_output_are_ended_and_reported(tmp_pat
     assert (report.exit_code, report.passed) == (None, False)
     assert "printed too much" in report.problem
     assert len(report.output) < 50_000
+
+
+async def test_nothing_is_left_of_a_cancelled_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, temporary = tmp_path / "project", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    text = """
+    import os, subprocess, sys, time
+    def test_a():
+        left = [sys.executable, "-c", "import time; time.sleep(60)"]
+        subprocess.Popen(left, start_new_session=True, close_fds=False, pass_fds=[
+            pipe := os.open("alive", os.O_WRONLY)
+        ])
+        os.write(pipe, b"x")
+        time.sleep(60)
+    """
+    write(project, test_a__py=text)
+    os.mkfifo(project / "alive")
+    pipe = os.open(project / "alive", os.O_RDONLY | os.O_NONBLOCK)
+    ready = asyncio.Event()
+    asyncio.get_running_loop().add_reader(pipe, ready.set)
+    running = asyncio.create_task(run_in(project, (*PYTEST, "-s")))
+    async with asyncio.timeout(BOUND):
+        await ready.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    asyncio.get_running_loop().remove_reader(pipe)
+    # The pipe is closed: no process has its other end.
+    assert os.read(pipe, 10) == b"x"
+    assert os.read(pipe, 10) == b""
+    os.close(pipe)
+    assert os.listdir(temporary) == []
 
 
 async def test_keys_are_not_there_for_tests(

@@ -35,19 +35,22 @@ async def run_tests(
     program = find_test_program(command)
     if program is None:
         return TestReport(command=command, exit_code=None, problem=_unknown(command))
-    folder = Path(await finish_despite_cancel(asyncio.to_thread(tempfile.mkdtemp, prefix=_PREFIX)))
+    made: list[str] = []
     try:
-        place = str(await asyncio.to_thread(folder.resolve))
+        making = asyncio.to_thread(tempfile.mkdtemp, prefix=_PREFIX)
+        folder = Path(await finish_despite_cancel(making, then=made.append))
+        report = await asyncio.to_thread(folder.resolve) / "report"
         ran = await sandbox.run(
-            program.with_report(command, os.path.join(place, "report")),
+            program.with_report(command, str(report)),
             worktree,
             env=_ENVIRONMENT,
-            writable=[place],
+            writable=[report.parent],
             **limits,
         )
-        text, missing = await asyncio.to_thread(_read, folder / "report")
+        text, missing = await asyncio.to_thread(_read, report)
     finally:
-        await finish_despite_cancel(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+        for each in made:
+            await finish_despite_cancel(asyncio.to_thread(shutil.rmtree, each, ignore_errors=True))
     output = ran.output
     if program.name == "go":
         text, missing = output, ""
