@@ -429,6 +429,8 @@ EXTRAS = {
     "bae.team.repository": {
         *("tree_sitter", "tree_sitter_javascript", "tree_sitter_python", "tree_sitter_typescript"),
     },
+    "bae.team.store": {"sqlalchemy"},
+    "bae.team.tables": {"sqlalchemy"},
     "bae.testing.": {"h11"},
 }
 """By how the names of modules begin: the packages that they may import, besides pydantic. An extra

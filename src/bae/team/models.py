@@ -9,10 +9,19 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from bae.exceptions import BaeError, Problem
 from bae.usage import Usage
 
 LONGEST_OUTPUT: Final = 20_000
 """How many characters of a program's output are kept: its beginning and its end."""
+
+
+class TeamError(BaeError):
+    """A team refuses something, or cannot keep its state. `problems` has what is wrong with a plan,
+    all of it."""
+
+    code: str = "bae-team-store"
+    problems: tuple[Problem, ...] = ()
 
 
 class TaskStatus(StrEnum):

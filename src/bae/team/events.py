@@ -1,0 +1,182 @@
+"""What happens in a team, as typed events. Each is stored before it is sent."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from bae.team.models import TaskStatus
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    project_id: int
+
+    def to_message(self) -> dict[str, Any]:
+        """The event as plain JSON values."""
+        return self.model_dump(mode="json")
+
+
+class TaskStatusChanged(_Event):
+    """A task went from one status to another."""
+
+    type: Literal["task_status_changed"] = "task_status_changed"
+    task_id: int
+    status: TaskStatus
+    before: TaskStatus | None = None
+    reason: str = ""
+
+
+class TaskAssigned(_Event):
+    """An agent took a task."""
+
+    type: Literal["task_assigned"] = "task_assigned"
+    task_id: int
+    agent_id: str
+
+
+class TaskBlocked(_Event):
+    """A task waits for an answer, or its prerequisite failed."""
+
+    type: Literal["task_blocked"] = "task_blocked"
+    task_id: int
+    reason: str = ""
+
+
+class TaskUnblocked(_Event):
+    """A blocked task continues."""
+
+    type: Literal["task_unblocked"] = "task_unblocked"
+    task_id: int
+
+
+class AgentCreated(_Event):
+    """The pool has a new agent."""
+
+    type: Literal["agent_created"] = "agent_created"
+    agent_id: str
+    kind: str
+
+
+class AgentStatusChanged(_Event):
+    """An agent is idle, or works."""
+
+    type: Literal["agent_status_changed"] = "agent_status_changed"
+    agent_id: str
+    status: str
+    task_id: int | None = None
+
+
+class AgentRetired(_Event):
+    """An agent is gone."""
+
+    type: Literal["agent_retired"] = "agent_retired"
+    agent_id: str
+
+
+class TestResult(_Event):
+    """The project's tests ran for a task."""
+
+    __test__ = False  # no test class for pytest
+
+    type: Literal["test_result"] = "test_result"
+    task_id: int
+    passed: bool
+    counts: dict[str, int] = Field(default={}, description="how many tests by outcome")
+    seconds: float = 0.0
+    problem: str = ""
+
+
+class CorrectionAttempt(_Event):
+    """A worker tries again with the failure it was shown."""
+
+    type: Literal["correction_attempt"] = "correction_attempt"
+    task_id: int
+    number: int
+    failure: str = ""
+
+
+class CommitCreated(_Event):
+    """There is a new commit for a task."""
+
+    type: Literal["commit_created"] = "commit_created"
+    task_id: int
+    commit: str
+    files: tuple[str, ...] = ()
+
+
+class BlockerCreated(_Event):
+    """A task asks a person."""
+
+    type: Literal["blocker_created"] = "blocker_created"
+    task_id: int
+    blocker_id: int
+    question: str
+
+
+class BlockerResolved(_Event):
+    """A person answered."""
+
+    type: Literal["blocker_resolved"] = "blocker_resolved"
+    task_id: int
+    blocker_id: int
+    answer: str
+
+
+class ProgressUpdate(_Event):
+    """How many tasks are in each status."""
+
+    type: Literal["progress_update"] = "progress_update"
+    counts: dict[str, int]
+
+
+class ActivityUpdate(_Event):
+    """What an agent is doing, in words."""
+
+    type: Literal["activity_update"] = "activity_update"
+    text: str
+    task_id: int | None = None
+    agent_id: str | None = None
+
+
+Event = Annotated[
+    TaskStatusChanged
+    | TaskAssigned
+    | TaskBlocked
+    | TaskUnblocked
+    | AgentCreated
+    | AgentStatusChanged
+    | AgentRetired
+    | TestResult
+    | CorrectionAttempt
+    | CommitCreated
+    | BlockerCreated
+    | BlockerResolved
+    | ProgressUpdate
+    | ActivityUpdate,
+    Field(discriminator="type"),
+]
+
+
+class StoredEvent(BaseModel):
+    """An event with its number, which only grows, and its time, in seconds since 1970."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    at: float
+    event: Event
+
+    def to_message(self) -> dict[str, Any]:
+        """What a client gets: the event's own fields with the number and the time."""
+        return {"number": self.number, "at": self.at, **self.event.to_message()}
+
+
+_ANY: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+def read_event(message: Any) -> Event:
+    """An event from its plain form; pydantic's ValidationError where it is none."""
+    return _ANY.validate_python(message)

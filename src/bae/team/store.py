@@ -1,0 +1,614 @@
+"""The state of a team, in one SQLite file beside the repository: what is acknowledged survives the
+end of the process at any moment. Status changes by compare-and-set alone, through the one table of
+transitions, and each change is stored together with its event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import time
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+from sqlalchemy.exc import SQLAlchemyError
+
+from bae.team import tables
+from bae.team.events import (
+    AgentCreated,
+    AgentRetired,
+    AgentStatusChanged,
+    BlockerCreated,
+    BlockerResolved,
+    Event,
+    StoredEvent,
+    TaskAssigned,
+    TaskBlocked,
+    TaskStatusChanged,
+    TaskUnblocked,
+    read_event,
+)
+from bae.team.locks import finish
+from bae.team.models import (
+    AgentInfo,
+    Attempt,
+    Blocker,
+    PlannedTask,
+    Project,
+    Task,
+    TaskStatus,
+    TeamError,
+    TestReport,
+    may_move,
+)
+from bae.team.task_graph import find_problems
+from bae.usage import Usage
+
+T = TypeVar("T")
+_USAGE: Final = TypeAdapter(Usage)
+_UNSTARTED: Final = frozenset(TaskStatus) - {TaskStatus.IN_PROGRESS, TaskStatus.COMPLETED}
+
+
+def store_path(root: Path) -> Path:
+    """Where the state of a repository's team is: beside it, with its worktrees."""
+    return root.parent / f".{root.name}.team" / "team.db"
+
+
+class Store:
+    """The state of the teams in one file: `async with await Store.open(path) as store:`.
+
+    Every call is one transaction in one thread of its own; a cancellation is raised after the call
+    has ended. Several processes may have the file open.
+    """
+
+    def __init__(self, engine: sa.Engine, thread: ThreadPoolExecutor, path: Path) -> None:
+        self.path = path
+        self._engine = engine
+        self._thread = thread
+        self._listeners: list[Callable[[], None]] = []
+
+    @classmethod
+    async def open(cls, path: Path | str) -> Self:
+        """The store in a file, which is created if there is none."""
+        path = Path(path)
+        thread = ThreadPoolExecutor(1, "bae-team-store")
+        try:
+            loop = asyncio.get_running_loop()
+            engine = await loop.run_in_executor(thread, tables.open_engine, path)
+        except BaseException:
+            thread.shutdown(wait=False)
+            raise
+        return cls(engine, thread, path)
+
+    async def close(self) -> None:
+        """Close the file, after what is being written."""
+        loop = asyncio.get_running_loop()
+
+        async def end() -> None:
+            await loop.run_in_executor(self._thread, self._engine.dispose)
+
+        try:
+            await finish(end())
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def on_event(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called on the loop after this store has stored events; call what is
+        returned to end that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # Projects
+
+    async def save_project(self, project: Project) -> Project:
+        """Store a project, by its root: the id that it has, or gets, is in what is returned."""
+        data = project.model_dump(mode="json", exclude={"id", "root"})
+        root = _storable(project.root)
+
+        def save(db: sa.Connection) -> int:
+            found = db.scalar(sa.select(tables.projects.c.id).where(tables.projects.c.root == root))
+            if found is None:
+                return _insert(db, tables.projects, root=root, data=data)
+            db.execute(sa.update(tables.projects).filter_by(id=found).values(data=data))
+            return found
+
+        return project.model_copy(update={"id": await self._write(save)})
+
+    async def projects(self) -> list[Project]:
+        """All projects of the file."""
+        rows = await self._read(lambda db: _rows(db, sa.select(tables.projects)))
+        return [_project(row) for row in rows]
+
+    async def project(self, project_id: int) -> Project:
+        """A project by its id."""
+        found = sa.select(tables.projects).filter_by(id=project_id)
+        return _project(await self._read(lambda db: _one(db, found, "project", project_id)))
+
+    # Tasks
+
+    async def add_tasks(self, project_id: int, planned: Sequence[PlannedTask]) -> list[Task]:
+        """Add tasks to a project: all or none. Duplicates, unknown dependencies and cycles are
+        refused by name, all of them in the error's `problems`."""
+
+        def add(db: sa.Connection) -> list[Task]:
+            _one(db, sa.select(tables.projects).filter_by(id=project_id), "project", project_id)
+            before = _tasks(db, project_id)
+            _check([*before, *planned])
+            for task in planned:
+                values = {"key": task.key, "status": TaskStatus.PENDING, "reason": ""}
+                _insert(db, tables.tasks, project_id=project_id, planned=_plan(task), **values)
+            for task in planned:
+                _set_dependencies(db, project_id, task)
+            return _tasks(db, project_id)[len(before) :]
+
+        return await self._write(add)
+
+    async def edit_task(self, task_id: int, planned: PlannedTask) -> Task:
+        """Replace what is planned for a task that is neither in progress nor completed. Tasks that
+        depend on it do so by its new key too."""
+
+        def edit(db: sa.Connection) -> Task:
+            task = _changeable(db, task_id, "edited")
+            others = [
+                each.model_copy(
+                    update={
+                        "depends_on": tuple(
+                            planned.key if key == task.key else key for key in each.depends_on
+                        )
+                    }
+                )
+                for each in _tasks(db, task.project_id)
+                if each.id != task_id
+            ]
+            _check([*others, planned])
+            values = {"key": planned.key, "planned": _plan(planned)}
+            db.execute(sa.update(tables.tasks).filter_by(id=task_id).values(values))
+            _set_dependencies(db, task.project_id, planned)
+            return _task(db, task_id)
+
+        return await self._write(edit)
+
+    async def drop_task(self, task_id: int) -> None:
+        """Remove a task that is neither in progress nor completed, and that no other task needs.
+        Its branch, if it has one, stays."""
+
+        def drop(db: sa.Connection) -> None:
+            task = _changeable(db, task_id, "dropped")
+            needed_by = [t.key for t in _tasks(db, task.project_id) if task.key in t.depends_on]
+            if needed_by:
+                raise TeamError(
+                    f"task {task.key!r} cannot be dropped: {', '.join(needed_by)} depends on it",
+                    code="bae-team-unknown-dependency",
+                    fix="drop those too, or edit their dependencies first",
+                )
+            db.execute(sa.delete(tables.tasks).filter_by(id=task_id))
+
+        await self._write(drop)
+
+    async def tasks(self, project_id: int) -> list[Task]:
+        """The tasks of a project, in the order in which they were added."""
+        return await self._read(lambda db: _tasks(db, project_id))
+
+    async def task(self, task_id: int) -> Task:
+        """A task by its id."""
+        return await self._read(lambda db: _task(db, task_id))
+
+    async def move(
+        self,
+        task_id: int,
+        before: TaskStatus,
+        after: TaskStatus,
+        *,
+        reason: str = "",
+        base: str | None = None,
+        commit: str | None = None,
+    ) -> Task | None:
+        """Change a task's status if it is still `before`: the task as it is then, or None where
+        another process was faster. `commit` is the merged commit of a completed task."""
+        if not may_move(before, after):
+            raise TeamError(
+                f"task {task_id} cannot go from {before} to {after}", code="bae-team-transition"
+            )
+        if (after is TaskStatus.COMPLETED) != (commit is not None):
+            raise TeamError(
+                f"task {task_id} cannot become {after} with commit {commit}",
+                code="bae-team-transition",
+                fix="completed means merged: a task is completed with its merged commit",
+            )
+        values: dict[str, Any] = {"status": after, "reason": _storable(reason)}
+        values |= {} if base is None else {"base": base}
+        values |= {} if commit is None else {"commit": commit}
+
+        def move(db: sa.Connection) -> Task | None:
+            task = _task(db, task_id)
+            change = sa.update(tables.tasks).filter_by(id=task_id, status=before).values(values)
+            if not db.execute(change).rowcount:
+                return None
+            about: dict[str, Any] = {"project_id": task.project_id, "task_id": task_id}
+            said = values["reason"]
+            _store(db, TaskStatusChanged(**about, status=after, before=before, reason=said))
+            if before is TaskStatus.BLOCKED:
+                _store(db, TaskUnblocked(**about))
+            if after is TaskStatus.BLOCKED:
+                _store(db, TaskBlocked(**about, reason=said))
+            return _task(db, task_id)
+
+        return await self._write(move)
+
+    async def add_note(self, task_id: int, text: str) -> None:
+        """Keep what a person said, for the next attempt at a task."""
+        await self._write(
+            lambda db: (
+                _task(db, task_id)
+                and _insert(db, tables.notes, task_id=task_id, text=_storable(text))
+            )
+        )
+
+    # Attempts and test reports
+
+    async def add_attempt(self, attempt: Attempt) -> None:
+        """Store an attempt with its report. The same attempt again replaces it."""
+        data = attempt.model_dump(mode="json", exclude={"task_id", "number", "report"})
+        which = {"task_id": attempt.task_id, "number": attempt.number}
+
+        def add(db: sa.Connection) -> None:
+            _task(db, attempt.task_id)
+            db.execute(sa.delete(tables.attempts).filter_by(**which))
+            about: dict[str, Any] = {"task_id": attempt.task_id, "attempt": attempt.number}
+            db.execute(sa.delete(tables.reports).filter_by(**about))
+            db.execute(sa.insert(tables.attempts).values(**which, data=data))
+            if attempt.report is not None:
+                _add_report(db, attempt.report, **about)
+
+        await self._write(add)
+
+    async def attempts(self, task_id: int) -> list[Attempt]:
+        """The attempts at a task, in order."""
+
+        def read(db: sa.Connection) -> list[Attempt]:
+            by_number = sa.select(tables.attempts).order_by(tables.attempts.c.number)
+            rows = _rows(db, by_number.filter_by(task_id=task_id))
+            found = {
+                row["attempt"]: row["data"]
+                for row in _rows(db, sa.select(tables.reports).filter_by(task_id=task_id))
+            }
+            return [
+                Attempt(
+                    task_id=task_id,
+                    number=row["number"],
+                    report=found.get(row["number"]),
+                    **row["data"],
+                )
+                for row in rows
+            ]
+
+        return await self._read(read)
+
+    async def add_report(self, task_id: int, report: TestReport) -> None:
+        """Store what the tests of the merged tree have shown for a task."""
+        await self._write(lambda db: _add_report(db, report, task_id=task_id, attempt=None))
+
+    async def merge_reports(self, task_id: int) -> list[TestReport]:
+        """What the tests of the merged tree have shown for a task, oldest first."""
+        found = sa.select(tables.reports).order_by(tables.reports.c.id)
+        found = found.filter_by(task_id=task_id, attempt=None)
+        rows = await self._read(lambda db: _rows(db, found))
+        return [TestReport.model_validate(row["data"]) for row in rows]
+
+    # Blockers
+
+    async def add_blocker(self, task_id: int, question: str) -> Blocker:
+        """Store a question that a task waits for."""
+        question = _storable(question)
+
+        def add(db: sa.Connection) -> Blocker:
+            task = _task(db, task_id)
+            number = _insert(db, tables.blockers, task_id=task_id, question=question)
+            about: dict[str, Any] = {
+                "project_id": task.project_id,
+                "task_id": task_id,
+                "blocker_id": number,
+            }
+            _store(db, BlockerCreated(**about, question=question))
+            return Blocker(id=number, task_id=task_id, question=question)
+
+        return await self._write(add)
+
+    async def answer_blocker(self, blocker_id: int, answer: str) -> Blocker:
+        """Store a person's answer. A question is answered once."""
+        answer = _storable(answer)
+
+        def resolve(db: sa.Connection) -> Blocker:
+            which = sa.select(tables.blockers).filter_by(id=blocker_id)
+            found = Blocker.model_validate(_one(db, which, "blocker", blocker_id))
+            if found.answer is not None:
+                raise TeamError(
+                    f"blocker {blocker_id} was answered before: {found.answer}",
+                    code="bae-team-transition",
+                    fix="add a note to the task instead",
+                )
+            task = _task(db, found.task_id)
+            db.execute(sa.update(tables.blockers).filter_by(id=blocker_id).values(answer=answer))
+            about: dict[str, Any] = {
+                "project_id": task.project_id,
+                "task_id": task.id,
+                "blocker_id": blocker_id,
+            }
+            _store(db, BlockerResolved(**about, answer=answer))
+            return found.model_copy(update={"answer": answer})
+
+        return await self._write(resolve)
+
+    async def blockers(self, project_id: int, *, open_only: bool = False) -> list[Blocker]:
+        """The questions of a project's tasks, in the order in which they were asked."""
+        found = sa.select(tables.blockers).join(tables.tasks)
+        found = found.where(tables.tasks.c.project_id == project_id).order_by(tables.blockers.c.id)
+        if open_only:
+            found = found.where(tables.blockers.c.answer.is_(None))
+        rows = await self._read(lambda db: _rows(db, found))
+        return [Blocker.model_validate(row) for row in rows]
+
+    # Agents
+
+    async def save_agent(self, project_id: int, agent: AgentInfo) -> None:
+        """Store an agent as it is now."""
+        which = {"project_id": project_id, "id": agent.id}
+
+        def save(db: sa.Connection) -> None:
+            rows = _rows(db, sa.select(tables.agents).filter_by(**which))
+            before = AgentInfo.model_validate(rows[0]["data"]) if rows else None
+            db.execute(sa.delete(tables.agents).filter_by(**which))
+            data = agent.model_dump(mode="json")
+            db.execute(sa.insert(tables.agents).values(**which, data=data))
+            for event in _changes(project_id, before, agent):
+                _store(db, event)
+
+        await self._write(save)
+
+    async def agents(self, project_id: int) -> list[AgentInfo]:
+        """The agents of a project, retired ones too."""
+        found = sa.select(tables.agents).filter_by(project_id=project_id)
+        rows = await self._read(lambda db: _rows(db, found))
+        return [AgentInfo.model_validate(row["data"]) for row in rows]
+
+    # Events
+
+    async def add_events(self, events: Sequence[Event]) -> list[StoredEvent]:
+        """Store events, in this order, each with the next number."""
+        return await self._write(lambda db: [_store(db, event) for event in events])
+
+    async def events(
+        self, project_id: int, after: int = 0, *, most: int = 1000
+    ) -> list[StoredEvent]:
+        """The events of a project with higher numbers than `after`, oldest first."""
+        number = tables.events.c.id
+        found = sa.select(tables.events).filter_by(project_id=project_id).where(number > after)
+        rows = await self._read(lambda db: _rows(db, found.order_by(number).limit(most)))
+        return [
+            StoredEvent(number=row["id"], at=row["at"], event=read_event(row["data"]))
+            for row in rows
+        ]
+
+    # Spending
+
+    async def reserve(
+        self,
+        task_id: int,
+        run: str,
+        cost: float,
+        *,
+        task_limit: float | None = None,
+        run_limit: float | None = None,
+    ) -> int:
+        """Reserve what a call may cost, before it is made: the number to `settle`. Refused where a
+        task or a run would then have spent more than its limit. What is never settled, because
+        the process was killed, stays spent."""
+
+        def reserve(db: sa.Connection) -> int:
+            task = _task(db, task_id)
+            for scope, name, limit in (
+                (tables.spending.c.task_id == task_id, f"task {task.key!r}", task_limit),
+                (tables.spending.c.run == run, f"run {run!r}", run_limit),
+            ):
+                spent = db.scalar(sa.select(sa.func.sum(tables.spending.c.cost)).where(scope)) or 0
+                if limit is not None and spent + cost > limit:
+                    raise TeamError(
+                        f"{name} has a budget of {limit:g}, {spent:g} of it are spent or reserved,"
+                        f" and the next call may cost {cost:g}",
+                        code="bae-team-budget",
+                        fix="raise the budget; nothing was sent",
+                    )
+            about: dict[str, Any] = {"project_id": task.project_id, "task_id": task_id, "run": run}
+            return _insert(db, tables.spending, **about, cost=cost)
+
+        return await self._write(reserve)
+
+    async def settle(self, reservation: int, usage: Usage) -> None:
+        """Store what a call has cost in place of what was reserved. Where the cost is unknown, what
+        was reserved counts."""
+        values: dict[str, Any] = {"usage": _USAGE.dump_python(usage, mode="json")}
+        values |= {} if usage.cost is None else {"cost": usage.cost}
+        change = sa.update(tables.spending).filter_by(id=reservation).values(values)
+        await self._write(lambda db: db.execute(change).rowcount)
+
+    async def spent(self, *, task_id: int | None = None, run: str | None = None) -> float:
+        """What a task, a run, or a task in a run has spent or reserved."""
+        total = sa.select(sa.func.sum(tables.spending.c.cost))
+        total = total if task_id is None else total.filter_by(task_id=task_id)
+        total = total if run is None else total.filter_by(run=run)
+        return await self._read(lambda db: db.scalar(total)) or 0.0
+
+    # Transactions
+
+    async def _read(self, work: Callable[[sa.Connection], T]) -> T:
+        return await self._do(work, write=False)
+
+    async def _write(self, work: Callable[[sa.Connection], T]) -> T:
+        try:
+            return await finish(self._do(work, write=True))
+        finally:
+            for listener in tuple(self._listeners):
+                listener()
+
+    async def _do(self, work: Callable[[sa.Connection], T], *, write: bool) -> T:
+        def transact() -> T:
+            connection = self._engine.connect().execution_options(write=write)
+            try:
+                with connection, connection.begin():
+                    return work(connection)
+            except SQLAlchemyError as error:
+                cause = getattr(error, "orig", None) or error
+                done = "written" if write else "read"
+                raise TeamError(
+                    f"the state of the team in {self.path} cannot be {done}",
+                    cause,
+                    fix="the disk may be full, or another process may hold the file",
+                ) from cause
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, transact)
+
+
+def _changes(project_id: int, before: AgentInfo | None, agent: AgentInfo) -> Iterable[Event]:
+    about: dict[str, Any] = {"project_id": project_id, "agent_id": agent.id}
+    if before is None:
+        yield AgentCreated(**about, kind=agent.kind)
+    if agent.status == "retired":
+        if before is None or before.status != "retired":
+            yield AgentRetired(**about)
+        return
+    was = (before.status, before.task_id) if before else ("idle", None)
+    if was != (agent.status, agent.task_id):
+        yield AgentStatusChanged(**about, status=agent.status, task_id=agent.task_id)
+        if agent.task_id is not None and agent.task_id != was[1]:
+            yield TaskAssigned(**about, task_id=agent.task_id)
+
+
+def _check(tasks: Sequence[PlannedTask]) -> None:
+    problems = find_problems(tasks)
+    if problems:
+        first, *others = problems
+        more = "".join(f"; {each.place}: {each.message}" for each in others)
+        raise TeamError(
+            f"{first.place}: {first.message}{more}",
+            code=first.code,
+            fix=first.fix,
+            problems=tuple(problems),
+        )
+
+
+def _changeable(db: sa.Connection, task_id: int, verb: str) -> Task:
+    task = _task(db, task_id)
+    if task.status not in _UNSTARTED:
+        raise TeamError(
+            f"task {task.key!r} cannot be {verb}: it is {task.status}", code="bae-team-transition"
+        )
+    return task
+
+
+def _plan(task: PlannedTask) -> dict[str, Any]:
+    fields = set(PlannedTask.model_fields) - {"key", "depends_on"}
+    return task.model_dump(mode="json", include=fields)
+
+
+def _set_dependencies(db: sa.Connection, project_id: int, task: PlannedTask) -> None:
+    found = sa.select(tables.tasks.c.key, tables.tasks.c.id).filter_by(project_id=project_id)
+    ids = {row["key"]: row["id"] for row in _rows(db, found)}
+    db.execute(sa.delete(tables.dependencies).filter_by(task_id=ids[task.key]))
+    for position, key in enumerate(dict.fromkeys(task.depends_on)):
+        values = {"task_id": ids[task.key], "position": position, "needs_id": ids[key]}
+        db.execute(sa.insert(tables.dependencies).values(values))
+
+
+def _tasks(db: sa.Connection, project_id: int) -> list[Task]:
+    return _read_tasks(db, tables.tasks.c.project_id == project_id)
+
+
+def _task(db: sa.Connection, task_id: int) -> Task:
+    found = _read_tasks(db, tables.tasks.c.id == task_id)
+    if not found:
+        raise _unknown("task", task_id)
+    return found[0]
+
+
+def _read_tasks(db: sa.Connection, which: sa.ColumnElement[bool]) -> list[Task]:
+    task, link, needed = tables.tasks, tables.dependencies, tables.tasks.alias()
+    links = sa.select(link.c.task_id, needed.c.key).join(task, link.c.task_id == task.c.id)
+    links = links.join(needed, link.c.needs_id == needed.c.id).where(which)
+    needs = _grouped(_rows(db, links.order_by(link.c.task_id, link.c.position)), "key")
+    noted = sa.select(tables.notes).join(task).where(which).order_by(tables.notes.c.id)
+    notes = _grouped(_rows(db, noted), "text")
+    return [
+        Task(
+            **{name: value for name, value in row.items() if name != "planned"},
+            **row["planned"],
+            depends_on=tuple(needs.get(row["id"], ())),
+            notes=tuple(notes.get(row["id"], ())),
+        )
+        for row in _rows(db, sa.select(task).where(which).order_by(task.c.id))
+    ]
+
+
+def _grouped(rows: Iterable[Mapping[str, Any]], column: str) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for row in rows:
+        found.setdefault(row["task_id"], []).append(row[column])
+    return found
+
+
+def _project(row: Mapping[str, Any]) -> Project:
+    return Project(id=row["id"], root=row["root"], **row["data"])
+
+
+def _add_report(
+    db: sa.Connection, report: TestReport, *, task_id: int, attempt: int | None
+) -> None:
+    _task(db, task_id)
+    about: dict[str, Any] = {"task_id": task_id, "attempt": attempt, "passed": report.passed}
+    _insert(db, tables.reports, **about, data=report.model_dump(mode="json"))
+
+
+def _store(db: sa.Connection, event: Event) -> StoredEvent:
+    at = time()
+    about: dict[str, Any] = {"project_id": event.project_id, "at": at}
+    number = _insert(db, tables.events, **about, data=event.to_message())
+    return StoredEvent(number=number, at=at, event=event)
+
+
+def _insert(db: sa.Connection, table: sa.Table, **values: Any) -> int:
+    number = db.execute(sa.insert(table).values(values)).inserted_primary_key
+    assert number is not None
+    return number[0]
+
+
+def _rows(db: sa.Connection, query: sa.Executable) -> Sequence[Mapping[str, Any]]:
+    return [dict(row) for row in db.execute(query).mappings()]
+
+
+def _one(db: sa.Connection, query: sa.Executable, kind: str, number: int) -> Mapping[str, Any]:
+    rows = _rows(db, query)
+    if not rows:
+        raise _unknown(kind, number)
+    return rows[0]
+
+
+def _unknown(kind: str, number: int) -> TeamError:
+    return TeamError(f"there is no {kind} {number}", code="bae-team-unknown")
+
+
+def _storable(text: str) -> str:
+    """Text as SQLite can keep it: an answer of an LLM may have halves of characters."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,201 @@
+"""The tables of a team's SQLite file, and how it is opened."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.dialects.sqlite import dialect
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from bae.private_files import make_private
+from bae.team.models import TeamError
+
+APPLICATION: Final = 0x62616574
+FORMAT: Final = 1
+BUSY_SECONDS: Final = 30.0
+"""How long a process waits for another one that writes."""
+
+_metadata = sa.MetaData()
+
+
+def _table(name: str, *columns: Any) -> sa.Table:
+    # A number that was used is not used again: branches, clients and people remember it.
+    return sa.Table(name, _metadata, *columns, sqlite_autoincrement=True)
+
+
+def _number() -> sa.Column[int]:
+    return sa.Column("id", sa.Integer, primary_key=True)
+
+
+def _of(table: str, *, optional: bool = False) -> sa.Column[int]:
+    name = f"{table.removesuffix('s')}_id"
+    key = sa.ForeignKey(f"{table}.id", ondelete="CASCADE")
+    return sa.Column(name, sa.Integer, key, nullable=optional, index=True)
+
+
+def _text(name: str, *, optional: bool = False) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=optional)
+
+
+def _json(name: str, *, optional: bool = False) -> sa.Column[Any]:
+    return sa.Column(name, sa.JSON(none_as_null=True), nullable=optional)
+
+
+projects = _table(
+    "projects", _number(), sa.Column("root", sa.Text, nullable=False, unique=True), _json("data")
+)
+tasks = _table(
+    "tasks",
+    _number(),
+    _of("projects"),
+    _text("key"),
+    _text("status"),
+    _text("reason"),
+    _text("base", optional=True),
+    _text("commit", optional=True),
+    _json("planned"),
+    sa.UniqueConstraint("project_id", "key"),
+)
+dependencies = sa.Table(
+    "dependencies",
+    _metadata,
+    sa.Column(
+        "task_id", sa.Integer, sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True
+    ),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("needs_id", sa.Integer, sa.ForeignKey("tasks.id"), nullable=False, index=True),
+)
+notes = _table("notes", _number(), _of("tasks"), _text("text"))
+attempts = sa.Table(
+    "attempts",
+    _metadata,
+    sa.Column(
+        "task_id", sa.Integer, sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True
+    ),
+    sa.Column("number", sa.Integer, primary_key=True),
+    _json("data"),
+)
+reports = _table(
+    "reports",
+    _number(),
+    _of("tasks"),
+    sa.Column("attempt", sa.Integer),  # null: of the merged tree
+    sa.Column("passed", sa.Boolean, nullable=False),
+    _json("data"),
+)
+blockers = _table(
+    "blockers", _number(), _of("tasks"), _text("question"), _text("answer", optional=True)
+)
+agents = sa.Table(
+    "agents",
+    _metadata,
+    sa.Column(
+        "project_id", sa.Integer, sa.ForeignKey("projects.id", ondelete="CASCADE"), primary_key=True
+    ),
+    sa.Column("id", sa.Text, primary_key=True),
+    _json("data"),
+)
+events = _table(
+    "events", _number(), _of("projects"), sa.Column("at", sa.Float, nullable=False), _json("data")
+)
+spending = _table(
+    "spending",
+    _number(),
+    _of("projects"),
+    _of("tasks", optional=True),
+    sa.Column("run", sa.Text, nullable=False, index=True),
+    sa.Column("cost", sa.Float, nullable=False),  # what is reserved, until it is known
+    _json("usage", optional=True),
+)
+
+
+def open_engine(path: Path) -> sa.Engine:
+    """An engine with one connection to the file, which is created if there is none. A file of
+    another program or another format is refused and not changed. Transactions that write say so
+    with the execution option `write`, and wait for each other at their beginning."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            make_private(path)
+        connection = _connect(path)
+    except (OSError, sqlite3.Error) as error:
+        raise TeamError(f"{path} cannot be opened", error, fix="name another file") from error
+    engine = sa.create_engine("sqlite://", creator=lambda: connection, poolclass=sa.StaticPool)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: sa.Connection) -> None:
+    write = connection.get_execution_options().get("write", False)
+    connection.exec_driver_sql("begin immediate" if write else "begin")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    try:
+        _check_kind(connection, path)
+        _use_log(connection, path)
+        # Survives the end of the process at any moment. A power cut may cost the last commits,
+        # and what was merged is in git.
+        connection.execute("pragma synchronous = normal")
+        connection.execute("pragma foreign_keys = on")
+        connection.execute("begin immediate")
+        if _check_kind(connection, path):
+            _create_tables(connection)
+        connection.execute("commit")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_kind(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the file is empty."""
+    found: tuple[int, int, int] = connection.execute(
+        "select (select count(*) from sqlite_master), application_id, user_version"
+        " from pragma_application_id, pragma_user_version"
+    ).fetchone()
+    if not any(found):
+        return True
+    if found[1] != APPLICATION:
+        raise TeamError(f"{path} is not the state of a team", fix="name another file")
+    if found[2] != FORMAT:
+        raise TeamError(
+            f"{path} has format {found[2]}, and this version of bae reads {FORMAT}",
+            fix="use the version of bae that wrote it",
+        )
+    return False
+
+
+def _use_log(connection: sqlite3.Connection, path: Path) -> None:
+    """Switch to write-ahead logging. SQLite itself does not wait for others that switch too."""
+    until = monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            mode: str = connection.execute("pragma journal_mode = wal").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() > until:
+                raise
+            sleep(0.005)
+            continue
+        if mode != "wal":
+            raise TeamError(
+                f"{path}: SQLite cannot keep a write-ahead log there (its mode is {mode!r})",
+                fix="put the file on a local disk",
+            )
+        return
+
+
+def _create_tables(connection: sqlite3.Connection) -> None:
+    for table in _metadata.sorted_tables:
+        for item in (CreateTable(table), *map(CreateIndex, table.indexes)):
+            connection.execute(str(item.compile(dialect=dialect())))
+    connection.execute(f"pragma application_id = {APPLICATION}")
+    connection.execute(f"pragma user_version = {FORMAT}")

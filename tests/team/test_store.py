@@ -1,0 +1,371 @@
+"""The state of a team: what it refuses, what races for it, and what survives."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bae.exceptions import BaeError
+from bae.team.models import (
+    AgentInfo,
+    Attempt,
+    PlannedTask,
+    Project,
+    TaskStatus,
+    TeamError,
+    TestCase,
+    TestReport,
+    may_move,
+)
+from bae.team.store import Store, store_path
+from bae.team.task_graph import find_problems
+from bae.usage import Usage
+
+PROCESS = Path(__file__).parents[1] / "team_store_process.py"
+PENDING, READY, IN_PROGRESS = TaskStatus.PENDING, TaskStatus.READY, TaskStatus.IN_PROGRESS
+BLOCKED, FAILED, COMPLETED = TaskStatus.BLOCKED, TaskStatus.FAILED, TaskStatus.COMPLETED
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[Store]:
+    async with await Store.open(tmp_path / "team.db") as opened:
+        yield opened
+
+
+async def a_project(store: Store, *tasks: PlannedTask) -> Project:
+    project = Project(id=0, name="shop", root="/shop", branch="bae/team", test_command=("pytest",))
+    project = await store.save_project(project)
+    await store.add_tasks(project.id, tasks)
+    return project
+
+
+def a_task(key: str, *depends_on: str, **more: Any) -> PlannedTask:
+    return PlannedTask(key=key, title=f"The {key}", depends_on=depends_on, **more)
+
+
+async def types_of_events(store: Store, project: Project) -> list[str]:
+    return [each.event.type for each in await store.events(project.id)]
+
+
+# Projects and tasks
+
+
+async def test_what_is_stored_is_read_back_as_it_was(store: Store):
+    planned = a_task("api", "db", criteria=("works",), files=("a.py",), priority=3, kind="frontend")
+    project = await a_project(store, planned, a_task("db"))
+
+    api, db = await store.tasks(project.id)
+
+    assert PlannedTask(**api.model_dump(include=set(PlannedTask.model_fields))) == planned
+    assert (api.status, db.key) == (PENDING, "db")
+    assert await store.task(api.id) == api
+    assert await store.project(project.id) == project
+    assert await store.projects() == [project]
+
+
+async def test_a_project_that_is_saved_again_keeps_its_id(store: Store):
+    project = await a_project(store)
+    changed = await store.save_project(project.model_copy(update={"requirements": "a shop"}))
+    assert changed.id == project.id
+    assert (await store.project(project.id)).requirements == "a shop"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "code", "names"),
+    [
+        ([a_task("a", "b"), a_task("b", "c"), a_task("c", "a")], "cycle", "a b c"),
+        ([a_task("a", "a")], "cycle", "a -> a"),
+        ([a_task("a", "nowhere")], "unknown-dependency", "'nowhere'"),
+        ([a_task("a"), a_task("a")], "duplicate", "'a'"),
+        ([a_task("a"), PlannedTask(key="b", title="the  A")], "duplicate", "'a'"),
+        ([PlannedTask(key="other", title="The old")], "duplicate", "'old'"),
+    ],
+)
+async def test_a_bad_plan_is_refused_by_name_and_nothing_of_it_is_stored(
+    store: Store, tasks: list[PlannedTask], code: str, names: str
+):
+    project = await a_project(store, a_task("old"))
+
+    with pytest.raises(BaeError) as caught:
+        await store.add_tasks(project.id, [a_task("fine"), *tasks])
+
+    assert caught.value.code == f"bae-team-{code}"
+    assert caught.value.fix
+    assert all(name in caught.value.message for name in names.split())
+    assert [task.key for task in await store.tasks(project.id)] == ["old"]
+
+
+def test_all_that_is_wrong_with_a_plan_is_found_at_once():
+    tasks = [a_task("a", "b", "x"), a_task("b", "a"), a_task("a", "y")]
+    codes = [problem.code.removeprefix("bae-team-") for problem in find_problems(tasks)]
+    assert codes == ["duplicate", "unknown-dependency", "unknown-dependency"]
+    tasks[2] = a_task("c", "y")
+    codes = [problem.code.removeprefix("bae-team-") for problem in find_problems(tasks)]
+    assert codes == ["unknown-dependency", "unknown-dependency", "cycle"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))
+def test_a_plan_has_a_cycle_exactly_if_its_tasks_cannot_be_put_in_an_order(
+    pairs: list[tuple[int, int]],
+):
+    needs = {n: {b for a, b in pairs if a == n} for n in range(8)}
+    tasks = [a_task(f"t{n}", *(f"t{m}" for m in sorted(needs[n]))) for n in needs]
+    done: set[int] = set()
+    while ready := {n for n in needs if n not in done and needs[n] <= done}:
+        done |= ready
+    assert bool(find_problems(tasks)) == (len(done) < 8)
+
+
+async def test_a_task_that_is_edited_is_still_needed_by_the_same_tasks(store: Store):
+    project = await a_project(store, a_task("db"), a_task("api", "db"))
+    db, api = await store.tasks(project.id)
+
+    await store.edit_task(db.id, a_task("database"))
+
+    assert (await store.task(api.id)).depends_on == ("database",)
+    with pytest.raises(TeamError, match="bae-team-cycle"):
+        await store.edit_task(db.id, a_task("database", "api"))
+    with pytest.raises(TeamError, match="api depends on it"):
+        await store.drop_task(db.id)
+    await store.drop_task(api.id)
+    assert [task.key for task in await store.tasks(project.id)] == ["database"]
+    (new,) = await store.add_tasks(project.id, [a_task("api")])
+    assert new.id > api.id  # the branch of the dropped task is not taken over
+
+
+async def test_what_does_not_exist_is_named(store: Store):
+    for call in (store.task(7), store.project(7), store.answer_blocker(7, "x"), store.drop_task(7)):
+        with pytest.raises(TeamError, match=r"no .* 7") as caught:
+            await call
+        assert caught.value.code == "bae-team-unknown"
+
+
+# Status
+
+
+async def test_status_changes_only_from_what_it_is_and_only_along_the_table(store: Store):
+    await a_project(store, a_task("a"))
+    assert await store.move(1, READY, IN_PROGRESS) is None
+    for before in TaskStatus:
+        for after in TaskStatus:
+            if not may_move(before, after):
+                with pytest.raises(TeamError, match=f"from {before} to {after}"):
+                    await store.move(1, before, after)
+    assert (await store.task(1)).status is PENDING
+
+
+async def test_a_task_is_completed_with_its_merged_commit_and_stays_so(store: Store):
+    await a_project(store, a_task("a"))
+    await store.move(1, PENDING, READY)
+    await store.move(1, READY, IN_PROGRESS, base="b" * 40)
+    with pytest.raises(TeamError, match="completed means merged"):
+        await store.move(1, IN_PROGRESS, COMPLETED)
+
+    done = await store.move(1, IN_PROGRESS, COMPLETED, commit="c" * 40)
+
+    assert done is not None
+    assert (done.base, done.commit) == ("b" * 40, "c" * 40)
+    for change in (store.edit_task(1, a_task("b")), store.drop_task(1)):
+        with pytest.raises(TeamError, match="it is completed"):
+            await change
+
+
+async def test_a_change_of_status_is_stored_with_its_events(store: Store):
+    project = await a_project(store, a_task("a"))
+    await store.move(1, PENDING, BLOCKED, reason="x failed")
+    await store.move(1, BLOCKED, PENDING)
+    await store.move(1, BLOCKED, PENDING)  # too late: no event
+
+    assert await types_of_events(store, project) == [
+        *("task_status_changed", "task_blocked"),
+        *("task_status_changed", "task_unblocked"),
+    ]
+
+
+async def test_one_of_two_processes_wins_each_task(store: Store):
+    tasks = 60
+    await a_project(store, *(a_task(f"t{n}") for n in range(tasks)))
+    for number in range(1, tasks + 1):
+        await store.move(number, PENDING, READY)
+    arguments = [sys.executable, str(PROCESS), "race", str(store.path), str(tasks)]
+    racers = [
+        await asyncio.create_subprocess_exec(*arguments, stdin=PIPE, stdout=PIPE) for _ in range(2)
+    ]
+    for racer in racers:
+        assert racer.stdout
+        assert await racer.stdout.readline() == b"open\n"
+
+    outputs = await asyncio.gather(*(racer.communicate(b"go\n") for racer in racers))
+
+    won = [[int(line) for line in output.split()] for output, _ in outputs]
+    assert sorted(won[0] + won[1]) == list(range(1, tasks + 1))
+    project = (await store.projects())[0]
+    assert all(task.status is IN_PROGRESS for task in await store.tasks(project.id))
+
+
+# What survives
+
+
+async def test_what_was_acknowledged_survives_a_kill_at_any_moment(tmp_path: Path):
+    path = tmp_path / "team.db"
+    async with await Store.open(path) as store:
+        await a_project(store, a_task("a"))
+    random = Random(16)
+    acknowledged: list[list[int]] = []
+    for _ in range(3):
+        first = acknowledged[-1][0] + 1 if acknowledged else 1
+        arguments = [sys.executable, str(PROCESS), "write", str(path), str(first)]
+        process = await asyncio.create_subprocess_exec(*arguments, stdout=PIPE)
+        assert process.stdout
+        lines = [await process.stdout.readline() for _ in range(random.randint(1, 40))]
+        process.kill()
+        lines += (await process.stdout.read()).splitlines()
+        await process.wait()
+        acknowledged += [[int(word) for word in line.split()] for line in lines]
+
+    async with await Store.open(path) as store:
+        attempts = {attempt.number for attempt in await store.attempts(1)}
+        asked = {blocker.id: blocker.question for blocker in await store.blockers(1)}
+        events = await store.events(1, most=100_000)
+
+    assert all(number in attempts for number, _ in acknowledged)
+    assert all(asked[blocker] == f"question {number}" for number, blocker in acknowledged)
+    # Each change is there together with its event.
+    assert [each.event.to_message()["blocker_id"] for each in events] == sorted(asked)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+async def test_a_cancelled_call_has_ended_when_the_cancellation_is_raised(store: Store):
+    await a_project(store, a_task("a"))
+    moving = asyncio.create_task(store.move(1, PENDING, READY))
+    await asyncio.sleep(0)
+    moving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await moving
+    assert (await store.task(1)).status is READY
+
+
+async def test_many_calls_at_once_are_all_stored(store: Store):
+    project = await a_project(store, *(a_task(f"t{n}") for n in range(50)))
+    async with asyncio.TaskGroup() as group:
+        for number in range(1, 51):
+            group.create_task(store.move(number, PENDING, READY))
+    assert len(await types_of_events(store, project)) == 50
+
+
+async def test_a_file_of_another_program_or_format_is_refused_and_not_changed(tmp_path: Path):
+    foreign = tmp_path / "foreign.db"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("create table mine (x)")
+    connection.close()
+    (tmp_path / "text.db").write_text("no database at all, but long enough to look like one" * 40)
+    newer = tmp_path / "newer.db"
+    async with await Store.open(newer):
+        pass
+    with sqlite3.connect(newer) as connection:
+        connection.execute("pragma user_version = 99")
+    connection.close()
+    for path in (foreign, tmp_path / "text.db", newer):
+        before = path.read_bytes()
+        with pytest.raises(TeamError) as caught:
+            await Store.open(path)
+        assert caught.value.code == "bae-team-store"
+        assert str(path) in caught.value.message
+        assert path.read_bytes() == before
+
+
+def test_the_state_is_beside_the_repository():
+    assert store_path(Path("/work/shop")) == Path("/work/.shop.team/team.db")
+
+
+# Attempts, blockers, agents
+
+
+async def test_attempts_have_their_reports_and_those_of_the_merged_tree_are_apart(store: Store):
+    await a_project(store, a_task("a"))
+    case = TestCase(id="t::a", outcome="failed", message="half a character: \ud800")
+    report = TestReport(command=("pytest",), exit_code=1, cases=(case,))
+    first = Attempt(task_id=1, number=1, outcome="failed", failure="boom", report=report)
+    second = Attempt(task_id=1, number=2, outcome="passed", usage=Usage(calls=2, cost=0.5))
+    for attempt in (first, first, second):
+        await store.add_attempt(attempt)
+    await store.add_report(1, report.model_copy(update={"exit_code": 2}))
+
+    assert await store.attempts(1) == [first, second]
+    assert [each.exit_code for each in await store.merge_reports(1)] == [2]
+
+
+async def test_a_question_is_answered_once_and_notes_are_kept_for_the_task(store: Store):
+    project = await a_project(store, a_task("a"))
+    asked = await store.add_blocker(1, "Which port? \ud800")
+    assert await store.blockers(project.id, open_only=True) == [asked]
+
+    answered = await store.answer_blocker(asked.id, "8080")
+
+    assert await store.blockers(project.id) == [answered]
+    assert await store.blockers(project.id, open_only=True) == []
+    with pytest.raises(TeamError, match="answered before: 8080"):
+        await store.answer_blocker(asked.id, "9090")
+    await store.add_note(1, "be brief")
+    await store.add_note(1, "use asyncio")
+    assert (await store.task(1)).notes == ("be brief", "use asyncio")
+    assert await types_of_events(store, project) == ["blocker_created", "blocker_resolved"]
+
+
+async def test_what_an_agent_does_is_told_once(store: Store):
+    project = await a_project(store, a_task("a"))
+    idle = AgentInfo(id="backend-1", kind="backend")
+    working = idle.model_copy(update={"status": "working", "task_id": 1})
+    retired = idle.model_copy(update={"status": "retired"})
+    for agent in (idle, working, working, idle, retired, retired):
+        await store.save_agent(project.id, agent)
+
+    assert await store.agents(project.id) == [retired]
+    assert await types_of_events(store, project) == [
+        *("agent_created", "agent_status_changed", "task_assigned"),
+        *("agent_status_changed", "agent_retired"),
+    ]
+
+
+# Budgets
+
+
+async def test_a_budget_is_reserved_before_the_call_and_survives_the_process(tmp_path: Path):
+    path = tmp_path / "team.db"
+    async with await Store.open(path) as store:
+        await a_project(store, a_task("a"), a_task("b"))
+        first = await store.reserve(1, "run", 1.0, task_limit=1.5, run_limit=2.5)
+        with pytest.raises(TeamError, match=r"task 'a' has a budget of 1\.5, 1 of it"):
+            await store.reserve(1, "run", 1.0, task_limit=1.5, run_limit=2.5)
+        await store.settle(first, Usage(calls=1, cost=0.25))
+        await store.reserve(1, "run", 1.0, task_limit=1.5, run_limit=2.5)  # never settled
+
+    async with await Store.open(path) as store:
+        assert await store.spent(task_id=1) == await store.spent(run="run") == 1.25
+        with pytest.raises(TeamError, match="run 'run' has a budget") as caught:
+            await store.reserve(2, "run", 1.5, task_limit=1.5, run_limit=2.5)
+        assert caught.value.code == "bae-team-budget"
+        await store.reserve(2, "other", 1.5, task_limit=1.5, run_limit=2.5)
+
+
+async def test_calls_at_once_cannot_reserve_more_than_the_budget(store: Store):
+    await a_project(store, a_task("a"))
+    calls = (store.reserve(1, "run", 1.0, run_limit=3.0) for _ in range(10))
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert sum(isinstance(result, int) for result in results) == 3
+    assert await store.spent(run="run") == 3.0
