@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from bae import LM, Dep, DepError, Graph, Map, Node, ProofError, Recall, ReplayError
 from bae.journal import MemoryJournal, SourceEnded
 from bae.resolver import resolve_dep
+from bae.testing import ScriptedLM
 from bounded import BOUND, some_turns
 
 
@@ -167,6 +168,27 @@ async def test_a_look_up_by_a_value_of_the_run_shares_the_pool_of_the_app(pools:
         for query in ("a", "b"):
             found = (await graph.arun(Find(query=query))).result.found
             assert found == (query, *pools.opened)
+    assert pools.log == OPEN + CLOSED
+
+
+async def test_what_a_body_has_made_shares_the_pool_of_the_app_though_its_graph_has_no_source(
+    pools: Pools,
+):
+    class Aside(Node):
+        pool: Annotated[Any, Dep(pools.open_pool, scope="app")]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        async def __call__(self, lm: LM) -> None:
+            await lm.make(self, Aside)
+
+    graph, lm = Graph(start=Start), ScriptedLM([{"text": "a"}, {"text": "b"}])
+    async with graph.open():
+        await graph.arun(Start(), lm)
+        await graph.arun(Start(), lm)
+        assert pools.log == OPEN
     assert pools.log == OPEN + CLOSED
 
 

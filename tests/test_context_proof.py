@@ -249,6 +249,7 @@ def test_a_graph_inside_is_held_to_what_its_own_start_is_given():
         async def __call__(self) -> None: ...
 
     assert [place for place, _, _ in lost(Start)] == ["Label"]
+    assert Graph(start=Start, context="start").validate() == []  # it holds for graphs inside
 
 
 def test_a_class_that_is_not_meant_to_see_it_says_so():

@@ -3,7 +3,7 @@ that it is shown should hold it. Read by the proof, which warns where none does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bae.assignable import type_name
@@ -13,16 +13,18 @@ from bae.recall import holders_for
 
 if TYPE_CHECKING:
     from bae.graph import Graph
+    from bae.language_model import Shown
     from bae.node import Node
 
 
-def lost_context(graph: Graph[Any, Any]) -> Iterator[Problem]:
+def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> Iterator[Problem]:
     """A warning for every node class that an LM fills, or chooses the successor of, without being
-    shown anything that the caller gave, on some path."""
+    shown anything that the caller gave, on some path. `contexts` are the settings that the graph
+    runs with: several where graphs with other settings are around it."""
     given = [field for field in graph.plans[graph.start].plain if _is_shown(field)]
     if not given:
         return
-    walk = _Walk(graph)
+    walk = _Walk(graph, contexts)
     warned: set[type[Node]] = set()
     for visit, path in walk.visits():
         if visit.node in warned:
@@ -44,8 +46,8 @@ class _Visit(NamedTuple):
 class _Walk:
     """The questions that are asked along the paths of a graph."""
 
-    def __init__(self, graph: Graph[Any, Any]) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> None:
+        self._graph, self._contexts = graph, contexts
         self._filled = {cls for p in graph.plans.values() if not p.written for cls in p.successors}
         self._carriers = set(graph.nodes)
         """The classes that hold what the caller gave whichever path leads there: all at first, and
@@ -95,10 +97,13 @@ class _Walk:
         are not meant to: "previous" is the default, so a class that says so means it."""
         if plan.shows == "previous":
             return True
-        context = self._graph.context if plan.shows is None else plan.shows
-        if context is None or isinstance(context, str):
-            return context in ("start", "trace")
-        return issubclass(self._graph.start, context)
+        contexts = self._contexts if plan.shows is None else [plan.shows]
+        return all(
+            context in ("start", "trace")
+            if context is None or isinstance(context, str)
+            else issubclass(self._graph.start, context)
+            for context in contexts
+        )
 
     def _following(self, visit: _Visit) -> Iterator[_Visit]:
         """What may follow. Code can pass on what its node holds; what an LM makes of it is not what

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pydantic.json_schema import GenerateJsonSchema
 
     from bae.graph import Graph
+    from bae.language_model import Shown
     from bae.node import Node
 
 V = TypeVar("V")
@@ -101,6 +102,18 @@ class _Nest:
         ]
         return found
 
+    def contexts(self, graph: Graph[Any, Any]) -> list[Shown | None]:
+        """The settings `context` that a graph runs with: its own, or else those around it."""
+        around = {(_key(self.root), self.root.context): None}
+        for key, context in (ahead := [*around]):
+            for link in self.links.get(key, ()):
+                own = link.inner.context
+                inner = _key(link.inner), context if own is None else own
+                if inner not in around:
+                    around[inner] = None
+                    ahead.append(inner)
+        return [context for key, context in around if key == _key(graph)]
+
     def gaps(
         self, graph: Graph[Any, Any], cls: type[Node], field: FieldPlan, surely: bool
     ) -> Iterator[list[str]]:
@@ -171,7 +184,7 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
     for cls in _filled(plans):
         yield from _fields_without_schema(plans[cls])
         yield from approvals_of_the_unseen(plans[cls])
-    yield from lost_context(graph)
+    yield from lost_context(graph, nest.contexts(graph))
     yield from _check_end(graph)
     for loop in endless_loops(edges, ends):
         if any(plans[cls].problems for cls in loop):

@@ -508,10 +508,10 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> Plans:
         from bae.rooms import default_lm
 
         run.lm = default_lm(graph.needs_lm)
-    plans, has_sources = graph.plans, graph.has_sources
     if run.lm is not None and (limit := spending_limit.get()) is not None:
         run.lm = limit.charge(run.lm)
-    if has_sources:
+    opening = opening_of(graph, run)
+    if graph.has_sources or opening is not None:
         run.flow = Dataflow(run.dep_cache)
-        run.flow.opening = opening_of(graph, run)
-    return plans
+        run.flow.opening = opening
+    return graph.plans

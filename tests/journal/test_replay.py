@@ -197,6 +197,49 @@ async def test_a_changed_prompt_is_told_with_a_diff(journal: Journal):
     assert "tone" in caught.value.diff
 
 
+@pytest.mark.parametrize("where", ["run", "body", "graph inside"])
+async def test_another_system_text_is_told_with_a_diff(journal: Journal, where: str):
+    class Topic(Node):
+        name: str
+
+        async def __call__(self) -> Essay: ...
+
+    class Asked(Node):
+        name: str
+
+        async def __call__(self, lm: LM) -> Essay:
+            return await lm.make(self, Essay)
+
+    class Essay(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    def essays(system: str) -> tuple[Graph[Any, Any], Node]:
+        if where != "graph inside":
+            start = Topic if where == "run" else Asked
+            return Graph(start=start, system=system), start(name="x")
+
+        class Book(Node):
+            names: list[str]
+            essays: Annotated[
+                list[Essay], Map(Graph(start=Topic, end=Essay, system=system), over="names")
+            ]
+
+            async def __call__(self) -> None: ...
+
+        return Graph(start=Book), Book(names=["x"])
+
+    graph, start = essays("Be brief.")
+    await graph.arun(start, ToyBackend({"text": "t"}), journal=journal, run_id="two")
+    assert (await graph.replay("two", journal=journal)).result is not None
+
+    with pytest.raises(ReplayError) as caught:
+        await essays("Be kind.")[0].replay("two", journal=journal)
+    assert "-Be brief." in caught.value.diff
+    assert "+Be kind." in caught.value.diff
+
+
 class Client:
     """Something no journal holds."""
 

@@ -19,6 +19,7 @@ from bae.journal.decoder import decode_run
 from bae.journal.export import RecordedRuns
 from bae.journal.lines import Encoder
 from bae.journal.resumed import PastRecorder, is_done
+from bae.journal.shape import ShapeView
 from bae.node import Node
 from bae.place import Place
 from bae.plan import plan_of
@@ -55,7 +56,7 @@ async def replay(
     _, past = await decode_run(graph, stored.lines, given=given)
     run = Run(_NO_LM, _limit_reached(past), False, None, dep_cache, run_id=run_id)
     # Its log is a new one: observers were called with all this when it happened.
-    run.recorder = Replayer(graph, past)
+    run.recorder = Replayer(graph, past, ShapeView(stored.shape))
     return await run_graph(graph, cast("Node", past.run.start), run)
 
 
@@ -98,8 +99,9 @@ class Replayer(PastRecorder):
 
     replays = True
 
-    def __init__(self, graph: Graph[Any, Any], past: History) -> None:
+    def __init__(self, graph: Graph[Any, Any], past: History, shape: ShapeView) -> None:
         super().__init__(past)
+        self._shape = shape
         self._encoder = Encoder(graph, secrets=True, prompts=False)
         self._recovered = {
             key
@@ -120,6 +122,10 @@ class Replayer(PastRecorder):
         """Record that a run begins, with the node that was given, or that a fork has there. Graphs
         are run again, and of a function that failed at first the outcome is looked up for each
         node."""
+        drawn = self._shape.graph_at(run.path)
+        if drawn is not None and graph.needs_lm and drawn.get("system") != graph.system:
+            said = f"the system text of the graph {graph.name} differs from the recorded one"
+            raise _differs(said, drawn.get("system", "(bae's own)"), graph.system or "(bae's own)")
         if not run.path and run.flow is not None:
             known = {
                 key: source
