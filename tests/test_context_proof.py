@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from bae import LM, Dep, Graph, Map, Node, NodeConfig, Recall
 
@@ -202,6 +202,66 @@ def test_a_start_that_is_given_nothing_to_show_loses_nothing():
         async def __call__(self) -> Triage: ...
 
     assert lost(Start) == []
+
+
+class Client:
+    """Nothing that JSON can say."""
+
+
+def test_what_json_cannot_say_is_not_what_is_lost():
+    class Start(Node):
+        model_config = ConfigDict(arbitrary_types_allowed=True)
+        client: Client
+
+        async def __call__(self) -> Triage: ...
+
+    class Asking(Start):
+        message: str
+
+    assert lost(Start) == []
+    assert [fix for _, _, fix in lost(Asking)] == [
+        "add `message: Annotated[str, Recall(Asking)]` to Reply"
+    ]
+
+
+def test_a_recall_that_no_prompt_shows_does_not_count():
+    class Start(Node):
+        model_config = ConfigDict(arbitrary_types_allowed=True)
+        message: str
+        client: Client
+
+        async def __call__(self) -> Excluded | Held: ...
+
+    class Excluded(Node):
+        message: Annotated[str, Recall(Start)] = Field(exclude=True)
+
+        async def __call__(self) -> Reply: ...
+
+    class Held(Node):
+        model_config = ConfigDict(arbitrary_types_allowed=True)
+        client: Annotated[Client, Recall(Start)]
+
+        async def __call__(self) -> Triage: ...
+
+    assert [path for _, path, _ in lost(Start)] == [
+        "Start -> Excluded -> Reply",
+        "Start -> Held -> Triage",
+    ]
+
+
+def test_a_start_that_is_filled_again_is_shown_it_by_the_node_before():
+    class Start(Node):
+        message: str
+
+        async def __call__(self) -> Rewrite | None: ...
+
+    class Rewrite(Node):
+        advice: str
+
+        async def __call__(self) -> Start: ...
+
+    fix = "add `message: Annotated[str, Recall(Start)]` to Rewrite"
+    assert lost(Start) == [("Start", "Start -> Rewrite -> Start", fix)]
 
 
 def test_nothing_is_asked_where_nothing_is_filled_or_chosen():

@@ -21,7 +21,8 @@ def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> It
     """A warning for every node class that an LM fills, or chooses the successor of, without being
     shown anything that the caller gave, on some path. `contexts` are the settings that the graph
     runs with: several where graphs with other settings are around it."""
-    given = [field for field in graph.plans[graph.start].plain if _is_shown(field)]
+    start = graph.plans[graph.start]
+    given = [field for field in start.plain if field.required and _is_shown(start, field)]
     if not given:
         return
     walk = _Walk(graph, contexts)
@@ -33,7 +34,9 @@ def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> It
             if target not in warned:
                 warned.add(target)
                 way = path if chooses else [*path, target.__name__]
-                yield _warning(graph, target, given[0], way, chooses)
+                # Nothing comes before the start, so it cannot recall: the node before it can.
+                place = visit.node if target is graph.start else target
+                yield _warning(graph, target, given[0], way, chooses, place)
 
 
 class _Visit(NamedTuple):
@@ -115,7 +118,8 @@ class _Walk:
 
     def _recalls_given(self, plan: NodePlan) -> bool:
         """Whether a field recalls what the caller gave, whichever path leads to the node."""
-        return any(self._finds_given(f, plan.node) for f in plan.context if f.kind == "recall")
+        recalls = [f for f in plan.context if f.kind == "recall" and _is_shown(plan, f)]
+        return any(self._finds_given(field, plan.node) for field in recalls)
 
     def _finds_given(self, field: FieldPlan, cls: type[Node]) -> bool:
         holders = {c: h[0][0] for c in self._graph.nodes if (h := holders_for(field, c))}
@@ -139,15 +143,25 @@ class _Walk:
         return False
 
 
-def _is_shown(field: FieldPlan) -> bool:
-    return field.required and not field.info.exclude
+def _is_shown(plan: NodePlan, field: FieldPlan) -> bool:
+    """Whether a prompt that shows a node has the field."""
+    if field.info.exclude or field.annotation in (str, int, float, bool):
+        return not field.info.exclude
+    from bae.rooms import shown_fields
+
+    return field.name in shown_fields(plan.node)
 
 
 def _warning(
-    graph: Graph[Any, Any], target: type[Node], given: FieldPlan, names: list[str], chooses: bool
+    graph: Graph[Any, Any],
+    target: type[Node],
+    given: FieldPlan,
+    names: list[str],
+    chooses: bool,
+    place: type[Node],
 ) -> Problem:
     start = graph.start.__name__
-    taken = given.name in graph.plans[target].fields
+    taken = given.name in graph.plans[place].fields
     name = f"{start[0].lower()}{start[1:]}_{given.name}" if taken else given.name
     recall = f"{name}: Annotated[{type_name(given.annotation)}, Recall({start})]"
     question = f"chooses what follows {target.__name__}" if chooses else f"fills {target.__name__}"
@@ -155,6 +169,6 @@ def _warning(
         "bae-context-lost",
         f"the LM {question} without seeing what the caller gave {start}, on the path "
         f"{' -> '.join(names)}",
-        f"add `{recall}` to {target.__name__}",
+        f"add `{recall}` to {place.__name__}",
         target.__name__,
     )

@@ -4,7 +4,7 @@ reported all at once by `Graph.validate()`."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from bae.assignable import assignable, type_name
@@ -102,17 +102,20 @@ class _Nest:
         ]
         return found
 
-    def contexts(self, graph: Graph[Any, Any]) -> list[Shown | None]:
-        """The settings `context` that a graph runs with: its own, or else those around it."""
-        around = {(_key(self.root), self.root.context): None}
-        for key, context in (ahead := [*around]):
+    @cached_property
+    def contexts(self) -> dict[Key, list[Shown | None]]:
+        """The settings `context` that each graph runs with: its own, or else those around it."""
+        ahead: list[tuple[Key, Shown | None]] = [(_key(self.root), self.root.context)]
+        found: dict[Key, list[Shown | None]] = {key: [context] for key, context in ahead}
+        for key, context in ahead:
             for link in self.links.get(key, ()):
                 own = link.inner.context
                 inner = _key(link.inner), context if own is None else own
-                if inner not in around:
-                    around[inner] = None
+                known = found.setdefault(inner[0], [])
+                if inner[1] not in known:
+                    known.append(inner[1])
                     ahead.append(inner)
-        return [context for key, context in around if key == _key(graph)]
+        return found
 
     def gaps(
         self, graph: Graph[Any, Any], cls: type[Node], field: FieldPlan, surely: bool
@@ -184,7 +187,7 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
     for cls in _filled(plans):
         yield from _fields_without_schema(plans[cls])
         yield from approvals_of_the_unseen(plans[cls])
-    yield from lost_context(graph, nest.contexts(graph))
+    yield from lost_context(graph, nest.contexts[_key(graph)])
     yield from _check_end(graph)
     for loop in endless_loops(edges, ends):
         if any(plans[cls].problems for cls in loop):

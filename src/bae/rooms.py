@@ -86,6 +86,13 @@ def fill_question(
     return QuestionText(prompt.system, prompt.text)
 
 
+def shown_fields(cls: type[Node]) -> frozenset[str]:
+    """The fields of a class that a model may see."""
+    from bae.lm import prompts
+
+    return prompts.shown_fields(cls)
+
+
 def nodes_that_fit(nodes: Sequence[Node], limit: int) -> tuple[Node, ...]:
     """The newest of some nodes whose text in a prompt has at most `limit` characters."""
     from bae.lm import prompts
