@@ -82,18 +82,14 @@ class _Walk:
         if visit.shows or (plan.written and not plan.needs_lm):
             return
         lost = [cls for cls in plan.successors if not self._recalls[cls]]
-        shown = [cls for cls in plan.successors if cls not in lost and self._only_recalls(cls)]
         is_choice = not plan.written and len(plan.offered) > 1
-        if is_choice and not shown and not self._shows_start(plan):
+        if is_choice and not self._shows_start(plan):
+            # Also where the options recall it: not every model chooses and fills in one call.
             yield visit.node, True
             return  # what fixes the choice fixes what is filled after it
         for cls in lost:
             if plans[cls].plain and not self._shows_start(plans[cls]):
                 yield cls, False
-
-    def _only_recalls(self, cls: type[Node]) -> bool:
-        """Whether an option of a choice is shown with what it recalls: nothing else is needed."""
-        return all(field.kind == "recall" for field in self._graph.plans[cls].context)
 
     def _shows_start(self, plan: NodePlan) -> bool:
         """Whether questions about a class show the first node, as the setting `context` says, or

@@ -1083,7 +1083,7 @@ async def test_a_loaded_artefact_teaches_a_backend_in_the_words_of_a_real_questi
         {"choice": "None"},
         {"choice": "AskBack"},
     ]
-    assert choice.text.startswith("Choose well.\n\n")
+    assert choice.text.startswith("Choose well.\n- Outfit\n")
     # The example was of this very question, so both read the same to the letter.
     assert fill.examples[0].asked == fill.text
     assert json.loads(fill.examples[0].answer) == WORN

@@ -178,7 +178,7 @@ class Choice:
         turns: tuple[Turn, ...] = (),
         resolved: Resolved | None = None,
     ) -> Prompt:
-        """Ask for the choice; `resolved` are values that were looked up for the options."""
+        """Ask for the choice; `resolved` are values for those that come filled."""
         known = _known_nodes(source)
         if context is not None:
             known["context"] = _jsonable(context, "the context of a choice")
@@ -199,8 +199,8 @@ class Choice:
         owners: dict[str, list[str]] = {}
         found: dict[str, tuple[str, Any]] = {}
         for name, cls in self.names.items():
-            if values := resolved.get(cast("type[Node]", cls)):
-                for field, value in context_of(cast("type[Node]", cls), values).items():
+            if cls in self.fillable and cls in resolved:
+                for field, value in context_of(cls, resolved[cls]).items():
                     key = text_of_json([field, value])
                     owners.setdefault(key, []).append(name)
                     found[key] = field, value
