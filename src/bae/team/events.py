@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from bae.team.models import TaskStatus
+from bae.team.models import TaskStatus, TestReport
+
+_log = logging.getLogger(__name__)
 
 
 class _Event(BaseModel):
@@ -180,3 +184,181 @@ _ANY: TypeAdapter[Event] = TypeAdapter(Event)
 def read_event(message: Any) -> Event:
     """An event from its plain form; pydantic's ValidationError where it is none."""
     return _ANY.validate_python(message)
+
+
+class Broadcaster(Protocol):
+    """What events are sent to: anything with this method."""
+
+    async def broadcast(self, message: dict[str, Any], /) -> Any: ...
+
+
+async def broadcast(ws_manager: Broadcaster | None, event: Event) -> None:
+    """Send an event. One that cannot be sent is logged and fails nothing."""
+    if ws_manager is None:
+        return
+    try:
+        await ws_manager.broadcast(event.to_message())
+    except Exception:
+        _log.warning("%s was not sent", event.type, exc_info=True)
+
+
+async def broadcast_task_status(
+    ws_manager: Broadcaster | None,
+    project_id: int,
+    task_id: int,
+    status: TaskStatus,
+    *,
+    before: TaskStatus | None = None,
+    reason: str = "",
+) -> None:
+    """Send a `TaskStatusChanged`."""
+    await broadcast(
+        ws_manager,
+        TaskStatusChanged(
+            project_id=project_id, task_id=task_id, status=status, before=before, reason=reason
+        ),
+    )
+
+
+async def broadcast_task_assigned(
+    ws_manager: Broadcaster | None, project_id: int, task_id: int, agent_id: str
+) -> None:
+    """Send a `TaskAssigned`."""
+    await broadcast(
+        ws_manager, TaskAssigned(project_id=project_id, task_id=task_id, agent_id=agent_id)
+    )
+
+
+async def broadcast_task_blocked(
+    ws_manager: Broadcaster | None, project_id: int, task_id: int, reason: str = ""
+) -> None:
+    """Send a `TaskBlocked`."""
+    await broadcast(ws_manager, TaskBlocked(project_id=project_id, task_id=task_id, reason=reason))
+
+
+async def broadcast_task_unblocked(
+    ws_manager: Broadcaster | None, project_id: int, task_id: int
+) -> None:
+    """Send a `TaskUnblocked`."""
+    await broadcast(ws_manager, TaskUnblocked(project_id=project_id, task_id=task_id))
+
+
+async def broadcast_agent_created(
+    ws_manager: Broadcaster | None, project_id: int, agent_id: str, kind: str
+) -> None:
+    """Send a `AgentCreated`."""
+    await broadcast(ws_manager, AgentCreated(project_id=project_id, agent_id=agent_id, kind=kind))
+
+
+async def broadcast_agent_status(
+    ws_manager: Broadcaster | None,
+    project_id: int,
+    agent_id: str,
+    status: str,
+    task_id: int | None = None,
+) -> None:
+    """Send a `AgentStatusChanged`."""
+    await broadcast(
+        ws_manager,
+        AgentStatusChanged(
+            project_id=project_id, agent_id=agent_id, status=status, task_id=task_id
+        ),
+    )
+
+
+async def broadcast_agent_retired(
+    ws_manager: Broadcaster | None, project_id: int, agent_id: str
+) -> None:
+    """Send a `AgentRetired`."""
+    await broadcast(ws_manager, AgentRetired(project_id=project_id, agent_id=agent_id))
+
+
+async def broadcast_correction_attempt(
+    ws_manager: Broadcaster | None, project_id: int, task_id: int, number: int, failure: str = ""
+) -> None:
+    """Send a `CorrectionAttempt`."""
+    await broadcast(
+        ws_manager,
+        CorrectionAttempt(project_id=project_id, task_id=task_id, number=number, failure=failure),
+    )
+
+
+async def broadcast_commit_created(
+    ws_manager: Broadcaster | None,
+    project_id: int,
+    task_id: int,
+    commit: str,
+    files: Sequence[str] = (),
+) -> None:
+    """Send a `CommitCreated`."""
+    await broadcast(
+        ws_manager,
+        CommitCreated(project_id=project_id, task_id=task_id, commit=commit, files=tuple(files)),
+    )
+
+
+async def broadcast_blocker_created(
+    ws_manager: Broadcaster | None, project_id: int, task_id: int, blocker_id: int, question: str
+) -> None:
+    """Send a `BlockerCreated`."""
+    await broadcast(
+        ws_manager,
+        BlockerCreated(
+            project_id=project_id, task_id=task_id, blocker_id=blocker_id, question=question
+        ),
+    )
+
+
+async def broadcast_blocker_resolved(
+    ws_manager: Broadcaster | None, project_id: int, task_id: int, blocker_id: int, answer: str
+) -> None:
+    """Send a `BlockerResolved`."""
+    await broadcast(
+        ws_manager,
+        BlockerResolved(
+            project_id=project_id, task_id=task_id, blocker_id=blocker_id, answer=answer
+        ),
+    )
+
+
+async def broadcast_progress(
+    ws_manager: Broadcaster | None, project_id: int, counts: Mapping[TaskStatus, int]
+) -> None:
+    """Send a `ProgressUpdate`."""
+    await broadcast(
+        ws_manager,
+        ProgressUpdate(
+            project_id=project_id, counts={str(status): count for status, count in counts.items()}
+        ),
+    )
+
+
+async def broadcast_activity(
+    ws_manager: Broadcaster | None,
+    project_id: int,
+    text: str,
+    *,
+    task_id: int | None = None,
+    agent_id: str | None = None,
+) -> None:
+    """Send a `ActivityUpdate`."""
+    await broadcast(
+        ws_manager,
+        ActivityUpdate(project_id=project_id, text=text, task_id=task_id, agent_id=agent_id),
+    )
+
+
+async def broadcast_test_result(
+    ws_manager: Broadcaster | None, project_id: int, task_id: int, report: TestReport
+) -> None:
+    """Send a `TestResult`."""
+    counts = {name: len(report.of(name)) for name in ("passed", "failed", "skipped")}
+    event = TestResult(
+        project_id=project_id,
+        task_id=task_id,
+        passed=report.passed,
+        counts=counts,
+        seconds=report.seconds,
+        problem=report.problem,
+    )
+    await broadcast(ws_manager, event)

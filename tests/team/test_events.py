@@ -1,0 +1,65 @@
+"""The events of a team, and how they are sent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from bae.team import events
+from bae.team.models import TaskStatus, TestCase, TestReport, summary
+
+REPORT = TestReport(command=("t",), exit_code=0, cases=(TestCase(id="a", outcome="passed"),))
+
+
+class Messages:
+    """A manager of sockets that keeps what it is given, or raises."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.error = error
+
+    async def broadcast(self, message: dict[str, Any], /) -> None:
+        if self.error:
+            raise self.error
+        self.sent.append(message)
+
+
+async def test_every_event_of_a_team_is_sent_as_plain_values_that_read_back():
+    to = Messages()
+    await events.broadcast_task_status(to, 1, 2, TaskStatus.READY, before=TaskStatus.PENDING)
+    await events.broadcast_task_assigned(to, 1, 2, "a")
+    await events.broadcast_task_blocked(to, 1, 2, "why")
+    await events.broadcast_task_unblocked(to, 1, 2)
+    await events.broadcast_agent_created(to, 1, "a", "backend")
+    await events.broadcast_agent_status(to, 1, "a", "working", 2)
+    await events.broadcast_agent_retired(to, 1, "a")
+    await events.broadcast_test_result(to, 1, 2, REPORT)
+    await events.broadcast_correction_attempt(to, 1, 2, 2, "boom")
+    await events.broadcast_commit_created(to, 1, 2, "c0ffee", ["a.py"])
+    await events.broadcast_blocker_created(to, 1, 2, 3, "Which?")
+    await events.broadcast_blocker_resolved(to, 1, 2, 3, "This.")
+    await events.broadcast_progress(to, 1, summary([TaskStatus.READY]))
+    await events.broadcast_activity(to, 1, "reads", task_id=2)
+
+    assert [message["type"] for message in to.sent] == [
+        *("task_status_changed", "task_assigned", "task_blocked", "task_unblocked"),
+        *("agent_created", "agent_status_changed", "agent_retired", "test_result"),
+        *("correction_attempt", "commit_created", "blocker_created", "blocker_resolved"),
+        *("progress_update", "activity_update"),
+    ]
+    assert [events.read_event(message).to_message() for message in to.sent] == to.sent
+
+
+async def test_a_broadcast_that_fails_is_logged_and_fails_nothing(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING):
+        await events.broadcast_task_unblocked(Messages(OSError("gone")), 1, 2)
+    assert "task_unblocked was not sent" in caplog.text
+    await events.broadcast_task_unblocked(None, 1, 2)
+
+
+async def test_a_cancelled_broadcast_is_cancelled():
+    with pytest.raises(asyncio.CancelledError):
+        await events.broadcast_task_unblocked(Messages(asyncio.CancelledError()), 1, 2)
