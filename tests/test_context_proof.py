@@ -208,6 +208,26 @@ class Client:
     """Nothing that JSON can say."""
 
 
+def test_a_setting_that_shows_a_node_which_code_made_from_it_shows_it():
+    class Mail(Node):
+        raw: str
+
+        async def __call__(self) -> Ticket | Triage:
+            return Ticket(message=self.raw) if self.raw else Triage(urgent=False)
+
+    class Parsed(Node):
+        raw: str
+
+        async def __call__(self) -> Ticket:
+            return Ticket(message=self.raw)
+
+    def warned(start: type[Node]) -> list[str]:
+        return [p.place for p in Graph(start=start, context=Ticket).validate()]
+
+    assert warned(Parsed) == []
+    assert warned(Mail) == ["Reply"]  # not every path has a ticket
+
+
 def test_what_json_cannot_say_is_not_what_is_lost():
     class Start(Node):
         model_config = ConfigDict(arbitrary_types_allowed=True)

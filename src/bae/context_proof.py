@@ -100,9 +100,17 @@ class _Walk:
         return all(
             context in ("start", "trace")
             if context is None or isinstance(context, str)
-            else issubclass(self._graph.start, context)
+            else self._passes_given(context, plan.node)
             for context in contexts
         )
+
+    def _passes_given(self, context: type[Node] | tuple[type[Node], ...], goal: type[Node]) -> bool:
+        """Whether every path to a class has a node that holds what the caller gave and is shown."""
+        from bae.proof import path_avoiding
+
+        start, edges = self._graph.start, self._graph.edges
+        shown = {cls for cls in self._carriers if issubclass(cls, context)}
+        return start in shown or path_avoiding(edges, start, goal, shown.__contains__) is None
 
     def _following(self, visit: _Visit) -> Iterator[_Visit]:
         """What may follow. Code can pass on what its node holds; what an LM makes of it is not what
