@@ -101,9 +101,10 @@ def _ignore() -> tuple[list[Any], list[Any]]:
     """
     before = list(warnings.filters)
     warnings.filterwarnings("ignore", message=_OURS, module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
-    if "optuna" in sys.modules:
-        optuna: Any = sys.modules["optuna"]
-        warnings.filterwarnings("ignore", _OURS, optuna.exceptions.ExperimentalWarning)
+    # It may be half imported, by another optimisation in its thread.
+    experimental = getattr(sys.modules.get("optuna.exceptions"), "ExperimentalWarning", None)
+    if experimental is not None:
+        warnings.filterwarnings("ignore", _OURS, experimental)
     there = cast("list[Any]", warnings.filters)
     return there, [each for each in there if each not in before]
 
