@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import pytest
-from fastapi import FastAPI
-from fastapi.testclient import TestClient
 
 from bae import LM, Dep, DepError, Graph, Map, Node, ProofError, Recall, ReplayError
 from bae.journal import MemoryJournal, SourceEnded
@@ -558,6 +556,10 @@ def test_a_scope_that_does_not_exist_or_cannot_be_is_refused_where_it_is_written
 
 
 def test_a_graph_is_open_while_a_fastapi_app_is_served(pools: Pools):
+    pytest.importorskip("fastapi")
+    from fastapi import FastAPI
+    from fastapi.testclient import TestClient
+
     app = FastAPI(lifespan=pools.graph.open)
 
     @app.get("/")

@@ -10,7 +10,6 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-import httpx
 import pytest
 from pydantic import BaseModel, Field
 
@@ -34,6 +33,7 @@ from bounded import BOUND, some_turns
 from http_backends import letter_after_a_wrong_one
 
 dspy = pytest.importorskip("dspy")
+httpx = pytest.importorskip("httpx")
 
 from bae.lm.dspy_backend import DSPyBackend  # noqa: E402
 
