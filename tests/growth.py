@@ -3,6 +3,7 @@ clock and no busy machine changes."""
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections import Counter
@@ -27,6 +28,9 @@ class Lines:
         return sum(self.by.values())
 
     def __enter__(self) -> Lines:
+        # What earlier tests left behind is closed now, not while lines are counted.
+        gc.collect()
+        gc.disable()
         self._before = sys.gettrace(), threading.gettrace()
         sys.settrace(self._trace)
         threading.settrace(self._trace)
@@ -35,6 +39,7 @@ class Lines:
     def __exit__(self, *_: object) -> None:
         sys.settrace(self._before[0])
         threading.settrace(self._before[1])
+        gc.enable()
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
         file = frame.f_code.co_filename
