@@ -198,7 +198,7 @@ async def broadcast(ws_manager: Broadcaster | None, event: Event) -> None:
         return
     try:
         await ws_manager.broadcast(event.to_message())
-    except Exception:
+    except Exception:  # whatever a socket or the caller's own manager raises
         _log.warning("%s was not sent", event.type, exc_info=True)
 
 
