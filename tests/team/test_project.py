@@ -72,10 +72,18 @@ def test_what_cannot_be_known_is_asked(tmp_path: Path) -> None:
     found = detect(tmp_path)
     assert (found.languages, found.test_command) == ((), ())
     assert "Which command runs the tests?" in found.questions[0]
-    write(tmp_path, {"test_a.py": "", "b.py": "", "a.test.js": ""})
-    found = detect(tmp_path)
-    assert found.test_command == ("python", "-m", "pytest")
-    assert found.questions == ("Which command runs the tests: python -m pytest or node --test?",)
+
+
+def test_a_project_in_two_languages_has_the_tests_of_both(tmp_path: Path) -> None:
+    root = make_repository(tmp_path / "project", {"test_a.py": "", "b.py": "", "a.test.js": ""})
+    found = detect(root)
+    assert found.test_command == ("python", "-m", "pytest", "&&", "node", "--test")
+    assert found.questions == ()
+    assert find_problems(found.project()) == ()
+    assert (
+        "make reports no tests"
+        in find_problems(found.project(test_command=["pytest", "&&", "make"]))[0]
+    )
     assert found.project(test_command=["node", "--test"]).test_command == ("node", "--test")
 
 

@@ -128,6 +128,25 @@ async def test_a_node_project_that_passes_is_a_success(tmp_path: Path) -> None:
     assert outcomes(report) == {"adds": "passed"}
 
 
+@needs_node
+async def test_the_reports_of_several_commands_are_one(tmp_path: Path) -> None:
+    both = (*PYTEST, "&&", *NODE)
+    write(tmp_path, test_a__py="def test_a(): pass\n")
+    report = await run_in(tmp_path, both)
+    assert report.passed, report
+    write(tmp_path, a__test__js='require("node:test").test("adds", () => {});\n')
+    report = await run_in(tmp_path, both)
+    assert outcomes(report) == {"test_a.py::test_a": "passed", "adds": "passed"}
+    assert (report.passed, report.exit_code, report.command) == (True, 0, both)
+    write(tmp_path, test_a__py="def test_a(): assert 0\n")
+    report = await run_in(tmp_path, both)
+    assert outcomes(report) == {"test_a.py::test_a": "failed", "adds": "passed"}
+    assert (report.passed, report.exit_code) == (False, 1)
+    report = await run_in(tmp_path, (*NODE, "&&", "make"))
+    assert not report.passed
+    assert report.problem.startswith("make: make is no test command")
+
+
 @pytest.mark.parametrize("command", [PYTEST, pytest.param(NODE, marks=needs_node)])
 async def test_no_tests_are_no_success(command: tuple[str, ...], tmp_path: Path) -> None:
     write(tmp_path, test_a__py="x = 1\n", a__test__js="console.log('ok 1 - printed')\n")

@@ -67,7 +67,7 @@ class Project(_Model):
     name: str
     root: str
     branch: str = Field(description="the team's own branch, which tasks are merged into")
-    test_command: tuple[str, ...]
+    test_command: tuple[str, ...] = Field(description="its words; `&&` is between several commands")
     setup: tuple[str, ...] = Field(default=(), description="run once in every new worktree")
     languages: tuple[str, ...] = ()
     requirements: str = ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from bae.team.models import Project
-from bae.team.test_runs import find_test_program
+from bae.team.test_runs import AND, find_test_program, split_commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def detect(root: str | os.PathLike[str]) -> Detected:
     files = _files(place)
     languages = _languages(files)
     candidates = [each for each in (_python(place, files), _node(place, files), _go(place)) if each]
-    # A package.json beside Python code is often only for tools: the language with more files first.
+    # The language with more files first.
     candidates.sort(key=lambda each: languages.index(each[0]) if each[0] in languages else 99)
     questions: list[str] = []
     if not candidates:
@@ -66,10 +66,10 @@ def detect(root: str | os.PathLike[str]) -> Detected:
             "Which command runs the tests? pytest, node --test, vitest run, jest and go test are "
             "understood."
         )
-    elif len(candidates) > 1:
-        commands = " or ".join(shlex.join(command) for _, command, _ in candidates)
-        questions.append(f"Which command runs the tests: {commands}?")
-    _, command, setup = candidates[0] if candidates else ("", (), ())
+    command: tuple[str, ...] = ()
+    for _, each, _ in candidates:
+        command += (AND, *each) if command else each
+    setup = next((each for _, _, each in candidates if each), ())
     return Detected(place, languages, command, setup, tuple(questions))
 
 
@@ -82,16 +82,16 @@ def find_problems(project: Project) -> tuple[str, ...]:
         return (f"{root} is not a directory",)
     if not (root / ".git").exists():
         problems.append(f"{root} is no git work tree: run git init there, and commit")
-    command = project.test_command
-    if not command:
+    if not project.test_command:
         problems.append("there is no test command: name one, as pytest or node --test")
-    elif find_test_program(command) is None:
-        problems.append(
-            f"{shlex.join(command)} reports no tests: name pytest, node --test, vitest run, jest "
-            "or go test itself, not a script that runs it"
-        )
-    elif not _is_found(command[0], root):
-        problems.append(f"{command[0]} was not found: install it, or name another test command")
+    for command in split_commands(project.test_command) if project.test_command else ():
+        if find_test_program(command) is None:
+            problems.append(
+                f"{shlex.join(command)} reports no tests: name pytest, node --test, vitest run, "
+                "jest or go test itself, not a script that runs it"
+            )
+        elif not _is_found(command[0], root):
+            problems.append(f"{command[0]} was not found: install it, or name another test command")
     return tuple(problems)
 
 

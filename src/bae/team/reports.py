@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 from xml.etree import ElementTree
 
@@ -118,7 +118,7 @@ def read_tap(text: str, root: str) -> tuple[TestCase, ...]:
         raise ReportError("the run was given up: Bail out!")
     if not _PLAN.search(text):
         raise ReportError("it ends before its plan: the program did not end by itself")
-    return _numbered(cases)
+    return numbered(cases)
 
 
 _SUBTEST: Final = re.compile(r"( *)# Subtest: (.*)")
@@ -162,7 +162,7 @@ def read_jest(text: str, root: str) -> tuple[TestCase, ...]:
                 cases.append(_case(path, "failed", NOT_LOADED + file.get("message", "")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ReportError(f"it is not the JSON of Jest: {error!r}") from error
-    return _numbered(cases)
+    return numbered(cases)
 
 
 _JEST: Final[Mapping[str, Outcome]] = {"passed": "passed", "failed": "failed"}
@@ -231,15 +231,15 @@ def _merged(cases: Iterable[TestCase]) -> tuple[TestCase, ...]:
     return tuple(found.values())
 
 
-def _numbered(cases: list[TestCase]) -> tuple[TestCase, ...]:
+def numbered(cases: Sequence[TestCase]) -> tuple[TestCase, ...]:
     """Cases with ids of their own, where several tests have one name."""
     seen: dict[str, int] = {}
-    numbered: list[TestCase] = []
+    named: list[TestCase] = []
     for case in cases:
         seen[case.id] = number = seen.get(case.id, 0) + 1
         id = case.id if number == 1 else f"{case.id} ({number})"
-        numbered.append(case.model_copy(update={"id": id}))
-    return tuple(numbered)
+        named.append(case.model_copy(update={"id": id}))
+    return tuple(named)
 
 
 Reader = Callable[[str, str], tuple[TestCase, ...]]

@@ -29,9 +29,31 @@ async def run_tests(
 
     pytest, `node --test`, Vitest, Jest and `go test` are asked for a report beside what they print.
     A run that was ended, that wrote no report or found no tests has a `problem`, and has not
-    passed. The limits are those of `sandbox.run`.
+    passed. Several commands, with `&&` between them, are all run, and their reports are one. The
+    limits are those of `sandbox.run`, for each command.
     """
-    command = project.test_command
+    commands = split_commands(project.test_command)
+    found = [await _run_command(command, worktree, limits) for command in commands]
+    return found[0] if len(found) == 1 else _merged(project.test_command, found)
+
+
+def split_commands(command: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """The commands of a test command, which has `&&` between them."""
+    commands: list[list[str]] = [[]]
+    for word in command:
+        if word == AND:
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return tuple(map(tuple, commands))
+
+
+AND: Final = "&&"
+
+
+async def _run_command(
+    command: tuple[str, ...], worktree: str | os.PathLike[str], limits: sandbox.Limits
+) -> TestReport:
     program = find_test_program(command)
     if program is None:
         return TestReport(command=command, exit_code=None, problem=_unknown(command))
@@ -70,6 +92,24 @@ async def run_tests(
         seconds=ran.seconds,
         protection=ran.protection,
         problem=ran.problem or _problem(ran.exit_code, cases, missing),
+    )
+
+
+def _merged(command: tuple[str, ...], found: Sequence[TestReport]) -> TestReport:
+    """The report of several commands: each has to end well, and one of them to find tests."""
+    # A part of the project may have no tests yet: those that it had are missed by the verdict.
+    told = [each for each in found if not each.problem.startswith(_NONE)] or found[:1]
+    codes = [each.exit_code for each in told]
+    return TestReport(
+        command=command,
+        exit_code=None if None in codes else next(filter(None, codes), 0),
+        cases=reports.numbered([case for each in found for case in each.cases]),
+        output=bounded("\n".join(f"$ {' '.join(each.command)}\n{each.output}" for each in found)),
+        seconds=sum(each.seconds for each in found),
+        protection=found[0].protection,
+        problem="; ".join(
+            f"{' '.join(each.command)}: {each.problem}" for each in told if each.problem
+        ),
     )
 
 
@@ -112,6 +152,7 @@ def find_test_program(command: Sequence[str]) -> TestProgram | None:
 
 
 _PREFIX: Final = "bae_report_"
+_NONE: Final = "no tests were found"
 _ENVIRONMENT: Final = {"CI": "1", "NO_COLOR": "1"}  # which also keeps Vitest and Jest from waiting
 _PROGRAMS: Final = {
     each.name: each
@@ -166,7 +207,7 @@ def _problem(exit_code: int | None, cases: Sequence[TestCase], missing: str) -> 
     if missing:
         return f"no verdict (exit code {exit_code}): {missing}"
     if not cases:
-        return f"no tests were found (exit code {exit_code})"
+        return f"{_NONE} (exit code {exit_code})"
     outcomes = {case.outcome for case in cases}
     if outcomes == {"skipped"}:
         return "every test is skipped"
