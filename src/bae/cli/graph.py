@@ -43,7 +43,7 @@ Direction = Annotated[
 ]
 NoFields = Annotated[bool, typer.Option("--no-fields", "-n", help="Show the nodes without fields.")]
 
-COLOURS: Final = {
+COLORS: Final = {
     "name": "bold",
     "outline": "dim",
     "note": "dim",
@@ -70,9 +70,7 @@ SHOW_EXAMPLES: Final = examples(
 )
 EXPORT_EXAMPLES: Final = examples(
     "bae graph export app.py -o graph.svg",
-    "bae graph export app.py -o graph.png --theme dark --scale 3",
-    "SVG, HTML and Mermaid need nothing more; PNG and PDF need "
-    "`pip install 'bae-graphs[pictures]'`.",
+    "bae graph export app.py -o graph.mmd --no-fields",
 )
 
 
@@ -110,7 +108,7 @@ def show(
         ascii_only=ascii_only or console.options.ascii_only,
         compact=compact,
     )
-    for row in _coloured(drawing):
+    for row in _colored(drawing):
         console.print(row, soft_wrap=True)
 
 
@@ -124,7 +122,7 @@ def export(
             "-o",
             metavar="FILE",
             show_default="graph.svg",
-            help="The file to write. How it ends says what it is: .svg, .html, .mmd, .png or .pdf.",
+            help="The file to write. How it ends says what it is: .svg or .mmd (Mermaid).",
         ),
     ] = None,
     format: Annotated[
@@ -134,7 +132,7 @@ def export(
             "-f",
             metavar="FORMAT",
             show_default=False,
-            help="What to write, however the file ends: svg, html, mmd, png or pdf.",
+            help="What to write, however the file ends: svg or mmd.",
         ),
     ] = None,
     force: Annotated[
@@ -144,60 +142,36 @@ def export(
     no_fields: NoFields = False,
     theme: Annotated[
         Look,
-        typer.Option(
-            "--theme", help="The colours. SVG and HTML follow the reader's choice with `auto`."
-        ),
+        typer.Option("--theme", help="The colors of an SVG: `auto` follows the reader's choice."),
     ] = Look.AUTO,
-    scale: Annotated[
-        float, typer.Option("--scale", min=0.1, max=10, help="How large a PNG is.")
-    ] = 2.0,
-    font: Annotated[
-        str | None,
-        typer.Option(
-            "--font",
-            metavar="FILE",
-            show_default=False,
-            help="A TrueType font for PNG and PDF, for names that are not in Latin letters.",
-        ),
-    ] = None,
     as_json: AsJSON = False,
 ) -> None:
     """Write a picture of a graph into a file."""
     from pathlib import Path
 
     from bae.cli.loading import load
-    from bae.cli.printing import note, out, print_json
+    from bae.cli.printing import out, print_json
     from bae.cli.refusals import refused
-    from bae.pictures import FORMATS, written
+    from bae.pictures import to_mermaid, to_svg
 
     output = output or f"graph.{format or 'svg'}"
     path = Path(output)
     ending = (format or path.suffix).lower().removeprefix(".")
-    if ending not in FORMATS:
-        said = ", ".join(f".{each}" for each in FORMATS)
+    if ending not in ("svg", "mmd"):
         raise refused(
-            f"{format or output} could be anything: a picture ends in {said}",
-            fix=f"write -o {path.stem or 'graph'}.svg, say",
+            f"{format or output} is no format: a picture ends in .svg or .mmd (Mermaid)",
+            fix=f"write -o {path.stem or 'graph'}.svg; other programs convert an SVG",
         )
     if path.exists() and not force:
         raise refused(f"{output} is there already", fix="name another file, or add --force")
-    picture = written(
-        load(module).graph,
-        ending,
-        fields=not no_fields,
-        direction=direction.value,
-        theme=theme.value,
-        font=font,
-        scale=scale,
-    )
-    _write(path, picture.content)
-    if picture.unknown:
-        note(
-            f"the fonts lack {' '.join(picture.unknown)}, which are spelled by their number: give "
-            "a font that has them with --font, or write an .svg"
-        )
+    graph = load(module).graph
+    if ending == "svg":
+        picture = to_svg(graph, fields=not no_fields, direction=direction.value, theme=theme.value)
+    else:
+        picture = to_mermaid(graph, fields=not no_fields, direction=direction.value)
+    _write(path, picture)
     if as_json:
-        print_json({"path": output, "unknown": [*picture.unknown]})
+        print_json({"path": output})
     else:
         out().print(output, markup=False, soft_wrap=True)
 
@@ -219,11 +193,11 @@ def mermaid(
     sys.stdout.flush()
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: str) -> None:
     from bae.cli.refusals import refused
 
     try:
-        path.write_bytes(content)
+        path.write_text(content, encoding="utf-8", newline="\n")
     except OSError as error:
         raise refused(
             f"{path} cannot be written",
@@ -232,12 +206,11 @@ def _write(path: Path, content: bytes) -> None:
         ) from error
 
 
-def _coloured(drawing: Drawing) -> list[Text]:
+def _colored(drawing: Drawing) -> list[Text]:
     from rich.text import Text
 
     return [
-        Text.assemble(*((text, COLOURS.get(role, "")) for text, role in row))
-        for row in drawing.rows
+        Text.assemble(*((text, COLORS.get(role, "")) for text, role in row)) for row in drawing.rows
     ]
 
 
