@@ -26,12 +26,11 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+    return re.findall(rf"^```{language}\b[^\n]*\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
 
 
-# The README goes on in its second block where the first has ended.
 BLOCKS = {
-    "readme.py": "\n".join(blocks("README.md", "python")),
+    "readme.py": blocks("README.md", "python")[0],
     **{
         f"typing_{number}.py": text
         for number, text in enumerate(blocks("docs/typing.md", "python"))
