@@ -97,6 +97,7 @@ class Task(PlannedTask):
 
     id: int
     project_id: int
+    approved: bool = Field(default=True, description="whether it may run")
     status: TaskStatus = TaskStatus.PENDING
     reason: str = Field(default="", description="why it is blocked, failed, skipped or cancelled")
     base: str | None = Field(default=None, description="the commit its work started from")
@@ -203,6 +204,12 @@ class TaskResult(_Model):
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The result from its plain form."""
         return cls.model_validate(dict(values))
+
+
+def as_planned(task: PlannedTask, **changes: Any) -> PlannedTask:
+    """What is planned for a task, without where it is, with some of it changed and checked."""
+    values = task.model_dump(include=set(PlannedTask.model_fields))
+    return PlannedTask.model_validate({**values, **changes})
 
 
 def bounded(output: str, longest: int = LONGEST_OUTPUT) -> str:

@@ -140,22 +140,32 @@ class Store:
 
     # Tasks
 
-    async def add_tasks(self, project_id: int, planned: Sequence[PlannedTask]) -> list[Task]:
+    async def add_tasks(
+        self, project_id: int, planned: Sequence[PlannedTask], *, approved: bool = True
+    ) -> list[Task]:
         """Add tasks to a project: all or none. Duplicates, unknown dependencies and cycles are
-        refused by name, all of them in the error's `problems`."""
+        refused by name, all of them in the error's `problems`. Those that are not `approved` wait
+        for a person."""
 
         def add(db: sa.Connection) -> list[Task]:
             _one(db, sa.select(tables.projects).filter_by(id=project_id), "project", project_id)
             before = _tasks(db, project_id)
             _check([*before, *planned])
             for task in planned:
-                values = {"key": task.key, "status": TaskStatus.PENDING, "reason": ""}
-                _insert(db, tables.tasks, project_id=project_id, planned=_plan(task), **values)
+                values: dict[str, Any] = {"key": task.key, "reason": ""}
+                values |= {"status": TaskStatus.PENDING}
+                values |= {"project_id": project_id, "approved": approved}
+                _insert(db, tables.tasks, planned=_plan(task), **values)
             for task in planned:
                 _set_dependencies(db, project_id, task)
             return _tasks(db, project_id)[len(before) :]
 
         return await self._write(add)
+
+    async def approve_tasks(self, task_ids: Sequence[int]) -> None:
+        """Let tasks run that a plan has added."""
+        change = sa.update(tables.tasks).where(tables.tasks.c.id.in_(task_ids))
+        await self._write(lambda db: db.execute(change.values(approved=True)).rowcount)
 
     async def edit_task(self, task_id: int, planned: PlannedTask) -> Task:
         """Replace what is planned for a task that is neither in progress nor completed. Tasks that

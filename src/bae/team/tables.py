@@ -54,6 +54,7 @@ tasks = _table(
     _number(),
     _of("projects"),
     _text("key"),
+    sa.Column("approved", sa.Boolean, nullable=False),
     _text("status"),
     _text("reason"),
     _text("base", optional=True),

@@ -1,0 +1,296 @@
+"""Planning: from a goal to tasks. A graph asks what the goal leaves open, writes the requirements
+document and plans the tasks, which are stored for a person to approve."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+from pydantic import Field, model_validator
+
+from bae import Dep, Gate, Graph, Map, Node, NodeConfig, Recall, Text
+from bae.exceptions import JournalError
+from bae.journal import Journal
+from bae.language_model import LM
+from bae.markers import OpenGate
+from bae.run import Answer, Waiting
+from bae.team.git import Repository
+from bae.team.models import PlannedTask, Project, Task, TeamError, as_planned
+from bae.team.repository import read_code
+from bae.team.store import Store
+from bae.team.task_graph import find_problems
+
+KINDS: Final = ("backend", "frontend", "test")
+MOST_QUESTIONS: Final = 6
+MOST_TASKS: Final = 60
+DECIDE: Final = "Not answered: decide this yourself, and write down what you assume."
+"""The answer to a question that a person leaves to the LLM."""
+
+
+async def plan_tasks(
+    goal: str,
+    project: Project,
+    store: Store,
+    lm: LM | str | None = None,
+    *,
+    repository: Repository | None = None,
+    journal: Journal | None = None,
+    answer: Answer | None = None,
+    kinds: Sequence[str] = KINDS,
+) -> Planning:
+    """Plan the tasks of a goal and store them, not yet approved. Where questions are open and
+    `answer` leaves them so, `questions` has them and nothing is stored; with a `journal`, the same
+    goal again continues there, as it does after a crash."""
+    repository = repository or await Repository.open(Path(project.root))
+    before = await store.tasks(project.id)
+    code = await read_code(repository)
+    found = await asyncio.to_thread(code.search, goal)
+    start = Goal(
+        goal=goal,
+        requirements=project.requirements,
+        planned=[as_planned(task, description="") for task in before],
+        kinds=list(kinds),
+        languages=list(project.languages),
+        test_command=" ".join(project.test_command),
+        conventions=await asyncio.to_thread(code.conventions),
+        repository=await asyncio.to_thread(code.outline, [match.path for match in found]),
+    )
+    result = await planning.arun(
+        start,
+        lm,
+        0,
+        answer=answer,
+        dep_cache={open_plan: _Plan(store, project)},
+        journal=journal,
+        run_id=await _run_id(goal, journal),
+        resume=journal is not None,
+    )
+    if result.waiting:
+        return Planning(goal, questions=tuple(str(g.context["question"]) for g in result.waiting))
+    stored = result.result
+    known = {task.id: task for task in await store.tasks(project.id)}
+    tasks = tuple(known[number] for number in stored.ids if number in known)
+    return Planning(goal, requirements=stored.document, tasks=tasks)
+
+
+async def open_goals(journal: Journal) -> list[str]:
+    """The goals whose planning waits for answers, newest first."""
+    found: list[str] = []
+    for info in await journal.runs(status="waiting", graph=planning.name):
+        why = await journal.why(info.run_id, "Goal.goal")
+        found.append(str(why.value))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """What came of planning: open questions, or the stored tasks and the requirements document."""
+
+    goal: str
+    questions: tuple[str, ...] = ()
+    requirements: str = ""
+    tasks: tuple[Task, ...] = ()
+
+
+class Goal(Node):
+    """What is known when planning starts."""
+
+    goal: str
+    requirements: str = Field(description="the requirements document so far")
+    planned: list[PlannedTask] = Field(description="tasks that exist already")
+    kinds: list[str] = Field(description="the kinds of workers that there are")
+    languages: list[str]
+    test_command: str
+    conventions: str
+    repository: str = Field(description="the files of the repository, with what they define")
+
+    async def __call__(self) -> OpenQuestions: ...
+
+
+class OpenQuestions(Node):
+    """What the goal leaves open."""
+
+    node_config = NodeConfig(
+        instruction="Read the goal and the repository. Ask the person who set the goal only what "
+        "neither of them answers, what changes the work if it is answered differently, and what "
+        "you could not sensibly decide yourself. Ask nothing where the goal is clear enough."
+    )
+    questions: list[str] = Field(
+        max_length=MOST_QUESTIONS, description="each a whole question, the most important one first"
+    )
+
+    async def __call__(self) -> Answers:
+        return Answers(questions=list(dict.fromkeys(self.questions)))
+
+
+class Asked(Node):
+    """One question, and what a person answers."""
+
+    question: str
+    answer: Annotated[str, Gate("A question about the goal")] = Field(init=False)
+
+    async def __call__(self) -> None: ...
+
+
+class Answers(Node):
+    """All questions with their answers."""
+
+    questions: list[str]
+    answers: Annotated[list[Asked], Map(Asked, over="questions")] = Field(init=False)
+
+    async def __call__(self) -> Requirements: ...
+
+
+class Requirements(Node):
+    """The requirements document."""
+
+    node_config = NodeConfig(
+        instruction="Write the requirements document for the goal, with the answers that were "
+        "given: what is to be built and for whom, how it behaves, its interfaces with exact names, "
+        "its limits and errors, what is not part of it, and what you assumed. Where there is a "
+        "document already, write it again as a whole, with the goal worked in. Every worker reads "
+        "it; be precise and short."
+    )
+    document: Annotated[str, Text()] = Field(
+        max_length=30_000, description="Markdown, without a code fence around it"
+    )
+
+    async def __call__(self) -> Plan: ...
+
+
+class Plan(Node):
+    """The tasks, which must fit together and fit the ones that exist."""
+
+    node_config = NodeConfig(
+        instruction="Split the goal into tasks for workers that write code and tests at the same "
+        "time, each in a copy of the repository that holds the finished work of its dependencies. "
+        "A task is one change that can be tested by itself, with the exact names that other tasks "
+        "rely on in its description. It depends on another one only if it needs the code of that "
+        "one. Tasks that change the same files depend on each other. Every task brings its own "
+        "tests; a task of kind test is for tests across tasks."
+    )
+    planned: Annotated[list[PlannedTask], Recall(Goal)]
+    kinds: Annotated[list[str], Recall(Goal)]
+    tasks: list[PlannedTask] = Field(min_length=1, max_length=MOST_TASKS)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        problems = [
+            f"{each.place}: {each.message}; {each.fix}"
+            for each in find_problems([*self.planned, *self.tasks])
+        ]
+        problems += [
+            f"{task.key}: there is no worker of kind {task.kind!r}, only {', '.join(self.kinds)}"
+            for task in self.tasks
+            if task.kind not in self.kinds
+        ]
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    async def __call__(self) -> StoredPlan:
+        return StoredPlan(tasks=self.tasks)
+
+
+class _Plan:
+    """Where a plan is stored."""
+
+    def __init__(self, store: Store, project: Project) -> None:
+        self._store = store
+        self._project = project
+
+    async def keep(self, document: str, tasks: Sequence[PlannedTask]) -> list[int]:
+        """Store the plan, once: after a crash it may be there already."""
+        known = {task.key: task for task in await self._store.tasks(self._project.id)}
+        if not all(task.key in known and known[task.key].title == task.title for task in tasks):
+            added = await self._store.add_tasks(self._project.id, tasks, approved=False)
+            known |= {task.key: task for task in added}
+        project = await self._store.project(self._project.id)
+        await self._store.save_project(project.model_copy(update={"requirements": document}))
+        return [known[task.key].id for task in tasks]
+
+
+async def open_plan() -> _Plan:
+    """Where the plan is stored: given to each run."""
+    raise TeamError("planning was not told where to store the plan", fix="call plan_tasks")
+
+
+async def store_plan(
+    plan: Annotated[_Plan, Dep(open_plan)],
+    document: Annotated[str, Recall(Requirements)],
+    tasks: list[PlannedTask],
+) -> list[int]:
+    """Store the plan: the ids of its tasks."""
+    return await plan.keep(document, tasks)
+
+
+class StoredPlan(Node):
+    """The plan as it was stored."""
+
+    document: Annotated[str, Recall(Requirements)] = Field(init=False)
+    tasks: list[PlannedTask]
+    ids: Annotated[list[int], Dep(store_plan, tasks="tasks")] = Field(init=False)
+
+    async def __call__(self) -> None: ...
+
+
+planning = Graph(start=Goal, end=StoredPlan, context="start", context_limit=60_000)
+
+
+class FromAnswers:
+    """An `answer=` for planning that takes the answers from a document: the questions are its
+    headings, as `format_questions` writes them. A question that it does not answer is left open."""
+
+    def __init__(self, document: str, otherwise: Answer | None = None) -> None:
+        self._answers = read_answers(document)
+        self._otherwise = otherwise
+
+    async def __call__(self, gate: OpenGate) -> str:
+        """The answer to one question."""
+        found = self._answers.get(_words(str(gate.context.get("question", ""))))
+        if found:
+            return found
+        if self._otherwise is None:
+            raise Waiting([gate])
+        return await self._otherwise(gate)
+
+
+async def decide_yourself(gate: OpenGate) -> str:
+    """An `answer=` that leaves every question to the LLM."""
+    return DECIDE
+
+
+def format_questions(questions: Sequence[str]) -> str:
+    """The questions as a document to write the answers into."""
+    return "".join(f"## {' '.join(question.split())}\n\n\n" for question in questions)
+
+
+def read_answers(document: str) -> Mapping[str, str]:
+    """The answers of such a document, by the words of their questions."""
+    _, *parts = re.split(r"^#+ +(.+)$", document, flags=re.MULTILINE)
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return {_words(question): answer.strip() for question, answer in pairs if answer.strip()}
+
+
+def _words(question: str) -> str:
+    return " ".join(re.findall(r"\w+", question.casefold()))
+
+
+async def _run_id(goal: str, journal: Journal | None) -> str | None:
+    """The run of the same goal that has not ended, or the next one."""
+    if journal is None:
+        return None
+    name = f"plan-{hashlib.sha256(goal.encode('utf-8', 'replace')).hexdigest()[:12]}"
+    number = 1
+    try:
+        while (await journal.read(f"{name}-{number}")).info.status == "ended":
+            number += 1
+    except JournalError as error:
+        if error.code != "bae-run-unknown":
+            raise
+    return f"{name}-{number}"

@@ -1,0 +1,221 @@
+"""Planning: what is asked, what is planned and stored, and what happens when it is interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+
+from bae.exceptions import BaeLMError, DepError, FillError
+from bae.journal import SQLiteJournal
+from bae.team.models import PlannedTask, Project
+from bae.team.planning import (
+    DECIDE,
+    FromAnswers,
+    Plan,
+    Planning,
+    decide_yourself,
+    format_questions,
+    open_goals,
+    plan_tasks,
+    planning,
+    read_answers,
+)
+from bae.team.store import Store
+from bae.testing import ScriptedLM
+from git_repositories import make_repository
+
+GOAL = "A shop that ships"
+TASKS = [
+    {"key": "prices", "title": "Prices", "criteria": ["price() adds tax"], "files": ["shop.py"]},
+    {"key": "orders", "title": "Orders", "depends_on": ["prices"]},
+    {"key": "page", "title": "A page", "kind": "frontend", "depends_on": ["orders"]},
+]
+
+
+@dataclass
+class Team:
+    project: Project
+    store: Store
+    journal: SQLiteJournal
+
+    async def plan(self, lm: Any, goal: str = GOAL, **options: Any) -> Planning:
+        project = await self.store.project(self.project.id)
+        return await plan_tasks(goal, project, self.store, lm, journal=self.journal, **options)
+
+    async def keys(self) -> list[str]:
+        return [task.key for task in await self.store.tasks(self.project.id)]
+
+
+@pytest.fixture
+async def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Team]:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    root = make_repository(
+        tmp_path / "shop",
+        {"shop.py": "def total():\n    return 0\n", "AGENTS.md": "Use tabs.\n", ".env": "KEY=1\n"},
+    )
+    async with (
+        await Store.open(tmp_path / "team.db") as store,
+        SQLiteJournal(tmp_path / "runs.db") as journal,
+    ):
+        values: dict[str, Any] = {"branch": "bae/team", "test_command": ("pytest",)}
+        project = Project(id=0, name="shop", root=str(root), languages=("python",), **values)
+        yield Team(await store.save_project(project), store, journal)
+
+
+def script(*answers: Any) -> ScriptedLM:
+    return ScriptedLM(list(answers))
+
+
+def test_the_planning_graph_has_no_problems():
+    assert planning.validate() == []
+
+
+async def test_a_clear_goal_is_planned_without_questions_and_waits_for_approval(team: Team):
+    lm = script({"questions": []}, "# Shop\nIt ships.", {"tasks": TASKS})
+    planned = await team.plan(lm)
+    assert planned.questions == ()
+    assert [task.key for task in planned.tasks] == ["prices", "orders", "page"]
+    assert [task.depends_on for task in planned.tasks] == [(), ("prices",), ("orders",)]
+    assert not any(task.approved for task in planned.tasks)
+    assert (await team.store.project(team.project.id)).requirements == "# Shop\nIt ships."
+    await team.store.approve_tasks([planned.tasks[0].id])
+    stored = await team.store.tasks(team.project.id)
+    assert [task.approved for task in stored] == [True, False, False]
+
+
+async def test_the_llm_sees_the_repository_and_its_conventions_but_no_secret(team: Team):
+    lm = script({"questions": []}, "It ships.", {"tasks": TASKS})
+    await team.plan(lm)
+    for prompt in lm.prompts:
+        assert GOAL in prompt.text
+        assert "def total()" in prompt.text
+        assert "Use tabs." in prompt.text
+        assert ".env" not in prompt.text
+    assert "It ships." in lm.prompts[-1].text
+
+
+async def test_open_questions_are_asked_and_their_answers_are_shown_to_the_llm(team: Team):
+    asked: list[str] = []
+
+    async def answer(gate: Any) -> str:
+        asked.append(gate.context["question"])
+        return "Only to Portugal."
+
+    lm = script({"questions": ["Where to?"]}, "To Portugal.", {"tasks": TASKS})
+    planned = await team.plan(lm, answer=answer)
+    assert asked == ["Where to?"]
+    assert "Only to Portugal." in lm.prompts[1].text
+    assert len(planned.tasks) == 3
+
+
+async def test_questions_without_an_answer_park_the_plan_and_a_file_answers_them(team: Team):
+    questions = ["Where to?", "By which courier?"]
+    planned = await team.plan(script({"questions": questions}))
+    assert planned.questions == tuple(questions)
+    assert planned.tasks == ()
+    assert await team.keys() == []
+    assert await open_goals(team.journal) == [GOAL]
+
+    first, second = format_questions(questions).split("## By")
+    document = f"{first}Portugal\n## By{second}"
+    planned = await team.plan(script(), answer=FromAnswers(document))
+    assert planned.questions == ("By which courier?",)
+
+    lm = script("To Portugal.", {"tasks": TASKS})  # the questions are not paid for again
+    document = f"{first}Portugal\n## by which courier\n\nAny.\n"
+    planned = await team.plan(lm, answer=FromAnswers(document))
+    assert await team.keys() == ["prices", "orders", "page"]
+    assert await open_goals(team.journal) == []
+
+
+async def test_a_person_may_leave_the_questions_to_the_llm(team: Team):
+    lm = script({"questions": ["Where to?"]}, "Assumed: Portugal.", {"tasks": TASKS})
+    planned = await team.plan(lm, answer=decide_yourself)
+    assert DECIDE in lm.prompts[1].text
+    assert len(planned.tasks) == 3
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        ([{**TASKS[0], "depends_on": ["orders"]}, TASKS[1]], "depends on itself: "),
+        ([TASKS[1]], "depends on 'prices', and there is no such task"),
+        ([TASKS[0], TASKS[0]], "two tasks have the key 'prices'"),
+        ([{**TASKS[0], "kind": "wizard"}], "there is no worker of kind 'wizard'"),
+        ([{**TASKS[0], "key": "No Key"}], "String should match pattern"),
+    ],
+)
+async def test_a_plan_that_does_not_fit_is_asked_for_again_with_what_is_wrong(
+    team: Team, tasks: list[Any], said: str
+):
+    lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": TASKS})
+    await team.plan(lm)
+    assert said in "\n".join(lm.asked[-1].errors)
+    assert await team.keys() == ["prices", "orders", "page"]
+
+
+async def test_a_plan_that_never_fits_stores_nothing(team: Team):
+    lm = script({"questions": []}, "It ships.", *[{"tasks": [TASKS[1]]}] * 3)
+    with pytest.raises(FillError, match="no such task"):
+        await team.plan(lm)
+    assert await team.keys() == []
+
+
+async def test_a_second_goal_builds_on_the_tasks_of_the_first(team: Team):
+    await team.plan(script({"questions": []}, "It ships.", {"tasks": TASKS}))
+    more = {"key": "returns", "title": "Returns", "depends_on": ["orders"]}
+    lm = script(
+        {"questions": []}, "It ships, and takes back.", {"tasks": [TASKS[0]]}, {"tasks": [more]}
+    )
+    planned = await team.plan(lm, "Take back what was sent")
+    assert "two tasks have the key 'prices'" in "\n".join(lm.asked[-1].errors)
+    assert "It ships." in lm.prompts[0].text
+    assert [task.key for task in planned.tasks] == ["returns"]
+    assert (await team.store.project(team.project.id)).requirements == "It ships, and takes back."
+
+
+async def test_planning_that_failed_continues_without_paying_again(team: Team):
+    lm = script({"questions": []}, "It ships.", TimeoutError("overloaded"))
+    with pytest.raises(BaeLMError, match="overloaded"):
+        await team.plan(lm)
+    planned = await team.plan(script({"tasks": TASKS}))
+    assert planned.requirements == "It ships."
+    assert len(await team.keys()) == 3
+
+
+async def test_a_plan_is_stored_once_though_storing_it_was_interrupted(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+):
+    async def save_project(project: Project) -> Project:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as at, pytest.raises(DepError, match="the disk is full"):
+        at.setattr(team.store, "save_project", save_project)
+        await team.plan(script({"questions": []}, "It ships.", {"tasks": TASKS}))
+    assert len(await team.keys()) == 3
+    planned = await team.plan(script())
+    assert [task.key for task in planned.tasks] == ["prices", "orders", "page"]
+    assert (await team.store.project(team.project.id)).requirements == "It ships."
+
+
+async def test_the_same_goal_is_planned_afresh_once_its_plan_is_stored(team: Team):
+    await team.plan(script({"questions": []}, "It ships.", {"tasks": TASKS[:1]}))
+    planned = await team.plan(script({"questions": []}, "It ships.", {"tasks": TASKS[1:2]}))
+    assert [task.key for task in planned.tasks] == ["orders"]
+
+
+def test_a_task_may_need_one_that_exists_already():
+    before = PlannedTask(key="prices", title="Prices")
+    plan = Plan(planned=[before], kinds=["backend"], tasks=[PlannedTask(**TASKS[1])])
+    assert plan.tasks[0].depends_on == ("prices",)
+
+
+def test_answers_are_found_by_the_words_of_their_questions():
+    document = "# Where  to\n\nPortugal\nand Spain\n\n## Unanswered?\n\n## How?\nBy sea.\n"
+    assert read_answers(document) == {"where to": "Portugal\nand Spain", "how": "By sea."}
