@@ -120,6 +120,36 @@ async def test_a_failure_of_the_merged_code_leaves_the_branch_and_comes_back_as_
     assert left_over(root) == []
 
 
+async def test_tests_that_fail_on_the_teams_branch_may_fail_after_the_merge_of_another_task(
+    root: Path,
+):
+    async def run_tests(workspace: Workspace) -> TestReport:
+        names = [path.stem for path in workspace.path.glob("[xyz].txt")]
+        cases = [
+            TestCase(id=f"{name}::1", outcome="passed" if name in names else "failed")
+            for name in "xyz"
+        ]
+        code = int(len(names) < 3)
+        return TestReport(command=("x",), exit_code=code, cases=tuple(cases))
+
+    workspaces, integration = await open_team(root, run_tests=run_tests)
+    for name in "xy":
+        workspace = await work(workspaces, f"bae/task-{name}", {f"{name}.txt": "done\n"})
+        failed = await integration.integrate(f"bae/task-{name}", "All", tests=["z"])
+        assert isinstance(failed, Failed)
+        assert "no test of z has passed" in failed.text
+        done = await integration.integrate(f"bae/task-{name}", "Named", tests=[name])
+        assert isinstance(done, Integrated)
+        await workspaces.remove(workspace)
+    again = await work(workspaces, "bae/task-again", {"z.txt": "done\n", "x.txt": "done\n"})
+    (again.path / "x.txt").unlink()
+    await again.commit(["x.txt"], "breaks another")
+    failed = await integration.integrate("bae/task-again", "Breaks", tests=["z"])
+    assert isinstance(failed, Failed)
+    await workspaces.remove(again)
+    assert left_over(root) == []
+
+
 async def test_a_conflict_comes_back_as_text_and_is_resolved_in_the_worktree(root: Path):
     workspaces, integration = await open_team(root)
     one = await work(workspaces, "bae/task-1-x", {"a.txt": "one\nTWO\nthree\n"})

@@ -67,6 +67,36 @@ def test_tests_pass_where_some_ran_none_failed_and_the_program_ended_well(
     assert TestReport(command=("pytest",), exit_code=exit_code, cases=cases).passed is passed
 
 
+def report(exit_code: int, **outcomes: str) -> TestReport:
+    cases = tuple(
+        TestCase.model_validate({"id": name.replace("__", "::"), "outcome": outcome})
+        for name, outcome in outcomes.items()
+    )
+    return TestReport(command=("pytest",), exit_code=exit_code, cases=cases)
+
+
+@pytest.mark.parametrize(
+    ("after", "accepted"),
+    [
+        (report(1, a__1="passed", b__1="failed", c="passed"), True),
+        (report(0, a__1="passed", b__1="passed", c="passed"), True),
+        (report(1, a__1="passed", b__1="failed", c="failed"), False),  # c passed before
+        (report(1, a__1="failed", b__1="passed", c="passed"), False),
+        (report(1, a__1="passed", a__2="failed", c="passed"), False),
+        (report(1, b__1="failed", c="passed"), False),  # a is gone
+        (report(0, a__1="skipped", b__1="failed", c="passed"), False),
+        (report(1, a__1="passed", b__1="failed", c="passed", ab__1="failed"), False),  # new
+        (report(2, a__1="passed", b__1="failed", c="passed"), False),
+    ],
+)
+def test_a_task_that_names_its_tests_answers_for_these_and_for_all_that_passed(
+    after: TestReport, accepted: bool
+):
+    before = report(1, a__1="failed", b__1="failed", c="passed")
+    assert after.for_task(["a"], before).passed is accepted
+    assert after.for_task([], before) is after
+
+
 def test_long_output_keeps_its_beginning_and_its_end():
     kept = bounded("a" * 50 + "b" * 50, 20)
     assert kept.startswith("a" * 10)

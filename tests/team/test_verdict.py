@@ -122,6 +122,18 @@ async def test_a_task_that_was_told_to_may_change_tests(tmp_path: Path) -> None:
     assert verdict.accepted, verdict.text
 
 
+async def test_a_task_may_leave_other_tests_failing_that_failed_before(tmp_path: Path) -> None:
+    files = {**PYTHON, "test_more.py": "def test_x(): from calc import x\n"}
+    files["test_other.py"] = "def test_y(): from calc import y\n"
+    edits = {"calc.py": CALC + "x = 1\n"}
+    verdict = await work(tmp_path, files, edits, before=None, tests=["test_more.py"])
+    assert verdict.accepted, verdict.text
+    assert len(verdict.report.of("failed")) == 1
+    edits = {"calc.py": CALC + "y = 1\n"}
+    verdict = await work(tmp_path / "2", files, edits, before=None, tests=["test_more.py"])
+    assert "cannot import name 'x'" in verdict.text
+
+
 WRONG = CALC.replace("+", "-")
 CHEATS: dict[str, tuple[dict[str, str | None], str]] = {
     "edited": ({"tests/test_calc.py": TESTS.replace("== 2", "== 0")}, "was edited (test_add was"),

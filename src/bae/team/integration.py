@@ -4,7 +4,7 @@ it moved. The history has one commit a task."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -58,6 +58,7 @@ class Integration:
         self.run_tests = run_tests
         self._ref = BRANCHES + self.branch
         self._turn = asyncio.Lock()
+        self._head_report: tuple[str, TestReport] | None = None
 
     async def open(self) -> str:
         """Make the team's branch at the user's commit, unless there is one. Returns its head."""
@@ -79,16 +80,17 @@ class Integration:
             return None
         return await self.repository.find_commit(trailer(branch, tip), f"{tip}..{head}")
 
-    async def integrate(self, branch: str, message: str) -> Outcome:
+    async def integrate(self, branch: str, message: str, *, tests: Sequence[str] = ()) -> Outcome:
         """Merge a task's branch as one commit. A conflict or a failure leaves everything as it was,
-        and has a `text` for the next attempt."""
+        and has a `text` for the next attempt. `tests` are those that the task has to make pass,
+        where others fail already."""
         done = await self.merged_as(branch)
         if done:
             return Integrated(done, None)
         tip = await self.repository.commit_id(BRANCHES + branch)
         message = message.replace(TRAILER, "Task:")  # an LLM may have written it
         message = f"{message.strip()}\n\n{trailer(branch, tip)}"
-        return await self._in_turn(BRANCHES + branch, message, squash=True)
+        return await self._in_turn(BRANCHES + branch, message, squash=True, tests=tests)
 
     async def catch_up(self, commit: str = "HEAD") -> Outcome | None:
         """Merge what the user has committed meanwhile; None where there is nothing new."""
@@ -105,16 +107,20 @@ class Integration:
         """Fast-forward the user's checkout to the team's branch, if it is clean."""
         return await fast_forward(self.repository, await self.head(), branch=branch)
 
-    async def _in_turn(self, what: str, message: str, *, squash: bool) -> Outcome:
+    async def _in_turn(
+        self, what: str, message: str, *, squash: bool, tests: Sequence[str] = ()
+    ) -> Outcome:
         async with self._turn:
             for _ in range(_TRIES):
                 before = await self.head()
-                outcome = await self._merge_and_test(what, message, before, squash)
+                outcome = await self._merge_and_test(what, message, before, squash, tests)
                 if not isinstance(outcome, Integrated) or await self._move(outcome.commit, before):
                     return outcome
         raise GitError(f"{self.branch} was moved by another process each time, {_TRIES} times")
 
-    async def _merge_and_test(self, what: str, message: str, before: str, squash: bool) -> Outcome:
+    async def _merge_and_test(
+        self, what: str, message: str, before: str, squash: bool, tests: Sequence[str]
+    ) -> Outcome:
         merged = await self.repository.merge(what, self._ref, message, squash=squash)
         if isinstance(merged, Conflict):
             return merged
@@ -122,8 +128,20 @@ class Integration:
         if conflict:
             return conflict
         async with self.workspaces.scratch(merged.commit, before) as workspace:
-            report = await self.run_tests(workspace)
-        return Integrated(merged.commit, report) if report.passed else Failed(report, merged.commit)
+            report = full = await self.run_tests(workspace)
+        if tests and not report.passed:
+            report = full.for_task(tests, await self._report_of(before))
+        if not report.passed:
+            return Failed(report, merged.commit)
+        self._head_report = merged.commit, full
+        return Integrated(merged.commit, report)
+
+    async def _report_of(self, head: str) -> TestReport:
+        """What the tests of the team's branch show before a merge."""
+        if self._head_report is None or self._head_report[0] != head:
+            async with self.workspaces.scratch(head) as workspace:
+                self._head_report = head, await self.run_tests(workspace)
+        return self._head_report[1]
 
     async def _unresolved(self, merged: Merged, what: str) -> Conflict | None:
         """The conflict markers of an earlier merge that are still there."""

@@ -3,7 +3,7 @@ a Pydantic model that the store keeps, events carry and the command line prints.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -87,6 +87,11 @@ class PlannedTask(_Model):
     files: tuple[str, ...] = Field(default=(), description="files that it likely touches")
     depends_on: tuple[Key, ...] = ()
     priority: int = Field(default=0, description="higher ones are started first")
+    tests: tuple[str, ...] = Field(
+        default=(),
+        description="tests that exist and fail, which it has to make pass: their ids, files or "
+        "groups. Others that fail already may still fail then; without any, all tests must pass",
+    )
     edits_tests: bool = Field(
         default=False, description="whether it may change or remove tests that exist"
     )
@@ -139,6 +144,30 @@ class TestReport(_Model):
         ran = any(case.outcome == "passed" for case in self.cases)
         failed = any(case.outcome == "failed" for case in self.cases)
         return self.exit_code == 0 and ran and not failed and not self.problem
+
+    def for_task(self, tests: Sequence[str], before: TestReport) -> TestReport:
+        """The report as far as a task answers for it that has to make `tests` pass: without other
+        tests that failed in `before` too, and with a `problem` where one of its own is not there.
+        The report as it is for a task that names no tests."""
+        if not tests:
+            return self
+
+        def is_named(case: TestCase, tests: Iterable[str] = tests) -> bool:
+            return any(case.id == each or case.id.startswith(f"{each}::") for each in tests)
+
+        known = {case.id for case in before.of("failed") if not is_named(case)}
+        cases = tuple(c for c in self.cases if c.outcome != "failed" or c.id not in known)
+        explained = len(cases) < len(self.cases) and all(c.outcome != "failed" for c in cases)
+        passed = self.of("passed")
+        missing = [each for each in tests if not any(is_named(case, [each]) for case in passed)]
+        said = f"no test of {', '.join(missing)} has passed, and the task is to make it pass"
+        return self.model_copy(
+            update={
+                "cases": cases,
+                "exit_code": 0 if explained and self.exit_code == 1 else self.exit_code,
+                "problem": self.problem or (said if missing else ""),
+            }
+        )
 
     def of(self, outcome: str) -> tuple[TestCase, ...]:
         """The tests that came out so."""

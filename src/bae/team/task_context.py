@@ -135,7 +135,7 @@ def _assemble(
     shown_requirements = part(requirements, _SHARES["requirements"])
     size = int(longest * _SHARES["conventions"])
     conventions = part(code.conventions(longest=size), _SHARES["conventions"] * 2)
-    query = "\n".join((task.title, task.description, *task.criteria, *task.files))
+    query = "\n".join((task.title, task.description, *task.criteria, *task.files, *task.tests))
     found = [match.path for match in code.search(query, most=10)]
     built_on = [name for _, files in results for name in files]
     order = [name for name in dict.fromkeys((*task.files, *built_on, *found)) if name in code.texts]
@@ -176,7 +176,9 @@ async def _results(task: Task, records: Records) -> list[tuple[str, tuple[str, .
 def _described(task: Task) -> str:
     criteria = "\n".join(f"- {each}" for each in task.criteria)
     tests = "" if task.edits_tests else "Do not change, skip or remove tests that exist."
-    parts = (task.title, task.description, f"Done when:\n{criteria}" if criteria else "", tests)
+    named = f"These tests fail now, and must pass: {', '.join(task.tests)}" if task.tests else ""
+    done = f"Done when:\n{criteria}" if criteria else ""
+    parts = (task.title, task.description, done, named, tests)
     return "\n\n".join(text for text in parts if text)
 
 

@@ -59,12 +59,14 @@ async def verify(
     *,
     before: TestReport | None = None,
     edits_tests: bool = False,
+    tests: Sequence[str] = (),
     **limits: Unpack[sandbox.Limits],
 ) -> Verdict:
     """Run the tests of a task's worktree and judge its work.
 
     `before` is the report of the tests at its base, which are run if it is None. New tests are run
-    on the base too, in a worktree of its own. The limits are those of `sandbox.run`.
+    on the base too, in a worktree of its own. `tests` are those that the task has to make pass,
+    where others fail already. The limits are those of `sandbox.run`.
     """
     changes = await read_changes(workspace)
     after = await run_tests(project, workspace.path, **limits)
@@ -72,12 +74,12 @@ async def verify(
         async with workspaces.scratch(workspace.base) as base:
             before = await run_tests(project, base.path, **limits)
     on_base = None
-    if after.passed and _has_new_tests(changes):
+    if after.for_task(tests, before).passed and _has_new_tests(changes):
         async with workspaces.scratch(workspace.base) as base:
             await asyncio.to_thread(_write_tests, base.path, changes)
             on_base = await run_tests(project, base.path, **limits)
     problems = await asyncio.to_thread(
-        judge, before, after, changes, on_base=on_base, edits_tests=edits_tests
+        judge, before, after, changes, on_base=on_base, edits_tests=edits_tests, tests=tests
     )
     return Verdict(after, changes, problems)
 
@@ -102,11 +104,13 @@ def judge(
     *,
     on_base: TestReport | None = None,
     edits_tests: bool = False,
+    tests: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Why a task's work is refused, as sentences that its next attempt is shown; none if it is
     accepted. `before` is the report of the base, `after` that of the work, `on_base` that of the
     base with the tests of the work. With `edits_tests` the task was told to change tests and how
-    they are run: then those that there are must pass, and new ones fail on the base."""
+    they are run: then those that there are must pass, and new ones fail on the base. `tests` are
+    those that the task has to make pass, where others fail already."""
     problems = [
         f"{each.path} would take the place of the test program: remove it"
         for each in changes
@@ -114,8 +118,9 @@ def judge(
     ]
     if not edits_tests:
         problems += [*_tampering(changes), *_lost(before, after)]
-    if not after.passed:
-        problems.append(describe_failure(after))
+    own = after.for_task(tests, before)
+    if not own.passed:
+        problems.append(describe_failure(own))
     if on_base is not None:
         problems += _say_nothing(before, after, on_base)
     return tuple(problems)
