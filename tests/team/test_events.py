@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from bae.team import events
 from bae.team.models import TaskStatus, TestCase, TestReport, summary
 
+ALL = get_args(get_args(events.Event)[0])
 REPORT = TestReport(command=("t",), exit_code=0, cases=(TestCase(id="a", outcome="passed"),))
 
 
@@ -63,3 +64,10 @@ async def test_a_broadcast_that_fails_is_logged_and_fails_nothing(caplog: pytest
 async def test_a_cancelled_broadcast_is_cancelled():
     with pytest.raises(asyncio.CancelledError):
         await events.broadcast_task_unblocked(Messages(asyncio.CancelledError()), 1, 2)
+
+
+def test_a_message_has_the_number_of_its_event_whatever_the_event_has():
+    event = events.CorrectionAttempt(project_id=1, task_id=2, attempt=3, failure="boom")
+    message = events.StoredEvent(number=70, at=1.5, event=event).to_message()
+    assert (message["number"], message["attempt"]) == (70, 3)
+    assert all({"number", "at"}.isdisjoint(kind.model_fields) for kind in ALL)

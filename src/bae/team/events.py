@@ -98,7 +98,7 @@ class CorrectionAttempt(_Event):
 
     type: Literal["correction_attempt"] = "correction_attempt"
     task_id: int
-    number: int
+    attempt: int
     failure: str = ""
 
 
@@ -274,12 +274,12 @@ async def broadcast_agent_retired(
 
 
 async def broadcast_correction_attempt(
-    ws_manager: Broadcaster | None, project_id: int, task_id: int, number: int, failure: str = ""
+    ws_manager: Broadcaster | None, project_id: int, task_id: int, attempt: int, failure: str = ""
 ) -> None:
     """Send a `CorrectionAttempt`."""
     await broadcast(
         ws_manager,
-        CorrectionAttempt(project_id=project_id, task_id=task_id, number=number, failure=failure),
+        CorrectionAttempt(project_id=project_id, task_id=task_id, attempt=attempt, failure=failure),
     )
 
 

@@ -413,6 +413,15 @@ class Store:
             for row in rows
         ]
 
+    async def last_event(self, project_id: int) -> int:
+        """The number of a project's last event, or 0."""
+        last = sa.select(sa.func.max(tables.events.c.id)).filter_by(project_id=project_id)
+        return await self._read(lambda db: db.scalar(last)) or 0
+
+    async def data_version(self) -> int:
+        """A number that changes when another process, or another store, has written."""
+        return await self._read(lambda db: db.exec_driver_sql("pragma data_version").scalar_one())
+
     # Spending
 
     async def reserve(
