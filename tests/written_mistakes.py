@@ -802,7 +802,7 @@ BEFORE_3_14 = [
         "name that is nowhere",
         "bae-module-failed",
         "def get() -> Nowhere:  # here\n    return 1\n",
-        ("name 'Nowhere' is not defined", "mend what stands there"),
+        ("name 'Nowhere' is not defined", "fix what stands there"),
         "import",
         future=False,
     ),

@@ -417,21 +417,3 @@ def test_a_script_is_told_which_file_was_written(bae: Any):
     assert all(Path("desk", each).is_file() for each in made["files"])
     both = bae("runs", "export", "-", "--json")
     assert (both.code, "--json" in both.err) == (MISUSED, True)
-
-
-def test_an_error_is_told_though_what_prints_it_is_broken(
-    bae: Any, monkeypatch: pytest.MonkeyPatch
-):
-    def broken(error: BaseException) -> None:
-        raise ImportError("no rich any more")
-
-    def failing(said: object) -> None:
-        raise LookupError("nobody has foreseen this")
-
-    monkeypatch.setattr(printing, "tell_unexpected", broken)
-    monkeypatch.setattr("bae.cli.loading.load", failing)
-    told = bae("check", "app.py")
-    assert told.code == FAILED
-    assert told.err == (
-        "error LookupError: nobody has foreseen this\n  try:   run it again with --debug\n"
-    )

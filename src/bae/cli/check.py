@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from bae.cli import exits
-from bae.cli.help import examples
-from bae.cli.options import AsJSON, Module
+from bae.cli.options import AsJSON, Module, examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -244,8 +243,7 @@ def _print_data(
 ) -> None:
     from dataclasses import asdict
 
-    from bae.cli.printing import print_json
-    from bae.cli.running.outcomes import error_data
+    from bae.cli.printing import error_data, print_json
 
     graph = loaded.graph
     print_json(

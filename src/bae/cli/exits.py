@@ -1,8 +1,11 @@
-"""What the exit codes of `bae` mean: scripts rely on them, so each is here once."""
+"""The exit codes of `bae`, which scripts rely on, and the errors of a command line that cannot be
+carried out."""
 
 from __future__ import annotations
 
 from typing import Final
+
+from bae.exceptions import BaeError
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -10,10 +13,9 @@ FAILED: Final = 1
 MISUSED: Final = 2
 """The command line makes no sense, whatever there is."""
 WAITING: Final = 3
-"""The run is parked: it waits for somebody's answer."""
+"""The run is parked: it waits for an answer."""
 ELSEWHERE: Final = 4
-"""The run, or the optimisation, is under way in another process, which goes on with it: its result
-is not here."""
+"""Another process has the run, or the optimization: its result is not here."""
 HUNG_UP: Final = 129
 """SIGHUP: the terminal was closed."""
 INTERRUPTED: Final = 130
@@ -23,5 +25,15 @@ TERMINATED: Final = 143
 
 ABOUT: Final = (
     "Exit codes: 0 done, 1 failed or found errors, 2 wrong usage, 3 the run waits for a person, "
-    "4 it is under way elsewhere, 129 hung up, 130 interrupted, 143 terminated."
+    "4 another process has it, 129 hung up, 130 interrupted, 143 terminated."
 )
+
+
+class Misuse(BaeError):
+    """The command line makes no sense, whatever there is: the exit code is 2, as where an option is
+    unknown."""
+
+
+def refused(message: str, fix: str | None = None, cause: BaseException | None = None) -> BaeError:
+    """An error to raise: what cannot be done, and what to do instead."""
+    return BaeError(message, code="bae-command-refused", fix=fix, cause=cause)

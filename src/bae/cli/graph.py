@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bae.cli.help import examples
-from bae.cli.options import AsJSON, Module
+from bae.cli.options import AsJSON, Module, examples
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,7 +21,7 @@ _FILE: Final = Path(".bae", "runs.db")
 def default() -> Path:
     """The journal where none is named, as it is called from this directory: that of the project, so
     that its runs are found wherever in it a command is typed."""
-    from bae.cli.project_file import project_file
+    from bae.cli.loading import project_file
 
     # What a pyproject.toml is to say is told where a graph is asked of it, not here.
     with suppress(BaeError, OSError):

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from bae.cli.completing import lm_names
-from bae.cli.help import examples
-from bae.cli.options import AsJSON
+from bae.cli.options import AsJSON, examples
 
 if TYPE_CHECKING:
     from rich.text import Text

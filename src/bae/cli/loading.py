@@ -1,23 +1,27 @@
 """`load` finds the graph that a command is about: in a file, in a module, under a name in either,
-or where the pyproject.toml of the project says. `importing.py` makes modules of user code."""
+or where the pyproject.toml of the project says. What goes wrong in the user's code is an error that
+says where in it."""
 
 from __future__ import annotations
 
 import os
+import sys
+import tomllib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from types import FunctionType, MethodType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from bae.cli.importing import explained, from_file, from_name, unknown
-from bae.cli.project_file import project_file
-from bae.cli.raised_at import shown
-from bae.cli.refusals import Misuse
-from bae.exceptions import BaeError
+from bae.cli.exits import Misuse
+from bae.exceptions import BaeError, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
+    from types import ModuleType
 
     from bae.graph import Graph
 
@@ -53,12 +57,47 @@ def load_module(said: str, root: Path | None = None) -> tuple[ModuleType, str, s
     root = root or _here()
     where, name = _parts(said)
     if _is_path(where):
-        return from_file(Path(where).absolute(), where), where, name
-    return from_name(where, root), where, name
+        return _from_file(Path(where).absolute(), where), where, name
+    return _from_name(where, root), where, name
+
+
+# --- the project --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectFile:
+    """A pyproject.toml, and its table `[tool.bae]`; None where it has none."""
+
+    file: Path
+    table: dict[str, Any] | None
+
+    @property
+    def folder(self) -> Path:
+        """The directory of the project."""
+        return self.file.parent
+
+
+def project_file() -> ProjectFile | None:
+    """The pyproject.toml of this directory, or else of the nearest one above that has one."""
+    here = Path.cwd()
+    files = (folder / "pyproject.toml" for folder in (here, *here.parents))
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        return None
+    try:
+        tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
+        table = tools.get("bae")
+        if table is not None and not isinstance(table, dict):
+            raise ValueError(f"[tool.bae] is {table!r}, and no table")
+    except (AttributeError, ValueError, RecursionError, OSError) as error:
+        raise _unknown(
+            f"{shown(file)} cannot be read", "fix it, or name a MODULE", error
+        ) from error
+    return ProjectFile(file, cast("dict[str, Any] | None", table))
 
 
 def is_configured() -> bool:
-    """Whether the project around this directory names a graph, so that nobody has to."""
+    """Whether the project around this directory names a graph, so that no MODULE is needed."""
     try:
         _configured()
     except (BaeError, OSError):
@@ -70,7 +109,7 @@ def _here() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError as error:
-        raise unknown(
+        raise _unknown(
             "the directory that this is called in is not there any more",
             "go to one that is, with cd",
             error,
@@ -82,9 +121,12 @@ def _configured(option: str = "") -> tuple[str, Path]:
     project = project_file()
     said: object = (project.table or {}).get("graph") if project else None
     if project and isinstance(said, str) and said:
-        return _from_here(said, project.folder), project.folder
+        where, _ = _parts(said)
+        if _is_path(where) and project.folder != Path.cwd():
+            said = os.path.relpath(project.folder / where) + said[len(where) :]
+        return said, project.folder
     if project and said is not None:
-        raise unknown(
+        raise _unknown(
             f"[tool.bae] graph in {shown(project.file)} is {said!r}, which names nothing",
             'write graph = "app.py", or another file or module',
         )
@@ -97,14 +139,6 @@ def _configured(option: str = "") -> tuple[str, Path]:
     )
 
 
-def _from_here(said: str, folder: Path) -> str:
-    """The same, as it must be said in this directory."""
-    where, _ = _parts(said)
-    if not _is_path(where) or folder == Path.cwd():
-        return said
-    return os.path.relpath(folder / where) + said[len(where) :]
-
-
 def _parts(said: str) -> tuple[str, str]:
     """The module and the name in it. A drive letter is no module."""
     start = 2 if len(said) > 1 and said[1] == ":" and said[2:3] in ("\\", "/") else 0
@@ -114,6 +148,9 @@ def _parts(said: str) -> tuple[str, str]:
 
 def _is_path(where: str) -> bool:
     return where.endswith(".py") or "/" in where or "\\" in where or where in (".", "..")
+
+
+# --- the graph in a module ----------------------------------------------------------------------
 
 
 def _graph_in(module: ModuleType, where: str, name: str) -> tuple[Graph[Any, Any], str]:
@@ -154,7 +191,7 @@ def _made(make: Callable[[], object], said: str) -> object:
             cause=error,
             fix="give its parameters defaults, or name a graph",
         ) from error
-    with explained(f"{said}()", "called"):
+    with _explained(f"{said}()", "called"):
         found = make()
     if inspect.iscoroutine(found):
         found.close()
@@ -195,3 +232,253 @@ def _no_graph(module: ModuleType, where: str, message: str) -> BaeError:
         fix += f", or name the node class to start at: {where}:{starts[0]}"
         fix += f" (its node classes are {', '.join(starts[:8])})" if len(starts) > 1 else ""
     return BaeError(message, code="bae-module-no-graph", fix=fix)
+
+
+# --- modules of user code -----------------------------------------------------------------------
+
+
+def _from_file(path: Path, said: str) -> ModuleType:
+    """The module in a file, imported as its package knows it where it is in one."""
+    # Those of `os.path` raise nothing for names that no file can have, which are in no folder.
+    if os.path.isfile(path / "__init__.py"):
+        path /= "__init__.py"
+    if os.path.isdir(path):
+        inside = [os.path.join(said, each.name) for each in sorted(path.glob("*.py"))[:5]]
+        raise _unknown(
+            f"{said} is a directory",
+            f"name a file in it: {', '.join(inside)}" if inside else "name a Python file",
+        )
+    if path.suffix == ".ipynb":
+        raise _notebook(said)
+    if not os.path.isfile(path):
+        raise _unknown(
+            f"there is no file {said}",
+            f"give its path from this directory, {Path.cwd()}{_near_files(path)}",
+        )
+    path = path.resolve()
+    top = path.parent
+    names = [path.stem]
+    while (top / "__init__.py").is_file():
+        names.insert(0, top.name)
+        top = top.parent
+    _put_on_path(top)
+    if len(names) > 1 or names == ["__init__"]:
+        return _imported(".".join(names).removesuffix(".__init__"), said)
+    return _executed(path, said)
+
+
+def _from_name(name: str, root: Path) -> ModuleType:
+    """The module of a name, looked for in a directory first."""
+    if name.endswith(".ipynb"):
+        raise _notebook(name)
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise _unknown(
+            f"{name!r} is no module and no file", "write a file as app.py, or a module as a.b.c"
+        )
+    _put_on_path(root)
+    return _imported(name, name)
+
+
+def _put_on_path(folder: Path) -> None:
+    """Have modules in a folder found before others, as `python file.py` does."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _executed(path: Path, said: str) -> ModuleType:
+    stem = path.stem
+    known = sys.modules.get(stem)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
+    if known is not None or stem in sys.stdlib_module_names:
+        stem = f"{stem}_"  # not in the place of another
+    spec = spec_from_file_location(stem, path)
+    if spec is None or spec.loader is None:
+        raise _unknown(f"{said} is no Python file", "give one that ends in .py")
+    module = module_from_spec(spec)
+    sys.modules[stem] = module
+    try:
+        with _explained(said):
+            spec.loader.exec_module(module)
+    except BaseException as error:
+        sys.modules.pop(stem, None)
+        if isinstance(error, BaeError) and _is_relative(error.cause, stem):
+            error.fix = _as_package(path)
+        raise
+    return module
+
+
+def _imported(name: str, said: str) -> ModuleType:
+    try:
+        with _explained(said):
+            return import_module(name)
+    except BaeError as error:
+        missing = error.cause
+        if not isinstance(missing, ModuleNotFoundError) or missing.name is None:
+            raise
+        parent, _, last = name.rpartition(".")
+        if missing.name == name and hasattr(sys.modules.get(parent), last):
+            raise _unknown(
+                f"there is no module {said}, and {parent} has the name {last}",
+                f"a name in a module stands after a colon: {parent}:{last}",
+                missing,
+            ) from missing
+        if f"{name}.".startswith(f"{missing.name}."):
+            raise _unknown(
+                f"there is no module {said}",
+                "run bae where the module is found, or name its file"
+                + _near_files(Path(*name.split(".")).with_suffix(".py")),
+                missing,
+            ) from missing
+        raise
+
+
+def _unknown(message: str, fix: str, cause: BaseException | None = None) -> BaeError:
+    """The error of a module that is not where it was said to be."""
+    return BaeError(message, code="bae-module-unknown", fix=fix, cause=cause)
+
+
+def _notebook(said: str) -> BaeError:
+    return _unknown(
+        f"{said} is a notebook, which is not loaded",
+        "write the nodes and the graph into a .py file, and import that in the notebook",
+    )
+
+
+@contextmanager
+def _explained(said: str, done: str = "imported") -> Generator[None]:
+    """Say of an error that it came up while user code was imported or called, and where in it."""
+    try:
+        yield
+    except (BaeError, KeyboardInterrupt) as error:
+        error.add_note(f"while {said} was {done}{place_of(error)}")
+        raise
+    except BaseException as error:  # of a test framework, say, or of a library in Rust
+        how = "could not be imported" if done == "imported" else "failed"
+        raise BaeError(
+            f"{said} {how}{place_of(error)}",
+            code="bae-module-failed",
+            cause=error,
+            fix=_way_out(error),
+        ) from error
+
+
+def _is_relative(cause: BaseException | None, stem: str) -> bool:
+    """Whether a file failed since it imports from a package, and was loaded as in none."""
+    said = "" if cause is None else text_of(cause)
+    return isinstance(cause, ImportError) and (
+        "no known parent package" in said or f"'{stem}' is not a package" in said
+    )
+
+
+def _as_package(path: Path) -> str:
+    """What to do with a file that is in a package without an `__init__.py`."""
+    beside = f"put an empty __init__.py into {shown(path.parent)}"
+    try:
+        parts = path.with_suffix("").relative_to(Path.cwd().resolve()).parts
+    except ValueError:
+        return beside
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        return f"put an empty __init__.py beside {path.name}"
+    return f"it imports from its package: name it as a module, {'.'.join(parts)}, or {beside}"
+
+
+def _way_out(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"install what has the module {error.name}, into {sys.executable}"
+    if isinstance(error, SystemExit):
+        return 'put what runs the program under if __name__ == "__main__":'
+    if isinstance(error, NameError) and error.name and _defines(error):
+        return (
+            f"{error.name} is defined further down: write `from __future__ import annotations` as "
+            "the first line, so that a hint may name it before that"
+        )
+    return "fix what stands there; --debug shows the whole traceback"
+
+
+def _defines(error: NameError) -> bool:
+    """Whether the file in which a name was missing defines it at its top level, somewhere."""
+    import ast
+
+    line = last_line(error.__traceback__)
+    if line is None:
+        return False
+    try:
+        tree = ast.parse(Path(line.file).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return False
+    defined = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(isinstance(each, defined) and each.name == error.name for each in tree.body)
+
+
+def _near_files(path: Path) -> str:
+    """A hint at a file that may have been meant."""
+    from difflib import get_close_matches
+
+    try:
+        there = [each.name for each in path.parent.iterdir() if each.suffix == ".py"]
+    except OSError:
+        return ""
+    near = get_close_matches(path.name, there, n=3, cutoff=0.7)
+    return f"; near it are: {', '.join(near)}" if near else ""
+
+
+# --- where in the user's code an error came up --------------------------------------------------
+
+
+class Line(NamedTuple):
+    """A line of a file, and the function it is in."""
+
+    file: str
+    number: int
+    function: str
+
+
+def raised_at(error: BaseException) -> str | None:
+    """Where the user's own code raised what an error is about, as `desk.py:9 in __call__`; None
+    where it was not that code, or the error says it itself."""
+    if isinstance(error, BaeError) and error.code in ("bae-module-failed", "bae-run-ended-itself"):
+        return None
+    while isinstance(error, BaeError) and error.cause is not None:
+        error = error.cause
+    line = last_line(error.__traceback__)
+    return f"{shown(Path(line.file))}:{line.number} in {line.function}" if line else None
+
+
+def place_of(error: BaseException) -> str:
+    """The same for the end of a message, as `, desk.py:9`; empty where it is not known. What
+    Python cannot read has a place too."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno is not None:
+        return f", {shown(Path(error.filename))}:{error.lineno}"
+    line = last_line(error.__traceback__)
+    return f", {shown(Path(line.file))}:{line.number}" if line is not None else ""
+
+
+def last_line(traceback: TracebackType | None) -> Line | None:
+    """The innermost line that is neither bae's, nor Python's, nor of an installed package."""
+    found: Line | None = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not code.co_filename.startswith("<") and _is_users(Path(code.co_filename)):
+            found = Line(code.co_filename, traceback.tb_lineno, code.co_name)
+        traceback = traceback.tb_next
+    return found
+
+
+def shown(path: Path) -> str:
+    """A path as it is said from this directory, where it is in it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _is_users(file: Path) -> bool:
+    if file.is_relative_to(_OURS) or file.is_relative_to(_LIBRARY):
+        return False
+    return not _INSTALLED & set(file.parts)
+
+
+_OURS: Final = Path(__file__).parents[1]
+_LIBRARY: Final = Path(os.__file__).parent
+_INSTALLED: Final = {"site-packages", "dist-packages"}

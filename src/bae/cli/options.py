@@ -77,7 +77,7 @@ Optimized = Annotated[
         metavar="DIR",
         show_default=False,
         callback=never_empty,
-        help="Ask with what was learnt: the artefacts that `bae optimize` has written to this "
+        help="Ask with a learned prompt: the artefacts that `bae optimize` has written to this "
         "directory.",
     ),
 ]
@@ -136,3 +136,10 @@ def id_of_new(said: str | None) -> str | None:
         except JournalError as error:
             raise typer.BadParameter(f"{error.message}. Leave it out for a random id") from error
     return said
+
+
+def examples(*lines: str) -> str:
+    """The epilog of a command: command lines to copy, and sentences that begin with a capital."""
+    commands = "\n".join(f"  {line}" for line in lines if not line[0].isupper())
+    notes = "".join(f"\n\n{line}" for line in lines if line[0].isupper())
+    return f"\b\nExamples:\n{commands}{notes}"

@@ -1,67 +1,94 @@
-"""How the commands speak: results on stdout, everything else on stderr, in colour where that is a
+"""How the commands speak: results on stdout, everything else on stderr, in color where that is a
 terminal. `NO_COLOR`, `FORCE_COLOR`, `TERM=dumb` and `COLUMNS` are heeded."""
 
 from __future__ import annotations
 
+import os
 import re
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from errno import EPIPE
+from typing import Any, Final, Literal, TextIO
 
-from bae.cli.texts import in_lines, in_one_line
+from rich.console import Console
+from rich.text import Text
+from rich.theme import Theme
+
+from bae.cli.loading import raised_at
+from bae.cli.texts import in_json, in_lines, in_one_line
+from bae.exceptions import BaeError, describe
+from bae.records import error_text
 from bae.unicode import readable
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
-    from bae.exceptions import BaeError
 
 _BELOW: Final = 9
 """Spaces before the further lines of what an error says: none of them may look like one of ours."""
 _LONGEST: Final = 100_000
 """Characters of a traceback."""
+_COLORS: Final = Theme({"repr.number": "none", "repr.str": "none"})
 
 
 def out() -> Console:
     """The console for results. Give `soft_wrap=True` to print, or use `print_hanging`: a line that
     goes into a file or a pipe must stay a line."""
-    return _console(stderr=False)
+    return _usable(_Results(highlight=False, theme=_COLORS))
 
 
 def err() -> Console:
     """The console for progress, questions, notes and errors."""
-    return _console(stderr=True)
+    return _usable(_Progress(stderr=True, highlight=False, theme=_COLORS))
 
 
-def print_json(value: Any) -> None:
-    """A result for a script, on stdout. Give what `json` can write, or what Pydantic can."""
-    from pydantic_core import to_jsonable_python
+class _Results(Console):
+    def on_broken_pipe(self) -> None:
+        # Rich would end the program here. `run_command` does, in its own way.
+        self.quiet = True
+        raise BrokenPipeError(EPIPE, os.strerror(EPIPE))
 
-    from bae.cli.json_output import stream_for_json
-    from bae.cli.texts import in_json
 
-    said = to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
-    stream = stream_for_json()
-    encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
-    stream.write(in_json(said, ascii_only=encoding != "utf8") + "\n")
-    stream.flush()
+class _Progress(Console):
+    """What a command does goes on where nobody reads its progress."""
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError:  # a terminal that is gone, a disk that is full
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        let_go(self.file)
+
+
+def _usable(console: Console) -> Console:
+    if console.width < 1:  # COLUMNS=0, which some tools set where they do not know
+        console.width = 80
+    return console
+
+
+def let_go(stream: Any) -> None:
+    """Have what is still written to a stream go nowhere: its reader is gone."""
+    with suppress(AttributeError, OSError, ValueError):
+        number = stream.fileno()
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, number)
+        os.close(nothing)
+
+
+# --- text ---------------------------------------------------------------------------------------
 
 
 def note(message: str) -> None:
     """A line about something that is not the result, on stderr."""
-    from rich.text import Text
-
     print_hanging(err(), Text(in_lines(message, 4), style="dim"), 2)
 
 
 def print_hanging(console: Console, text: Text, indent: int) -> None:
-    """Print lines. At a terminal, those that are too long go on below, indented, between words. A
-    command that ends one, to be copied, has a line of its own then, however long it is."""
+    """Print lines. At a terminal, those that are too long continue below, indented, between words.
+    A command that ends one, to be copied, has a line of its own then, however long it is."""
     if not console.is_terminal or console.width <= indent + 20:
         console.print(text, soft_wrap=True)
         return
-    from rich.text import Text
-
     lines: list[Text] = []
     for line in text.split("\n"):
         command = _COMMAND.search(line.plain) if line.cell_len > console.width else None
@@ -79,8 +106,6 @@ def print_hanging(console: Console, text: Text, indent: int) -> None:
 
 def _hung(line: Text, console: Console, indent: int) -> list[Text]:
     """A line as several, all but the first one indented."""
-    from rich.text import Text
-
     first = line.wrap(console, console.width, tab_size=8)
     if len(first) < 2:
         return [line]
@@ -99,72 +124,149 @@ _COMMAND: Final = re.compile(
 )
 
 
-def tell_error(error: BaeError) -> None:
+# --- errors -------------------------------------------------------------------------------------
+
+
+def tell_error(error: BaseException) -> None:
     """What failed, where, why and what to do, on stderr."""
-    from rich.text import Text
-
-    from bae.cli.raised_at import raised_at
-    from bae.exceptions import describe
-
-    said = Text()
+    said = Text().append("error", style="bold red")
+    if not isinstance(error, BaeError):
+        said.append(f" {in_lines(error_text(error), _BELOW)}")
+        _append(said, "try", "run it again with --debug, which shows where it comes from")
+        print_hanging(err(), said, _BELOW)
+        return
     first, line_end, more = in_lines(error.message, 4).partition("\n")
-    said.append("error", style="bold red").append(f" {first}")
+    said.append(f" {first}")
     said.append(f"  [{in_one_line(error.code)}]", style="dim").append(line_end + more)
-    diff = getattr(error, "diff", "")
-    if diff:
+    if diff := getattr(error, "diff", ""):
         said.append(f"\n{in_lines(diff)}")
-    if error.path:
-        said.append("\n  path:  ", style="bold").append(in_lines(error.path, _BELOW))
-    if error.cause is not None:
-        said.append("\n  cause: ", style="bold").append(in_lines(describe(error.cause), _BELOW))
-    if at := raised_at(error):
-        said.append("\n  at:    ", style="bold").append(in_lines(at, _BELOW))
-    if error.fix:
-        fix = error.fix
-        if at and not _COMMAND.search(fix):  # which is copied as it stands
-            fix += "; --debug shows the traceback"
-        said.append("\n  try:   ", style="bold green").append(in_lines(fix, _BELOW))
+    at = raised_at(error)
+    fix = error.fix
+    if fix and at and not _COMMAND.search(fix):  # a command is copied as it stands
+        fix += "; --debug shows the traceback"
+    _append(said, "path", error.path)
+    _append(said, "cause", describe(error.cause) if error.cause is not None else None)
+    _append(said, "at", at)
+    _append(said, "try", fix)
     for each in getattr(error, "__notes__", ()):
         said.append(f"\n  {in_lines(each, _BELOW)}", style="dim")
     print_hanging(err(), said, _BELOW)
 
 
-def tell_unexpected(error: BaseException) -> None:
-    """An error that nobody has foreseen."""
-    from rich.text import Text
-
-    from bae.records import error_text
-
-    said = Text()
-    said.append("error", style="bold red").append(f" {in_lines(error_text(error), _BELOW)}")
-    said.append("\n  try:   ", style="bold green").append(
-        "run it again with --debug, which shows where it comes from"
-    )
-    print_hanging(err(), said, _BELOW)
+def _append(said: Text, label: str, text: str | None) -> None:
+    if text:
+        said.append(f"\n  {label + ':':<7}", style="bold green" if label == "try" else "bold")
+        said.append(in_lines(text, _BELOW))
 
 
 def tell_traceback(error: BaseException) -> None:
     """Where an error comes from, as Python tells it."""
     from traceback import format_exception
 
-    from rich.text import Text
-
     told = readable("".join(format_exception(error)).rstrip("\n"), _LONGEST)
     err().print(Text(in_lines(told, 2)), soft_wrap=True)
 
 
-@cache
-def _colours() -> Any:
-    from rich.theme import Theme
+def error_data(error: BaseException | None) -> dict[str, Any] | None:
+    """An error, for JSON: what failed, where, why and what to do, as far as it says so."""
+    if error is None:
+        return None
+    ours = isinstance(error, BaeError)
+    cause = error.cause if ours else error.__cause__
+    usage = getattr(error, "format_message", None)  # of a command line that makes no sense
+    said = {
+        "code": error.code if ours else None,
+        "message": error.message if ours else str(usage()) if usage else describe(error),
+        "fix": error.fix if ours else None,
+        "path": error.path if ours else None,
+        "cause": None if cause is None else describe(cause),
+        "at": raised_at(error),
+        "notes": [*getattr(error, "__notes__", ())],
+    }
+    if diff := getattr(error, "diff", ""):  # of a run that is not what was recorded
+        said["diff"] = diff
+    return said
 
-    return Theme({"repr.number": "none", "repr.str": "none"})
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+_json_output: TextIO | None = None
+"""Stdout, while it is kept free for JSON."""
+_json_written = False
 
 
-def _console(*, stderr: bool) -> Console:
-    # Made anew each time: the streams may be others by now, as they are in tests.
-    from bae.cli.streams import console_of
+def print_json(value: Any) -> None:
+    """A result for a script, on stdout: anything that Pydantic can make JSON of."""
+    from pydantic_core import to_jsonable_python
 
-    console = console_of(stderr=stderr, highlight=False, theme=_colours())
-    if console.width < 1:  # COLUMNS=0, which some tools set where they do not know
-        console.width = 80
-    return console
+    global _json_written
+    _json_written = True
+    said = to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
+    stream = _json_output or sys.stdout
+    encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
+    stream.write(in_json(said, ascii_only=encoding != "utf8") + "\n")
+    stream.flush()
+
+
+@contextmanager
+def only_json(shape: Literal["run", "check", "other"] | str) -> Generator[None]:
+    """Keep all else off stdout in the block. An error in it is raised on, and printed as JSON
+    before that where no JSON was: with the keys of the outcome of a `run`, or of a `check`."""
+    global _json_output, _json_written
+    with _stdout_kept() as _json_output:
+        _json_written = False
+        try:
+            yield
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            if not _json_written and not isinstance(error, BrokenPipeError):
+                _print_failure(error, shape)
+            raise
+        finally:
+            _json_output = None
+
+
+def _print_failure(error: BaseException, shape: str) -> None:
+    from typer import Abort
+
+    if shape != "run":
+        print_json({**({"ok": False} if shape == "check" else {}), "error": error_data(error)})
+        return
+    left = isinstance(error, KeyboardInterrupt | Abort)
+    print_json(
+        {
+            "run_id": None,
+            "outcome": "cancelled" if left else "failed",
+            "graph": None,
+            "result": None,
+            "trace": [],
+            "seconds": 0.0,
+            "usage": {"calls": 0, "input_tokens": 0, "output_tokens": 0, "cost": 0.0},
+            "waiting": [],
+            "error": None if left else error_data(error),
+        }
+    )
+
+
+@contextmanager
+def _stdout_kept() -> Generator[TextIO]:
+    """What stdout was; in the block it is stderr, for subprocesses too."""
+    stdout: Any = sys.stdout
+    if stdout is not sys.__stdout__ or sys.stderr is not sys.__stderr__:  # as in a test
+        sys.stdout = sys.stderr
+        try:
+            yield stdout
+        finally:
+            sys.stdout = stdout
+        return
+    stdout.flush()
+    kept = os.fdopen(os.dup(1), "w", encoding=stdout.encoding, errors=stdout.errors)
+    os.dup2(2, 1)
+    stdout.reconfigure(line_buffering=True)  # what is printed stands between what stderr has
+    try:
+        yield kept
+    finally:
+        with suppress(OSError):
+            stdout.flush()
+        os.dup2(kept.fileno(), 1)
+        with suppress(OSError):
+            kept.close()

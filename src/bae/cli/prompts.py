@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bae.cli.help import examples
-from bae.cli.options import AsJSON, Input, Module, Optimized, Sets
+from bae.cli.options import AsJSON, Input, Module, Optimized, Sets, examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bae.cli.help import examples
 from bae.cli.options import (
     AsJSON,
     Input,
@@ -18,6 +17,7 @@ from bae.cli.options import (
     Optimized,
     Quiet,
     Sets,
+    examples,
     id_of_new,
 )
 from bae.cli.running.budgets import BudgetLimits

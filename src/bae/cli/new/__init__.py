@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bae.cli.help import examples
-from bae.cli.options import AsJSON, LMName
+from bae.cli.options import AsJSON, LMName, examples
 
 if TYPE_CHECKING:
     from pathlib import Path

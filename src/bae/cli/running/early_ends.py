@@ -93,7 +93,7 @@ class Stops:
 
 def ended_itself(error: BaseException) -> BaeError:
     """The error of a run whose own code raised what ends a program or a task."""
-    from bae.cli.raised_at import place_of
+    from bae.cli.loading import place_of
 
     fix = "raise an exception that says what is wrong, and leave it to bae to end the run"
     if isinstance(error, SystemExit):

@@ -7,10 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
 from bae.cli import exits
-from bae.cli.printing import err, note, out, print_hanging, print_json
+from bae.cli.printing import err, error_data, note, out, print_hanging, print_json
 
 if TYPE_CHECKING:
     from bae.cli.running.commands_to_copy import CommandLine
@@ -103,50 +101,6 @@ def as_data(outcome: Outcome) -> dict[str, Any]:
         "waiting": [_gate_data(gate) for gate in outcome.waiting],
         "error": error_data(outcome.error),
     }
-
-
-def error_data(error: BaseException | None) -> dict[str, Any] | None:
-    """An error, for JSON: what failed, where, why and what to do, as far as it says so."""
-    from bae.cli.raised_at import raised_at
-    from bae.exceptions import BaeError, describe
-
-    if error is None:
-        return None
-    notes = [*getattr(error, "__notes__", ())]
-    if not isinstance(error, BaeError):
-        said = {"code": None, "message": _message(error), "fix": None, "path": None}
-        cause = error.__cause__
-    else:
-        said = {"code": error.code, "message": error.message, "fix": error.fix, "path": error.path}
-        cause = error.cause
-    said |= {"cause": None if cause is None else describe(cause)}
-    said |= {"at": raised_at(error), "notes": notes}
-    if diff := getattr(error, "diff", ""):  # of a run that is not what was recorded
-        said["diff"] = diff
-    return said
-
-
-def refused_data(error: BaseException) -> dict[str, Any]:
-    """A command that came to nothing before there was a run, for JSON."""
-    left = isinstance(error, KeyboardInterrupt | typer.Abort | typer.Exit)
-    return {
-        "run_id": None,
-        "outcome": "cancelled" if left else "failed",
-        "graph": None,
-        "result": None,
-        "trace": [],
-        "seconds": 0.0,
-        "usage": {"calls": 0, "input_tokens": 0, "output_tokens": 0, "cost": 0.0},
-        "waiting": [],
-        "error": None if left else error_data(error),
-    }
-
-
-def _message(error: BaseException) -> str:
-    from bae.exceptions import describe
-
-    usage = getattr(error, "format_message", None)  # of a command line that makes no sense
-    return str(usage()) if usage is not None else describe(error)
 
 
 def _gate_data(gate: OpenGate) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import typer
 
-from bae.cli.help import examples
+from bae.cli.options import examples
 from bae.cli.runs.listing import list_runs
 from bae.cli.runs.moving import export, load
 from bae.cli.runs.removing import prune, redact

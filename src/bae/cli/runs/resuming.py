@@ -8,7 +8,6 @@ from typing import Annotated, Final
 import typer
 
 from bae.cli.completing import open_gates, run_ids
-from bae.cli.help import examples
 from bae.cli.options import (
     AsJSON,
     JournalFile,
@@ -19,6 +18,7 @@ from bae.cli.options import (
     Quiet,
     Secrets,
     Sets,
+    examples,
     id_of_new,
 )
 from bae.cli.running.budgets import BudgetLimits
