@@ -248,9 +248,9 @@ def test_a_miss_names_the_nearest_lines_that_there_are(tmp_path: Path):
     with pytest.raises(EditError) as raised:
         applied(tmp_path, block("a.py", "def f321(value, more):\n    return value", "x"))
 
-    assert "def f321(value):\n    return value + 321" in raised.value.problems[0]
+    assert "def f321(value):\n    return value + 321" in raised.value.reasons[0]
     assert raised.value.missed == ("a.py",)
-    assert len(raised.value.problems[0]) < 1000
+    assert len(raised.value.reasons[0]) < 1000
 
 
 def test_lines_that_are_there_twice_are_not_guessed_at(tmp_path: Path):
@@ -267,8 +267,8 @@ def test_all_reasons_of_an_answer_are_told_together(tmp_path: Path):
     with pytest.raises(EditError) as raised:
         applied(tmp_path, answer)
 
-    assert len(raised.value.problems) == 3
-    assert all(problem in str(raised.value) for problem in raised.value.problems)
+    assert len(raised.value.reasons) == 3
+    assert all(problem in str(raised.value) for problem in raised.value.reasons)
 
 
 def test_later_blocks_see_what_earlier_ones_wrote_and_deletions_remove(tmp_path: Path):
@@ -337,4 +337,4 @@ def test_a_huge_search_in_a_huge_file_is_answered_in_seconds(tmp_path: Path):
     with pytest.raises(EditError) as raised:
         plan_changes(tmp_path, edits)
 
-    assert len(raised.value.problems) == 2
+    assert len(raised.value.reasons) == 2

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from bae.exceptions import BaeError
+from bae.team.models import TeamError
 
 LARGEST_ANSWER: Final = 4_000_000
 MOST_EDITS: Final = 500
@@ -46,12 +46,12 @@ EditFormat: TypeAlias = Literal["auto", "whole", "blocks"]
 """What an LLM is asked for: `auto` is whole files where they are new or short, blocks elsewhere."""
 
 
-class EditError(BaeError):
-    """An answer cannot be applied, and no file was changed. `.problems` are all reasons, in words
-    for the LLM; `.missed` are the files whose lines were not found: ask for them whole."""
+class EditError(TeamError):
+    """An answer cannot be applied, and no file was changed. `.reasons` are in words for the
+    LLM; `.missed` are the files whose lines were not found: ask for them whole."""
 
     code: str = "bae-team-edit"
-    problems: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
     missed: tuple[str, ...] = ()
 
 
@@ -143,7 +143,7 @@ def whole_file(path: str, text: str) -> WholeFile:
 def refusal(problems: Sequence[str], missed: Sequence[str] = ()) -> EditError:
     """The error for an answer that was not applied."""
     message = "the answer was not applied, no file was changed:\n- " + "\n- ".join(problems)
-    return EditError(message, problems=tuple(problems), missed=tuple(dict.fromkeys(missed)))
+    return EditError(message, reasons=tuple(problems), missed=tuple(dict.fromkeys(missed)))
 
 
 _WHOLE: Final = f"""\

@@ -20,6 +20,7 @@ from typing import Final
 from bae.tasks import finish_despite_cancel
 from bae.team.edit_format import Deletion, Edit, Replacement, WholeFile, parse_answer, refusal
 from bae.team.git import GitError, named_path
+from bae.team.worktree_files import INCLUDE
 
 LARGEST_FILE: Final = 1_000_000
 """How many bytes a file may have, before and after an edit."""
@@ -133,6 +134,8 @@ def _checked(root: Path, path: str) -> str:
     except GitError as error:
         raise _Refused(error.message) from error
     parts = name.split("/")
+    if name.casefold() == INCLUDE:
+        raise _Refused(f"{name} says what a worktree gets: only the user changes it")
     if _ODD_PATH.search(name):
         raise _Refused(f"{path!r} is not a plain path inside the repository")
     if any(len(os.fsencode(part)) > _LONGEST_NAME for part in parts):

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple, Self
 
-from bae.exceptions import BaeError
 from bae.team.locks import FileLock, finish
-from bae.team.models import bounded
+from bae.team.models import TeamError, bounded
 
 OLDEST: Final = (2, 38)
 """The first git that merges without a checkout."""
@@ -39,7 +38,7 @@ _SETTINGS: Final = {
 }
 
 
-class GitError(BaeError):
+class GitError(TeamError):
     """A git command failed, or the repository is not in a state that a team can work with."""
 
     code: str = "bae-team-git"

@@ -213,6 +213,7 @@ class TaskResult(_Model):
     files: tuple[str, ...] = ()
     attempts: int = 0
     report: TestReport | None = None
+    commit: str | None = Field(default=None, description="the merged commit, where it is completed")
     question: str | None = Field(default=None, description="what is asked where it is blocked")
     error: str | None = None
     usage: Usage = Usage()

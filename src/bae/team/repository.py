@@ -48,6 +48,23 @@ async def read_code(repository: Repository, at: Checkout | None = None) -> Code:
     return await asyncio.to_thread(_read_all, root, sorted(split_paths(output)))
 
 
+class CodeReader:
+    """Reads checkouts of one repository. What is indexed for one is used for the next, which mostly
+    has the same files: an index of all takes seconds where there are many."""
+
+    def __init__(self, repository: Repository) -> None:
+        self.repository = repository
+        self._last: Code | None = None
+        self._turn = asyncio.Lock()
+
+    async def read(self, at: Checkout | None = None) -> Code:
+        """The files of a checkout, as `read_code` reads them, with their index."""
+        code = await read_code(self.repository, at)
+        async with self._turn:  # the first one makes the index, the others wait for it
+            self._last = await asyncio.to_thread(_index_like, code, self._last)
+        return code
+
+
 @dataclass(frozen=True)
 class Code:
     """The files of a repository at one moment. Its methods compute: call them in a thread."""
@@ -62,10 +79,10 @@ class Code:
         """The files that have most to do with a text, best first."""
         scores: dict[str, float] = {}
         for word in dict.fromkeys(_words(query)):
-            found = self._index.files.get(word, {})
+            found = self.index.files.get(word, {})
             rare = math.log(1 + (len(self.names) - len(found) + 0.5) / (len(found) + 0.5))
             for name, count in found.items():
-                length = self._index.lengths[name] / self._index.mean
+                length = self.index.lengths[name] / self.index.mean
                 score = rare * count * 2.2 / (count + 1.2 * (0.25 + 0.75 * length))
                 scores[name] = scores.get(name, 0.0) + score
         best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
@@ -101,7 +118,8 @@ class Code:
         return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), each)}" for name in found)
 
     @cached_property
-    def _index(self) -> _Index:
+    def index(self) -> _Index:
+        """What a search looks at, made when it is first needed."""
         return _make_index(self.names, self.texts)
 
 
@@ -190,7 +208,40 @@ def _make_index(names: Iterable[str], texts: Mapping[str, str]) -> _Index:
         lengths[name] = counts.total()
         for word, count in counts.items():
             files.setdefault(word, {})[name] = count
-    return _Index(files, lengths, max(1.0, sum(lengths.values()) / max(1, len(lengths))))
+    return _Index(files, lengths, _mean(lengths))
+
+
+def _mean(lengths: Mapping[str, int]) -> float:
+    return max(1.0, sum(lengths.values()) / max(1, len(lengths)))
+
+
+def _index_like(code: Code, other: Code | None) -> Code:
+    """Give code its index, made of the other's where most files are the same."""
+    if other is not None:
+        before = {name: other.texts.get(name) for name in other.names}
+        after = {name: code.texts.get(name) for name in code.names}
+        gone = [name for name in before if name not in after or after[name] != before[name]]
+        new = [name for name in after if name not in before or after[name] != before[name]]
+        if len(gone) + len(new) < len(after) / 4:
+            code.__dict__["index"] = _changed_index(other.index, gone, new, code.texts)
+    _ = code.index
+    return code
+
+
+def _changed_index(
+    index: _Index, gone: Iterable[str], new: Iterable[str], texts: Mapping[str, str]
+) -> _Index:
+    """An index without some files and with others. The one it is made of stays as it is."""
+    out, added = frozenset(gone), _make_index(new, texts)
+    lengths = {name: n for name, n in index.lengths.items() if name not in out} | added.lengths
+    files = dict(index.files)
+    if out:
+        for word, found in index.files.items():
+            if not out.isdisjoint(found):
+                files[word] = {name: n for name, n in found.items() if name not in out}
+    for word, found in added.files.items():
+        files[word] = files.get(word, {}) | found
+    return _Index(files, lengths, _mean(lengths))
 
 
 def _words(text: str) -> Iterator[str]:

@@ -18,10 +18,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict
 
-from bae.exceptions import BaeError
 from bae.lm import subprocesses
 from bae.tasks import finish_despite_cancel
 from bae.team import groups
+from bae.team.models import TeamError
 
 
 class Protection(StrEnum):
@@ -72,7 +72,7 @@ class Limits(TypedDict, total=False):
     kind: Protection | None
 
 
-class SandboxError(BaeError):
+class SandboxError(TeamError):
     """A command cannot be run with the protection that was asked for. Nothing was run."""
 
     code: str = "bae-team-sandbox"

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from bae.team.git import Checkout, Repository
 from bae.team.models import Attempt, Blocker, Project, Task, bounded
-from bae.team.repository import Code, read_code
+from bae.team.repository import Code, CodeReader
 
 LONGEST_CONTEXT: Final = 80_000
 """How many characters a context has at most."""
@@ -61,20 +61,21 @@ class Context:
 async def gather_context(
     task: Task,
     records: Records,
-    repository: Repository,
+    repository: Repository | CodeReader,
     at: Checkout | None = None,
     *,
     longest: int = LONGEST_CONTEXT,
 ) -> Context:
     """All that a worker needs to know for a task, from the records and from the checkout that it
     works in, in at most `longest` characters. The parts are read concurrently."""
+    reader = repository if isinstance(repository, CodeReader) else CodeReader(repository)
     try:
         async with asyncio.TaskGroup() as group:
             project = group.create_task(records.project(task.project_id))
             attempts = group.create_task(records.attempts(task.id))
             blockers = group.create_task(records.blockers(task.project_id))
             results = group.create_task(_results(task, records))
-            code = group.create_task(read_code(repository, at))
+            code = group.create_task(reader.read(at))
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
     said = [

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from bae.exceptions import BaeError
 from bae.team.git import (
@@ -25,7 +25,8 @@ from bae.team.git import (
     split_paths,
 )
 from bae.team.locks import finish
-from bae.team.models import bounded
+from bae.team.models import TeamError, bounded
+from bae.team.sandbox import Ran
 from bae.team.user_checkout import Moved, repair
 from bae.team.worktree_files import INCLUDE, copy_included
 
@@ -37,19 +38,10 @@ _READY: Final = "bae-ready.txt"
 _BYPRODUCTS: Final = ("__pycache__/", "*.pyc", ".pytest_cache/", "node_modules/", ".venv/")
 
 
-class WorkspaceError(BaeError):
+class WorkspaceError(TeamError):
     """A worktree could not be made ready, or what a killed run left could not be cleaned."""
 
     code: str = "bae-team-workspace"
-
-
-class Ran(Protocol):
-    """What is read of a command that was run."""
-
-    @property
-    def exit_code(self) -> int | None: ...
-    @property
-    def output(self) -> str: ...
 
 
 Run = Callable[[tuple[str, ...], Path], Awaitable[Ran]]
@@ -136,6 +128,20 @@ class Workspace:
         """Keep what is not committed in a commit beside the branch, under `refs/bae/kept/`, and
         return its ref; None where there is nothing. The files stay as they are."""
         return await finish(self._keep(why))
+
+    async def restore(self, why: str) -> str | None:
+        """Have the files as they were committed. What was changed since, as by tests that ran here,
+        is kept as `keep` does, and its ref is returned."""
+        return await finish(self._restore(why))
+
+    async def _restore(self, why: str) -> str | None:
+        names = await self.uncommitted()
+        if not names:
+            return None
+        kept = await self._keep(why)
+        await asyncio.to_thread(_unlink, self.path, names)
+        await self.repository.git("reset", "--hard", "--quiet", "HEAD", at=self.checkout)
+        return kept
 
     async def _keep(self, why: str) -> str | None:
         names = await self.uncommitted()
@@ -395,6 +401,12 @@ def _files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
             here = Path(folder).relative_to(root)
             found += [str(here / each) for each in files if each != ".git"]
     return found
+
+
+def _unlink(root: Path, names: Sequence[str]) -> None:
+    for name in names:
+        with suppress(OSError):
+            (root / name).unlink()
 
 
 def _folders(directory: Path, prefix: str) -> list[Path]:

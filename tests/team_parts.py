@@ -1,0 +1,73 @@
+"""Small projects for tests of workers, with their state, and answers of an LLM for them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from bae.team.edit_format import render_answer, whole_file
+from bae.team.models import PlannedTask, Project, Task
+from bae.team.store import Store
+from bae.team.workbench import Workbench
+from bounded import BOUND
+from git_repositories import TEAM, make_repository
+
+# Without the plugins of this environment, which take seconds to load.
+PYTEST = ("env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python", "-m", "pytest", "-q")
+NODE = (shutil.which("node") or "node", "--test")
+CALC = "def add(a, b):\n    return a + b\n"
+TEST_CALC = "from calc import add\n\n\ndef test_add():\n    assert add(1, 1) == 2\n"
+PYTHON = {"calc.py": CALC, "tests/test_calc.py": TEST_CALC, "conftest.py": ""}
+SUB = CALC + "\n\ndef sub(a, b):\n    return a - b\n"
+WRONG = CALC + "\n\ndef sub(a, b):\n    return a + b\n"
+WORSE = CALC + "\n\ndef sub(a, b):\n    return a * b\n"
+TEST_SUB = "from calc import sub\n\n\ndef test_sub():\n    assert sub(5, 3) == 2\n"
+SUM = "exports.add = (a, b) => a + b;\n"
+SUM_TEST = """const test = require("node:test");
+const { equal } = require("node:assert");
+test("adds", () => equal(require("./sum.js").add(1, 1), 2));
+"""
+JAVASCRIPT = {"sum.js": SUM, "sum.test.js": SUM_TEST}
+SUB_TASK = PlannedTask(
+    key="sub",
+    title="Subtract",
+    description="Write a function sub in calc.py.",
+    criteria=("sub(5, 3) is 2",),
+    files=("calc.py",),
+)
+
+
+def edits(files: Mapping[str, str]) -> str:
+    """The answer of an LLM that writes files."""
+    return render_answer(whole_file(name, text) for name, text in files.items())
+
+
+@asynccontextmanager
+async def a_project(
+    tmp_path: Path,
+    *tasks: PlannedTask,
+    files: Mapping[str, str] = PYTHON,
+    command: tuple[str, ...] = PYTEST,
+) -> AsyncGenerator[tuple[Store, Project, list[Task]]]:
+    """A repository, and the state of its team with tasks."""
+    root = make_repository(tmp_path / "project", files)
+    async with await Store.open(tmp_path / "state" / "team.db") as store:
+        project = Project(id=0, name="calc", root=str(root), branch=TEAM, test_command=command)
+        project = await store.save_project(project)
+        yield store, project, await store.add_tasks(project.id, tasks or (SUB_TASK,))
+
+
+@asynccontextmanager
+async def a_bench(
+    tmp_path: Path, *tasks: PlannedTask, **options: Any
+) -> AsyncGenerator[tuple[Workbench, list[Task]]]:
+    """The bench of a team for such a project."""
+    made = {name: options.pop(name) for name in ("files", "command") if name in options}
+    async with (
+        a_project(tmp_path, *tasks, **made) as (store, project, added),
+        Workbench.open(project, store, limits={"timeout": BOUND}, **options) as bench,
+    ):
+        yield bench, added
