@@ -85,7 +85,7 @@ def test_what_is_missing_is_said_with_the_command_that_gets_it(
     }.items():
         assert re.search(rf"{re.escape(what)}:\n +{re.escape(get)}\n", said)
     assert re.search(r"^ready      scripted +answers from a file", said, re.MULTILINE)
-    assert re.findall(r"^ready", said, re.MULTILINE) == ["ready"]
+    assert re.findall(r"^ready +(\w+)", said, re.MULTILINE) == ["scripted", "python"]
     assert said.endswith(
         "\nWithout --lm there is no LM: none is ready of anthropic, openai:gpt-5-mini, claude-cli, "
         "local.\n"

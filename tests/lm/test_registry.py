@@ -297,6 +297,52 @@ async def test_a_script_that_is_not_there_is_told(tmp_path: Path):
     assert isinstance(caught.value.cause, FileNotFoundError)
 
 
+OWN = """
+from bae.testing import ScriptedLM
+
+lm = ScriptedLM([{"text": "mine"}])
+number = 7
+
+def make_lm():
+    return ScriptedLM([{"text": "mine"}])
+"""
+
+
+@pytest.mark.parametrize("name", ["{at}/own_lms.py:make_lm", "{at}/own_lms.py:lm", "own_lms:lm"])
+async def test_an_lm_of_your_own_is_named_by_its_file_or_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    (tmp_path / "own_lms.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "own_lms", raising=False)
+    result = await run(Ask(), f"python:{name.format(at=tmp_path)}")
+    assert result.trace[-1].text == "mine"
+    monkeypatch.delitem(sys.modules, "own_lms", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("python:nowhere.py:lm", "cannot be made"),
+        ("python:nowhere_at_all:lm", "cannot be made"),
+        ("python:own_lms.py:missing", "cannot be made"),
+        ("python:own_lms.py:number", "is no LM"),
+        ("python:own_lms.py", "names no LM"),
+    ],
+)
+def test_what_is_no_lm_of_yours_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+):
+    (tmp_path / "own_lms.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(BaeLMError, match=said) as caught:
+        resolve(name)
+    assert caught.value.code == "bae-lm-unknown-name"
+    sys.modules.pop("own_lms", None)
+
+
 # What a graph says of what is pinned
 
 

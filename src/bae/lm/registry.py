@@ -43,6 +43,7 @@ def resolve(name: str) -> LM:
     - `pydantic-ai:PROVIDER:MODEL`: any model PydanticAI knows
     - `dspy:PROVIDER/MODEL`: any model DSPy knows; `dspy`: the LM of `dspy.configure`
     - `scripted:FILE.json`: answers from a file, for tests
+    - `python:FILE.py:NAME` or `python:MODULE:NAME`: an LM of yours, or a function that makes one
 
     Each call makes a new one. Where `lm=` takes a name, LMs are made once and used again.
     """
@@ -86,9 +87,11 @@ def name_error(name: str) -> BaeLMError | None:
 
 def cached_lm(name: str) -> LM:
     """The LM of a name, the same one each time; a script is made again, since it is used up, and
-    so is the LM of `dspy.configure`, since that may be another by now."""
+    so are an LM of the user's, which may be a script, and that of `dspy.configure`, since it may be
+    another by now."""
     name = name.strip()
-    return resolve(name) if name == "dspy" or name.startswith("scripted:") else _made(name)
+    again = name == "dspy" or name.startswith(("scripted:", "python:"))
+    return resolve(name) if again else _made(name)
 
 
 _made = cache(resolve)
@@ -178,6 +181,12 @@ KINDS: Final[Mapping[str, Kind]] = {
             "answers from a file of yours, for tests",
             "scripted:answers.json",
         ),
+        Kind(
+            "python",
+            "python:FILE.py:NAME",
+            "an LM of yours, or a function that makes one",
+            "python:app.py:make_lm",
+        ),
     )
 }
 """Every kind of LM that has a name."""
@@ -190,6 +199,7 @@ _MAKERS: Final = {
     "pydantic-ai": "bae.lm.pydantic_ai_backend:PydanticAIBackend",
     "dspy": "bae.lm.dspy_backend:DSPyBackend",
     "scripted": "bae.testing.scripted:named_script",
+    "python": "bae.lm.imported:imported_lm",
 }
 _KEYS: Final = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 _PACKAGES: Final = {
