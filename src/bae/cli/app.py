@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "runs": Entry("List, show, resume, fork and replay the runs of a journal.", "runs:group"),
     "eval": Entry("Run a graph over cases, and score the results.", "eval:evaluate"),
     "optimize": Entry("Improve the prompts of a graph from recorded runs.", "optimize:optimize"),
+    "team": Entry("Turn a goal into merged, tested code with a team of agents.", "team:group"),
     "lm": Entry("List the language models that are ready, and try one.", "lm:group"),
     "version": Entry("Print the versions of bae and its packages.", "app:version"),
 }

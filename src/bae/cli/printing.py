@@ -120,7 +120,7 @@ def _hung(line: Text, console: Console, indent: int) -> list[Text]:
 
 
 _COMMAND: Final = re.compile(
-    r"(?<![^ ])bae (?:run|runs|check|prompts|eval|optimize|lm|graph) \S.*?(?=  |$)"
+    r"(?<![^ ])bae (?:run|runs|check|prompts|eval|optimize|team|lm|graph) \S.*?(?=  |$)"
 )
 
 

@@ -1,0 +1,359 @@
+"""`bae team`: a team that turns a goal into merged, tested code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from bae.cli import exits, team_tasks
+from bae.cli.options import AsJSON, LMName, NoAsk, examples
+
+if TYPE_CHECKING:
+    from bae.journal import Journal
+    from bae.run import Answer
+    from bae.team.project import Detected
+
+group = typer.Typer(
+    no_args_is_help=True,
+    help="A team of agents that turns a goal into merged, tested code.\n\n"
+    "Set it up in a git repository with `init`, have a goal planned with `plan`, look at the tasks "
+    "and approve them with `tasks`, and let it work with `run`. Workers write in worktrees of "
+    "their own; what passes its tests is merged into the branch `bae/team`.",
+    epilog=examples(
+        "bae team init",
+        "bae team plan 'A command line tool that counts words'",
+        "bae team tasks approve",
+        "bae team run",
+        "bae team watch",
+    ),
+)
+group.add_typer(team_tasks.group, name="tasks")
+
+_QUESTIONS: Final = "questions.md"
+
+
+@group.command(
+    epilog=examples(
+        "bae team init",
+        "bae team init shop --test 'python -m pytest -q'",
+        "bae team init web --test 'node --test' --setup 'npm ci'",
+    )
+)
+def init(
+    directory: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR",
+            show_default=False,
+            help="A directory of the project. Left out: this one. Where it is in no git "
+            "repository, one is made.",
+        ),
+    ] = ".",
+    test: Annotated[
+        str | None,
+        typer.Option(
+            "--test",
+            metavar="COMMAND",
+            show_default=False,
+            help="The command that runs the tests: pytest, `node --test`, vitest, jest or `go "
+            "test`. Left out: what the files of the project show.",
+        ),
+    ] = None,
+    setup: Annotated[
+        str | None,
+        typer.Option(
+            "--setup",
+            metavar="COMMAND",
+            show_default=False,
+            help="A command that is run once in every new worktree, as `npm ci`. Left out: what "
+            "the files of the project show.",
+        ),
+    ] = None,
+    branch: Annotated[
+        str | None,
+        typer.Option(
+            "--branch", metavar="NAME", show_default=False, help="The team's branch: bae/team."
+        ),
+    ] = None,
+    no_ask: NoAsk = False,
+) -> None:
+    """Set up a team for a project: its languages, its test command, the place of its state.
+
+    Languages and the test command are read off the files; what cannot be known is asked. The state
+    is kept beside the repository, in `.NAME.team`. Run it again to change the settings.
+    """
+    from bae.cli.team_project import run_async
+
+    run_async(lambda: _init(directory, test, setup, branch, not no_ask))
+
+
+async def _init(
+    directory: str, test: str | None, setup: str | None, branch: str | None, asks: bool
+) -> None:
+    import asyncio
+    from pathlib import Path
+
+    from bae.cli.exits import refused
+    from bae.cli.printing import note
+    from bae.cli.team_output import print_fields, print_next, project_fields
+    from bae.cli.team_project import find_work_tree, words
+    from bae.team import sandbox
+    from bae.team.git import Repository
+    from bae.team.project import detect, find_problems
+    from bae.team.store import Store, store_path
+
+    path = Path(directory)
+    tree = find_work_tree(path)
+    repository = await Repository.open(path) if tree is not None else None
+    root = repository.root if repository is not None else path
+    detected = await asyncio.to_thread(detect, root)
+    state = store_path(detected.root)
+    before = None
+    if state.exists():
+        async with await Store.open(state) as store:
+            found = [each for each in await store.projects() if each.root == str(detected.root)]
+            before = found[0] if found else None
+    command = words(test) or (before.test_command if before else ())
+    command = command or await _test_command(detected, asks)
+    if repository is None:
+        repository = await Repository.create(path)
+        note(f"made a git repository in {directory}")
+    project = detected.project(
+        branch=branch or (before.branch if before else "bae/team"),
+        test_command=command,
+        setup=words(setup) or (before.setup if before else ()),
+        requirements=before.requirements if before else "",
+    )
+    problems = await asyncio.to_thread(find_problems, project)
+    if problems:
+        raise refused("\n".join(problems), fix="name a test command with --test")
+    async with await Store.open(state) as store:
+        project = await store.save_project(project)
+    print_fields(project_fields(project, await sandbox.protection(), str(state)))
+    dirty = (await repository.git("status", "--porcelain")).splitlines()
+    if dirty:
+        note(f"{len(dirty)} files are not committed, and the team does not see them: commit them")
+    print_next("bae team plan 'WHAT TO BUILD'")
+
+
+async def _test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
+    import shlex
+
+    from bae.cli.exits import refused
+    from bae.cli.team_project import ask, can_ask, words
+
+    known = shlex.join(detected.test_command)
+    if not detected.questions:
+        return detected.test_command
+    if asks and can_ask():
+        try:
+            return words(await ask(detected.questions[0], known))
+        except EOFError:
+            pass
+    if known:
+        return detected.test_command
+    raise refused(
+        "the test command of this project is not known",
+        fix="name it: bae team init --test 'python -m pytest', or 'node --test'",
+    )
+
+
+@group.command(
+    epilog=examples(
+        "bae team plan 'A command line tool that counts words'",
+        "bae team plan --file prd.md --lm anthropic",
+        "bae team plan --file prd.md --answers answers.md",
+    )
+)
+def plan(
+    goal: Annotated[
+        str | None,
+        typer.Argument(metavar="GOAL", show_default=False, help="What to build, in your words."),
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            show_default=False,
+            help="A file with the goal; `-`: stdin.",
+        ),
+    ] = None,
+    answers: Annotated[
+        str | None,
+        typer.Option(
+            "--answers",
+            metavar="FILE",
+            show_default=False,
+            help="Answers to the questions: a file with each question as a heading and its answer "
+            "below, as this command writes it.",
+        ),
+    ] = None,
+    decide: Annotated[
+        bool,
+        typer.Option(
+            "--decide", help="Leave all questions to the LLM, which notes what it assumes."
+        ),
+    ] = False,
+    lm: LMName = None,
+    as_json: AsJSON = False,
+    no_ask: NoAsk = False,
+) -> None:
+    """Plan a goal: ask what it leaves open, write requirements, split it into tasks.
+
+    The LLM reads the repository first, and asks only what it cannot decide. At a terminal you are
+    asked at once; else the questions are written into a file for `--answers`, and the exit code is
+    3. Nothing runs before you approve the tasks.
+    """
+    from bae.cli.team_project import run_async
+
+    run_async(lambda: _plan(goal, file, answers, decide, lm, as_json, not no_ask))
+
+
+async def _plan(
+    goal: str | None,
+    file: str | None,
+    answers: str | None,
+    decide: bool,
+    lm: str | None,
+    as_json: bool,
+    asks: bool,
+) -> None:
+    from bae.cli.printing import note, print_json
+    from bae.cli.team_output import as_data, print_next, print_tasks
+    from bae.cli.team_project import find_lm, open_team
+    from bae.journal import SQLiteJournal
+    from bae.team.planning import format_questions, plan_tasks
+
+    async with open_team() as team:
+        runs = team.store.path.with_name("runs.db")
+        async with SQLiteJournal(runs) as journal:
+            wanted = await _goal(goal, file, journal)
+            answer = _answers(answers, decide, asks)
+            model = find_lm(lm)
+            note("planning …")
+            planned = await plan_tasks(
+                wanted, team.project, team.store, model, journal=journal, answer=answer
+            )
+        if planned.questions:
+            path = team.store.path.with_name(_QUESTIONS)
+            path.write_text(format_questions(planned.questions), encoding="utf-8")
+            if as_json:
+                print_json({"questions": planned.questions, "file": str(path)})
+            else:
+                note("\n".join(("These questions are open:", *planned.questions)))
+                note(f"write the answers below the questions in {path}")
+                print_next(f"bae team plan --answers {path}")
+            raise typer.Exit(exits.WAITING)
+        if as_json:
+            print_json({"requirements": planned.requirements, "tasks": as_data(planned.tasks)})
+            return
+        print_tasks(await team.tasks())
+        print_next("bae team requirements", "bae team tasks show KEY", "bae team tasks approve")
+
+
+async def _goal(goal: str | None, file: str | None, journal: Journal) -> str:
+    from bae.cli.exits import Misuse, refused
+    from bae.cli.team_project import read_file
+    from bae.team.planning import open_goals
+
+    if goal is not None and file is not None:
+        raise Misuse("there are two goals", fix="give the goal, or --file")
+    if goal is not None or file is not None:
+        text = goal if goal is not None else read_file(file or "")
+        if not text.strip():
+            raise refused("the goal is empty", fix="say what is to be built")
+        return text.strip()
+    waiting = await open_goals(journal)
+    if not waiting:
+        raise Misuse("there is no goal", fix="bae team plan 'WHAT TO BUILD', or --file prd.md")
+    return waiting[0]
+
+
+def _answers(file: str | None, decide: bool, asks: bool) -> Answer | None:
+    from bae.cli.team_project import answer_at_terminal, can_ask, read_file
+    from bae.team.planning import FromAnswers, decide_yourself
+
+    if decide:
+        otherwise = decide_yourself
+    else:
+        otherwise = answer_at_terminal() if asks and can_ask() else None
+    return FromAnswers(read_file(file), otherwise) if file is not None else otherwise
+
+
+@group.command(epilog=examples("bae team requirements", "bae team requirements --file better.md"))
+def requirements(
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", show_default=False, help="Replace it by this file."
+        ),
+    ] = None,
+) -> None:
+    """Print the requirements document that every worker reads, or replace it."""
+    from bae.cli.team_project import run_async
+
+    async def work() -> None:
+        from bae.cli.printing import out
+        from bae.cli.team_project import open_team, read_file
+        from bae.cli.texts import in_lines
+
+        async with open_team() as team:
+            if file is None:
+                out().print(in_lines(team.project.requirements), markup=False, soft_wrap=True)
+                return
+            changed = team.project.model_copy(update={"requirements": read_file(file)})
+            await team.store.save_project(changed)
+
+    run_async(work)
+
+
+@group.command(epilog=examples("bae team status", "bae team status --json"))
+def status(as_json: AsJSON = False) -> None:
+    """Show where the team is: its project, tasks by status, open questions, what was spent."""
+    from bae.cli.team_project import run_async
+
+    run_async(lambda: _status(as_json))
+
+
+async def _status(as_json: bool) -> None:
+    from bae.cli.printing import print_json
+    from bae.cli.team_output import (
+        counts_text,
+        print_blockers,
+        print_fields,
+        print_tasks,
+        project_fields,
+    )
+    from bae.cli.team_project import open_team
+    from bae.team import sandbox
+    from bae.team.models import summary
+
+    async with open_team() as team:
+        tasks = await team.tasks()
+        blockers = await team.store.blockers(team.project.id, open_only=True)
+        counts = summary(task.status for task in tasks)
+        if as_json:
+            print_json(
+                {
+                    "project": team.project.model_dump(mode="json"),
+                    "counts": counts,
+                    "not_approved": sum(not task.approved for task in tasks),
+                    "blockers": [each.model_dump(mode="json") for each in blockers],
+                }
+            )
+            return
+        state = str(team.store.path)
+        print_fields(project_fields(team.project, await sandbox.protection(), state))
+        waiting = sum(not task.approved for task in tasks)
+        print_fields(
+            {
+                "tasks": counts_text(counts),
+                "not approved": str(waiting or ""),
+                "questions": str(len(blockers) or ""),
+            }
+        )
+        print_tasks(tasks)
+        print_blockers(blockers, tasks)

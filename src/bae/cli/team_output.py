@@ -1,0 +1,164 @@
+"""How `bae team` shows a team: its project, its tasks as a graph, one task with all that is known
+of it, questions and counts."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.text import Text
+
+from bae.cli.printing import out, print_hanging
+from bae.cli.texts import cut, in_lines, in_one_line
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from bae.team.models import Attempt, Blocker, Project, Task, TaskStatus
+
+MARKS: Final[Mapping[str, tuple[str, str]]] = {
+    "pending": ("○", "dim"),
+    "ready": ("○", "cyan"),
+    "in_progress": ("●", "bold cyan"),
+    "blocked": ("?", "bold yellow"),
+    "completed": ("✓", "green"),
+    "failed": ("✗", "bold red"),
+    "cancelled": ("⊘", "magenta"),
+    "skipped": ("-", "dim"),
+}
+_LABEL: Final = 13
+
+
+def print_fields(fields: Mapping[str, str]) -> None:
+    """Lines with a name and a value each; empty values are left out."""
+    for name, value in fields.items():
+        if value:
+            said = Text(f"{name:<{_LABEL}}", style="bold")
+            print_hanging(out(), said.append(in_lines(value, _LABEL), style="not bold"), _LABEL)
+
+
+def print_next(*commands: str) -> None:
+    """What to type next, on stderr."""
+    from bae.cli.printing import err
+
+    for number, command in enumerate(commands):
+        said = Text("next: " if not number else "      ", style="dim").append(command, style="cyan")
+        err().print(said, soft_wrap=True)
+
+
+def project_fields(project: Project, sandbox: str, state: str) -> dict[str, str]:
+    """What a project is, to be printed."""
+    return {
+        "project": f"{project.name} in {project.root}",
+        "languages": ", ".join(project.languages),
+        "tests": shlex.join(project.test_command),
+        "setup": shlex.join(project.setup),
+        "branch": project.branch,
+        "sandbox": sandbox,
+        "state": state,
+    }
+
+
+def print_tasks(tasks: Sequence[Task]) -> None:
+    """The tasks as a graph: each below the one of its dependencies that is finished last."""
+    if not tasks:
+        out().print("There are no tasks yet.")
+        return
+    out().print(draw_tasks(tasks), soft_wrap=True)
+
+
+def draw_tasks(tasks: Sequence[Task]) -> Tree:
+    """The graph of the tasks as a tree. A task with several dependencies names the others."""
+    from rich.tree import Tree
+
+    whole = Tree("", hide_root=True)
+    by_key = {task.key: task for task in tasks}
+    branches: dict[str, Tree] = {}
+    depths: dict[str, int] = {}
+
+    def place(task: Task) -> None:
+        if task.key in branches:
+            return
+        for key in task.depends_on:
+            place(by_key[key])
+        above = max(task.depends_on, key=lambda key: depths[key], default=None)
+        depths[task.key] = depths[above] + 1 if above is not None else 0
+        others = [key for key in task.depends_on if key != above]
+        parent = branches[above] if above is not None else whole
+        branches[task.key] = parent.add(_line(task, others))
+
+    for task in tasks:
+        place(task)
+    return whole
+
+
+def _line(task: Task, others: Sequence[str]) -> Text:
+    mark, style = MARKS[task.status]
+    said = Text(f"{mark} ", style=style).append(task.key, style="bold")
+    said.append(f"  {in_one_line(task.title)}")
+    facts = [task.kind]
+    facts += [str(task.status).replace("_", " ")] if task.approved else ["not approved"]
+    facts += [f"priority {task.priority}"] if task.priority else []
+    facts += ["may change tests"] if task.edits_tests else []
+    facts += [f"also after {', '.join(others)}"] if others else []
+    said.append(f"  {', '.join(facts)}", style="dim")
+    if task.reason and task.status in ("blocked", "failed", "cancelled"):
+        said.append(f"\n  {cut(in_one_line(task.reason), 160)}", style=style)
+    return said
+
+
+def print_task(task: Task, attempts: Sequence[Attempt], blockers: Sequence[Blocker]) -> None:
+    """All that is known of one task."""
+    print_fields(
+        {
+            "task": f"{task.key} (number {task.id})",
+            "title": task.title,
+            "kind": task.kind,
+            "status": str(task.status).replace("_", " ")
+            + ("" if task.approved else ", not approved"),
+            "reason": task.reason,
+            "after": ", ".join(task.depends_on),
+            "priority": str(task.priority or ""),
+            "tests": "may change or remove tests that exist" if task.edits_tests else "",
+            "files": ", ".join(task.files),
+            "branch": task.branch if attempts else "",
+            "commit": task.commit or "",
+            "description": task.description,
+            "done when": "\n".join(f"- {each}" for each in task.criteria),
+            "notes": "\n".join(f"- {each}" for each in task.notes),
+        }
+    )
+    for blocker in blockers:
+        answer = "open" if blocker.answer is None else blocker.answer
+        print_fields({f"question {blocker.id}": f"{blocker.question}\n-> {answer}"})
+    for attempt in attempts:
+        facts = [attempt.outcome, ", ".join(attempt.files)]
+        if attempt.report is not None:
+            facts.append(f"{len(attempt.report.cases)} tests")
+        shown = "; ".join(each for each in facts if each)
+        shown += f"\n{cut(attempt.failure, 2_000)}" if attempt.failure else ""
+        print_fields({f"attempt {attempt.number}": shown})
+
+
+def print_blockers(blockers: Sequence[Blocker], tasks: Sequence[Task]) -> None:
+    """Questions with their tasks."""
+    by_id = {task.id: task for task in tasks}
+    for blocker in blockers:
+        said = Text(f"{blocker.id:>3} ", style="bold yellow")
+        said.append(by_id[blocker.task_id].key, style="bold")
+        said.append(f"  {in_lines(blocker.question, 4)}")
+        if blocker.answer is not None:
+            said.append(f"\n    -> {in_lines(blocker.answer, 7)}", style="green")
+        print_hanging(out(), said, 4)
+
+
+def counts_text(counts: Mapping[TaskStatus, int]) -> str:
+    """How many tasks are in each status that any is in."""
+    found = [f"{n} {str(status).replace('_', ' ')}" for status, n in counts.items() if n]
+    return ", ".join(found) or "no tasks"
+
+
+def as_data(models: Sequence[Any]) -> list[dict[str, Any]]:
+    """Models as JSON values."""
+    return [each.model_dump(mode="json") for each in models]

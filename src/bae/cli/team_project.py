@@ -1,0 +1,191 @@
+"""The team that a command of `bae team` is about, and what its commands have in common: the LM, the
+questions at the terminal, the tasks that a person names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bae.cli.exits import refused
+from bae.exceptions import BaeError
+
+if TYPE_CHECKING:
+    from bae.language_model import LM
+    from bae.markers import OpenGate
+    from bae.run import Answer
+    from bae.team.models import Project, Task
+    from bae.team.store import Store
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Team:
+    """The team of a repository: its state is open."""
+
+    store: Store
+    project: Project
+
+    async def tasks(self) -> list[Task]:
+        """All its tasks."""
+        return await self.store.tasks(self.project.id)
+
+
+def run_async(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Carry out what a command does. The packages of the extra `team` are asked for first."""
+    from bae.lm.extras import need
+
+    need("sqlalchemy", extra="team", by="bae team")
+    return asyncio.run(work())
+
+
+@asynccontextmanager
+async def open_team() -> AsyncGenerator[Team]:
+    """The team of the repository around this directory."""
+    from bae.team.git import Repository
+    from bae.team.store import Store, store_path
+
+    here = Path.cwd()
+    if find_work_tree(here) is None:
+        raise no_team(f"{here} is not in a git work tree")
+    repository = await Repository.open(here)
+    path = store_path(repository.root)
+    if not path.exists():
+        raise no_team(f"{repository.root} has no team yet")
+    async with await Store.open(path) as store:
+        for project in await store.projects():
+            if project.root == str(repository.root):
+                yield Team(store, project)
+                return
+        raise no_team(f"{path} has no project for {repository.root}")
+
+
+def find_work_tree(path: Path) -> Path | None:
+    """The nearest directory at or above a path that git knows."""
+    path = path.resolve()
+    return next((each for each in (path, *path.parents) if (each / ".git").exists()), None)
+
+
+def no_team(message: str) -> BaeError:
+    """The error where there is no team."""
+    return refused(message, fix="bae team init")
+
+
+def find_task(tasks: Iterable[Task], said: str) -> Task:
+    """The task that a person names by its key or number."""
+    known = list(tasks)
+    for task in known:
+        if said in (task.key, str(task.id)):
+            return task
+    from difflib import get_close_matches
+
+    near = get_close_matches(said, [task.key for task in known], 3, 0.5)
+    guess = f"did you mean {' or '.join(near)}? " if near else ""
+    raise refused(f"there is no task {said!r}", fix=f"{guess}`bae team tasks` lists them")
+
+
+def find_lm(named: str | None) -> LM:
+    """The LM that is named, or else the one that this machine offers, which is reported."""
+    from bae.cli.printing import note
+    from bae.lm.registry import VARIABLE, cached_lm, default_lm, default_name
+
+    found = default_name().name
+    if named is not None or found:
+        if named is None and not os.environ.get(VARIABLE, "").strip():
+            note(f"using {found}: --lm names another")
+        return cached_lm(named or found)
+    try:
+        return default_lm("the team needs one")
+    except BaeError as error:
+        _, _, lacking = (error.fix or "").partition("\n")
+        if lacking:
+            error.fix = f"name one with --lm, or set BAE_LM; `bae lm list` says more\n{lacking}"
+        raise
+
+
+def can_ask() -> bool:
+    """Whether there is a person at the terminal."""
+    from bae.cli.running import terminal_input
+
+    return terminal_input.can_ask()
+
+
+async def ask(question: str, default: str = "") -> str:
+    """Ask at the terminal; Enter takes the default. Ctrl-D is an EOFError."""
+    from bae.cli.running.terminal_input import forget_typed, typed_line
+
+    forget_typed()
+    _print_question(question)
+    prompt = f"  (Enter for {default}) > " if default else "  > "
+    while not (said := (await typed_line(prompt)).strip() or default):
+        pass
+    return said
+
+
+def answer_at_terminal() -> Answer:
+    """An `answer=` that asks the person at the terminal, one question at a time. Ctrl-D leaves the
+    rest open."""
+    from bae.run import Waiting
+
+    turn = asyncio.Lock()
+    left = False
+
+    async def answer(gate: OpenGate) -> str:
+        nonlocal left
+        async with turn:
+            if left:
+                raise Waiting([gate])
+            try:
+                return await ask(str(gate.context.get("question", gate.question)))
+            except EOFError:
+                left = True
+                raise Waiting([gate]) from None
+
+    return answer
+
+
+def read_text(said: str) -> str:
+    """What an option says: a text, or with `@` before it the file that has it."""
+    if not said.startswith("@"):
+        return said
+    return read_file(said[1:])
+
+
+def read_file(path: str) -> str:
+    """The text of a file that a person names; `-` is stdin."""
+    import sys
+
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise refused(f"{path} cannot be read", "give a text file", error) from error
+
+
+def words(command: str | None) -> tuple[str, ...]:
+    """The words of a command that a person types."""
+    import shlex
+
+    try:
+        return tuple(shlex.split(command or ""))
+    except ValueError as error:
+        raise refused(f"{command!r} is no command: {error}", "close its quotes") from error
+
+
+def _print_question(question: str) -> None:
+    from rich.text import Text
+
+    from bae.cli.printing import err
+    from bae.cli.texts import in_lines
+
+    said = Text("? ", style="bold yellow").append(in_lines(question, 2), style="bold")
+    err().print(said, soft_wrap=True)
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names in a line."""
+    return ", ".join(names) or "none"

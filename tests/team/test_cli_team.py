@@ -1,0 +1,261 @@
+"""`bae team` as a person uses it: set up, plan, approve, run, answer, steer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("typer")
+
+from bae.cli import main
+from git_repositories import git, make_repository
+
+SCRIPT = """
+from bae.testing import ScriptedLM
+
+def make():
+    return ScriptedLM({
+        "OpenQuestions": {"questions": []},
+        "Requirements": "# Shop\\nPrices in euros.",
+        "Plan": {"tasks": [
+            {"key": "prices", "title": "Prices", "criteria": ["price() adds tax"]},
+            {"key": "orders", "title": "Orders", "depends_on": ["prices"]},
+            {"key": "page", "title": "A page", "kind": "frontend", "depends_on": ["prices"]},
+            {"key": "whole", "title": "All of it", "kind": "test",
+             "depends_on": ["orders", "page"]},
+        ]},
+    })
+
+def ask():
+    lm = make()
+    return ScriptedLM({
+        "OpenQuestions": {"questions": ["Which currency?", "Which country?"]},
+        "Requirements": lambda asked: "# Shop\\n" + asked.prompt.text,
+        "Plan": {"tasks": [{"key": "prices", "title": "Prices"}]},
+    })
+"""
+LM = ("--lm", "python:../lm.py:make")
+ASKS = ("--lm", "python:../lm.py:ask")
+Bae = Callable[..., Any]
+
+
+@pytest.fixture
+def bae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Bae:
+    """The command, in a repository with a test."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "120")
+    (tmp_path / "lm.py").write_text(SCRIPT)
+    root = make_repository(
+        tmp_path / "shop", {"test_shop.py": "def test_open():\n    assert True\n"}
+    )
+    monkeypatch.chdir(root)
+
+    def run(*arguments: str, code: int = 0) -> SimpleNamespace:
+        capfd.readouterr()
+        got = main(["team", *arguments])
+        out, err = capfd.readouterr()
+        assert got == code, f"{out}{err}"
+        return SimpleNamespace(out=out, err=err)
+
+    return run
+
+
+@pytest.fixture
+def shop(bae: Bae) -> Bae:
+    """The same, with a plan."""
+    bae("init")
+    bae("plan", "A shop", *LM)
+    return bae
+
+
+def keys(bae: Bae) -> list[str]:
+    return [task["key"] for task in json.loads(bae("tasks", "list", "--json").out)]
+
+
+# Set up
+
+
+def test_a_repository_with_tests_needs_no_words(bae: Bae, tmp_path: Path):
+    said = bae("init").out
+    assert f"shop in {tmp_path / 'shop'}" in said
+    assert "python -m pytest" in said
+    assert "bae/team" in said
+    assert "sandbox" in said
+    assert (tmp_path / ".shop.team" / "team.db").exists()
+    assert git(tmp_path / "shop", "status", "--porcelain") == ""
+
+
+def test_a_directory_without_a_repository_gets_one(bae: Bae, tmp_path: Path):
+    failed = bae("init", str(tmp_path / "new"), code=1)
+    assert "--test" in failed.err
+    assert not (tmp_path / "new").exists()  # nothing is made before all is known
+    said = bae("init", str(tmp_path / "new"), "--test", "python -m pytest -q")
+    assert "made a git repository" in said.err
+    assert git(tmp_path / "new", "rev-parse", "--abbrev-ref", "HEAD") == "main"
+
+
+def test_a_command_that_reports_no_tests_is_refused(bae: Bae):
+    assert "reports no tests" in bae("init", "--test", "make test", code=1).err
+    assert "close its quotes" in bae("init", "--test", "pytest '", code=1).err
+
+
+def test_work_that_is_not_committed_is_pointed_out(bae: Bae):
+    Path("prices.py").write_text("")
+    assert "1 files are not committed" in bae("init").err
+
+
+def test_init_again_changes_the_settings_and_keeps_the_plan(shop: Bae):
+    shop("init", "--test", "python -m pytest -x")
+    assert "python -m pytest -x" in shop("status").out
+    assert "Prices in euros." in shop("requirements").out
+    assert len(keys(shop)) == 4
+
+
+@pytest.mark.parametrize("command", [["status"], ["tasks"], ["plan", "a goal"], ["requirements"]])
+def test_without_a_team_every_command_says_how_to_make_one(bae: Bae, command: list[str]):
+    assert "bae team init" in bae(*command, code=1).err
+
+
+def test_a_team_is_found_from_anywhere_in_the_repository(shop: Bae, monkeypatch: Any):
+    Path("deep/down").mkdir(parents=True)
+    monkeypatch.chdir("deep/down")
+    assert len(keys(shop)) == 4
+
+
+# Plan
+
+
+def test_a_goal_is_planned_and_drawn_and_waits_for_approval(bae: Bae):
+    bae("init")
+    said = bae("plan", "A shop", *LM)
+    assert said.out.splitlines() == [
+        "○ prices  Prices  backend, not approved",
+        "├── ○ orders  Orders  backend, not approved",
+        "│   └── ○ whole  All of it  test, not approved, also after page",
+        "└── ○ page  A page  frontend, not approved",
+    ]
+    assert "bae team tasks approve" in said.err
+    assert bae("requirements").out == "# Shop\nPrices in euros.\n"
+    bae("tasks", "approve")
+    assert "not approved" not in bae("tasks").out
+
+
+def test_open_questions_are_written_into_a_file_and_answered_from_one(bae: Bae, tmp_path: Path):
+    bae("init")
+    said = bae("plan", "A shop", *ASKS, code=3)
+    file = tmp_path / ".shop.team" / "questions.md"
+    assert f"bae team plan --answers {file}" in said.err
+    assert keys(bae) == []
+    file.write_text(file.read_text().replace("currency?\n", "currency?\nEuros\n"))
+    assert "Which country?" in bae("plan", "--answers", str(file), *ASKS, code=3).err
+    file.write_text("# Which currency?\nEuros\n# Which country?\nPortugal\n")
+    bae("plan", "--answers", str(file), *ASKS)
+    assert keys(bae) == ["prices"]
+    assert "Portugal" in bae("requirements").out
+
+
+def test_questions_may_be_left_to_the_llm(bae: Bae):
+    bae("init")
+    Path("prd.md").write_text("A shop, as a file\n")
+    bae("plan", "--file", "prd.md", "--decide", *ASKS)
+    assert keys(bae) == ["prices"]
+    assert "A shop, as a file" in bae("requirements").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("a", "--file", "b.md"), 2, "two goals"),
+        ((), 2, "there is no goal"),
+        ((" ",), 1, "the goal is empty"),
+        (("--file", "nowhere.md"), 1, "nowhere.md cannot be read"),
+        (("a", "--answers", "nowhere.md"), 1, "nowhere.md cannot be read"),
+        (("a", "--lm", "nope"), 1, "there is no LM named 'nope'"),
+        (("a",), 1, "name one with --lm"),
+    ],
+)
+def test_what_is_missing_is_reported_before_anything_is_asked(
+    bae: Bae, arguments: tuple[str, ...], code: int, said: str
+):
+    bae("init")
+    assert said in bae("plan", *arguments, code=code).err
+
+
+# Tasks
+
+
+def test_tasks_are_added_edited_and_dropped(shop: Bae):
+    shop("tasks", "add", "Send it back!", "--after", "orders", "-c", "it is sent", "-p", "3")
+    shown = shop("tasks", "show", "send-it-back").out
+    assert "- it is sent" in shown
+    assert "orders" in shown
+    Path("back.md").write_text("Within 14 days.")
+    shop("tasks", "edit", "send-it-back", "-d", "@back.md", "--key", "returns", "--after", "")
+    data = json.loads(shop("tasks", "show", "returns", "--json").out)
+    assert (data["description"], data["depends_on"]) == ("Within 14 days.", [])
+    assert (data["criteria"], data["priority"], data["approved"]) == (["it is sent"], 3, True)
+    shop("tasks", "drop", "orders", "whole", str(data["id"]))
+    assert keys(shop) == ["prices", "page"]
+
+
+def test_tasks_come_from_a_file_too(shop: Bae):
+    tasks = [{"title": "Stock", "depends_on": ["refill"]}, {"title": "Refill"}]
+    Path("tasks.json").write_text(json.dumps(tasks))
+    shop("tasks", "add", "--from", "tasks.json")
+    assert keys(shop)[-2:] == ["stock", "refill"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("edit", "prices", "--after", "whole"), "depends on itself"),
+        (("add", "prices"), "two tasks have the key 'prices'"),
+        (("add", "More", "--after", "nothing"), "there is no task 'nothing'"),
+        (("drop", "prices"), "cannot be dropped: orders, page"),
+        (("show", "price"), "did you mean prices?"),
+        (("add", "!!"), "this is no task: key"),
+        (("add", "--from", "../lm.py"), "is no list of tasks"),
+    ],
+)
+def test_what_does_not_fit_the_plan_is_refused_by_name(
+    shop: Bae, arguments: tuple[str, ...], said: str
+):
+    assert said in shop("tasks", *arguments, code=1).err
+    assert keys(shop) == ["prices", "orders", "page", "whole"]
+
+
+def test_the_status_counts_every_task_once(shop: Bae):
+    data = json.loads(shop("status", "--json").out)
+    assert sum(data["counts"].values()) == 4
+    assert data["counts"]["pending"] == data["not_approved"] == 4
+    shop("tasks", "approve", "prices")
+    assert "not approved 3" in shop("status").out
+
+
+def test_the_main_path_in_processes_of_its_own(tmp_path: Path, bae: Bae):
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "BAE_LM": "none"}
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "bae", "team", *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("init")
+    run("plan", "A shop", *LM)
+    run("tasks", "approve")
+    assert "4 pending" in run("status")
