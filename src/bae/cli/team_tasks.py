@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -25,10 +25,11 @@ group = typer.Typer(
 TaskName = Annotated[
     str, typer.Argument(metavar="TASK", show_default=False, help="A task: its key, or its number.")
 ]
-TaskNames = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="TASK…", show_default=False, help="Tasks: their keys or numbers."),
-]
+_TASKS: Final = typer.Argument(
+    metavar="TASK…", show_default=False, help="Tasks: their keys or numbers."
+)
+SomeTasks = Annotated[list[str], _TASKS]
+AllOrSome = Annotated[list[str] | None, _TASKS]
 Title = Annotated[str | None, typer.Option("--title", show_default=False, help="One line.")]
 Description = Annotated[
     str | None,
@@ -125,7 +126,7 @@ def show(task: TaskName, as_json: AsJSON = False) -> None:
 
 
 @group.command(epilog=examples("bae team tasks approve", "bae team tasks approve prices orders"))
-def approve(tasks: TaskNames = None) -> None:
+def approve(tasks: AllOrSome = None) -> None:
     """Approve tasks, so that they may run: those that are named, or all."""
 
     async def work() -> None:
@@ -231,7 +232,7 @@ def edit(
 
 
 @group.command(epilog=examples("bae team tasks drop add-login"))
-def drop(tasks: Annotated[list[str], typer.Argument(metavar="TASK…", show_default=False)]) -> None:
+def drop(tasks: SomeTasks) -> None:
     """Drop tasks that are neither in progress nor completed. Their branches stay."""
 
     async def work() -> None:
