@@ -86,8 +86,8 @@ def test_show_has_a_list_and_plain_characters_and_no_fields_when_asked_for(capsy
         "  ⇢ Reply  if the LM chooses it\n"
         "\n"
         "Look\n"
-        "  → Ask  back, if the code chooses it\n"
-        "  → Reply  if the code chooses it\n"
+        "  → Ask  back, if your code chooses it\n"
+        "  → Reply  if your code chooses it\n"
         "\n"
         "Reply  end\n"
     )

@@ -4,16 +4,18 @@ Mermaid accepts and that are told apart."""
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Union
+from typing import Any
 
 import pytest
+from drawn_graphs import SHAPES, build, edges_of, library, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, create_model
 
-from bae import Gate, Graph, Map, Node, Recall
+from bae import Graph, Node
+from bae.pictures import picture_of
 
 NODE = re.compile(r'    (\w+)(?:\(\["(?P<round>.+)"\]\)|\["(?P<square>.+)"\])')
+RICH = re.compile(r"    (\w+) (-->|-\.->\|LM\||-->\|code\|) (\w+)")
 EDGE = re.compile(r"    (\w+) (-->|-\.->) (\w+)")
 
 
@@ -37,31 +39,6 @@ class Picture:
                     self.rounded.add(node[1])
             elif edge:
                 self.edges.append((edge[1], edge[2], edge[3]))
-
-
-def build(shape: list[tuple[list[int], bool, bool]], name: str = "N{}") -> list[type[Node]]:
-    """Node classes: for each its successors, whether it may end, whether its body is written."""
-    classes = [create_model(name.format(i), __base__=Node) for i in range(len(shape))]
-    for cls, (onward, may_end, written) in zip(classes, shape, strict=True):
-        targets = [classes[i % len(classes)] for i in onward]
-        ends = [None] if may_end or not targets else []
-        call = written_body() if written else empty_body()
-        call.__annotations__ = {"return": Union[(*targets, *ends)]}
-        type.__setattr__(cls, "__call__", call)
-    return classes
-
-
-def empty_body() -> Any:
-    async def call(self: Node): ...
-
-    return call
-
-
-def written_body() -> Any:
-    async def call(self: Node):
-        raise NotImplementedError
-
-    return call
 
 
 def test_a_small_graph_is_drawn_as_a_flowchart():
@@ -95,20 +72,11 @@ def test_an_arrow_is_dotted_where_the_lm_chooses_to_go_on_or_to_stop():
 
 def test_two_classes_of_one_name_get_identifiers_of_their_own_and_keep_their_label():
     classes = build([([1], False, False), ([2], False, False), ([], True, False)], name="Same")
+    classes[2].__name__ = "Same_2"
     picture = Picture(Graph(start=classes[0]).to_mermaid())
 
-    assert picture.labels == {"Same": "Same", "Same_2": "Same", "Same_3": "Same"}
-    assert [(a, b) for a, _, b in picture.edges] == [("Same", "Same_2"), ("Same_2", "Same_3")]
-
-
-def test_a_made_up_identifier_does_not_take_the_name_of_a_class():
-    shape = [([1], False, False), ([2], False, False), ([], True, False)]
-    classes = build(shape, name="Same")
-    classes[1].__name__ = "Same_2"
-    picture = Picture(Graph(start=classes[0]).to_mermaid())
-
-    assert sorted(picture.labels.values()) == ["Same", "Same", "Same_2"]
-    assert len(picture.labels) == 3
+    assert picture.labels == {"Same": "Same", "Same_2": "Same", "Same_2_2": "Same_2"}
+    assert [(a, b) for a, _, b in picture.edges] == [("Same", "Same_2"), ("Same_2", "Same_2_2")]
 
 
 @pytest.mark.parametrize(
@@ -128,20 +96,12 @@ def test_a_class_named_like_a_word_of_mermaids_own_gets_another_identifier(name:
     assert picture.edges == [(identifier, "-.->", identifier)]
 
 
-def test_a_name_that_is_no_identifier_is_still_drawn():
-    (cls,) = build([([], True, False)], name="Box[int]")
-    picture = Picture(Graph(start=cls).to_mermaid())
-
-    assert picture.labels == {"Box_int_": "Box[int]"}
-
-
 @pytest.mark.parametrize(
     ("name", "identifier", "label"),
     [
-        ("Κόμβος", "Κόμβος", "Κόμβος"),
-        ("节点", "节点", "节点"),
+        ("Κόμβος", "______", "Κόμβος"),
+        ("Box[int]", "Box_int_", "Box[int]"),
         ("x²", "x_", "x²"),
-        ("𝒜", "_", "𝒜"),
         ('say "hi"', "say__hi_", "say #quot;hi#quot;"),
         ("<b>&#", "_b___", "#lt;b#gt;#amp;#35;"),
         ("%%{init}%%", "___init___", "#37;#37;{init}#37;#37;"),
@@ -154,112 +114,41 @@ def test_a_name_means_itself_and_nothing_of_mermaids(name: str, identifier: str,
     assert Picture(Graph(start=cls).to_mermaid()).labels == {identifier: label}
 
 
-class Doc(BaseModel):
-    text: str
-
-
-class SumUp(Node):
-    doc: Doc
-
-    async def __call__(self) -> Summary: ...
-
-
-class Summary(Node):
-    text: str
-
-    async def __call__(self) -> None: ...
-
-
-class Read(Node):
-    docs: list[Doc]
-    parts: Annotated[list[Summary], Map(SumUp, over="docs")]
-
-    async def __call__(self) -> Check: ...
-
-
-class Check(Node):
-    ok: Annotated[bool, Gate('Is "that" <all>?')]
-
-    async def __call__(self) -> Read | Report:
-        return Report()
-
-
-class Report(Node):
-    parts: Annotated[list[Summary], Recall()]
-
-    async def __call__(self) -> Report | None: ...
-
-
 def test_fields_and_the_graphs_inside_are_drawn_when_asked_for():
-    assert Graph(start=Read).to_mermaid(fields=True) == (
+    assert library.to_mermaid(fields=True) == (
         "flowchart TD\n"
-        '    Read[["Read (start)<br/>docs: list[Doc] · given or set by Check<br/>'
-        'parts: list[Summary] · map graph SumUp for each of docs"]]\n'
-        '    Check{{"Check<br/>ok: bool · gate “Is #quot;that#quot; #lt;all#gt;?”"}}\n'
-        '    Report{{"Report (may end)<br/>parts: list[Summary] · recall from Read.parts"}}\n'
-        "    Read --> Check\n"
-        "    Check -->|code| Read\n"
-        "    Check -->|code| Report\n"
-        "    Report -.->|LM| Report\n"
-        '    subgraph graph_SumUp["SumUp, inside Read.parts"]\n'
+        '    Request["Request (start)<br/>topic: str · given or set by Report"]\n'
+        '    Research{{"Research (may end)<br/>topic: str · recall from Request.topic<br/>'
+        "note: str · recall from Request.topic<br/>found: list[Doc] · dep search ← get_client<br/>"
+        "ok: bool · gate “Is #lt;that#gt; all?”<br/>"
+        'parts: list[Summary] · map graph SumUp for each of found<br/>gaps: list[str] · LM"}}\n'
+        '    Report{{"Report<br/>text: str · LM"}}\n'
+        '    Filed(["Filed (end)<br/>place: str · code"])\n'
+        "    Request --> Research\n"
+        "    Research -.->|LM| Research\n"
+        "    Research -.->|LM| Report\n"
+        "    Report -->|code| Request\n"
+        "    Report -->|code| Filed\n"
+        '    subgraph graph_SumUp["SumUp, inside Research.parts"]\n'
         "        direction TD\n"
         '        SumUp["SumUp (start)<br/>doc: Doc · given"]\n'
         '        Summary(["Summary (end)<br/>text: str · LM"])\n'
         "        SumUp --> Summary\n"
         "    end\n"
-        '    Read -.-|"parts"| graph_SumUp\n'
+        '    Research -.-|"parts"| graph_SumUp\n'
     )
-
-
-def test_a_graph_with_problems_is_drawn_as_far_as_it_is_known():
-    class Start(Node):
-        async def __call__(self) -> Start | int: ...
-
-    assert Picture(Graph(start=Start).to_mermaid()).edges == [("Start", "-->", "Start")]
-
-
-NODES = st.tuples(
-    st.lists(st.integers(0, 7), max_size=4, unique=True), st.booleans(), st.booleans()
-)
-
-
-@settings(deadline=None, derandomize=True, max_examples=50)
-@given(st.lists(NODES, min_size=1, max_size=8), st.sampled_from(["N{}", "Same", "End", "N[{}]"]))
-def test_a_picture_has_exactly_the_nodes_and_edges_of_the_types(shape: Any, name: str):
-    classes = build(shape, name)
-    graph = Graph(start=classes[0])
-    picture = Picture(graph.to_mermaid())
-    # Nodes are drawn in the order of the graph, so positions tell classes of one name apart.
-    identifiers = dict(zip(graph.nodes, picture.labels, strict=True))
-
-    assert [picture.labels[identifiers[cls]] for cls in graph.nodes] == [
-        cls.__name__ for cls in graph.nodes
-    ]
-    assert sorted((a, b) for a, _, b in picture.edges) == sorted(
-        (identifiers[cls], identifiers[target])
-        for cls, targets in graph.edges.items()
-        for target in targets
-    )
-    assert picture.rounded == {identifiers[cls] for cls in graph.terminal_nodes}
-    for cls in graph.nodes:
-        arrows = {arrow for a, arrow, _ in picture.edges if a == identifiers[cls]}
-        _, _, written = shape[classes.index(cls)]
-        several = len(cls.successors()) + cls.is_terminal() > 1
-        if cls.successors():
-            assert arrows == {"-.->" if several and not written else "-->"}
-
-
-RICH = re.compile(r"    (\w+) (-->|-\.->\|LM\||-->\|code\|) (\w+)")
 
 
 @settings(deadline=None, derandomize=True, max_examples=30)
-@given(st.lists(NODES, min_size=1, max_size=8), st.sampled_from(["N{}", "Same", "End"]))
-def test_with_fields_a_picture_has_the_same_edges_and_says_who_chooses(shape: Any, name: str):
-    graph = Graph(start=build(shape, name)[0])
-    plain = Picture(graph.to_mermaid())
-    found = [RICH.fullmatch(line) for line in graph.to_mermaid(fields=True).splitlines()]
+@given(SHAPES, st.sampled_from(["N{}", "Same", "End", "N[{}]"]))
+def test_a_flowchart_has_the_nodes_and_edges_of_the_picture(shape: Any, name: str):
+    graph = made(shape, name)
+    picture, shown = Picture(graph.to_mermaid()), picture_of(graph)
 
-    assert [(edge[1], edge[3]) for edge in found if edge] == [(a, b) for a, _, b in plain.edges]
-    assert [edge[2] == "-.->|LM|" for edge in found if edge] == [
-        arrow == "-.->" for _, arrow, _ in plain.edges
-    ]
+    assert list(picture.labels.items()) == [(box.id, box.name) for box in shown.boxes]
+    assert picture.rounded == {box.id for box in shown.boxes if box.ending != "never"}
+    lines = {"lm": "-.->", "code": "-->", "certain": "-->"}
+    assert picture.edges == [(a.tail, lines[a.kind], a.head) for a in shown.arrows]
+    rich = [RICH.fullmatch(line) for line in graph.to_mermaid(fields=True).splitlines()]
+    kinds = {"-.->|LM|": "lm", "-->|code|": "code", "-->": "certain"}
+    assert {(edge[1], edge[3], kinds[edge[2]]) for edge in rich if edge} == edges_of(shown)

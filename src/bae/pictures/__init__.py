@@ -3,10 +3,10 @@ the graph. `picture_of` has what is shown, as data."""
 
 from __future__ import annotations
 
-from bae.pictures.contents import Arrow, Box, Picture, Shown
-from bae.pictures.drawing import to_mermaid, to_svg, to_text
-from bae.pictures.reading import picture_of
-from bae.pictures.terminal import Drawing
+from bae.pictures.mermaid import to_mermaid
+from bae.pictures.picture import Arrow, Box, Picture, Shown, picture_of
+from bae.pictures.svg import to_svg
+from bae.pictures.terminal import Drawing, to_text
 
 __all__ = [
     "Arrow",

@@ -1,61 +1,66 @@
-"""A graph as a Mermaid flowchart: nodes and arrows alone, as `graph.to_mermaid()` has it, or with
-fields by source and the graphs inside."""
+"""A graph as a Mermaid flowchart: nodes and arrows alone, or with fields by source and the graphs
+inside."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from bae.pictures.contents import Arrow, Box, Picture
-from bae.pictures.terminal import Direction
+from bae.pictures.picture import Arrow, Box, Direction, picture_of
 
-ENTITIES: Final = {
-    "#": "#35;",
-    "%": "#37;",
-    '"': "#quot;",
-    "&": "#amp;",
-    "<": "#lt;",
-    ">": "#gt;",
-    "`": "#96;",
-    "\\": "#92;",
-}
-"""What has a meaning of its own in a quoted label."""
+if TYPE_CHECKING:
+    from bae.graph import Graph
 
 
-def draw_mermaid(picture: Picture, *, fields: bool = False, direction: Direction = "TD") -> str:
-    """One box a node class, one arrow an edge; rounded where the run may end, and dotted arrows
-    where the LM chooses among several.
+def to_mermaid(graph: Graph[Any, Any], *, fields: bool = True, direction: Direction = "TD") -> str:
+    """The graph as a Mermaid flowchart: one box a node class, one arrow an edge. Boxes are rounded
+    where the run may end, and arrows are dotted where the LM chooses among several.
 
-    With `fields` there are the fields by source, boxes with corners at the sides where there is a
-    choice and double sides where graphs run inside; these are drawn as well. Arrows say who
-    chooses."""
+    With `fields` the fields are there by source, boxes are hexagons where there is a choice and
+    have double sides where graphs run inside, arrows say who chooses, and the graphs inside are
+    drawn as well."""
+    picture = picture_of(graph)
     lines = [f"flowchart {direction}"]
     if not fields:
         for box in picture.boxes:
             opening, closing = ("([", "])") if box.ending != "never" else ("[", "]")
             lines.append(f'    {box.id}{opening}"{_label(box.name)}"{closing}')
         for arrow in picture.arrows:
-            line = "-.->" if arrow.kind == "lm" else "-->"
-            lines.append(f"    {arrow.tail} {line} {arrow.head}")
+            lines.append(f"    {arrow.tail} {'-.->' if arrow.kind == 'lm' else '-->'} {arrow.head}")
         return "\n".join(lines) + "\n"
     for each in picture.all:
-        indent = "    "
-        if each is not picture:
-            title = f"{each.name}, inside {', '.join(each.used_by)}"
-            lines.append(f'    subgraph {each.id}["{_label(title)}"]')
-            lines.append(f"        direction {direction}")
-            indent *= 2
-        lines += [f"{indent}{_box(box)}" for box in each.boxes]
-        lines += [f"{indent}{_arrow(arrow)}" for arrow in each.arrows]
-        if each is not picture:
+        drawn = [*map(_box, each.boxes), *map(_arrow, each.arrows)]
+        if each is picture:
+            lines += [f"    {line}" for line in drawn]
+        else:
+            title = _label(f"{each.name}, inside {', '.join(each.used_by)}")
+            lines.append(f'    subgraph {each.id}["{title}"]')
+            lines += [f"        {line}" for line in (f"direction {direction}", *drawn)]
             lines.append("    end")
-    drawn = {each.id for each in picture.inner}
-    for each in picture.all:
-        for box in each.boxes:
-            for field in box.fields:
-                for graph in field.graphs:
-                    if graph in drawn:
-                        lines.append(f'    {box.id} -.-|"{_label(field.name)}"| {graph}')
+    inner = {each.id for each in picture.inner}
+    lines += [
+        f'    {box.id} -.-|"{_label(field.name)}"| {graph_id}'
+        for each in picture.all
+        for box in each.boxes
+        for field in box.fields
+        for graph_id in field.graphs
+        if graph_id in inner
+    ]
     return "\n".join(lines) + "\n"
+
+
+ENTITIES: Final = str.maketrans(
+    {
+        "#": "#35;",
+        "%": "#37;",
+        "`": "#96;",
+        "\\": "#92;",
+        '"': "#quot;",
+        "&": "#amp;",
+        "<": "#lt;",
+        ">": "#gt;",
+    }
+)
+"""What has a meaning of its own in a quoted label."""
 
 
 def _box(box: Box) -> str:
@@ -66,17 +71,12 @@ def _box(box: Box) -> str:
         opening, closing = "{{", "}}"
     elif box.inner:
         opening, closing = "[[", "]]"
-    tags = ["start"] if box.start else []
-    if box.ending != "never":
-        tags.append("end" if box.ending == "always" else "may end")
-    rows = [f"{box.name} ({', '.join(tags)})" if tags else box.name]
-    if box.apart:
-        rows.append(box.apart)
+    rows = [f"{box.name} ({', '.join(box.tags)})" if box.tags else box.name]
+    rows += [box.apart] if box.apart else []
     for field in box.fields:
-        source = "LM" if field.source == "lm" else field.source
         origin = f" {field.origin}" if field.origin else ""
-        rows.append(f"{field.name}: {field.type} · {source}{origin}")
-    return f'{box.id}{opening}"{"<br/>".join(_label(row) for row in rows)}"{closing}'
+        rows.append(f"{field.name}: {field.type} · {field.label}{origin}")
+    return f'{box.id}{opening}"{"<br/>".join(map(_label, rows))}"{closing}'
 
 
 def _arrow(arrow: Arrow) -> str:
@@ -85,4 +85,4 @@ def _arrow(arrow: Arrow) -> str:
 
 
 def _label(text: str) -> str:
-    return "".join(ENTITIES.get(c, c) for c in text)
+    return text.translate(ENTITIES)

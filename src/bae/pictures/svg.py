@@ -1,141 +1,402 @@
-"""A scene as SVG: one file that refers to no other, with text that can be selected and read aloud,
-and colours that follow the reader's choice of light or dark."""
+"""A graph as SVG: one file that refers to no other, with text that can be selected and read aloud,
+and colors that follow the reader's choice of light or dark."""
 
 from __future__ import annotations
 
-from math import fsum
-from typing import Final
+from collections.abc import Sequence
+from math import ceil, fsum
+from typing import TYPE_CHECKING, Any, Final, Literal
 from xml.sax.saxutils import escape, quoteattr
 
-from bae.pictures.palette import DARK, LIGHT, Paint, Palette, Theme
-from bae.pictures.scene import Group, Label, Path, Scene, Step, outline
-from bae.pictures.texts import cells
+from bae.pictures.layout import Size, Spacing, arrange
+from bae.pictures.picture import (
+    CHOOSERS,
+    ArrowKind,
+    Box,
+    Direction,
+    Picture,
+    cells,
+    cut,
+    picture_of,
+)
+from bae.pictures.terminal import Piece, box_rows
 
-MONO: Final = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-SANS: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-FONTS: Final[dict[str, tuple[str, float, int]]] = {
-    "title": (SANS, 17, 650),
-    "frame-title": (SANS, 14, 650),
-    "name": (MONO, 14, 700),
-    "field": (MONO, 12, 400),
-    "type": (MONO, 12, 400),
-    "origin": (MONO, 11, 400),
-    "note": (SANS, 12, 400),
-    "pill": (SANS, 10.5, 600),
-}
-"""Family, size and weight for each kind of text."""
+if TYPE_CHECKING:
+    from bae.graph import Graph
 
-
-class SystemFonts:
-    """How wide text is at most in the fonts that a reader's system is likely to have."""
-
-    def width(self, text: str, role: str) -> float:
-        """The width of a text, in pixels."""
-        family, size, weight = FONTS[role]
-        if family is MONO:
-            return cells(text) * size * 0.605
-        each = 0.7 if weight > 500 else 0.6
-        # Added up exactly, so that every Python draws the same picture.
-        return fsum(0.36 if c in " .,ijlt'|:;" else each * cells(c) for c in text) * size
+Theme = Literal["auto", "light", "dark"]
+_XY = tuple[float, float]
+_Drawn = tuple[list[str], float, float]
+"""Lines of SVG, and how wide and how high they are."""
 
 
-def write_svg(scene: Scene, *, theme: Theme = "auto", standalone: bool = True) -> str:
-    """The file. One that is not `standalone` goes into a page, with the styles of `styles`."""
-    width, height = _number(scene.width), _number(scene.height)
-    role = "img" if standalone else "group"  # what is in an image is not read aloud
+def to_svg(
+    graph: Graph[Any, Any],
+    *,
+    fields: bool = True,
+    direction: Direction = "TD",
+    theme: Theme = "auto",
+) -> str:
+    """The graph as SVG. Its colors follow the reader's choice of light or dark, unless `theme` says
+    which."""
+    picture = picture_of(graph)
+    main, main_width, main_height = _graph(picture, fields, direction)
+    name_width = _width(picture.name, "title")
+    nodes = f"{len(picture.boxes)} node{'s' * (len(picture.boxes) != 1)}"
+    top = MARGIN + 34.0
+    wide = max(main_width, name_width + 160.0)
+    frames: list[str] = []
+    # Frames of the graphs inside stand in rows under the picture.
+    shelf, x, y, low = max(wide, ROWS_WIDE), 0.0, top + main_height + GAP, 0.0
+    for each in picture.inner:
+        frame, width, height = _frame(each, fields, direction)
+        if x and x + width > shelf:
+            x, y, low = 0.0, y + low + GAP, 0.0
+        frames += [_moved(MARGIN + x, y), *frame, "</g>"]
+        wide = max(wide, x + width)
+        x, low = x + width + GAP, max(low, height)
+    bottom = y + low if frames else top + main_height
+    legend, width, height = _legend(picture, wide)
+    wide = max(wide, width)
+    across, down = ceil(wide + 2 * MARGIN), ceil(bottom + GAP + height + MARGIN)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="bae" role="{role}" '
-        f'aria-labelledby="picture-title picture-desc" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}">',
-        f'<title id="picture-title">{escape(scene.title)}</title>',
-        f'<desc id="picture-desc">{escape(scene.description)}</desc>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="bae" role="img" '
+        f'viewBox="0 0 {across} {down}" width="{across}" height="{down}">',
+        f"<title>The graph {escape(picture.name)}</title>",
+        f"<desc>{escape(_description(picture))}</desc>",
+        f"<style>{_styles(theme)}</style>",
+        _rect("paper", 0, 0, across, down, 12),
+        _text("title", MARGIN, MARGIN + 14, picture.name),
+        _text("note", MARGIN + name_width + 12, MARGIN + 14, nodes),
+        _moved(MARGIN + (wide - main_width) / 2, top),
+        *main,
+        "</g>",
+        *frames,
+        _moved(MARGIN, bottom + GAP),
+        *legend,
+        "</g>",
+        "</svg>",
     ]
-    if standalone:
-        lines.append(f"<style>{styles(theme)}</style>")
-        paper = Path(outline(0, 0, scene.width, scene.height, 12), "paper")
-        lines.append(_path(paper))
-    _group(scene.root, lines)
-    lines.append("</svg>")
     return "\n".join(lines) + "\n"
 
 
-def styles(theme: Theme = "auto") -> str:
-    """The styles of every role."""
-    rules = [".bae{max-width:100%;height:auto}"]
-    for name, (family, size, weight) in FONTS.items():
-        rules.append(f".bae .t-{name}{{font:{weight} {size}px {family}}}")
-    rules += _colours(DARK if theme == "dark" else LIGHT)
-    if theme == "auto":
-        dark = "".join(_colours(DARK))
-        rules.append(f"@media (prefers-color-scheme:dark){{{dark}}}")
-    return "".join(rules)
+FONT: Final = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+SIZES: Final = {"title": 17, "name": 14}
+"""Of text that is larger than the rest, and bold."""
+SIZE: Final = 12
+COLORS: Final = {
+    "paper": ("#fbfbfd", "#14161d"),
+    "box": ("#ffffff", "#1d212b"),
+    "ink": ("#1b1f29", "#eceef4"),
+    "soft": ("#596075", "#a6adc0"),
+    "faint": ("#e3e5ec", "#333949"),
+    "edge": ("#9aa1b4", "#6c7489"),
+}
+"""For light and for dark."""
+PILLS: Final = {
+    "source-given": (("#e8eaf0", "#343a49"), ("#454c5f", "#d3d7e2")),
+    "source-code": (("#dcf0f5", "#113c49"), ("#0b5c72", "#86d7ec")),
+    "source-recall": (("#d8f2ec", "#103f38"), ("#0d5f52", "#83dfcb")),
+    "source-dep": (("#dfeafd", "#1b3563"), ("#1d4fa3", "#a8c8ff")),
+    "source-gate": (("#fde4ea", "#56172f"), ("#a3204c", "#ffb0c5")),
+    "source-map": (("#fdeccf", "#4d3206"), ("#7f4a05", "#f8cd84")),
+    "source-lm": (("#ece4fd", "#3a2466"), ("#6231b8", "#cdb4ff")),
+    "start": (("#dcf3df", "#173f20"), ("#1f6b2d", "#92dfa0")),
+    "end": (("#1b1f29", "#eceef4"), ("#ffffff", "#14161d")),
+}
+"""What is behind the text, and the text."""
+MARGIN, GAP, FRAME = 24, 28, 20
+"""Around everything, between frames, and between a frame and what is in it."""
+HEADER, ROW, PAD, PILL, RING = 36, 22, 16, 5, 4
+"""The height of a name and of a field, what is beside them, beside the text in a pill, and between
+the two outlines of a box at which a run may end."""
+WIDEST: Final = 88
+"""The most characters in a row of a box."""
+ROWS_WIDE: Final = 900
+"""How wide a row of frames may be, where the picture itself is not wider."""
+SPACING: Final = Spacing(
+    apart=36, beside=22, joins=18, inset=22, tail=18, track=14, head=24, loop=30, loop_at=(11, 27)
+)
 
 
-ROLES: Final = (
-    *("paper", "box", "box box-start", "ring", "bar", "rule", "frame"),
-    *("line line-certain", "line line-lm", "line line-code"),
-    *("head head-certain", "head head-lm", "head head-code", "tail tail-lm", "tail tail-code"),
-    *("title", "frame-title", "name", "field", "type", "origin", "note"),
-    *(f"{what} source-{source}" for what in ("pill", "pill-text")
-      for source in ("given", "code", "recall", "dep", "gate", "map", "lm")),
-    *(f"{what} tag-{tag}" for what in ("pill", "pill-text") for tag in ("start", "end")),
-)  # fmt: skip
+def _graph(picture: Picture, fields: bool, direction: Direction) -> _Drawn:
+    """The boxes and arrows of one graph, from the corner at 0."""
+    texts = [box_rows(box, WIDEST, fields=fields) for box in picture.boxes]
+    sizes: list[Size] = []
+    for box, rows in zip(picture.boxes, texts, strict=True):
+        width = max(fsum(_width(*piece) for piece in row) for row in rows)
+        height = HEADER + (ROW * len(rows) - ROW + 8) * (len(rows) > 1) + 2 * _ring(box)
+        sizes.append(Size(ceil(width + 2 * _pad(box)), height))
+    laid = arrange(sizes, picture.edges, SPACING, across=direction == "LR")
+    lines = ['<g class="g-graph">']
+    # Boxes come first, for who has the file read aloud.
+    for box, rows, corner, size in zip(picture.boxes, texts, laid.corners, laid.sizes, strict=True):
+        lines += _box(box, rows, *corner, size)
+    names = {box.id: box.name for box in picture.boxes}
+    for arrow, points in zip(picture.arrows, laid.lines, strict=True):
+        who = CHOOSERS[arrow.kind]
+        title = f"{names[arrow.tail]} → {names[arrow.head]}{who and f', if {who} it'}"
+        lines += [_group("edge", title), *_arrow(points, arrow.kind), "</g>"]
+    return [*lines, "</g>"], laid.width, laid.height
 
 
-def _colours(palette: Palette) -> list[str]:
-    return [f".bae .{role.replace(' ', '.')}{{{_style(palette.paint(role))}}}" for role in ROLES]
+def _ring(box: Box) -> int:
+    return RING if box.ending != "never" else 0
 
 
-def _style(paint: Paint) -> str:
-    parts = [f"fill:{paint.fill or 'none'}"]
-    if paint.stroke:
-        parts.append(f"stroke:{paint.stroke};stroke-width:{_number(paint.pen)}")
-    if paint.dash:
-        parts.append(f"stroke-dasharray:{' '.join(_number(each) for each in paint.dash)}")
-    return ";".join(parts)
+def _pad(box: Box) -> int:
+    return PAD + 7 * box.inner + _ring(box)
 
 
-def _group(group: Group, lines: list[str]) -> None:
-    facts = dict(group.facts)
-    own = f" id={quoteattr('bae-' + facts.pop('id'))}" if "id" in facts else ""
-    data = "".join(f" data-{name}={quoteattr(value)}" for name, value in facts.items())
-    if group.link:
-        lines.append(f"<a href={quoteattr('#bae-' + group.link)}>")
-    lines.append(f'<g class="g-{group.kind}"{own}{data}>')
-    if group.title:
-        lines.append(f"<title>{escape(group.title)}</title>")
-    for item in group.items:
-        match item:
-            case Path():
-                lines.append(_path(item))
-            case Label():
-                lines.append(_label(item))
-            case Group():
-                _group(item, lines)
-    lines.append("</g>")
-    if group.link:
-        lines.append("</a>")
+def _box(box: Box, rows: list[list[Piece]], x: int, y: int, size: Size) -> list[str]:
+    about = ", ".join([box.name, *box.tags]) + f" ({box.place or box.module})"
+    ring = _ring(box)
+    lines = [
+        _group("node", f"{about}\n{box.doc}".rstrip(), box.id),
+        *_outline(
+            *(x, y, size),
+            choice=box.chooser != "certain",
+            ring=ring,
+            inner=box.inner,
+            corner=16 if box.ending == "always" else 6,
+            role="box box-start" if box.start else "box",
+        ),
+        *_row(rows[0], x + _pad(box), y + ring + 23),
+    ]
+    y += ring + HEADER
+    if len(rows) > 1:
+        lines.append(_path("rule", [(x + ring + 1, y), (x + size.width - ring - 1, y)]))
+    for place, (field, row) in enumerate(zip(box.fields, rows[1:], strict=False)):
+        about = f"{field.name}: {field.type}\n{field.label} {field.origin}".rstrip()
+        lines += [f'<a href="#bae-{field.graphs[0]}">'] if field.graphs else []
+        lines.append(_group("field", f"{about}\n{field.description}".rstrip()))
+        lines += [*_row(row, x + _pad(box), y + 19 + ROW * place), "</g>"]
+        lines += ["</a>"] if field.graphs else []
+    return [*lines, "</g>"]
 
 
-def _path(path: Path) -> str:
-    return f'<path class="{path.role}" d="{_strokes(path.steps)}"/>'
+def _row(row: list[Piece], x: float, y: float) -> list[str]:
+    lines: list[str] = []
+    for text, role in row:
+        width = _width(text, role)
+        if role in PILLS:
+            indent = _width(text, role) - _width(text.lstrip(), role)
+            at = x + indent - PILL
+            lines.append(_rect(f"pill {role}", at, y - 12, width - indent + 2 * PILL, 16, 8))
+            lines.append(_text(f"pill-text {role}", x + indent, y, text.lstrip()))
+        elif text.strip():
+            lines.append(_text(role, x, y, text))
+        x += width
+    return lines
 
 
-def _strokes(steps: tuple[Step, ...]) -> str:
-    return " ".join(
-        stroke + " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
-        for stroke, points in steps
-    )
+def _frame(picture: Picture, fields: bool, direction: Direction) -> _Drawn:
+    """A graph inside another, in a frame with its name."""
+    graph, width, height = _graph(picture, fields, direction)
+    used_by = f"inside {', '.join(picture.used_by)}"
+    after = _width(picture.name, "name") + 10
+    wide = max(width, after + _width(cut(used_by, 80))) + 2 * FRAME
+    high = height + 2 * FRAME + 28
+    lines = [
+        _group("frame", f"The graph {picture.name}, {used_by}", picture.id),
+        _rect("frame", 0, 0, wide, high, 10),
+        _text("name", FRAME, FRAME + 10, picture.name),
+        _text("note", FRAME + after, FRAME + 10, cut(used_by, 80)),
+        _moved((wide - width) / 2, FRAME + 28),
+        *graph,
+        "</g></g>",
+    ]
+    return lines, wide, high
 
 
-def _label(label: Label) -> str:
-    font = label.role.partition(" ")[0].removesuffix("-text")
-    anchor = "" if label.anchor == "start" else f' text-anchor="{label.anchor}"'
+def _legend(picture: Picture, width: float) -> _Drawn:
+    """What the lines and shapes that are there mean."""
+    boxes = [box for each in picture.all for box in each.boxes]
+    kinds = {arrow.kind for each in picture.all for arrow in each.arrows}
+    shapes = {
+        "several ways on": any(box.chooser != "certain" for box in boxes),
+        "a run may end here": any(box.ending != "never" for box in boxes),
+        "a graph runs inside": any(box.inner for box in boxes),
+    }
+    arrows: dict[str, ArrowKind] = {
+        "always goes on there": "certain",
+        **{who: kind for kind, who in CHOOSERS.items() if who},
+    }
+    meanings = [meaning for meaning, kind in arrows.items() if kind in kinds]
+    meanings += [meaning for meaning, there in shapes.items() if there]
+    lines = [_group("legend", "Legend")]
+    x = y = wide = 0.0
+    for meaning in meanings:
+        taken = 50 + _width(meaning)
+        if x and x + taken > width:
+            x, y = 0.0, y + 26
+        if meaning in arrows:
+            lines += _arrow([(x, y + 10), (x + 38, y + 10)], arrows[meaning])
+        else:
+            choice, end, inner = (meaning == each for each in shapes)
+            sample = Size(32, 20)
+            lines += _outline(x + 4, y, sample, choice=choice, ring=RING * end, inner=inner)
+        lines.append(_text("note", x + 46, y + 14, meaning))
+        x += taken + 22
+        wide = max(wide, x - 22)
+    return [*lines, "</g>"], wide, y + 20
+
+
+def _outline(
+    x: float,
+    y: float,
+    size: Size,
+    *,
+    choice: bool = False,
+    ring: int = 0,
+    inner: bool = False,
+    corner: int = 6,
+    role: str = "box",
+) -> list[str]:
+    """Corners are rounded where the run goes on, cut off where there is a choice; there is a second
+    outline where a run may end, and bars at the sides where graphs run inside."""
+    corner = min(10 if choice else corner, size.height // 3)
+    lines: list[str] = []
+    for css, inset in (("ring", 0), (role, ring)) if ring else ((role, 0),):
+        left, top = x + inset, y + inset
+        right, bottom = x + size.width - inset, y + size.height - inset
+        if choice:
+            a, b, c, d = left + corner, right - corner, top + corner, bottom - corner
+            sides = [(a, top), (b, top), (right, c), (right, d)]
+            sides += [(b, bottom), (a, bottom), (left, d), (left, c)]
+            lines.append(_polygon(css, sides))
+        else:
+            lines.append(_rect(css, left, top, right - left, bottom - top, corner))
+        corner = max(1, corner - 2)
+    if inner:
+        for bar in (x + ring + 7, x + size.width - ring - 7):
+            ends = (bar, y + ring + corner), (bar, y + size.height - ring - corner)
+            lines.append(_path("bar", ends))
+    return lines
+
+
+def _arrow(points: Sequence[_XY], kind: ArrowKind) -> list[str]:
+    """A line with its head, dashed where the LM chooses, and a diamond where anybody does."""
+    line = list(points)
+    if kind != "certain":
+        line[0] = _beside(points[0], points[1], 10)
+    line[-1] = _beside(points[-1], points[-2], 7)
+    head = [_beside(points[-1], points[-2], along, off) for along, off in ((0, 0), (9, 4), (9, -4))]
+    found = [_path(f"line line-{kind}", line), _polygon(f"head head-{kind}", head)]
+    if kind != "certain":
+        corners = ((0, 0), (5.5, 4), (11, 0), (5.5, -4))
+        tail = [_beside(points[0], points[1], along, off) for along, off in corners]
+        found.append(_polygon(f"tail tail-{kind}", tail))
+    return found
+
+
+def _beside(start: _XY, end: _XY, along: float, off: float = 0) -> _XY:
+    """A point on the way from one to another, `off` to the side; all ways are level or upright."""
+    (x, y), (to_x, to_y) = start, end
+    dx, dy = (to_x > x) - (to_x < x), (to_y > y) - (to_y < y)
+    return x + dx * along - dy * off, y + dy * along + dx * off
+
+
+def _distance(a: _XY, b: _XY) -> float:
+    return abs(a[0] - b[0]) + abs(a[1] - b[1])
+
+
+def _path(role: str, points: Sequence[_XY]) -> str:
+    """A line through points, with its corners rounded."""
+    strokes = [f"M{_point(points[0])}"]
+    for before, here, after in zip(points, points[1:], points[2:], strict=False):
+        near = min(9, _distance(before, here) / 2, _distance(here, after) / 2)
+        first, last = _beside(here, before, near), _beside(here, after, near)
+        strokes.append(f"L{_point(first)} Q{_point(here)} {_point(last)}")
+    strokes.append(f"L{_point(points[-1])}")
+    return f'<path class="{role}" d="{" ".join(strokes)}"/>'
+
+
+def _polygon(role: str, points: Sequence[_XY]) -> str:
+    return f'<polygon class="{role}" points="{" ".join(map(_point, points))}"/>'
+
+
+def _rect(role: str, x: float, y: float, width: float, height: float, corner: float) -> str:
     return (
-        f'<text class="t-{font} {label.role}" x="{_number(label.x)}" y="{_number(label.y)}"'
-        f'{anchor} xml:space="preserve">{escape(label.text)}</text>'
+        f'<rect class="{role}" x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" '
+        f'height="{_number(height)}" rx="{_number(corner)}"/>'
     )
+
+
+def _text(role: str, x: float, y: float, text: str) -> str:
+    at = f'x="{_number(x)}" y="{_number(y)}"'
+    return f'<text class="{role}" {at} xml:space="preserve">{escape(text)}</text>'
+
+
+def _width(text: str, role: str = "") -> float:
+    """How wide a text is in the fonts that a reader's system is likely to have."""
+    return cells(text) * SIZES.get(role, SIZE) * 0.605
+
+
+def _group(kind: str, title: str, anchor: str = "") -> str:
+    own = f" id={quoteattr(f'bae-{anchor}')}" if anchor else ""
+    return f'<g class="g-{kind}"{own}><title>{escape(title)}</title>'
+
+
+def _moved(x: float, y: float) -> str:
+    return f'<g transform="translate({_number(x)},{_number(y)})">'
+
+
+def _point(point: _XY) -> str:
+    return f"{_number(point[0])},{_number(point[1])}"
 
 
 def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _styles(theme: Theme) -> str:
+    rules = f".bae{{max-width:100%;height:auto}}.bae text{{font:{SIZE}px {FONT}}}"
+    for role, size in SIZES.items():
+        rules += f".bae .{role}{{font:700 {size}px {FONT}}}"
+    rules += _colors(theme == "dark")
+    if theme == "auto":
+        rules += f"@media (prefers-color-scheme:dark){{{_colors(True)}}}"
+    return rules
+
+
+def _colors(dark: bool) -> str:
+    paper, box, ink, soft, faint, edge = (pair[dark] for pair in COLORS.values())
+    arrows = {"lm": PILLS["source-lm"][1][dark], "code": PILLS["source-code"][1][dark]}
+    rules = {
+        "paper": f"fill:{paper}",
+        "box": f"fill:{box};stroke:{edge};stroke-width:1.2",
+        "box-start": f"stroke:{PILLS['start'][1][dark]};stroke-width:1.8",
+        "ring": f"fill:none;stroke:{edge};stroke-width:1.2",
+        "bar": f"stroke:{edge};stroke-width:1.2",
+        "rule": f"stroke:{faint};stroke-width:1",
+        "frame": f"fill:none;stroke:{edge};stroke-width:1.2;stroke-dasharray:2 3",
+        "line": f"fill:none;stroke:{soft};stroke-width:1.5",
+        "line-lm": f"stroke:{arrows['lm']};stroke-dasharray:6 4",
+        "line-code": f"stroke:{arrows['code']}",
+        "head": f"fill:{soft}",
+        "head-lm": f"fill:{arrows['lm']}",
+        "head-code": f"fill:{arrows['code']}",
+        "tail-lm": f"fill:{arrows['lm']}",
+        "tail-code": f"fill:{paper};stroke:{arrows['code']};stroke-width:1.3",
+        **dict.fromkeys(("title", "name", "field"), f"fill:{ink}"),
+        **dict.fromkeys(("type", "origin", "note"), f"fill:{soft}"),
+        **{f"pill.{role}": f"fill:{behind[dark]}" for role, (behind, _) in PILLS.items()},
+        **{f"pill-text.{role}": f"fill:{text[dark]}" for role, (_, text) in PILLS.items()},
+    }
+    return "".join(f".bae .{role}{{{rule}}}" for role, rule in rules.items())
+
+
+def _description(picture: Picture) -> str:
+    """The picture in words, for who cannot see it."""
+    sentences: list[str] = []
+    for each in picture.all:
+        names = {box.id: box.name for box in each.boxes}
+        if each is not picture:
+            sentences.append(f"Inside {', '.join(each.used_by)} runs the graph {each.name}.")
+        for box in each.boxes:
+            ways = [names[arrow.head] for arrow in each.arrows if arrow.tail == box.id]
+            ways += ["the end"] if box.ending != "never" else []
+            who = CHOOSERS[box.chooser] and f", as {CHOOSERS[box.chooser]}"
+            sentences.append(f"{box.name} leads to {' or '.join(ways) or 'nothing known'}{who}.")
+    return " ".join(sentences)

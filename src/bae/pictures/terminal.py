@@ -4,51 +4,47 @@ otherwise a list that names every arrow."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from bae.pictures.canvas import ASCII, UNICODE, Canvas, Marks, Piece
-from bae.pictures.contents import ArrowKind, Box, Picture, Shown
-from bae.pictures.layout import Size, Spacing, arrange
-from bae.pictures.texts import cells, cut, in_ascii
-from bae.pictures.types import cut_field
-
-Direction = Literal["TD", "LR"]
-
-DOWN: Final = Spacing(
-    apart=3, beside=2, joins=2, inset=2, tail=1, track=1, head=1, loop=4, loop_at=(1, 2)
+from bae.pictures.layout import Point, Size, Spacing, arrange, layers
+from bae.pictures.picture import (
+    CHOOSERS,
+    ArrowKind,
+    Box,
+    Direction,
+    Picture,
+    cell_width,
+    cells,
+    cut,
+    picture_of,
 )
-ACROSS: Final = Spacing(
-    apart=1, beside=1, joins=1, inset=1, tail=2, track=2, head=3, loop=3, loop_at=(2, 5)
-)
-WIDEST: Final = (64, 58, 52, 46, 40, 34, 28)
-"""How wide the text in a box may be: the first of these that fits into the columns is taken."""
 
-SAID: Final[dict[ArrowKind, str]] = {
-    "certain": "",
-    "lm": "if the LM chooses it",
-    "code": "if the code chooses it",
-}
+if TYPE_CHECKING:
+    from bae.graph import Graph
+
+Piece = tuple[str, str]
+"""A text and its role."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """A picture as rows of text. Each row has pieces of text with a role each, such as "name" or
-    "source-lm", to be coloured; `str` has the text alone."""
+    "source-lm", to be colored; `str` has the text alone."""
 
     rows: tuple[tuple[Piece, ...], ...]
 
     @property
     def width(self) -> int:
         """How many columns it takes."""
-        return max((sum(cells(text) for text, _ in row) for row in self.rows), default=0)
+        return max(map(row_length, self.rows), default=0)
 
     def __str__(self) -> str:
         return "".join("".join(text for text, _ in row) + "\n" for row in self.rows)
 
 
-def draw_text(
-    picture: Picture,
+def to_text(
+    graph: Graph[Any, Any],
     *,
     width: int = 80,
     fields: bool = True,
@@ -56,220 +52,344 @@ def draw_text(
     ascii_only: bool = False,
     compact: bool = False,
 ) -> Drawing:
-    """The picture in at most `width` columns. Where boxes and lines would need more, or with
-    `compact`, it is a list."""
-    marks = ASCII if ascii_only else UNICODE
-    if ascii_only:
-        picture = _spelled(picture)
+    """The graph as text of at most `width` columns; print it, or color its rows.
+
+    Boxes and lines that would need more become a list that names every arrow, as they do with
+    `compact`."""
+    picture = picture_of(graph)
+    writer = _Writer(ASCII if ascii_only else UNICODE, width, fields, direction == "LR")
     rows: list[Sequence[Piece]] = []
     boxed: list[Picture] = []
     for each in picture.all:
-        if rows:
-            rows.append(())
         if each is not picture:
-            rows += [_heading(each), ()]
-        drawn = None if compact else _boxes(each, width, fields, direction, marks)
+            used_by = writer.marks.spell(f"  the graph inside {', '.join(each.used_by)}")
+            rows += [(), [(writer.marks.spell(each.name), "name"), (used_by, "note")], ()]
+        drawn = None if compact else writer.boxes(each)
         if drawn is not None:
             boxed.append(each)
-        rows += drawn if drawn is not None else _list(each, width, fields, marks)
-    if boxed:
-        rows += _legend(boxed, marks, width)
-    return Drawing(tuple(tuple(_fitted(row, width, marks)) for row in rows))
+        rows += drawn if drawn is not None else writer.list(each)
+    rows += writer.legend(boxed)
+    return Drawing(tuple(tuple(writer.fit(row)) for row in rows))
 
 
-def _spelled(picture: Picture) -> Picture:
-    """The picture with all its text in ASCII, before anything is measured or cut."""
-    return replace(
-        picture,
-        name=in_ascii(picture.name),
-        boxes=tuple(
-            replace(
-                box,
-                name=in_ascii(box.name),
-                apart=in_ascii(box.apart),
-                fields=tuple(
-                    replace(
-                        field,
-                        name=in_ascii(field.name),
-                        type=in_ascii(field.type),
-                        origin=in_ascii(field.origin),
-                    )
-                    for field in box.fields
-                ),
-            )
+UP, RIGHT, DOWN, LEFT = 1, 2, 4, 8
+STEPS: Final = {UP: (0, -1), RIGHT: (1, 0), DOWN: (0, 1), LEFT: (-1, 0)}
+SPELLED: Final = str.maketrans({"…": "...", "←": "<-", "→": "->", "“": '"', "”": '"'})
+SPACING: Final = Spacing(
+    apart=3, beside=2, joins=2, inset=2, tail=1, track=1, head=1, loop=4, loop_at=(1, 2)
+)
+SPACING_ACROSS: Final = Spacing(
+    apart=1, beside=1, joins=1, inset=1, tail=2, track=2, head=3, loop=3, loop_at=(2, 5)
+)
+WIDEST, NARROWEST = 64, 28
+"""How wide the text in a box may be at most, and how far it is cut before a list is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The characters to draw with. An outline has four corners, and the sides: above, right, below,
+    left."""
+
+    lines: dict[ArrowKind, str]
+    """Across, down, the corners, and where two lines cross."""
+    tails: dict[ArrowKind, str]
+    """Upward, to the right, downward, to the left: as `heads`."""
+    heads: str
+    goes_on: str
+    chooses: str
+    ends: str
+    may_end: str
+    holds: str
+    """The sides of a box with a graph inside."""
+    joints: dict[str, str]
+    """For each side of a box, how the rule under the name joins it at the left and the right."""
+    listed: dict[ArrowKind, str]
+    """What stands for an arrow in a list."""
+    samples: dict[ArrowKind, str]
+    """What stands for it in the legend."""
+    dots: str
+    """Where text was cut."""
+
+    def spell(self, text: str) -> str:
+        """A text in the characters that there are, before it is measured or cut."""
+        if not self.dots.isascii() or text.isascii():
+            return text
+        return text.translate(SPELLED).encode("ascii", "backslashreplace").decode()
+
+
+UNICODE: Final = Marks(
+    lines={"certain": "─│╭╮╰╯┼", "code": "─│╭╮╰╯┼", "lm": "┄┊╭╮╰╯┼"},
+    tails={"certain": "┴├┬┤", "code": "◇◇◇◇", "lm": "◆◆◆◆"},
+    heads="▲▶▼◀",
+    goes_on="┌┐└┘─│─│",
+    chooses="╱╲╲╱─│─│",
+    ends="╔╗╚╝═║═║",
+    may_end="╱╲╲╱═│═│",
+    holds="┃",
+    joints={"│": "├┤", "║": "╟╢", "┃": "┠┨"},
+    listed={"certain": "→", "code": "→", "lm": "⇢"},
+    samples={"lm": "◆┄┄▶", "code": "◇──▶"},
+    dots="…",
+)
+ASCII: Final = Marks(
+    lines={"certain": "-|+++++", "code": "-|+++++", "lm": ".:....+"},
+    tails={"certain": "++++", "code": "oooo", "lm": "****"},
+    heads="^>v<",
+    goes_on="++++-|-|",
+    chooses="/\\\\/-|-|",
+    ends="####=#=#",
+    may_end="/\\\\/=|=|",
+    holds="I",
+    joints={"|": "++", "#": "##", "I": "II"},
+    listed={"certain": "->", "code": "->", "lm": "..>"},
+    samples={"lm": "*..>", "code": "o-->"},
+    dots="...",
+)
+CROSSING: Final = UP | RIGHT | DOWN | LEFT
+TURNS: Final = [
+    *(LEFT | RIGHT, UP | DOWN, RIGHT | DOWN, LEFT | DOWN, RIGHT | UP, LEFT | UP),
+    CROSSING,
+]
+"""Which ways the characters of `Marks.lines` go."""
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Draws pictures with some characters into some columns."""
+
+    marks: Marks
+    width: int
+    fields: bool
+    across: bool
+
+    def fit(self, row: Sequence[Piece]) -> list[Piece]:
+        """A row without what is beyond the last column."""
+        kept: list[Piece] = []
+        left = self.width
+        for text, role in row:
+            if left > 0:
+                kept.append((cut(text, left, self.marks.dots), role))
+            left -= cells(text)
+        return kept
+
+    def rows(self, box: Box, widest: int) -> list[list[Piece]]:
+        return box_rows(box, widest, fields=self.fields, marks=self.marks)
+
+    def boxes(self, picture: Picture) -> list[list[Piece]] | None:
+        """Boxes and lines, or None where the columns are too few."""
+        loops = {a for a, b in picture.edges if a == b}
+        rows = layers(len(picture.boxes), picture.edges)[0]
+        # Boxes that share the columns with others are cut first, and more where lines need room.
+        shared = [max(rows) + 1 if self.across else rows.count(row) for row in rows]
+        for spare in range(7, 44, 4):
+            texts = [
+                self.rows(box, max(NARROWEST, min(WIDEST, self.width // many - spare)))
+                for box, many in zip(picture.boxes, shared, strict=True)
+            ]
+            sizes: list[Size] = []
+            for place, text in enumerate(texts):
+                # A line from a box to itself needs two rows to leave and come back at.
+                least = (5, 2) if place in loops else (1, 1)
+                height = max(len(text) + (len(text) > 1), least[1])
+                sizes.append(Size(max(*map(row_length, text), least[0]) + 4, height + 2))
+            spacing = SPACING_ACROSS if self.across else SPACING
+            laid = arrange(sizes, picture.edges, spacing, across=self.across)
+            if laid.width > self.width:
+                continue
+            canvas = _Canvas(laid.width, laid.height, self.marks)
+            for box, corner, size, text in zip(
+                picture.boxes, laid.corners, laid.sizes, texts, strict=True
+            ):
+                canvas.box(box, corner, size, text)
+            for arrow, line in zip(picture.arrows, laid.lines, strict=True):
+                canvas.line(line, arrow.kind)
+            return canvas.rows()
+        return None
+
+    def list(self, picture: Picture) -> list[list[Piece]]:
+        """Every box under the one before it, with its fields and its arrows."""
+        names = {
+            box.id: self.marks.spell(f"{box.name} ({box.apart})" if box.apart else box.name)
             for box in picture.boxes
-        ),
-        used_by=tuple(in_ascii(each) for each in picture.used_by),
-        inner=tuple(_spelled(each) for each in picture.inner),
-    )
-
-
-def _fitted(row: Sequence[Piece], width: int, marks: Marks) -> Sequence[Piece]:
-    """A row without what is beyond the last column."""
-    if sum(cells(text) for text, _ in row) <= width:
-        return row
-    kept: list[Piece] = []
-    for text, role in row:
-        kept.append((cut(text, width, marks.dots), role))
-        width -= cells(text)
-        if width <= 0:
-            break
-    return kept
-
-
-def _heading(picture: Picture) -> list[Piece]:
-    return [
-        (picture.name, "name"),
-        (f"  the graph inside {', '.join(picture.used_by)}", "note"),
-    ]
-
-
-def _boxes(
-    picture: Picture, width: int, fields: bool, direction: Direction, marks: Marks
-) -> list[list[Piece]] | None:
-    across = direction == "LR"
-    loops = {a for a, b in picture.edges if a == b}
-    for widest in WIDEST:
-        texts = [_text(box, min(widest, width - 4), fields, marks) for box in picture.boxes]
-        sizes: list[Size] = []
-        for place, text in enumerate(texts):
-            inner = max(sum(cells(piece) for piece, _ in row) for row in text)
-            rule = len(text) > 1
-            # A line from a box to itself needs two rows to leave and come back at.
-            height = max(len(text) + rule, 2 if place in loops else 1) + 2
-            sizes.append(Size(max(inner, 5 if place in loops else 1) + 4, height))
-        laid = arrange(sizes, picture.edges, ACROSS if across else DOWN, across=across)
-        if laid.width > width:
-            continue
-        canvas = Canvas(laid.width, laid.height, marks)
-        for box, (x, y), size, text in zip(
-            picture.boxes, laid.corners, laid.sizes, texts, strict=True
-        ):
-            canvas.box(x, y, size.width, size.height, box, rule=len(text) > 1)
-            _write(canvas, x, y, text)
-        for arrow, line in zip(picture.arrows, laid.lines, strict=True):
-            canvas.line(line, arrow.kind)
-        return canvas.rows()
-    return None
-
-
-def _write(canvas: Canvas, x: int, y: int, text: list[list[Piece]]) -> None:
-    for place, row in enumerate(text):
-        column, at = x + 2, y + 1 + place + (place > 0)  # under the name is the rule
-        for piece, role in row:
-            canvas.put(column, at, piece, role)
-            column += cells(piece)
-
-
-def _text(box: Box, widest: int, fields: bool, marks: Marks) -> list[list[Piece]]:
-    """The rows of a box: its name, and a row for each field."""
-    rows = [_title(box, widest, marks)]
-    if not fields:
+        }
+        back = layers(len(picture.boxes), picture.edges)[1]
+        rows: list[list[Piece]] = []
+        for box in picture.boxes:
+            rows += [[]] if rows else []
+            rows.append([(names[box.id], "name"), *((f"  {tag}", "note") for tag in box.tags)])
+            rows += [[("  ", ""), *row] for row in self.rows(box, self.width - 2)[1:]]
+            for place, arrow in enumerate(picture.arrows):
+                if arrow.tail != box.id:
+                    continue
+                mark = f"  {self.marks.listed[arrow.kind]} "
+                again = "again" if arrow.head == arrow.tail else "back" if place in back else ""
+                who = CHOOSERS[arrow.kind]
+                note = ", ".join(filter(None, [again, who and f"if {who} it"]))
+                rows.append([(mark, f"arrow-{arrow.kind}"), (names[arrow.head], "name")])
+                rows[-1] += [(f"  {note}", "note")] if note else []
         return rows
-    sources = max((cells(field.source) for field in box.fields), default=0)
+
+    def legend(self, pictures: list[Picture]) -> list[list[Piece]]:
+        """What the lines and shapes that are there mean, in as many rows as it takes."""
+        kinds = {arrow.kind for picture in pictures for arrow in picture.arrows}
+        entries = [
+            (self.marks.samples[kind], f"arrow-{kind}", CHOOSERS[kind])
+            for kind in self.marks.samples
+            if kind in kinds
+        ]
+        if any(box.inner for picture in pictures for box in picture.boxes):
+            sides = f"{self.marks.holds} {self.marks.holds}"
+            entries.append((sides, "outline", "a graph runs inside"))
+        rows: list[list[Piece]] = [[], []] if entries else []
+        for sample, role, meaning in entries:
+            if rows[-1] and row_length(rows[-1]) + len(sample) + len(meaning) + 4 > self.width:
+                rows.append([])
+            elif rows[-1]:
+                rows[-1].append(("   ", ""))
+            rows[-1] += [(sample, role), (f" {meaning}", "note")]
+        return rows
+
+
+def box_rows(
+    box: Box, widest: int, *, fields: bool = True, marks: Marks = UNICODE
+) -> list[list[Piece]]:
+    """What is in a box: a row with its name, and one for each field."""
+    tags: list[Piece] = [(f"  {tag}", "start" if tag == "start" else "end") for tag in box.tags]
+    room = widest - row_length(tags)
+    title = [(cut(marks.spell(box.name), room, marks.dots), "name")]
+    room -= row_length(title) + 2
+    if box.apart and room > 4:
+        title.append((f"  {cut(marks.spell(box.apart), room, marks.dots)}", "note"))
+    rows = [[*title, *tags]]
+    shown = box.fields if fields else ()
+    sources = max((len(field.label) for field in shown), default=0)
     room = widest - sources - 2
-    told = [field for field in box.fields if field.origin]
-    longest = max((cells(field.origin) for field in told), default=0)
-    # Where there is not enough room for both, the name and where it comes from get half of it each.
-    most = max(room // 2 - 1, room - longest - 2)
-    names = {
-        field: cut_field(field.name, field.type, most if field.origin else room, marks.dots)
-        for field in box.fields
-    }
-    column = max((cells(names[field]) for field in told), default=0)
-    for field, name in names.items():
-        source = "LM" if field.source == "lm" else field.source
-        row: list[Piece] = [(source.ljust(sources), f"source-{field.source}"), ("  ", "")]
-        if not field.origin:
-            row += _named(field, name)
-        else:
-            row += _named(field, name)
+    names = [marks.spell(f"{field.name}: {field.type}") for field in shown]
+    origins = [marks.spell(field.origin) for field in shown]
+    pairs = list(zip(names, origins, strict=True))
+    # Where there is not enough room for both, a third of it is left to the origin.
+    most = max(room * 2 // 3, room - max(map(cells, origins), default=0) - 2)
+    column = min(most, max((cells(name) for name, origin in pairs if origin), default=0))
+    for field, (name, origin) in zip(shown, pairs, strict=True):
+        name = cut(name, column if origin else room, marks.dots)
+        split = len(marks.spell(field.name))
+        row = [
+            (field.label, f"source-{field.source}"),
+            (" " * (sources - len(field.label) + 2), ""),
+        ]
+        row += [(name[:split], "field"), (name[split:], "type")]
+        if origin:
             row.append((" " * (column - cells(name) + 2), ""))
-            row.append((cut(field.origin, room - column - 2, marks.dots), "origin"))
+            row.append((cut(origin, room - column - 2, marks.dots), "origin"))
         rows.append(row)
     return rows
 
 
-def _named(field: Shown, said: str) -> list[Piece]:
-    return [(said[: len(field.name)], "field"), (said[len(field.name) :], "type")]
+def row_length(row: Sequence[Piece]) -> int:
+    """How many columns a row takes."""
+    return sum(cells(text) for text, _ in row)
 
 
-def _title(box: Box, widest: int, marks: Marks) -> list[Piece]:
-    tags = _tags(box)
-    room = widest - sum(cells(tag) + 2 for tag, _ in tags)
-    title: list[Piece] = [(cut(box.name, room, marks.dots), "name")]
-    if box.apart:
-        left = room - cells(box.name) - 2
-        if left > 4:
-            title.append((f"  {cut(box.apart, left, marks.dots)}", "note"))
-    for tag, role in tags:
-        title.append((f"  {tag}", role))
-    return title
+class _Canvas:
+    """Rows of cells, each a text and its role. A wide character leaves the next cell empty."""
+
+    def __init__(self, width: int, height: int, marks: Marks) -> None:
+        self.marks = marks
+        self.cells: list[list[Piece]] = [[(" ", "")] * width for _ in range(height)]
+        self.passed: set[Point] = set()
+
+    def put(self, x: int, y: int, text: str, role: str) -> None:
+        """Write a text from a cell on to the right."""
+        row = self.cells[y]
+        for char in text:
+            width = cell_width(char)
+            if width == 0:
+                row[x - 1] = (row[x - 1][0] + char, row[x - 1][1])
+            else:
+                row[x : x + width] = [(char, role), *[("", role)] * (width - 1)]
+            x += width
+
+    def box(self, box: Box, corner: Point, size: Size, text: list[list[Piece]]) -> None:
+        """Draw a box; its shape says how the run continues from it."""
+        (x, y), marks = corner, self.marks
+        shape = marks.goes_on
+        if box.ending == "always":
+            shape = marks.ends
+        elif box.chooser != "certain":
+            shape = marks.may_end if box.ending == "may" else marks.chooses
+        upper_left, upper_right, lower_left, lower_right, top, right, bottom, left = shape
+        if box.inner:
+            right = left = marks.holds
+        inside, last = size.width - 2, y + size.height - 1
+        self.put(x, y, upper_left + top * inside + upper_right, "outline")
+        for row in range(y + 1, last):
+            self.put(x, row, left, "outline")
+            self.put(x + inside + 1, row, right, "outline")
+        self.put(x, last, lower_left + bottom * inside + lower_right, "outline")
+        if len(text) > 1:
+            before, after = marks.joints[left]
+            self.put(x, y + 2, before + marks.goes_on[4] * inside + after, "outline")
+        for place, pieces in enumerate(text):
+            column, row = x + 2, y + 1 + place + (place > 0)  # under the name is the rule
+            for piece, role in pieces:
+                self.put(column, row, piece, role)
+                column += cells(piece)
+
+    def line(self, points: Sequence[Point], kind: ArrowKind) -> None:
+        """Draw an arrow along points."""
+        passed, first, last = _cells_on(points)
+        role = f"arrow-{kind}"
+        self.put(*passed[0], self.marks.tails[kind][first.bit_length() - 1], role)
+        for before, here, after in zip(passed, passed[1:-2], passed[2:], strict=False):
+            ways = CROSSING if here in self.passed else _way(here, before) | _way(here, after)
+            self.passed.add(here)
+            self.put(*here, self.marks.lines[kind][TURNS.index(ways)], role)
+        self.put(*passed[-2], self.marks.heads[last.bit_length() - 1], role)
+
+    def rows(self) -> list[list[Piece]]:
+        """What is drawn: each row as pieces of one role, without what is empty at its end."""
+        found: list[list[Piece]] = []
+        for row in self.cells:
+            pieces: list[Piece] = []
+            while row and not row[-1][0].strip() and row[-1][0] != "":
+                row.pop()
+            for text, role in row:
+                if pieces and (pieces[-1][1] == role or text in ("", " ")):
+                    pieces[-1] = (pieces[-1][0] + text, pieces[-1][1])
+                else:
+                    pieces.append((text, role))
+            found.append(pieces)
+        return found
 
 
-def _tags(box: Box) -> list[Piece]:
-    tags: list[Piece] = []
-    if box.start:
-        tags.append(("start", "start"))
-    if box.ending != "never":
-        tags.append(("end" if box.ending == "always" else "may end", "end"))
-    return tags
+def _cells_on(points: Sequence[Point]) -> tuple[list[Point], int, int]:
+    """Every cell that a line passes, from the outline of one box to that of the other, and the
+    directions in which it leaves and arrives.
+
+    A box at 3 that is 4 long fills the cells 3 to 6, and the layout has it end at 7: a line that
+    leaves toward higher numbers starts one cell before its first point, which is on the outline;
+    one that leaves toward lower numbers starts at it. The same holds where it arrives.
+    """
+    ends = list(points)
+    first, last = _way(points[0], points[1]), _way(points[-2], points[-1])
+    if first in (DOWN, RIGHT):
+        ends[0] = _next(points[0], points[1], -1)
+    if last in (UP, LEFT):
+        ends[-1] = _next(points[-1], points[-2], -1)
+    passed = [ends[0]]
+    for end in ends[1:]:
+        while passed[-1] != end:
+            passed.append(_next(passed[-1], end))
+    return passed, first, last
 
 
-def _legend(pictures: list[Picture], marks: Marks, width: int) -> list[list[Piece]]:
-    """What the lines and shapes that are there mean, in as many rows as it takes."""
-    boxes = [box for picture in pictures for box in picture.boxes]
-    kinds = {arrow.kind for picture in pictures for arrow in picture.arrows}
-    entries: list[tuple[str, str, str]] = []
-    if "lm" in kinds:
-        entries.append((_sample(marks, "lm"), "arrow-lm", "the LM chooses"))
-    if "code" in kinds:
-        entries.append((_sample(marks, "code"), "arrow-code", "your code chooses"))
-    if any(box.inner for box in boxes):
-        entries.append((f"{marks.holds} {marks.holds}", "outline", "a graph runs inside"))
-    if not entries:
-        return []
-    rows: list[list[Piece]] = [[], []]
-    for sample, role, meaning in entries:
-        taken = sum(cells(text) for text, _ in rows[-1])
-        if rows[-1] and taken + cells(sample) + len(meaning) + 4 > width:
-            rows.append([])
-        elif rows[-1]:
-            rows[-1].append(("   ", ""))
-        rows[-1] += [(sample, role), (f" {meaning}", "note")]
-    return rows
+def _way(here: Point, there: Point) -> int:
+    (x, y), (to_x, to_y) = here, there
+    if x == to_x:
+        return UP if to_y < y else DOWN
+    return LEFT if to_x < x else RIGHT
 
 
-def _sample(marks: Marks, kind: ArrowKind) -> str:
-    return marks.tails[kind][2] + marks.lines[kind][10] * 2 + marks.heads[2]
-
-
-def _list(picture: Picture, width: int, fields: bool, marks: Marks) -> list[list[Piece]]:
-    """Every box under the one before it, with its fields and its arrows."""
-    names = {
-        box.id: f"{box.name} ({box.apart})" if box.apart else box.name for box in picture.boxes
-    }
-    rows: list[list[Piece]] = []
-    for box in picture.boxes:
-        if rows:
-            rows.append([])
-        title: list[Piece] = [(names[box.id], "name")]
-        for tag, role in _tags(box):
-            title.append((f"  {tag}", role))
-        rows.append(title)
-        if fields:
-            rows += [[("  ", ""), *row] for row in _text(box, width - 2, True, marks)[1:]]
-        for arrow in picture.arrows:
-            if arrow.tail != box.id:
-                continue
-            row: list[Piece] = [
-                (f"  {marks.listed[arrow.kind]} ", f"arrow-{arrow.kind}"),
-                (names[arrow.head], "name"),
-            ]
-            said = "back" if arrow in picture.loops_back else ""
-            said = "again" if arrow.head == arrow.tail else said
-            notes = [note for note in (said, SAID[arrow.kind]) if note]
-            if notes:
-                row.append((f"  {', '.join(notes)}", "note"))
-            rows.append(row)
-    return rows
+def _next(here: Point, there: Point, by: int = 1) -> Point:
+    dx, dy = STEPS[_way(here, there)]
+    return here[0] + dx * by, here[1] + dy * by

@@ -10,8 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bae.pictures.layout import Arranged, Size, Spacing, arrange
-from bae.pictures.layout.layering import layers
-from bae.pictures.layout.settling import settled
 
 PIXELS = Spacing(
     apart=36, beside=22, joins=18, inset=22, tail=18, track=14, head=24, loop=30, loop_at=(11, 27)
@@ -120,10 +118,10 @@ def test_a_chain_stands_in_one_straight_column():
     assert all(len(line) == 2 for line in laid.lines)
 
 
-def test_forty_boxes_that_lead_everywhere_are_laid_out():
-    edges = [(a, (a * 3 + step) % 40) for a in range(40) for step in (1, 2, 7)]
+def test_boxes_that_lead_everywhere_are_laid_out():
+    edges = [(a, (a * 3 + step) % 24) for a in range(24) for step in (1, 2, 7)]
     edges = list(dict.fromkeys(edges))
-    sizes = [Size(60, 40)] * 40
+    sizes = [Size(60, 40)] * 24
     check((sizes, edges), arrange(sizes, edges, PIXELS), False)
 
 
@@ -134,32 +132,3 @@ def test_a_box_is_as_wide_as_the_lines_at_it_need():
     assert laid.sizes[0].width >= 19 * PIXELS.joins
     starts = [line[0][0] for line in laid.lines]
     assert all(abs(a - b) >= PIXELS.joins for a, b in combinations(starts, 2))
-
-
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), unique=True))
-def test_the_edges_that_lead_up_are_those_of_cycles(edges: Edges):
-    edges = [(a, b) for a, b in edges if a != b]
-    rows, upward = layers(10, edges)
-    for place, (a, b) in enumerate(edges):
-        assert (rows[a] > rows[b]) == (place in upward)
-        assert rows[a] != rows[b]
-    onward = [edge for place, edge in enumerate(edges) if place not in upward]
-    for place in upward:  # each of them closes a cycle
-        tail, head = edges[place]
-        reached = {head}
-        for _ in range(10):
-            reached |= {b for a, b in onward if a in reached}
-        assert tail in reached
-
-
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.lists(st.tuples(st.integers(-50, 50), st.integers(1, 9), st.integers(0, 9)), min_size=1))
-def test_settled_places_are_in_order_and_as_far_apart_as_they_must_be(parts: list[tuple[int, ...]]):
-    wanted, weights, distances = zip(*parts, strict=True)
-    places = settled(wanted, weights, distances[1:])
-
-    for (a, b), distance in zip(pairwise(places), distances[1:], strict=True):
-        assert b - a >= distance
-    spread = settled([0, 100], [1, 1], [10])
-    assert spread == [0, 100]

@@ -1,0 +1,524 @@
+"""A layered layout for directed graphs: boxes in rows, edges as lines with right angles that pass
+through no box. Pure functions on whole numbers, so that the same layout is drawn in pixels and in
+characters."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import fsum
+from typing import Final
+
+Point = tuple[int, int]
+Edge = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How wide and how high a box is."""
+
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spacing:
+    """Distances, in the unit of the drawing. *Across* is along a row, and *along* is the way the
+    graph goes."""
+
+    apart: int
+    """Across, between two boxes."""
+    beside: int
+    """Across, between a line and what is beside it."""
+    joins: int
+    """Across, between two lines at one box."""
+    inset: int
+    """Across, from the corner of a box to the first line."""
+    tail: int
+    """Along, from a box to the first way across."""
+    track: int
+    """Along, from one way across to the next."""
+    head: int
+    """Along, from the last way across to the next box: the arrow head is there."""
+    loop: int
+    """Across, how far a line from a box to itself goes out."""
+    loop_at: tuple[int, int]
+    """Along, where on its box it leaves and comes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """Where everything is: the upper left corner and the size of each box, and for each edge the
+    points of its line, from its tail to its head."""
+
+    corners: tuple[Point, ...]
+    sizes: tuple[Size, ...]
+    lines: tuple[tuple[Point, ...], ...]
+    width: int
+    height: int
+
+
+def arrange(
+    sizes: Sequence[Size], edges: Sequence[Edge], spacing: Spacing, *, across: bool = False
+) -> Arranged:
+    """Lay out boxes, the first one on top, or with `across` at the left. A box comes out wider than
+    it was where the lines that end at it need the room."""
+    if across:
+        turned = [Size(size.height, size.width) for size in sizes]
+        found = arrange(turned, edges, spacing)
+        return Arranged(
+            tuple((y, x) for x, y in found.corners),
+            tuple(Size(size.height, size.width) for size in found.sizes),
+            tuple(tuple((y, x) for x, y in line) for line in found.lines),
+            found.height,
+            found.width,
+        )
+    layer, upward, walk = layers(len(sizes), edges)
+    down = [(b, a) if place in upward else (a, b) for place, (a, b) in enumerate(edges)]
+    sizes = [_with_room(box, size, down, spacing) for box, size in enumerate(sizes)]
+    loops = {a for a, b in edges if a == b}
+    widths = [size.width + spacing.loop * (box in loops) for box, size in enumerate(sizes)]
+    drawn = [size.width for size in sizes]
+    rows = _Rows(layer, down, walk)
+    left = _Placing(rows, widths, drawn, spacing).result()
+
+    tops: list[int] = []
+    lines: list[list[Point]] = [[] for _ in edges]
+    top = 0
+    for row, links in zip(rows.rows, _joined(rows, left, drawn, spacing), strict=True):
+        tops.append(top)
+        bottom = top + max(sizes[box].height for box in row if rows.is_box(box))
+        ways, tracks = _tracked([(link.top, link.bottom) for link in links], spacing.joins)
+        top = bottom + spacing.tail + tracks * spacing.track + spacing.head
+        for link, way in zip(links, ways, strict=True):
+            points = lines[link.edge]
+            if rows.is_box(link.upper):
+                points.append((link.top, tops[-1] + sizes[link.upper].height))
+            at = link.top
+            for place, track in way:
+                y = bottom + spacing.tail + track * spacing.track
+                points += [(at, y), (place, y)]
+                at = place
+            if rows.is_box(link.lower):
+                points.append((at, top))
+    corners = [(left[box], tops[layer[box]]) for box in range(len(sizes))]
+    for place, (a, b) in enumerate(edges):
+        if a == b:
+            (x, y), (first, last) = corners[a], spacing.loop_at
+            right, out = x + sizes[a].width, x + widths[a] - 1
+            loop = [(right, y + first), (out, y + first), (out, y + last), (right, y + last)]
+            lines[place] = loop
+        elif place in upward:
+            lines[place].reverse()
+    # A way round may lead out of the picture at the left.
+    first = min((x for line in lines for x, _ in line), default=0)
+    shift = max(0, -first)
+    corners = [(x + shift, y) for x, y in corners]
+    moved = [tuple((x + shift, y) for x, y in _without_repeats(line)) for line in lines]
+    ends = [x + width for (x, _), width in zip(corners, widths, strict=True)]
+    ends += [x + 1 for line in moved for x, _ in line]
+    height = max((y + size.height for (_, y), size in zip(corners, sizes, strict=True)), default=0)
+    return Arranged(tuple(corners), tuple(sizes), tuple(moved), max(ends, default=0), height)
+
+
+def _with_room(box: int, size: Size, down: Sequence[Edge], spacing: Spacing) -> Size:
+    """The size, as wide as the lines at the upper or at the lower side need."""
+    most = max(sum(a == box != b for a, b in down), sum(b == box != a for a, b in down))
+    needed = 2 * spacing.inset + max(0, most - 1) * spacing.joins + 1
+    return Size(max(size.width, needed), size.height)
+
+
+def _without_repeats(points: Iterable[Point]) -> list[Point]:
+    """Leave out points that are the one before, or on the way to the next."""
+    kept: list[Point] = []
+    for point in points:
+        if kept and kept[-1] == point:
+            continue
+        if len(kept) > 1 and kept[-2][0] == kept[-1][0] == point[0]:
+            kept.pop()
+        kept.append(point)
+    return kept
+
+
+# The row of each box
+
+
+def layers(count: int, edges: Sequence[Edge]) -> tuple[list[int], set[int], list[int]]:
+    """The row of every box, the places of the edges that close a cycle and so lead upward, and the
+    boxes in the order of a walk in depth, which keeps together what belongs together."""
+    onward: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    for place, (a, b) in enumerate(edges):
+        if a != b:
+            onward[a].append((place, b))
+    upward: set[int] = set()
+    walk: dict[int, None] = {}
+    done: list[int] = []
+    for root in range(count):
+        path = [] if root in walk else [(root, iter(onward[root]))]
+        open_boxes = {root}
+        while path:
+            here, rest = path[-1]
+            walk[here] = None
+            for place, target in rest:
+                if target in open_boxes:
+                    upward.add(place)
+                elif target not in walk:
+                    open_boxes.add(target)
+                    path.append((target, iter(onward[target])))
+                    break
+            else:
+                open_boxes.discard(here)
+                done.append(here)
+                path.pop()
+    rows = [0] * count
+    for box in reversed(done):  # after all that lead to it, so that the longest way counts
+        for place, target in onward[box]:
+            if place not in upward:
+                rows[target] = max(rows[target], rows[box] + 1)
+    return rows, upward, list(walk)
+
+
+# The order within each row
+
+SWEEPS: Final = 12
+
+
+class _Rows:
+    """Boxes, and stand-ins numbered on from them for edges that skip rows, ordered so that few
+    edges cross. A chain has the boxes and stand-ins that an edge passes, from above to below."""
+
+    def __init__(self, layer: Sequence[int], down: Sequence[Edge], walk: Sequence[int]) -> None:
+        self.boxes = len(layer)
+        self.rows: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
+        for box in walk:
+            self.rows[layer[box]].append(box)
+        self.count = self.boxes
+        self.chains: list[list[int]] = []
+        for a, b in down:
+            chain = [a]
+            for row in range(layer[a] + 1, layer[b]):
+                self.rows[row].append(self.count)
+                chain.append(self.count)
+                self.count += 1
+            self.chains.append([*chain, b] if a != b else [])
+        self.above: list[list[int]] = [[] for _ in range(self.count)]
+        self.below: list[list[int]] = [[] for _ in range(self.count)]
+        for chain in self.chains:
+            for a, b in pairwise(chain):
+                self.below[a].append(b)
+                self.above[b].append(a)
+        self._order()
+
+    def is_box(self, vertex: int) -> bool:
+        """Whether it is a box, and no stand-in."""
+        return vertex < self.boxes
+
+    def _order(self) -> None:
+        best, fewest = self.rows, self._crossings()
+        self.rows = [list(row) for row in best]
+        for sweep in range(SWEEPS):
+            if not fewest:
+                break
+            self._sweep(downward=sweep % 2 == 0)
+            crossings = self._crossings()
+            if crossings < fewest:
+                best, fewest = [list(row) for row in self.rows], crossings
+        self.rows = best
+
+    def _sweep(self, downward: bool) -> None:
+        """Order each row by the places of the neighbors in the row before it."""
+        linked = self.above if downward else self.below
+        rows = self.rows if downward else self.rows[::-1]
+        for before, row in pairwise(rows):
+            at = {vertex: index for index, vertex in enumerate(before)}
+            middle: dict[int, float] = {}
+            for index, vertex in enumerate(row):
+                near = [at[each] for each in linked[vertex]]
+                middle[vertex] = fsum(near) / len(near) if near else float(index)
+            row.sort(key=lambda vertex: middle[vertex])
+
+    def _crossings(self) -> int:
+        total = 0
+        for row, next_row in pairwise(self.rows):
+            at = {vertex: index for index, vertex in enumerate(next_row)}
+            seen: list[int] = []
+            for vertex in row:
+                ends = sorted(at[each] for each in self.below[vertex])
+                total += sum(len(seen) - bisect_right(seen, end) for end in ends)
+                for end in ends:
+                    insort(seen, end)
+        return total
+
+
+# The place of each box in its row
+
+ROUNDS: Final = 6
+PULL: Final = (8.0, 2.0, 1.0)
+"""How much a link with no, one or two boxes at its ends wants to be straight: the longer an edge,
+the more a bend shows."""
+
+
+class _Placing:
+    """Where in its row each box and each stand-in is. Boxes are drawn to the middle of what they
+    are linked to, and the stand-ins of one edge to one straight line. `widths` is what a box takes
+    up, `drawn` how much of that is the box itself."""
+
+    def __init__(
+        self, rows: _Rows, widths: Sequence[int], drawn: Sequence[int], spacing: Spacing
+    ) -> None:
+        self.rows, self.spacing = rows, spacing
+        lines = [1] * (rows.count - rows.boxes)
+        self.widths, self.drawn = [*widths, *lines], [*drawn, *lines]
+        self.left = [0] * rows.count
+        self.at = {vertex: (row, at) for row in rows.rows for at, vertex in enumerate(row)}
+        self.steps = [[self._step(a, b) for a, b in pairwise(row)] for row in rows.rows]
+        for row, steps in zip(rows.rows, self.steps, strict=True):
+            at = -sum(steps) // 2
+            for vertex, step in zip(row, [*steps, 0], strict=True):
+                self.left[vertex] = at
+                at += step
+
+    def result(self) -> list[int]:
+        """The left side of every box and the place of every stand-in."""
+        above, below = self.rows.above, self.rows.below
+        places = range(len(self.rows.rows))
+        for _ in range(ROUNDS):
+            for place in places:
+                self._settle(place, above)
+            for place in reversed(places):
+                self._settle(place, below)
+        for place in places:
+            self._settle(place, above, below)
+        for _ in range(2):
+            for chain in sorted(self.rows.chains, key=len, reverse=True):
+                self._straighten(chain)
+        first = min(self.left, default=0)
+        return [left - first for left in self.left]
+
+    def _step(self, a: int, b: int) -> int:
+        """From the left side of one to that of the next, at least."""
+        boxes = self.rows.is_box(a) and self.rows.is_box(b)
+        return self.widths[a] + (self.spacing.apart if boxes else self.spacing.beside)
+
+    def _settle(self, place: int, *directions: list[list[int]]) -> None:
+        row = self.rows.rows[place]
+        wanted: list[float] = []
+        weights: list[float] = []
+        for vertex in row:
+            total = pulled = 0.0
+            half = (self.drawn[vertex] - 1) / 2
+            for each in (each for linked in directions for each in linked[vertex]):
+                weight = PULL[self.rows.is_box(vertex) + self.rows.is_box(each)]
+                total += weight
+                pulled += weight * (self.left[each] + (self.drawn[each] - 1) / 2)
+            wanted.append(pulled / total - half if total else self.left[vertex])
+            weights.append(total or 0.1)
+        for vertex, left in zip(row, settled(wanted, weights, self.steps[place]), strict=True):
+            self.left[vertex] = left
+
+    def _straighten(self, chain: list[int]) -> None:
+        """Put the stand-ins of an edge on one line where nothing is in the way, above a box that it
+        leads to if that can be."""
+        between = chain[1:-1]
+        low, high = -(10**9), 10**9
+        for vertex in between:
+            row, at = self.at[vertex]
+            if at:
+                low = max(low, self.left[row[at - 1]] + self._step(row[at - 1], vertex))
+            if at + 1 < len(row):
+                high = min(high, self.left[row[at + 1]] - self._step(vertex, row[at + 1]))
+        if not between or low > high:
+            return
+        for end in (chain[-1], chain[0]):
+            inset = self.drawn[end] // 3  # at either side, for other lines
+            first = max(low, self.left[end] + inset)
+            last = min(high, self.left[end] + self.drawn[end] - 1 - inset)
+            if first <= last:
+                low, high = first, last
+        middle = sorted(self.left[vertex] for vertex in between)[len(between) // 2]
+        for vertex in between:
+            self.left[vertex] = min(max(middle, low), high)
+
+
+def settled(
+    wanted: Sequence[float],
+    weights: Sequence[float],
+    distances: Sequence[int],
+    low: int | None = None,
+    high: int | None = None,
+) -> list[int]:
+    """Places on a line, in their order, with the least weighted squares of how far they are from
+    where they want to be. `distances` are from one to the next, at least. All are within `low` and
+    `high`, where there is room."""
+    # Without the distances the places need only rise: neighbors in the wrong order are pooled
+    # until none is.
+    offsets = [0]
+    for distance in distances:
+        offsets.append(offsets[-1] + distance)
+    pools: list[tuple[float, float, int]] = []
+    for want, weight, offset in zip(wanted, weights, offsets, strict=True):
+        pool = (want - offset, weight, 1)
+        while pools and pools[-1][0] > pool[0]:
+            value, heavy, many = pools.pop()
+            both = heavy + pool[1]
+            pool = ((value * heavy + pool[0] * pool[1]) / both, both, many + pool[2])
+        pools.append(pool)
+    values = [round(value) for value, _, many in pools for _ in range(many)]
+    if low is not None and high is not None:
+        values = [max(min(value, high - offsets[-1]), low) for value in values]
+    return [value + offset for value, offset in zip(values, offsets, strict=True)]
+
+
+# Where on its box each line begins and ends
+
+STRAIGHT: Final = 1000.0
+"""How much more than another a line counts that can be straight."""
+
+
+@dataclass(slots=True)
+class _Link:
+    """A piece of an edge, from one row to the next, and where it begins and ends."""
+
+    edge: int
+    upper: int
+    lower: int
+    top: int
+    bottom: int
+
+
+def _joined(
+    rows: _Rows, left: Sequence[int], drawn: Sequence[int], spacing: Spacing
+) -> list[list[_Link]]:
+    """The links of all edges, those below each row together: straight where two boxes are above
+    each other, and without crossings where they leave."""
+    at = {vertex: (y, x) for y, row in enumerate(rows.rows) for x, vertex in enumerate(row)}
+    found: list[list[_Link]] = [[] for _ in rows.rows]
+    for edge, chain in enumerate(rows.chains):
+        for upper, lower in pairwise(chain):
+            found[at[upper][0]].append(_Link(edge, upper, lower, left[upper], left[lower]))
+
+    def reach(vertex: int) -> tuple[int, int]:
+        if not rows.is_box(vertex):
+            return left[vertex], left[vertex]
+        return left[vertex] + spacing.inset, left[vertex] + drawn[vertex] - 1 - spacing.inset
+
+    def settle(links: list[_Link], box: int, upper: bool, first: bool) -> None:
+        links.sort(key=lambda link: (at[link.lower if upper else link.upper], link.edge))
+        low, high = reach(box)
+        middle = (low + high) / 2
+        wanted: list[float] = []
+        weights: list[float] = []
+        for link in links:
+            fixed = link.bottom if upper else link.top
+            other = reach(link.lower) if first else (fixed, fixed)
+            start, end = max(low, other[0]), min(high, other[1])
+            straight = start <= end
+            wanted.append(
+                min(max((middle + sum(other) / 2) / 2, start), end) if straight else middle
+            )
+            weights.append(STRAIGHT if straight else 1.0)
+        places = settled(wanted, weights, [spacing.joins] * (len(links) - 1), low, high)
+        for link, place in zip(links, places, strict=True):
+            if upper:
+                link.top = place
+            else:
+                link.bottom = place
+
+    for links in found:
+        for upper, first in ((True, True), (False, False), (True, False)):
+            by_box: dict[int, list[_Link]] = {}
+            for link in links:
+                by_box.setdefault(link.upper if upper else link.lower, []).append(link)
+            for box, each in by_box.items():
+                if rows.is_box(box):
+                    settle(each, box, upper, first)
+    return found
+
+
+# The space between two rows
+
+
+@dataclass(slots=True, eq=False)
+class _Crossbar:
+    """A way across, from where it comes down to where it goes on down."""
+
+    link: int
+    top: int
+    bottom: int
+    track: int = 0
+
+    @property
+    def low(self) -> int:
+        return min(self.top, self.bottom)
+
+    @property
+    def high(self) -> int:
+        return max(self.top, self.bottom)
+
+    def crossings_above(self, other: _Crossbar) -> int:
+        """How often they cross when this one is above."""
+        return (self.low < other.top < self.high) + (other.low < self.bottom < other.high)
+
+
+def _tracked(links: Sequence[tuple[int, int]], clear: int) -> tuple[list[list[Point]], int]:
+    """For each link of (top, bottom) its ways across, from above to below: the place it goes to and
+    the track it goes on. And how many tracks there are. No two links lie on each other: lines that
+    are less than `clear` apart count as touching."""
+    bars = [_Crossbar(place, *link) for place, link in enumerate(links) if link[0] != link[1]]
+    order = _from_above(bars, {end for link in links for end in link}, clear)
+    ways: list[list[Point]] = [[] for _ in links]
+    for place, bar in enumerate(order):
+        over = [
+            other.track
+            for other in order[:place]
+            if other.link == bar.link
+            or (other.low < bar.high + clear and bar.low < other.high + clear)
+        ]
+        bar.track = max(over, default=-1) + 1
+        ways[bar.link].append((bar.bottom, bar.track))
+    return ways, max((bar.track for bar in order), default=-1) + 1
+
+
+def _from_above(left: list[_Crossbar], taken: set[int], clear: int) -> list[_Crossbar]:
+    """An order of the bars in which what comes down above a bar is not under it."""
+    order: list[_Crossbar] = []
+    # A bar waits for those that come down where it goes on down.
+    waits = {
+        bar: {b for b in left if b is not bar and abs(bar.bottom - b.top) < clear} for bar in left
+    }
+    cost = {
+        bar: sum(bar.crossings_above(b) - b.crossings_above(bar) for b in left if b is not bar)
+        for bar in left
+    }
+    while left:
+        free = [bar for bar in left if not waits[bar]]
+        if not free:
+            # They wait for each other in a circle: one of them goes a way round.
+            bar = min(left, key=lambda each: (len(waits[each]), each.high - each.low))
+            through = _free_place((bar.top + bar.bottom) // 2, taken, clear)
+            taken.add(through)
+            order.append(_Crossbar(bar.link, bar.top, through))
+            second = _Crossbar(bar.link, through, bar.bottom)
+            left[left.index(bar)] = second
+            waits[second], cost[second] = waits.pop(bar), cost.pop(bar)
+            for others in waits.values():
+                others.discard(bar)
+            continue
+        bar = min(free, key=lambda each: cost[each])
+        left.remove(bar)
+        order.append(bar)
+        for other in left:
+            waits[other].discard(bar)
+            cost[other] -= other.crossings_above(bar) - bar.crossings_above(other)
+    return order
+
+
+def _free_place(near: int, taken: set[int], clear: int) -> int:
+    step = 0
+    while True:
+        for place in (near + step, near - step):
+            if all(abs(place - each) >= clear for each in taken):
+                return place
+        step += 1

@@ -1,0 +1,377 @@
+"""What a picture of a graph shows, as data: boxes with their fields by source, arrows by who
+chooses, and the graphs inside. `picture_of` reads it from the plans that run the graph."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args, get_origin
+
+from bae.assignable import type_name, union_members
+from bae.calls import CallPlan, Input, every_call, recalls_of, siblings_of
+from bae.markers import Gate, Map, Recall
+from bae.recall import holders_for
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.node import Node
+    from bae.plan import FieldPlan, NodePlan
+
+Direction = Literal["TD", "LR"]
+FieldSource = Literal["given", "recall", "dep", "gate", "map", "code", "lm"]
+ArrowKind = Literal["certain", "lm", "code"]
+Ending = Literal["never", "may", "always"]
+
+CHOOSERS: Final[dict[ArrowKind, str]] = {
+    "certain": "",
+    "lm": "the LM chooses",
+    "code": "your code chooses",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A field. `origin` names where its value comes from, where the source alone does not."""
+
+    name: str
+    type: str
+    source: FieldSource
+    origin: str = ""
+    description: str = ""
+    required: bool = True
+    graphs: tuple[str, ...] = ()
+    """The ids of the pictures of graphs that run for it."""
+
+    @property
+    def label(self) -> str:
+        """The source as it is written in a picture."""
+        return "LM" if self.source == "lm" else self.source
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A node class. `ending` says whether a run may end at it, or always does; `chooser` who
+    chooses the next node."""
+
+    id: str
+    name: str
+    start: bool
+    ending: Ending
+    chooser: ArrowKind
+    written: bool
+    fields: tuple[Shown, ...]
+    module: str
+    place: str
+    """Where the class is written, as `app.py:12`; empty where that is unknown."""
+    doc: str
+    lm: str
+    """The LM that is pinned to the class."""
+    apart: str
+    """What tells the class from others of its name; empty where it is the only one."""
+
+    @property
+    def inner(self) -> bool:
+        """Whether graphs run inside it."""
+        return any(field.graphs for field in self.fields)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Which of "start", "may end" and "end" it is."""
+        end = {"never": (), "may": ("may end",), "always": ("end",)}[self.ending]
+        return (*(("start",) if self.start else ()), *end)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """An edge, between the ids of two boxes."""
+
+    tail: str
+    head: str
+    kind: ArrowKind
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A graph. `inner` has the pictures of all graphs inside it, at any depth, each once; `used_by`
+    names the fields that an inner one runs for."""
+
+    id: str
+    name: str
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    used_by: tuple[str, ...] = ()
+    inner: tuple[Picture, ...] = ()
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """The arrows by the places of their boxes."""
+        at = {box.id: place for place, box in enumerate(self.boxes)}
+        return [(at[arrow.tail], at[arrow.head]) for arrow in self.arrows]
+
+    @property
+    def all(self) -> tuple[Picture, ...]:
+        """This picture and the inner ones."""
+        return (self, *self.inner)
+
+
+def picture_of(graph: Graph[Any, Any]) -> Picture:
+    """What a picture of a graph shows. A graph with problems is shown as far as it is known."""
+    reader = _Reader(graph)
+    first, *others = reader.graphs
+    return reader.picture(first, tuple(reader.picture(key) for key in others))
+
+
+def cells(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return len(text) if text.isascii() else sum(map(cell_width, text))
+
+
+def cell_width(char: str) -> int:
+    """How many columns one character takes."""
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def cut(text: str, most: int, dots: str = "…") -> str:
+    """A text of at most so many columns; dots show that some was left out."""
+    if cells(text) <= most:
+        return text
+    dots = dots[: max(most, 1)]
+    kept, width = "", len(dots)
+    for char in text:
+        width += cell_width(char)
+        if width > most:
+            break
+        kept += char
+    return f"{kept.rstrip()}{dots}"
+
+
+SOURCES: Final = get_args(FieldSource)
+"""In the order that boxes show them: what the LM fills comes last, as it does in a run."""
+LONGEST_CHAIN: Final = 12
+"""How many calls are named for one field."""
+_MERMAID: Final = (
+    *("end", "flowchart", "graph", "subgraph", "style", "linkstyle", "class", "classdef", "click"),
+    *("default", "direction", "interpolate", "href", "call"),
+)
+"""Words of Mermaid's own: no identifier may be one, in any case of letters."""
+
+_Key = tuple["type[Node]", str]
+_Before = dict["type[Node]", "list[NodePlan]"]
+
+
+class _Reader:
+    """Reads a graph and those inside it."""
+
+    def __init__(self, graph: Graph[Any, Any]) -> None:
+        self.graphs: dict[_Key, Graph[Any, Any]] = {_key(graph): graph}
+        self.users: dict[_Key, dict[str, None]] = {}
+        found = [graph]
+        for each in found:  # which grows by the graphs inside
+            for cls, plan in each.plans.items():
+                for field in plan.sourced:
+                    for inner in _graphs(field.call):
+                        key = _key(inner)
+                        self.users.setdefault(key, {})[f"{cls.__name__}.{field.name}"] = None
+                        if key not in self.graphs:
+                            self.graphs[key] = inner
+                            found.append(inner)
+        self.taken: set[str] = set()
+        self.boxes = {
+            (key, cls): self._id(cls.__name__)
+            for key, each in self.graphs.items()
+            for cls in each.nodes
+        }
+        self.ids = {key: self._id(f"graph_{each.name}") for key, each in self.graphs.items()}
+
+    def picture(self, key: _Key, inner: tuple[Picture, ...] = ()) -> Picture:
+        graph = self.graphs[key]
+        before: _Before = {cls: [] for cls in graph.nodes}
+        arrows: list[Arrow] = []
+        for cls, plan in graph.plans.items():
+            for target in plan.successors:
+                before[target].append(plan)
+                ends = self.boxes[key, cls], self.boxes[key, target]
+                arrows.append(Arrow(*ends, _chooser(plan)))
+        boxes = tuple(self._box(key, cls, before) for cls in graph.nodes)
+        used_by = tuple(self.users.get(key, ()))
+        return Picture(self.ids[key], _plain(graph.name), boxes, tuple(arrows), used_by, inner)
+
+    def _box(self, key: _Key, cls: type[Node], before: _Before) -> Box:
+        graph = self.graphs[key]
+        plan, start = graph.plans[cls], cls is graph.start
+        # A graph inside another looks in the trace around it as well.
+        trace = None if key in self.users else before
+        fields = [
+            self._field(field, *_source(field, cls, start, before[cls], trace))
+            for field in plan.fields.values()
+        ]
+        own = cls.__dict__.get("__doc__")
+        doc = inspect.cleandoc(own) if isinstance(own, str) else ""
+        lm = plan.lm or ""
+        return Box(
+            id=self.boxes[key, cls],
+            name=_plain(cls.__name__),
+            start=start,
+            ending=("always" if not plan.successors else "may") if plan.may_end else "never",
+            chooser=_chooser(plan),
+            written=plan.written,
+            fields=tuple(sorted(fields, key=lambda field: SOURCES.index(field.source))),
+            module=_plain(cls.__module__),
+            place=_plain(_place(cls)),
+            doc="\n".join(map(_plain, doc.splitlines())),
+            lm=_plain(lm if isinstance(lm, str) else type(lm).__name__),
+            apart=_plain(_apart(cls, graph.nodes)),
+        )
+
+    def _field(self, field: FieldPlan, source: FieldSource, origin: str) -> Shown:
+        return Shown(
+            name=_plain(field.name),
+            type=_plain(_type_text(field.annotation)),
+            source=source,
+            origin=_plain(origin),
+            description=_plain(field.info.description or ""),
+            required=field.required,
+            graphs=tuple(dict.fromkeys(self.ids[_key(each)] for each in _graphs(field.call))),
+        )
+
+    def _id(self, name: str) -> str:
+        """An identifier of its own: the name, where that is free."""
+        name = re.sub(r"\W", "_", name, flags=re.ASCII)
+        unique, count = name, 2
+        while unique in self.taken or unique.lower() in _MERMAID:
+            unique, count = f"{name}_{count}", count + 1
+        self.taken.add(unique)
+        return unique
+
+
+def _key(graph: Graph[Any, Any]) -> _Key:
+    # A node class that is a dependency becomes a graph for every field that asks for it.
+    return (graph.start, graph.name)
+
+
+def _graphs(call: CallPlan | None) -> Iterable[Graph[Any, Any]]:
+    return (each.graph for each in every_call(call) if each.graph is not None)
+
+
+def _chooser(plan: NodePlan) -> ArrowKind:
+    if len(plan.offered) < 2:
+        return "certain"
+    return "code" if plan.written else "lm"
+
+
+def _source(
+    field: FieldPlan, cls: type[Node], start: bool, before: list[NodePlan], trace: _Before | None
+) -> tuple[FieldSource, str]:
+    match field.marker:
+        case Recall():
+            return "recall", _recalled(field, cls, trace)
+        case Gate(question=question):
+            return "gate", f"“{question}”"
+        case Map(over=over):
+            return "map", f"{_chain(field)} for each of {over}"
+        case None:
+            writers = list(dict.fromkeys(plan.name for plan in before if plan.written))
+            filled = any(not plan.written for plan in before)
+            if writers and not filled and not start:
+                return "code", ""
+            others = ["the LM"] if start and filled else []
+            others += writers if len(writers) < 3 else ["your code"]
+            text = ["in plain text"] if field.text is not None and not start else []
+            text += [f"or set by {' or '.join(others)}"] if others else []
+            return "given" if start else "lm", " ".join(text)
+        case _:
+            return "dep", _chain(field)
+
+
+def _recalled(field: FieldPlan, cls: type[Node], trace: _Before | None) -> str:
+    """The fields that a Recall may find its value in, where there are no more than two."""
+    marker = cast(Recall, field.marker)
+    fallback = f"from {marker.node_type.__name__}" if marker.node_type else ""
+    if trace is None:
+        return fallback
+    found: dict[str, None] = {}
+    waiting = [plan.node for plan in trace[cls]]
+    for node in waiting:
+        held = holders_for(field, node)
+        if held:
+            name, sure = held[0]
+            known = name and (sure or len(held) == 1)
+            found[f"{node.__name__}.{name}" if known else node.__name__] = None
+        # The newest value is taken: what is behind a node that is sure to have one is not searched.
+        if not any(sure for _, sure in held):
+            waiting += [plan.node for plan in trace[node] if plan.node not in waiting]
+    if list(found) == [_type_text(field.annotation)]:
+        return ""  # as the type says
+    return f"from {' or '.join(found)}" if 0 < len(found) < 3 else fallback
+
+
+def _chain(field: FieldPlan) -> str:
+    """A call with what it waits for: `get_weather ← get_location`."""
+    left = LONGEST_CHAIN
+
+    def text_of(asked: FieldPlan | Input) -> str:
+        nonlocal left
+        left -= 1
+        call = cast(CallPlan, asked.call)
+        name = f"graph {call.name}" if call.graph is not None else call.name
+        below = [name for _, name in siblings_of(asked)]
+        below += [str(found.marker) for _, found in recalls_of(asked)]
+        below += [text_of(each) if left > 0 else "…" for _, each in call.inputs]
+        below = list(dict.fromkeys(below))
+        if len(below) > 1:
+            below = [f"({', '.join(below)})"]
+        return " ← ".join([name, *below])
+
+    return text_of(field) if field.call is not None else ""
+
+
+def _type_text(tp: Any) -> str:
+    """A type as its author would write it, but a Literal by its values: `'red' | 'blue'`."""
+    texts: list[str] = []
+    for member in union_members(tp):
+        if get_origin(member) is Literal:
+            texts += [str(v) if isinstance(v, Enum) else repr(v) for v in get_args(member)]
+        else:
+            texts.append(type_name(member))
+    return " | ".join(texts)
+
+
+def _apart(cls: type[Node], nodes: Iterable[type[Node]]) -> str:
+    twins = [other for other in nodes if other.__name__ == cls.__name__]
+    if len(twins) == 1:
+        return ""
+    if len({other.__module__ for other in twins}) == len(twins):
+        return cls.__module__
+    return f"{cls.__module__}, {twins.index(cls) + 1} of {len(twins)}"
+
+
+def _place(cls: type[Node]) -> str:
+    """The file and the line, relative to here or by the name of the file alone."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if not file:
+        return ""
+    line = cast(int, cls.__dict__.get("__firstlineno__", 0))  # on Python 3.13 and later
+    if not line:  # `inspect` would parse the whole file for every class
+        source = "".join(linecache.getlines(file))
+        found = re.search(rf"^[ \t]*class {re.escape(cls.__name__)}\b", source, re.MULTILINE)
+        line = source.count("\n", 0, found.start()) + 1 if found else 0
+    path = Path(file).resolve()
+    inside = path.is_relative_to(Path.cwd())
+    name = path.relative_to(Path.cwd()).as_posix() if inside else path.name
+    return f"{name}:{line}" if line else ""
+
+
+def _plain(text: str) -> str:
+    """A text on one line, without characters that no file or terminal should get."""
+    return "".join(
+        c if c.isprintable() or c == "\u200d" else "\ufffd" for c in " ".join(text.split())
+    )

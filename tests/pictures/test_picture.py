@@ -1,0 +1,313 @@
+"""What a picture of a graph shows, as data: exactly the nodes and edges of the types, and fields by
+source."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import pytest
+from drawn_graphs import SHAPES, Doc, Summary, SumUp, edges_of, library, made
+from hypothesis import given, settings
+from pydantic import Field, create_model
+
+from bae import Dep, Gate, Graph, Map, Node, Recall
+from bae.pictures import picture_of, to_mermaid, to_svg, to_text
+from bae.pictures.picture import cells, cut
+from made_graphs import Made, made_graphs
+
+
+def declared(graph: Graph[Any, Any], picture: Any) -> set[tuple[str, str]]:
+    """The edges of the types, by the ids of the picture."""
+    ids = dict(zip(graph.nodes, (box.id for box in picture.boxes), strict=True))
+    return {(ids[cls], ids[to]) for cls, targets in graph.edges.items() for to in targets}
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(SHAPES)
+def test_a_picture_has_exactly_the_nodes_and_edges_of_the_types(shape: Any):
+    graph = made(shape)
+    picture = picture_of(graph)
+
+    assert [box.name for box in picture.boxes] == [cls.__name__ for cls in graph.nodes]
+    assert {(a, b) for a, b, _ in edges_of(picture)} == declared(graph, picture)
+    for box, cls in zip(picture.boxes, graph.nodes, strict=True):
+        several = len(cls.successors()) + cls.is_terminal() > 1
+        chooser = ("code" if box.written else "lm") if several else "certain"
+        assert box.chooser == chooser
+        assert (box.ending != "never") == (cls in graph.terminal_nodes)
+
+
+@settings(deadline=None, derandomize=True, max_examples=8)
+@given(made_graphs())
+def test_graphs_inside_have_the_edges_of_their_types_too(made: Made):
+    made.build()
+    picture = picture_of(made.graph)
+
+    assert {(a, b) for a, b, _ in edges_of(picture)} == declared(made.graph, picture)
+    for each in picture.inner:
+        inner = getattr(made.names, each.name[: -len("N0")].lower())
+        assert {(a, b) for a, b, _ in edges_of(each)} == declared(inner, each)
+    for field in (field for box in picture.boxes for field in box.fields):
+        assert bool(field.graphs) == ("graph " in field.origin)
+    assert to_text(made.graph, width=80).width <= 80
+    assert to_mermaid(made.graph).count("subgraph ") == len(picture.inner)
+
+
+def test_fields_are_shown_with_their_sources():
+    boxes = picture_of(library).boxes
+    request, research, report, filed = boxes
+
+    assert [(f.name, f.type, f.source, f.origin) for f in research.fields] == [
+        ("topic", "str", "recall", "from Request.topic"),
+        ("note", "str", "recall", "from Request.topic"),
+        ("found", "list[Doc]", "dep", "search ← get_client"),
+        ("ok", "bool", "gate", "“Is <that> all?”"),
+        ("parts", "list[Summary]", "map", "graph SumUp for each of found"),
+        ("gaps", "list[str]", "lm", ""),
+    ]
+    assert (request.fields[0].source, request.fields[0].origin) == ("given", "or set by Report")
+    assert (report.fields[0].source, filed.fields[0].source) == ("lm", "code")
+
+
+def test_boxes_say_how_a_run_continues_from_them():
+    boxes = picture_of(library).boxes
+
+    assert [(box.name, box.tags, box.chooser) for box in boxes] == [
+        ("Request", ("start",), "certain"),
+        ("Research", ("may end",), "lm"),
+        ("Report", (), "code"),
+        ("Filed", ("end",), "certain"),
+    ]
+    assert boxes[2].lm == "local"
+    assert boxes[0].doc == "What a reader wants to know."
+
+
+def test_the_place_of_a_class_names_its_directory_only_below_the_current_one(tmp_path, monkeypatch):
+    assert re.fullmatch(
+        r"(tests/pictures/)?drawn_graphs\.py:\d+", picture_of(library).boxes[0].place
+    )
+    monkeypatch.chdir(tmp_path)
+    assert re.fullmatch(r"drawn_graphs\.py:\d+", picture_of(library).boxes[0].place)
+
+
+def test_a_recalled_field_names_the_fields_that_it_may_come_from():
+    class Open(Node):
+        mood: Literal["calm", "cross"]
+
+        async def __call__(self) -> Calm | Cross: ...
+
+    class Calm(Node):
+        mood: Literal["calm", "cross"]
+
+        async def __call__(self) -> Close: ...
+
+    class Cross(Node):
+        async def __call__(self) -> Close: ...
+
+    class Close(Node):
+        mood: Annotated[Literal["calm", "cross"], Recall()] = Field(init=False)
+        opened: Annotated[Open, Recall()] = Field(init=False)
+        shown: Annotated[bytes, Recall()] = b""
+
+        async def __call__(self) -> Close | None: ...
+
+    close = picture_of(Graph(start=Open)).boxes[-1]
+
+    # What Calm has hides what Open has, but Cross has nothing of its own.
+    assert [(f.name, f.source, f.origin) for f in close.fields] == [
+        ("mood", "recall", "from Calm.mood or Open.mood"),
+        ("opened", "recall", ""),
+        ("shown", "recall", ""),
+    ]
+
+
+def test_a_recall_in_a_graph_inside_names_nothing_that_the_trace_around_could_belie():
+    class Topic(Node):
+        text: str
+
+        async def __call__(self) -> Wrap: ...
+
+    class Wrap(Node):
+        found: Annotated[Found, Dep(Graph(start=Find))]
+
+        async def __call__(self) -> None: ...
+
+    class Find(Node):
+        topic: Annotated[str, Recall()] = Field(init=False)
+
+        async def __call__(self) -> Found: ...
+
+    class Found(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    inner = picture_of(Graph(start=Topic)).inner[0]
+
+    assert [(f.source, f.origin) for f in inner.boxes[0].fields] == [("recall", "")]
+
+
+def test_a_dependency_is_shown_with_its_arguments():
+    def connect() -> int:
+        return 1
+
+    def search(query: str, line: Annotated[int, Dep(connect)], day: str = "") -> str:
+        return query
+
+    def rate(item: str, query: Annotated[str, Recall()]) -> int:
+        return 1
+
+    class Asked(Node):
+        text: str
+
+        async def __call__(self) -> Found: ...
+
+    class Found(Node):
+        words: list[str]
+        query: str
+        found: Annotated[str, Dep(search, query="query", day=Recall(Asked))]
+        rated: Annotated[list[int], Map(rate, over="words")]
+
+        async def __call__(self) -> None: ...
+
+    fields = {each.name: each.origin for each in picture_of(Graph(start=Asked)).boxes[1].fields}
+    assert fields["found"] == "search ← (query, Recall(Asked), connect)"
+    assert fields["rated"] == "rate ← Recall() for each of words"
+
+
+class Shade(Enum):
+    DARK = 1
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text"),
+    [
+        (Literal["red", "blue"], "'red' | 'blue'"),
+        (Literal["red", 1, True] | None, "'red' | 1 | True | None"),
+        (Literal[Shade.DARK], "Shade.DARK"),
+        (dict[str, list[int]] | None, "dict[str, list[int]] | None"),
+    ],
+)
+def test_a_literal_is_shown_by_its_values(annotation: Any, text: str):
+    cls = create_model("Typed", __base__=Node, value=(annotation, ...), __module__=__name__)
+
+    assert picture_of(Graph(start=cls)).boxes[0].fields[0].type == text
+
+
+def test_graphs_inside_are_pictures_of_their_own_each_once():
+    class Twice(Node):
+        docs: list[Doc]
+        one: Annotated[list[Summary], Map(SumUp, over="docs")]
+        two: Annotated[list[Summary], Map(SumUp, over="docs")]
+
+        async def __call__(self) -> None: ...
+
+    picture = picture_of(Graph(start=Twice))
+    (inner,) = picture.inner
+
+    assert (inner.name, inner.used_by) == ("SumUp", ("Twice.one", "Twice.two"))
+    assert [box.name for box in inner.boxes] == ["SumUp", "Summary"]
+    assert {graph for field in picture.boxes[0].fields for graph in field.graphs} == {inner.id}
+
+
+def test_graphs_inside_graphs_inside_dependencies_are_found():
+    deepest = Graph(start=Summary, name="Deepest")
+
+    class Middle(Node):
+        seed: str = ""
+        found: Annotated[Summary, Dep(deepest)]
+
+        async def __call__(self) -> None: ...
+
+    async def look(middle: Annotated[Middle, Dep(Middle)]) -> str: ...
+
+    class Top(Node):
+        looked: Annotated[str, Dep(look)]
+
+        async def __call__(self) -> None: ...
+
+    picture = picture_of(Graph(start=Top))
+    assert [each.name for each in picture.inner] == ["Middle", "Deepest"]
+    assert picture.boxes[0].fields[0].origin == "look ← graph Middle"
+
+
+def test_a_graph_that_is_its_own_dependency_is_drawn_all_the_same():
+    class Snake(Node):
+        tail: Annotated[Any, Dep(lambda: None)]
+
+        async def __call__(self) -> None: ...
+
+    ring = Graph(start=Snake)
+    Again = create_model(
+        "Again", __base__=Node, inner=(Annotated[Any, Dep(ring)], ...), __module__=__name__
+    )
+
+    async def call(self: Node) -> None: ...
+
+    type.__setattr__(Again, "__call__", call)
+    whole = Graph(start=Again)
+    Snake.model_fields["tail"].metadata[:] = [Dep(whole)]
+    picture = picture_of(whole)
+
+    assert [each.name for each in picture.all] == ["Again", "Snake"]
+    assert picture.inner[0].boxes[0].fields[0].graphs == (picture.id,)
+    for draw in (to_svg, to_mermaid, to_text):
+        assert str(draw(whole))
+
+
+def test_a_graph_with_problems_is_drawn_as_far_as_it_is_known():
+    class Lost(Node):
+        found: Nowhere  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+        async def __call__(self) -> Lost: ...
+
+    class Astray(Node):
+        async def __call__(self) -> Astray | int: ...
+
+    assert "Lost" in to_svg(Graph(start=Lost))
+    assert edges_of(picture_of(Graph(start=Astray))) == {("Astray", "Astray", "certain")}
+
+
+def test_classes_of_one_name_are_told_apart():
+    def make(module: str) -> type[Node]:
+        return create_model("Same", __base__=Node, __module__=module)
+
+    first, second = make("shop.carts"), make("shop.orders")
+
+    async def on(self: Node): ...
+
+    async def end(self: Node) -> None: ...
+
+    on.__annotations__["return"] = second
+    type.__setattr__(first, "__call__", on)
+    type.__setattr__(second, "__call__", end)
+    twins = Graph(start=first)
+
+    assert [(box.id, box.apart) for box in picture_of(twins).boxes] == [
+        ("Same", "shop.carts"),
+        ("Same_2", "shop.orders"),
+    ]
+    text = str(to_text(twins, fields=False))
+    assert "Same  shop.carts  start" in text
+    assert "Same  shop.orders  end" in text
+    assert "shop.orders" in to_svg(twins)
+
+
+def test_control_characters_and_half_characters_are_replaced():
+    class Odd(Node):
+        ok: Annotated[bool, Gate("a\x00b\nc\ud800d")]
+
+        async def __call__(self) -> None: ...
+
+    assert picture_of(Graph(start=Odd)).boxes[0].fields[0].origin == "“a\ufffdb c\ufffdd”"
+
+
+def test_text_is_cut_by_its_columns():
+    assert cut("节点分析", 5) == "节点…"
+    assert cut("abcdef", 6) == "abcdef"
+    assert cut("abcdef", 5) == "abcd…"
+    assert cells("e\u0301té") == 3
+    assert cut("abcdef", 5, "...") == "ab..."
+    assert cut("abcdef", 2, "...") == ".."

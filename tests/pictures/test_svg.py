@@ -1,0 +1,175 @@
+"""What an SVG of a graph promises: the edges of the types, read back from its lines, text that
+nothing can break, and no reference to another file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from drawn_graphs import SHAPES, Edge, SumUp, edges_of, library, made, named
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bae import Graph
+from bae.pictures import picture_of, to_mermaid, to_svg, to_text
+
+SVG = "{http://www.w3.org/2000/svg}"
+Points = list[tuple[float, float]]
+
+
+def read(graph: Graph[Any, Any], **options: Any) -> ElementTree.Element:
+    return ElementTree.fromstring(to_svg(graph, **options).encode())
+
+
+def groups(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
+    return [each for each in root.iter(f"{SVG}g") if each.get("class") == f"g-{kind}"]
+
+
+def drawn_edges(root: ElementTree.Element) -> set[Edge]:
+    """Edges by where their lines begin and end; each graph has coordinates of its own."""
+    found: set[Edge] = set()
+    for graph in groups(root, "graph"):
+        boxes = {node.get("id", "").removeprefix("bae-"): corners(node[1])
+                 for node in groups(graph, "node")}  # fmt: skip
+        for edge in groups(graph, "edge"):
+            _, line, head, *tail = edge
+            kind = line.get("class", "").rpartition("-")[2]
+            first = numbers((tail or [line])[0])[0]
+            found.add((touched(boxes, first), touched(boxes, numbers(head)[0]), kind))
+    return found
+
+
+def numbers(element: ElementTree.Element) -> Points:
+    text = element.get("d") or element.get("points") or ""
+    return [(float(x), float(y)) for x, y in re.findall(r"(-?[\d.]+),(-?[\d.]+)", text)]
+
+
+def corners(shape: ElementTree.Element) -> Points:
+    if shape.get("points"):
+        return numbers(shape)
+    x, y, width, height = (float(shape.get(name, "")) for name in ("x", "y", "width", "height"))
+    return [(x, y), (x + width, y + height)]
+
+
+def touched(boxes: dict[str, Points], point: tuple[float, float]) -> str:
+    """The box on whose outline a point is."""
+    x, y = point
+    for name, points in boxes.items():
+        left, right = min(x for x, _ in points), max(x for x, _ in points)
+        top, bottom = min(y for _, y in points), max(y for _, y in points)
+        if left <= x <= right and top <= y <= bottom and (x in (left, right) or y in (top, bottom)):
+            return name
+    raise AssertionError(f"nothing is at {point}")
+
+
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(SHAPES, st.sampled_from(["N{}", "Same", "N[{}]"]), st.sampled_from(["TD", "LR"]))
+def test_an_svg_has_the_edges_of_the_types(shape: Any, name: str, direction: Any):
+    graph = made(shape, name)
+    root = read(graph, direction=direction)
+
+    assert drawn_edges(root) == edges_of(picture_of(graph))
+    ids = [each.get("id") for each in root.iter() if each.get("id")]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_graphs_inside_are_drawn_too_with_fields_or_without():
+    expected = {edge for each in picture_of(library).all for edge in edges_of(each)}
+
+    assert drawn_edges(read(library)) == expected
+    plain = read(library, fields=False, direction="LR")
+    assert drawn_edges(plain) == expected
+    assert groups(plain, "field") == []
+
+
+NAMES = ["Κόμβος", "节点分析", "N<b>&amp;", 'Q"uote\'', "A]B", "N\x1b[31m", "e\u0301té", "שלום",
+         "😀😀", "--><script>alert(1)</script>", "a\u202eb", "end", "N" * 200]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_breaks_a_picture(name: str):
+    drawn = named(name, name[::-1])
+
+    assert drawn_edges(read(drawn)) == edges_of(picture_of(drawn))
+    for text in (str(to_text(drawn)), str(to_text(drawn, ascii_only=True)), to_mermaid(drawn)):
+        assert "\x1b" not in text
+        text.encode()
+    assert str(to_text(drawn, ascii_only=True)).isascii()
+    assert to_text(drawn).width <= 80
+
+
+def test_an_svg_refers_to_nothing_and_describes_itself():
+    text = to_svg(library)
+    root = ElementTree.fromstring(text)
+
+    assert root.get("role") == "img"
+    assert root.findtext(f"{SVG}title") == "The graph Library"
+    assert root.findtext(f"{SVG}desc") == (
+        "Request leads to Research. Research leads to Research or Report or the end, as the LM "
+        "chooses. Report leads to Request or Filed, as your code chooses. Filed leads to the end. "
+        "Inside Research.parts runs the graph SumUp. SumUp leads to Summary. Summary leads to the "
+        "end."
+    )
+    assert text.replace("http://www.w3.org/2000/svg", "").count("http") == 0
+    assert "url(" not in text
+    assert "@import" not in text
+    links = [each.get("href", "") for each in root.iter(f"{SVG}a")]
+    ids = {each.get("id") for each in root.iter()}
+    assert links
+    assert all(link.removeprefix("#") in ids for link in links)
+
+
+def test_an_svg_follows_the_reader_unless_it_has_one_theme():
+    assert "prefers-color-scheme:dark" in to_svg(library)
+    assert "prefers-color-scheme" not in to_svg(library, theme="dark")
+    assert to_svg(library, theme="dark") != to_svg(library, theme="light")
+
+
+def test_an_svg_has_a_legend_of_what_is_there_and_nothing_else():
+    def legend(drawn: Graph[Any, Any]) -> list[str | None]:
+        (group,) = groups(read(drawn), "legend")
+        return [each.text for each in group.iter(f"{SVG}text")]
+
+    assert legend(library) == [
+        "always goes on there",
+        "the LM chooses",
+        "your code chooses",
+        "several ways on",
+        "a run may end here",
+        "a graph runs inside",
+    ]
+    assert legend(Graph(start=SumUp)) == ["always goes on there", "a run may end here"]
+
+
+def test_an_svg_has_the_text_of_all_fields_and_descriptions_on_hovering():
+    root = read(library)
+    texts = [each.text for each in root.iter(f"{SVG}text")]
+
+    for text in ("Research", "found", ": list[Doc]", "search ← get_client", "“Is <that> all?”"):
+        assert text in texts
+    titles = [field.findtext(f"{SVG}title") for field in groups(root, "field")]
+    assert 'text: str\nLM\nshort & "sweet", <b>not</b> long' in titles
+
+
+def test_a_notebook_shows_a_graph_by_its_picture():
+    assert library._repr_svg_() == library.to_svg() == to_svg(library)
+
+
+def test_the_picture_in_the_docs_is_of_the_graph_on_its_page():
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "pictures.md").read_text("utf-8")
+    code = re.search(r"```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert code is not None
+    module = ModuleType("refunds")
+    sys.modules["refunds"] = module
+    try:
+        exec(compile(code[1], "refunds.py", "exec", dont_inherit=True), vars(module))
+        drawn = to_svg(module.graph)
+    finally:
+        del sys.modules["refunds"]
+    assert (docs / "assets" / "refunds.svg").read_text("utf-8") == drawn
