@@ -116,7 +116,7 @@ def test_a_line_of_the_table_is_no_wider_than_the_terminal_and_ids_stay_apart(
 
 
 def test_ids_are_cut_where_they_differ_however_many_there_are():
-    from bae.cli.runs.listing import shortened
+    from bae.cli.runs import shortened
 
     many = [f"{n:032x}" for n in range(3000)]
     assert shortened(many) == many  # they differ at the end
@@ -156,7 +156,7 @@ def test_a_run_is_told_from_its_start_to_its_end(journal, capsys):
     assert waiting.endswith("answer with: bae runs answer ask456 -m MODULE -j runs.db\n")
     failed = said(capsys, "show", "bad789", *DB)
     assert "failed: " in failed
-    assert failed.endswith("go on with: bae runs resume bad789 -m MODULE -j runs.db\n")
+    assert failed.endswith("resume with: bae runs resume bad789 -m MODULE -j runs.db\n")
     assert "answer:" in said(capsys, "show", "abc123", *DB, "--full")
 
 
@@ -538,7 +538,7 @@ def test_a_gate_is_answered_and_the_run_left_to_whoever_goes_on(journal, capsys)
     runs(capsys, *asked, "true", *of)
     text = said(capsys, "show", "ask456", *DB)
     assert "(answered)" in text
-    assert text.endswith("go on with: bae runs resume ask456 -m MODULE -j runs.db\n")
+    assert text.endswith("resume with: bae runs resume ask456 -m MODULE -j runs.db\n")
     assert "(answered)" in said(capsys, "list", *DB)
     runs(capsys, *asked, "true", *of, code=1)
 
@@ -642,7 +642,7 @@ def test_a_length_of_time_that_is_none_is_refused(text, capsys):
     [("90s", 90), ("30m", 1800), ("12h", 43200), ("30d", 2592000), ("2w", 1209600), ("1.5h", 5400)],
 )
 def test_lengths_of_time_are_read(text, seconds):
-    from bae.cli.runs.removing import seconds_in
+    from bae.cli.runs import seconds_in
 
     assert seconds_in(text) == seconds
 
@@ -738,8 +738,3 @@ def test_times_in_json_are_iso_with_an_offset_and_values_are_left_alone(journal,
     for each in (listed["started"], shown["updated"], shown["work"][0]["start"], why["at"]):
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}[+-]\d\d:\d\d", each)
     assert why["value"] == {"degrees": 7, "day": "2026-03-01"}
-
-    from bae.cli.runs.as_data import with_times
-
-    values = {"value": {"at": 5, "start": 1.5}, "seconds": 2.5, "deadline": None}
-    assert with_times(values) == values

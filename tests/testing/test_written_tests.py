@@ -72,7 +72,7 @@ def test_a_run_becomes_a_test_that_passes_and_fails_with_a_diff_when_a_body_is_c
     text = noted(capsys, *MAKE)
     assert text == dedent(
         """\
-        tests/test_outfit.py: replays the run and says where it went and ended
+        tests/test_outfit.py: replays the run and checks its path and its end
         tests/test_outfit.jsonl: the recording, which belongs beside it
         run it with: python -m pytest tests/test_outfit.py
         """

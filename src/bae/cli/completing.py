@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from bae.journal.store import RunInfo
 
-MOST: Final = 40
-"""How many runs are offered."""
 NEWEST: Final = "last"
 """The word for the newest run."""
+MOST: Final = 40
+"""How many runs are offered."""
 
 
 def modules(incomplete: str) -> list[str]:

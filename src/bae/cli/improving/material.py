@@ -90,7 +90,7 @@ async def material_for(wanted: Wanted) -> Material:
 
 async def _without(journal: Journal, said: Sequence[str]) -> AsyncIterator[str]:
     """The ids of the runs that are to be left out. Raises where one is not there."""
-    from bae.cli.runs.meant import run_meant
+    from bae.cli.journals import run_meant
 
     for each in said:
         yield await run_meant(journal, each)

@@ -105,7 +105,7 @@ def as_data(outcome: Outcome) -> dict[str, Any]:
 
 def _gate_data(gate: OpenGate) -> dict[str, Any]:
     from bae.assignable import type_name
-    from bae.cli.runs.wording import iso
+    from bae.cli.story import iso
 
     return {
         "gate": gate.address,

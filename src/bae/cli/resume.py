@@ -1,0 +1,446 @@
+"""`bae runs resume`, `fork` and `answer`: runs of a journal that continue, with the secrets that
+the journal does not keep, given again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from bae.cli.completing import open_gates as gate_names
+from bae.cli.completing import run_ids
+from bae.cli.exits import refused
+from bae.cli.improving.taught import check_optimized, lm_taught_by
+from bae.cli.journals import file_to_read, run_meant, stored_run, use
+from bae.cli.loading import load
+from bae.cli.options import (
+    AsJSON,
+    JournalFile,
+    LMName,
+    NewestRun,
+    NoAsk,
+    OfModule,
+    Optimized,
+    Quiet,
+    Secrets,
+    Sets,
+    id_of_new,
+)
+from bae.cli.printing import err, note, out, print_json
+from bae.cli.running.advice import advise_gate
+from bae.cli.running.budgets import BudgetLimits, budget_of
+from bae.cli.running.carrying import RunOptions, carry_out
+from bae.cli.running.commands_to_copy import CommandLine
+from bae.cli.running.terminal_input import can_ask
+from bae.cli.running.which_lm import check_lm, lm_for
+from bae.cli.start.errors import example_of
+from bae.cli.start.node import read_sets, read_text
+from bae.cli.start.places import parts_of, refuse_twice
+from bae.cli.start.questions import ask_answer, ask_field, is_secret
+from bae.cli.start.typed import Misfit, read, wanted
+from bae.cli.texts import in_lines
+from bae.exceptions import BaeError, GateError, JournalError
+from bae.journal.decoder import decode_run, graph_at
+from bae.journal.gates import all_gates, describe_status, find_gate, open_gates
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal.store import Journal, StoredRun
+    from bae.lm import LM
+    from bae.markers import OpenGate
+    from bae.node import Node
+
+MoreIters = Annotated[
+    int | None,
+    typer.Option(
+        "--max-iters",
+        metavar="N",
+        min=0,
+        show_default=False,
+        help="How many nodes may run, from the start of the run; 0: any. Left out: as it was.",
+    ),
+]
+NoRun = Annotated[bool, typer.Option("--no-run", help="Do not resume the run.")]
+
+
+def resume(
+    run: NewestRun = None,
+    module: OfModule = None,
+    journal: JournalFile = None,
+    sets: Secrets = None,
+    lm: LMName = None,
+    optimized: Optimized = None,
+    max_iters: MoreIters = None,
+    budget: BudgetLimits = None,
+    as_json: AsJSON = False,
+    quiet: Quiet = False,
+    no_ask: NoAsk = False,
+) -> None:
+    """Continue a run where it was: after Ctrl-C, a crash or a failure, or at a gate.
+
+    What is recorded is not done again. What the run has spent counts for `--budget`.
+    """
+    options = RunOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
+    graph = load(module, "-m").graph
+    _check_model(graph, lm, optimized)
+    stored = stored_run(journal, run, write=True)
+    said = CommandLine(module, file_to_read(journal), lm, optimized)
+    _continue(graph, stored, said, sets or (), max_iters, options)
+
+
+def fork(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            show_default=False,
+            autocompletion=run_ids,
+            help="The run: its id, or how that begins; `last` is the newest.",
+        ),
+    ],
+    at: Annotated[
+        int,
+        typer.Option(
+            "--at", metavar="STEP", min=0, help="The node to continue from; the start is 0."
+        ),
+    ],
+    module: OfModule = None,
+    journal: JournalFile = None,
+    sets: Sets = None,
+    new_id: Annotated[
+        str | None,
+        typer.Option(
+            "--run-id",
+            metavar="ID",
+            show_default=False,
+            callback=id_of_new,
+            help="What to call the new run.",
+        ),
+    ] = None,
+    no_run: NoRun = False,
+    lm: LMName = None,
+    optimized: Optimized = None,
+    max_iters: MoreIters = None,
+    budget: BudgetLimits = None,
+    as_json: AsJSON = False,
+    quiet: Quiet = False,
+    no_ask: NoAsk = False,
+) -> None:
+    """Make a new run that is the same as another up to one of its nodes, and continue it.
+
+    `--set` gives fields of that node other values. The other run stays as it is, and nothing before
+    that node is done again. With `--no-run` the id of the new run is printed, and that is all.
+    """
+    options = RunOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
+    graph = load(module, "-m").graph
+    _check_model(graph, lm, optimized)
+    said = CommandLine(module, file_to_read(journal), lm, optimized)
+
+    async def forked(runs: Journal) -> StoredRun:
+        run_id = await run_meant(runs, run)
+        changed: dict[str, Any] = {}
+        if sets:
+            _, history = await decode_run(graph, (await runs.read(run_id)).lines, partial=True)
+            step = history.step("", at)
+            if step is not None and step.whole and step.node_type is not None:
+                changed = read_sets(step.node_type, sets)
+        try:
+            made = await graph.fork(run_id, at=at, journal=runs, new_id=new_id, changed=changed)
+        except JournalError as error:
+            if error.code == "bae-journal-secret" and error.fix:
+                error.fix = "give it to the fork with --set FIELD=VALUE"
+            elif error.code == "bae-fork-step" and error.fix:
+                error.fix = error.fix.replace("give at= the number", "give --at the number")
+            raise
+        return await runs.read(made)
+
+    stored = use(journal, forked, write=True)
+    info = stored.info
+    if not no_run:
+        if not quiet:
+            note(f"{info.run_id} is {info.parent} up to step {at}")
+        _continue(graph, stored, said, (), max_iters, options)
+    elif as_json:
+        print_json({"run_id": info.run_id, "parent": info.parent, "at": at})
+    else:
+        out().print(Text(info.run_id))
+        if not quiet:
+            note(f"resume it with: {said.resume(info.run_id)}")
+
+
+def answer(
+    run: NewestRun = None,
+    gate: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="GATE",
+            show_default=False,
+            autocompletion=gate_names,
+            help="The gate: its field, as `Refund.approved` or `approved`, or its address where "
+            "several are called so. Where one is open it may be left out, also before VALUE: "
+            "`bae runs answer last yes`.",
+        ),
+    ] = None,
+    value: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="VALUE",
+            show_default=False,
+            help="The answer: JSON where the field takes that, and else text. Left out, it is "
+            "asked for at a terminal.",
+        ),
+    ] = None,
+    module: OfModule = None,
+    journal: JournalFile = None,
+    no_run: NoRun = False,
+    lm: LMName = None,
+    optimized: Optimized = None,
+    max_iters: MoreIters = None,
+    budget: BudgetLimits = None,
+    as_json: AsJSON = False,
+    quiet: Quiet = False,
+    no_ask: NoAsk = False,
+) -> None:
+    """Answer a gate that a run waits for, and continue the run.
+
+    The answer is checked against the field before it is stored, and the first one stands. With
+    `--no-run` it is only stored.
+    """
+    limits = budget_of(budget)
+    said = CommandLine(module, file_to_read(journal), lm, optimized)
+    graph = load(module, "-m").graph
+    try:
+        _check_model(graph, lm, optimized)
+    except BaeError as error:
+        error.add_note("no answer is stored: the run still waits for it")
+        raise
+    stored = stored_run(journal, run, write=True)
+    run_id = stored.info.run_id
+    asked, value = _gate_meant(graph, stored, gate, value, said)
+    reply = _reply(graph, run_id, asked, value, said, ask=not no_ask)
+    if not no_run:
+        model = _model(graph, stored, said, quiet=quiet)
+
+        def go(kept: Any, answerer: Any) -> Any:
+            return graph.answer(
+                run_id, asked.address, reply, model, max_iters, journal=kept, answer=answerer
+            )
+
+        options = RunOptions(limits, as_json, quiet, not no_ask, resumes=True, gate=asked.address)
+        carry_out(graph, run_id, go, said, options)
+        return
+
+    async def store(runs: Journal) -> None:
+        await graph.answer(run_id, asked.address, reply, journal=runs, go_on=False)
+
+    use(journal, store, write=True)
+    if as_json:
+        print_json({"run_id": run_id, "gate": asked.address, "answered": True})
+    elif not quiet:
+        note(f"{asked.place} is answered; resume with: {said.resume(run_id)}")
+
+
+def _check_model(graph: Graph[Any, Any], lm: str | None, optimized: str | None) -> None:
+    """Refuse what cannot be asked, before anything is typed or stored."""
+    check_lm(graph, lm)
+    check_optimized(graph, optimized)
+
+
+def _continue(
+    graph: Graph[Any, Any],
+    stored: StoredRun,
+    said: CommandLine,
+    sets: Sequence[str],
+    max_iters: int | None,
+    options: RunOptions,
+) -> None:
+    run_id = stored.info.run_id
+    over = stored.info.status == "ended"  # what it needs is there, then
+    given = {} if over and not sets else withheld(graph, stored, sets, ask=options.ask)
+    model = _model(graph, stored, said, quiet=options.quiet)
+
+    def go(kept: Any, answerer: Any) -> Any:
+        return graph.resume(run_id, model, max_iters, journal=kept, answer=answerer, given=given)
+
+    carry_out(graph, run_id, go, said, replace(options, ended_before=over))
+
+
+def _model(
+    graph: Graph[Any, Any], stored: StoredRun, said: CommandLine, *, quiet: bool
+) -> LM | str | None:
+    return lm_taught_by(graph, lm_for(graph, stored, said.lm), said.optimized, quiet=quiet)
+
+
+# --- secrets ------------------------------------------------------------------------------------
+
+
+def withheld(
+    graph: Graph[Any, Any], stored: StoredRun, sets: Sequence[str], *, ask: bool
+) -> dict[str, Any]:
+    """What `Graph.resume` and `Graph.replay` take as `given`: what --set says, and what is asked
+    for beside it."""
+    given: dict[str, Any] = {}
+    refuse_twice([[parts_of(each)[0]] for each in sets])
+    for each in sets:
+        place, text = parts_of(each)
+        cls, field = _field_at(graph, place)
+        given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
+    while missing := asyncio.run(_missing(graph, stored, given)):
+        if not (ask and can_ask()):
+            raise JournalError(
+                f"the run needs {', '.join(missing)}, which the journal does not have: it is a "
+                "secret, or was redacted",
+                run_id=stored.info.run_id,
+                places=missing,
+                code="bae-journal-secret",
+                fix=f"give it again with {' '.join(f'--set {place}=…' for place in missing)}",
+            )
+        for place in missing:
+            typed = None
+            while typed is None:
+                typed = ask_field(*_field_at(graph, place))
+            given[place] = typed.value
+    return given
+
+
+def _field_at(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
+    """The class and the field of `Login.token`."""
+    name, _, field = place.partition(".")
+    for each in graph.graphs:
+        for cls in each.plans:
+            if cls.__name__ == name and field in cls.__pydantic_fields__:
+                return cls, field
+    raise refused(
+        f"{graph.name} has no field {place}", fix="name it by its node, as --set Login.token=…"
+    )
+
+
+async def _missing(graph: Graph[Any, Any], stored: StoredRun, given: dict[str, Any]) -> list[str]:
+    """The fields that must be given, as `Login.token`."""
+    try:
+        await decode_run(graph, stored.lines, given=given)
+    except BaeError as error:
+        # Anything else is reported by the run itself, in its own words.
+        return list(error.places) if isinstance(error, JournalError) else []
+    return []
+
+
+# --- gates --------------------------------------------------------------------------------------
+
+
+def _gate_meant(
+    graph: Graph[Any, Any],
+    stored: StoredRun,
+    gate: str | None,
+    value: str | None,
+    said: CommandLine,
+) -> tuple[OpenGate, str | None]:
+    """The gate that GATE and VALUE mean, and the value. Where one gate is open, a word alone that
+    names none is the value for it."""
+    found = [each for each in open_gates(stored) if each.address not in stored.answers]
+    only = found[0] if len(found) == 1 else None
+    if gate is not None and value is None and only is not None and not _is_name(gate, stored, only):
+        gate, value = only.address, gate
+    if gate is None:
+        if only is None:
+            raise _not_one(graph, stored, found, said)
+        gate = only.address
+    try:
+        return find_gate(stored, gate), value
+    except GateError as error:
+        if error.code in ("bae-gate-unknown", "bae-gate-ambiguous") and found:
+            raise _not_one(graph, stored, found, said, error) from None
+        advise_gate(error, stored.info.run_id, said, over=stored.info.status == "ended")
+        raise
+
+
+def _is_name(word: str, stored: StoredRun, only: OpenGate) -> bool:
+    """Whether a word names a gate of a run, or is nearly the name of the one that is open: an
+    answer stands, so that nothing that was mistyped becomes one."""
+    gates = [each for each, _ in all_gates(stored)]
+    if word in {name for g in gates for name in (g.address, g.place, g.field_name)}:
+        return True
+    of_open = [each.lower() for each in (only.address, only.place, only.field_name)]
+    return bool(get_close_matches(word.lower(), of_open, n=1, cutoff=0.8))
+
+
+def _not_one(
+    graph: Graph[Any, Any],
+    stored: StoredRun,
+    found: Sequence[OpenGate],
+    said: CommandLine,
+    error: GateError | None = None,
+) -> BaeError:
+    """The error where it is not clear which gate is meant, with a command for each."""
+    run_id = stored.info.run_id
+    if not found:
+        return refused(
+            f"the run {run_id} waits for no answer: {describe_status(stored.info)}",
+            fix="`bae runs list --status waiting` has those that do",
+        )
+    places = Counter(gate.place for gate in found)
+    commands: list[str] = []
+    for gate in found:
+        name = gate.place if places[gate.place] == 1 else gate.address
+        cls = _class_of(graph, gate)
+        example = "…" if cls is None else example_of(cls, gate.field_name)
+        commands.append(said.answer_with(run_id, name, example))
+    fix = "\n".join(commands)
+    if error is not None:
+        error.fix = fix
+        return error
+    listed = "\n  ".join(f"{gate.address}: {gate.question}" for gate in found)
+    return refused(f"the run {run_id} waits for {len(found)} answers\n  {listed}", fix=fix)
+
+
+def _class_of(graph: Graph[Any, Any], gate: OpenGate) -> type[Node] | None:
+    """The class of the node that a gate is in; None where the graph has it no more."""
+    try:
+        around = graph_at(graph, gate.path)
+    except BaeError:
+        return None
+    cls = next((each for each in around.plans if each.__name__ == gate.node_type.__name__), None)
+    return cls if cls is not None and gate.field_name in cls.__pydantic_fields__ else None
+
+
+def _reply(
+    graph: Graph[Any, Any],
+    run_id: str,
+    gate: OpenGate,
+    value: str | None,
+    said: CommandLine,
+    *,
+    ask: bool,
+) -> Any:
+    """The answer that is given for a gate, as the graph takes it."""
+    cls, name = _class_of(graph, gate), gate.field_name
+    if cls is None:
+        return value  # the graph says what is wrong with that
+    if value is not None:
+        try:
+            return read(cls, name, value).given_to(cls, name)
+        except Misfit as misfit:
+            shown = "what was given" if is_secret(cls, name) else repr(value)
+            raise GateError(
+                f"{gate.place}: {shown} is no answer to {gate.question!r}: {misfit}",
+                node_type=cls,
+                field_name=name,
+                code="bae-gate-invalid",
+                fix=f"answer with {wanted(cls.__pydantic_fields__[name].annotation)}; "
+                "the run still waits",
+            ) from None
+    if not (ask and can_ask()):
+        example = example_of(cls, name)
+        line = said.answer_with(run_id, gate.place, example)
+        raise refused(
+            f"no VALUE was given for {gate.place}: {gate.question}",
+            fix=line if example else f"{line}  at a terminal, which asks for it",
+        )
+    err().print(Text("? ", style="bold yellow").append(in_lines(gate.question, 4), style="bold"))
+    return ask_answer(cls, name).given_to(cls, name)

@@ -1,0 +1,686 @@
+"""`bae runs`: everything one does with the runs that a journal has kept. `resume.py` has the
+commands that continue one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise, takewhile
+from pathlib import Path
+from time import time
+from typing import Annotated, Final, Literal, cast, get_args
+
+import typer
+from rich.text import Text
+
+from bae.cli.completing import run_ids
+from bae.cli.exits import Misuse, refused
+from bae.cli.journals import file_to_read, file_to_write, run_meant, stored_run, use
+from bae.cli.loading import Loaded, is_configured, load
+from bae.cli.options import (
+    AsJSON,
+    JournalFile,
+    NewestRun,
+    NoAsk,
+    OfModule,
+    OneRun,
+    Secrets,
+    examples,
+)
+from bae.cli.printing import note, out, print_hanging, print_json
+from bae.cli.resume import answer, fork, resume, withheld
+from bae.cli.running.commands_to_copy import CommandLine
+from bae.cli.story import (
+    STYLES,
+    as_data,
+    heading_of,
+    listed_data,
+    outcome_of,
+    run_data,
+    story_of,
+)
+from bae.cli.texts import in_one_line
+from bae.cli.timeline import bars_of
+from bae.exceptions import JournalError, ReplayError
+from bae.graph import Graph
+from bae.journal.export import is_sqlite
+from bae.journal.gates import describe_status
+from bae.journal.provenance import Provenance, long, when
+from bae.journal.redaction import Redaction
+from bae.journal.replay import repeat
+from bae.journal.report import report_run
+from bae.journal.store import Journal, Listed, RunInfo
+from bae.journal.store import Status as Stored
+from bae.private_files import private
+from bae.testing.written_tests import GraphName, write_test
+
+group = typer.Typer(
+    no_args_is_help=True,
+    help="Look into the runs that a journal has kept, and continue them.",
+    epilog=examples(
+        "bae runs list --status waiting",
+        "bae runs show  # the newest one",
+        "bae runs why last Outfit.mood",
+        "bae runs resume 3f2a -m app.py",
+    ),
+)
+
+Status = Literal["running", "waiting", "ended", "failed", "cancelled", "interrupted"]
+OfStatus = Annotated[
+    Status | None,
+    typer.Option("--status", "-s", show_default=False, help="Only those that are so."),
+]
+OfGraph = Annotated[
+    str | None,
+    typer.Option(
+        "--graph", "-g", metavar="NAME", show_default=False, help="Only those of this graph."
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Write over what is there.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
+
+
+# --- list, show, why ----------------------------------------------------------------------------
+
+
+@group.command("list", epilog=examples("bae runs list --status failed --limit 5"))
+def list_runs(
+    status: OfStatus = None,
+    graph: OfGraph = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """List runs, the newest first.
+
+    A run is running, waiting (for a person), ended, failed or cancelled; one that is shown as
+    interrupted was running when its process went away: `bae runs resume` continues it.
+    """
+
+    async def found(runs: Journal) -> list[RunInfo]:
+        newest: list[RunInfo] = []
+        async for info in _runs_that_are(runs, status, graph):
+            newest.append(info)
+            if len(newest) > limit:
+                break
+        return newest
+
+    infos = use(journal, found)
+    if as_json:
+        print_json([listed_data(info) for info in infos[:limit]])
+        return
+    if not infos:
+        note("no runs")
+        return
+    console = out()
+    for line in _table(infos[:limit], console.width if console.is_terminal else None):
+        console.print(line, soft_wrap=True)
+    if len(infos) > limit:
+        note(f"the newest {limit}: --limit shows more")
+
+
+async def _runs_that_are(
+    journal: Journal, status: Listed | None, graph: str | None
+) -> AsyncIterator[RunInfo]:
+    """The runs of a status, the newest first. Here those that are running are in progress, and none
+    of those that were interrupted is among them, which the journal has under both."""
+    async for info in journal.every_run(status=status, graph=graph):
+        if status in (None, info.standing()):
+            yield info
+
+
+def _table(infos: Sequence[RunInfo], width: int | None) -> list[Text]:
+    """The lines of a table that fits a terminal so wide; where there is none, nothing is cut, ids
+    are whole, and times are those of the clock: a script reads it."""
+    now = time()
+    ids = [info.run_id for info in infos]
+    if width is not None:
+        ids = shortened(ids)
+    titles = ("RUN", "GRAPH", "STATUS", "STARTED", "LASTED", "")
+    rows = [[Text(title, style="bold") for title in titles]]
+    for info, run_id in zip(infos, ids, strict=True):
+        status = info.standing(now)
+        began = when(info.started) if width is None else _ago(info.started, now)
+        cells = [run_id, info.graph, status, began, long(info.lasted(now)), _about(info)]
+        styles = ["", "", STYLES[status], "", "", "dim"]
+        rows.append([Text(in_one_line(c), s) for c, s in zip(cells, styles, strict=True)])
+    widths = [max(row[column].cell_len for row in rows) for column in range(5)]
+    lines: list[Text] = []
+    for row in rows:
+        for cell, room in zip(row, widths, strict=False):
+            cell.pad_right(room - cell.cell_len)
+        line = Text("  ").join(row)
+        line.rstrip()
+        if width is not None:
+            line.truncate(width, overflow="ellipsis")
+        lines.append(line)
+    return lines
+
+
+def shortened(every: Sequence[str]) -> list[str]:
+    """The ids as they are typed: of long ones, as bae makes them up, as much as tells one from
+    another."""
+    ordered = sorted(every)
+    # How many characters an id has in common with the one most like it, which stands beside it.
+    shared = dict.fromkeys(ordered, 0)
+    for one, other in pairwise(ordered):
+        both = zip(one, other, strict=False)
+        common = sum(1 for _ in takewhile(lambda two: two[0] == two[1], both))
+        shared[one] = max(shared[one], common)
+        shared[other] = max(shared[other], common)
+    return [each[: max(8, shared[each] + 1)] if len(each) > 16 else each for each in every]
+
+
+def _ago(at: float, now: float) -> str:
+    seconds = max(0.0, now - at)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit} ago"
+    return f"{int(seconds)} s ago"
+
+
+def _about(info: RunInfo) -> str:
+    """What a run waits for, why it failed, or where it comes from."""
+    if info.waiting and info.status == "waiting":
+        return "; ".join(
+            f"{gate.place}: {gate.question}{' (answered)' if gate.answered else ''}"
+            for gate in info.waiting
+        )
+    if info.error and info.status == "failed":
+        return info.error
+    if info.parent:
+        return f"forked from {info.parent}"
+    return f"by {info.owner}" if info.status == "running" and info.owner else ""
+
+
+@group.command("show", epilog=examples("bae runs show", "bae runs show 3f2a --full"))
+def show(
+    run: NewestRun = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Cut nothing off; show prompts, answers and every item."),
+    ] = False,
+    timeline: Annotated[
+        bool, typer.Option("--timeline/--no-timeline", help="Show what ran when.")
+    ] = True,
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Tell what happened in a run.
+
+    Its nodes in order, where the value of each field came from, what graphs inside it did, what
+    the LM calls cost, how it came out, and a timeline of what ran when: bars above one another
+    stand for work that was done at the same time.
+    """
+    told = report_run(stored_run(journal, run))
+    if as_json:
+        print_json(run_data(told))
+        return
+    console = out()
+    for line in heading_of(told):
+        print_hanging(console, line, 4)
+    if timeline:
+        console.print()
+        for line in bars_of(told.timeline, console, full=full):
+            console.print(line, soft_wrap=True)
+    for line in story_of(told, full=full, width=console.width if console.is_terminal else None):
+        print_hanging(console, line, 9)
+    console.print()
+    for line in outcome_of(told):
+        print_hanging(console, line, 2)
+    file, status, info = file_to_read(journal), told.timeline.status, told.info
+    if not is_sqlite(file) or status in ("ended", "running"):
+        return
+    said = CommandLine(None if is_configured() else "MODULE", file)
+    if status == "waiting" and not any(gate.answered for gate in info.waiting):
+        command = f"answer with: {said.answer_with(info.run_id, None, None)}"
+    else:
+        command = f"resume with: {said.resume(info.run_id)}"
+    print_hanging(console, Text(in_one_line(command), style="dim"), 2)
+
+
+@group.command("why", epilog=examples("bae runs why last Outfit.mood"))
+def why(
+    run: OneRun,
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLACE",
+            show_default=False,
+            help="A field, as `Outfit.mood`; with the place of a graph inside the run before it, "
+            "as `2:Report.summaries[3]/1:Summary.text`.",
+        ),
+    ],
+    step: Annotated[
+        int | None,
+        typer.Option("--step", show_default=False, help="Of which node, where there are several."),
+    ] = None,
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Tell where a value came from."""
+
+    async def found(runs: Journal) -> Provenance:
+        return await runs.why(await run_meant(runs, run), place, step=step)
+
+    origin = use(journal, found)
+    if as_json:
+        print_json(as_data(origin))
+        return
+    for line in str(origin).splitlines():
+        depth = len(line) - len(line.lstrip())
+        print_hanging(out(), Text(in_one_line(line)), depth + 4)
+
+
+# --- resume, answer, fork -----------------------------------------------------------------------
+
+group.command(
+    "resume",
+    epilog=examples(
+        "bae runs resume -m app.py", "bae runs resume 3f2a -m app.py --budget calls=40"
+    ),
+)(resume)
+group.command(
+    "answer",
+    epilog=examples(
+        "bae runs answer 3f2a Refund.approved yes -m app.py",
+        "bae runs answer last yes -m app.py  # one gate is open",
+        "bae runs answer -m app.py  # asks you",
+    ),
+)(answer)
+group.command(
+    "fork",
+    epilog=examples(
+        "bae runs fork 3f2a --at 1 --set mood=eager -m app.py",
+        "bae runs fork last --at 0 --run-id second-try --no-run -m app.py",
+    ),
+)(fork)
+
+
+# --- replay, test -------------------------------------------------------------------------------
+
+
+@group.command(
+    "replay", epilog=examples("bae runs replay 3f2a -m app.py  # after you have changed it")
+)
+def replay(
+    run: NewestRun = None,
+    module: OfModule = None,
+    journal: JournalFile = None,
+    sets: Secrets = None,
+    as_json: AsJSON = False,
+    no_ask: NoAsk = False,
+) -> None:
+    """Run a recorded run again, with every value that was recorded.
+
+    No LM is asked, no dependency is called and no gate waits; your bodies are called. Where the
+    run goes another way today, or asks an LM something else, the difference is shown and the exit
+    code is 1.
+    """
+    graph = load(module, "-m").graph
+    stored = stored_run(journal, run)
+    given = withheld(graph, stored, sets or (), ask=not no_ask)
+    try:
+        done = asyncio.run(repeat(graph, stored, given))
+    except ReplayError as error:
+        if as_json:
+            print_json(
+                {
+                    "run_id": error.run_id,
+                    "outcome": "diverged",
+                    "trace": [type(node).__name__ for node in error.trace],
+                    "waiting": [],
+                    "error": f"[{error.code}] {error.message}",
+                    "path": error.path,
+                    "diff": error.diff,
+                    "fix": error.fix,
+                }
+            )
+        raise
+    if as_json:
+        print_json(as_data(done))
+        return
+    said = Text("went the same way", style="green").append(f": {' -> '.join(done.trace)}", "none")
+    if done.outcome == "failed":
+        said.append(f", and failed as it did then: {in_one_line(done.error)}")
+    elif done.outcome == "waiting":
+        said.append(f", and waits for {', '.join(done.waiting)}")
+    out().print(said, soft_wrap=True)
+
+
+@group.command("test", epilog=examples("bae runs test 3f2a -m app.py -o tests/test_outfit.py"))
+def make_test(
+    run: NewestRun = None,
+    module: OfModule = None,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", metavar="tests/test_X.py", show_default=False, help="Where to."
+        ),
+    ] = ...,  # pyright: ignore[reportArgumentType]  it is required
+    force: Force = False,
+    journal: JournalFile = None,
+) -> None:
+    """Make a pytest file of a run.
+
+    The run is replayed, and its recording written beside the test, with the ending .jsonl. The
+    test fails, with a diff, when a node, a choice or a prompt is no longer what it was. It needs
+    no LM and no network.
+    """
+    target = Path(output)
+    cassette = target.with_suffix(".jsonl")
+    if target.suffix != ".py":
+        raise Misuse(
+            f"{output} is no Python file",
+            code="bae-command-refused",
+            fix="write -o tests/test_….py",
+        )
+    refuse_existing(target, cassette, force=force)
+    loaded = load(module, "-m")
+    name = _graph_name(loaded, target)
+    stored = stored_run(journal, run)
+    if stored.info.status not in ("ended", "waiting"):
+        raise refused(
+            f"a test is made of a run that has ended, not of {stored.info.run_id}: "
+            f"{describe_status(stored.info)}",
+            fix=f"resume it: {CommandLine(module, journal).resume(stored.info.run_id)}",
+        )
+    try:
+        written = asyncio.run(write_test(loaded.graph, stored, name))
+    except JournalError as error:
+        if error.code == "bae-journal-secret":
+            error.fix = "make the test of a run that has them: one that fails without what is not "
+            error.fix += "kept is no test"
+        raise
+    _write_all({cassette: written.recording, target: written.source.encode()})
+    note(f"{target}: replays the run and checks its path and its end")
+    note(f"{cassette}: the recording, which belongs beside it")
+    note(f"run it with: python -m pytest {target}")
+
+
+def _graph_name(loaded: Loaded, target: Path) -> GraphName:
+    """How the test finds the graph. A file is found from where the test is, wherever it is run."""
+    module = sys.modules[loaded.module]
+    found: object = module
+    for part in loaded.attribute.split("."):
+        found = getattr(found, part)
+    kind: Literal["graph", "node", "function"] = "function"
+    if isinstance(found, Graph):
+        kind = "graph"
+    elif isinstance(found, type):
+        kind = "node"
+    said = loaded.said
+    if not (said.partition(":")[0].endswith(".py") or "/" in said or "\\" in said):
+        return GraphName(loaded.module, loaded.attribute, kind)
+    file = Path(str(module.__file__)).resolve()
+    top = file.parents[loaded.module.count(".") + (file.name == "__init__.py")]
+    if file.stem not in ("__init__", loaded.module.rpartition(".")[2]):
+        raise refused(
+            f"{said} has the name of another module, so that no test can import it",
+            fix="rename the file",
+        )
+    folder = Path(os.path.relpath(top, target.resolve().parent)).as_posix()
+    return GraphName(loaded.module, loaded.attribute, kind, folder)
+
+
+# --- export, load -------------------------------------------------------------------------------
+
+
+@group.command("export", epilog=examples("bae runs export out.jsonl 3f2a 77b0"))
+def export(
+    to: Annotated[
+        str,
+        typer.Argument(metavar="OUT.jsonl", show_default=False, help="Where to; - prints it."),
+    ],
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN",
+            show_default=False,
+            autocompletion=run_ids,
+            help="Which runs, by their ids or how these begin. Left out: all of them.",
+        ),
+    ] = None,
+    status: OfStatus = None,
+    graph: OfGraph = None,
+    force: Force = False,
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Write runs to a file of JSON lines.
+
+    Such a file can be kept, sent, loaded, shown and replayed.
+    """
+    if to == "-" and as_json:
+        raise typer.BadParameter("with - the runs themselves are printed", param_hint="--json")
+    if to != "-":
+        refuse_existing(to, force=force)
+
+    async def written(runs: Journal) -> int:
+        chosen = [await run_meant(runs, each) for each in run or ()] or None
+        if chosen is None and status == "running":
+            chosen = [info.run_id async for info in _runs_that_are(runs, status, graph)][::-1]
+        target = sys.stdout.buffer if to == "-" else to
+        return await runs.export(target, chosen, status=status, graph=graph)
+
+    count = use(journal, written)
+    if as_json:
+        print_json({"path": to, "count": count})
+    elif to != "-":
+        note(f"{to}: {_runs(count)}")
+
+
+@group.command("load", epilog=examples("bae runs load out.jsonl -j other.db"))
+def load_runs(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="IN.jsonl", show_default=False, help="What `export` has written; - reads it."
+        ),
+    ],
+    existing: Annotated[
+        Literal["refuse", "keep", "replace"],
+        typer.Option("--existing", help="What to do with a run that is there already."),
+    ] = "refuse",
+    unfinished: Annotated[
+        Literal["cancel", "keep"],
+        typer.Option("--unfinished", help="What to do with one that has not ended."),
+    ] = "cancel",
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Read runs from a file of JSON lines into a journal.
+
+    The journal is made where there is none. A run is loaded whole or not at all. One that is in
+    progress or waits is cancelled here, so that it is not continued by accident; `bae runs resume`
+    does, if you mean to.
+    """
+    if source != "-" and not Path(source).is_file():
+        raise refused(f"there is no file {source}", fix="give what `bae runs export` has written")
+
+    async def loaded(runs: Journal) -> list[str]:
+        start = sys.stdin.buffer if source == "-" else source
+        return await runs.load(start, existing=existing, unfinished=unfinished)
+
+    ids = use(journal, loaded, new=True)
+    if as_json:
+        print_json(ids)
+        return
+    note(f"{file_to_write(journal)}: {_runs(len(ids))} loaded")
+    _print_ids(ids)
+
+
+# --- prune, redact ------------------------------------------------------------------------------
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_GONE: Final = "interrupted"
+
+
+def seconds_in(text: str) -> float:
+    """How many seconds a text such as 90s, 30m, 12h, 30d or 2w says; else it is a wrong usage."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no length of time: write 90s, 30m, 12h, 30d or 2w")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _status_in(text: str) -> str:
+    if text not in get_args(Status):
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(get_args(Status))}")
+    return text
+
+
+@group.command("prune", epilog=examples("bae runs prune --older-than 30d --dry-run"))
+def prune(
+    older_than: Annotated[
+        float,
+        typer.Option(
+            "--older-than",
+            metavar="30d",
+            parser=seconds_in,
+            show_default=False,
+            help="Those that were last written so long ago: 90s, 30m, 12h, 30d, 2w.",
+        ),
+    ],
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status",
+            "-s",
+            metavar="STATUS",
+            parser=_status_in,
+            show_default=False,
+            help=f"Those that are so, of {', '.join(get_args(Status))}; may be given several "
+            "times. Left out: ended, failed, cancelled.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say which they are, and delete nothing.")
+    ] = False,
+    yes: Yes = False,
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Delete old runs.
+
+    Runs that wait or are in progress stay, unless --status names them; so does one whose lines
+    another run shares, because it was forked from it. At a terminal it is asked first.
+    """
+    chosen = set(cast("Sequence[Status]", status or ("ended", "failed", "cancelled")))
+    if "running" in chosen:
+        note("runs that are in progress stay; --status interrupted has those whose process is gone")
+
+    async def old(runs: Journal) -> list[str]:
+        than = time() - older_than
+        found = await runs.older(than, cast("list[Stored]", sorted(chosen - {"running", _GONE})))
+        if _GONE in chosen:
+            gone = {info.run_id async for info in runs.every_run(status=_GONE)}
+            found += [each for each in await runs.older(than, ["running"]) if each in gone]
+        return found
+
+    async def deleted(runs: Journal) -> list[str]:
+        found = await old(runs)
+        await runs.delete(found)
+        left = set(await old(runs))
+        return [each for each in found if each not in left]
+
+    if dry_run or not (yes or as_json):
+        found = use(journal, old, write=True)
+        if dry_run and as_json:
+            print_json({"runs": found, "deleted": 0, "dry_run": True})
+        elif dry_run:
+            _print_ids(found)
+            note(f"{_runs(len(found))} would be deleted")
+        if dry_run:
+            return
+        if found:
+            _confirm(f"Delete {_runs(len(found))}? It cannot be undone.")
+    gone = use(journal, deleted, write=True)
+    if as_json:
+        print_json({"runs": gone, "deleted": len(gone), "dry_run": False})
+        return
+    note(f"{_runs(len(gone))} deleted")
+
+
+@group.command("redact", epilog=examples("bae runs redact 3f2a Person.email"))
+def redact(
+    run: OneRun,
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PLACE...",
+            show_default=False,
+            help="A field, as `Person.email`, or a class for all of its fields.",
+        ),
+    ],
+    yes: Yes = False,
+    journal: JournalFile = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Take the values of fields out of a run for good.
+
+    They are gone from the run and from runs that share its lines, and so are the prompts and
+    answers that had them. It cannot be undone; at a terminal it is asked first. Resuming the run
+    asks for them.
+    """
+    run_id = stored_run(journal, run, write=True).info.run_id
+
+    async def redacted(runs: Journal) -> Redaction:
+        return await runs.redact(run_id, *places)
+
+    if not (yes or as_json):
+        values = ", ".join(map(in_one_line, places))
+        _confirm(f"Take {values} out of the run {in_one_line(run_id)}? It cannot be undone.")
+    done = use(journal, redacted, write=True)
+    if as_json:
+        print_json(done)
+        return
+    out().print(Text(in_one_line(str(done))), soft_wrap=True)
+
+
+def _confirm(question: str) -> None:
+    """Ask at a terminal, and end the command where it is not agreed to."""
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        typer.confirm(question, abort=True, err=True)
+
+
+def _print_ids(ids: Sequence[str]) -> None:
+    for run_id in ids:
+        out().print(in_one_line(run_id), markup=False, soft_wrap=True)
+
+
+def _runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def refuse_existing(*paths: str | Path, force: bool) -> None:
+    """Refuse to write where something is already."""
+    there = [str(path) for path in map(Path, paths) if path.exists()]
+    if there and not force:
+        raise refused(
+            f"{' and '.join(there)} {'is' if len(there) == 1 else 'are'} there already",
+            fix="give another name, or --force to write over it",
+        )
+
+
+def _write_all(files: Mapping[Path, bytes]) -> None:
+    """Write files, with the folders they stand in. Where one cannot be written, none of those that
+    are new is left behind."""
+    new = [path for path in files if not path.exists()]
+    for path, data in files.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb", opener=private) as file:
+                file.write(data)
+        except OSError as error:
+            for each in new:
+                with suppress(OSError):
+                    each.unlink(missing_ok=True)
+            raise refused(f"{path} could not be written: {error.strerror}", cause=error) from error

@@ -1,0 +1,340 @@
+"""What happened in a run, as `bae runs show` prints it: a heading, its nodes with their fields, how
+it came out; and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from datetime import datetime
+from typing import Any, Final, cast
+
+from rich.text import Text
+
+from bae.cli.texts import WITHHELD, cut, in_one_line
+from bae.cli.timeline import ITEMS, NODES
+from bae.journal.node_codec import is_node
+from bae.journal.provenance import JudgedAnswer, Provenance, long, when
+from bae.journal.report import GraphReport, NodeReport, RunReport, Work
+from bae.journal.store import RunInfo
+from bae.usage import Usage
+
+STYLES: Final = {
+    "ended": "green",
+    "failed": "red",
+    "waiting": "yellow",
+    "interrupted": "magenta",
+    "running": "cyan",
+    "cancelled": "dim",
+}
+"""How each status is colored."""
+_CUT: Final = 100
+"""Characters after which a value is cut where there is no terminal to tell how wide it is."""
+_LEAST: Final = 20
+"""Characters that a value has in any case."""
+_ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
+
+
+def heading_of(told: RunReport) -> Iterator[Text]:
+    """Which run it is, when it ran and what it used."""
+    info, status = told.info, told.timeline.status
+    head = Text(f"{in_one_line(info.graph)}, run {in_one_line(info.run_id)}: ", style="bold")
+    yield head.append(status, style=STYLES[status])
+    so_far = " so far" if status in ("running", "waiting") else ""
+    yield _dim(f"  started {when(info.started)}, lasted {long(told.seconds)}{so_far}")
+    if info.parent:
+        yield _dim(f"  forked from {info.parent}")
+    if told.usage != Usage():
+        yield _dim(f"  {spent(told.usage)}")
+    for resumed in told.resumed:
+        yield _dim(f"  resumed {when(resumed.at)}")
+        for change in resumed.changes:
+            yield from (_dim(f"    {line}") for line in change.splitlines())
+
+
+def story_of(told: RunReport, *, full: bool, width: int | None) -> Iterator[Text]:
+    """The nodes of a run, then those of the graphs inside it; lines are cut to `width` unless
+    `full` asks for all of it."""
+    room = None if full else width or 0
+    shown = told.graphs if full else _shown(told.graphs)
+    for graph in shown:
+        yield Text(f"\n  in {in_one_line(graph.path)}" if graph.path else "", style="bold")
+        indent = "    " if graph.path else ""
+        first, left_out, last = (graph.nodes, 0, ()) if full else _ends(graph.nodes)
+        for node in first:
+            yield from _node(node, indent, room)
+        if left_out:
+            yield _dim(f"{indent}  … {left_out} more nodes: --full shows them")
+        for node in last:
+            yield from _node(node, indent, room)
+    if len(shown) < len(told.graphs):
+        left_out = len(told.graphs) - len(shown)
+        said = f"{left_out} more graph{'' if left_out == 1 else 's'} inside"
+        yield Text(f"\n  … {said}, for other items or nodes: --full shows them", style="dim")
+
+
+def outcome_of(told: RunReport) -> Iterator[Text]:
+    """How a run came out."""
+    info, status = told.info, told.timeline.status
+    match status:
+        case "ended":
+            yield Text(f"ended at {told.ended_at}" if told.ended_at else "ended", style="green")
+        case "waiting":
+            for gate in info.waiting:
+                answered = " (answered)" if gate.answered else ""
+                said = f"waits at {gate.address}: {gate.question}{answered}"
+                yield Text(in_one_line(said), style="yellow")
+        case "failed":
+            yield Text(f"failed: {in_one_line(info.error)}", style="red")
+        case "running":
+            yield Text(in_one_line(f"running by {info.owner}" if info.owner else "running"))
+        case _:
+            yield Text(status, style=STYLES[status])
+
+
+def spent(usage: Usage) -> str:
+    """What LM calls used."""
+    parts = [f"{usage.calls} LM call{'' if usage.calls == 1 else 's'}"]
+    if usage.tokens:
+        parts.append(f"{usage.tokens:,} tokens")
+    if usage.cost is None:
+        parts.append("cost unknown")
+    elif usage.cost:
+        parts.append(f"${usage.cost:.4g}")
+    if usage.models:
+        parts.append(", ".join(usage.models))
+    return ", ".join(parts)
+
+
+def _dim(text: str) -> Text:
+    return Text(in_one_line(text), style="dim")
+
+
+def _ends(nodes: Sequence[NodeReport]) -> tuple[Sequence[NodeReport], int, Sequence[NodeReport]]:
+    """The first and the last of many nodes, and how many are between them."""
+    if len(nodes) <= NODES:
+        return nodes, 0, ()
+    half = NODES // 2
+    return nodes[:half], len(nodes) - 2 * half, nodes[-half:]
+
+
+def _shown(graphs: Sequence[GraphReport]) -> list[GraphReport]:
+    """Without the graphs that ran for further items of a map, but for a few that are not done, and
+    without those inside nodes that are left out."""
+    found: list[GraphReport] = []
+    unfinished = 0
+    left_out: dict[str, range] = {}  # the steps that are, by path
+    for graph in graphs:
+        first, _, last = _ends(graph.nodes)
+        if last:
+            left_out[graph.path] = range(first[-1].step + 1, last[0].step)
+        if any(step in left_out.get(path, ()) for path, step in _around(graph.path)):
+            continue
+        late = any(int(index) >= ITEMS for index in _ITEM.findall(graph.path))
+        if late and not all(node.whole for node in graph.nodes):
+            unfinished += 1
+            late = unfinished > ITEMS
+        if not late:
+            found.append(graph)
+    return found
+
+
+def _around(path: str) -> Iterator[tuple[str, int]]:
+    """The paths of the graphs around one, and the step of each that it belongs to."""
+    parts = path.split("/") if path else []
+    for index, part in enumerate(parts):
+        step = part.partition(":")[0]
+        if step.isdecimal():
+            yield "/".join(parts[:index]), int(step)
+
+
+def _node(node: NodeReport, indent: str, room: int | None) -> Iterator[Text]:
+    head = Text(f"{indent}{node.step:>3}  ").append(node.name, style="bold")
+    if not node.whole:
+        head.append("  (not whole yet)", style="yellow")
+    if made := _made(node):
+        head.append(f"   <- {in_one_line(made)}", style="dim")
+    yield head
+    for call in node.calls:
+        yield from _call(call, f"{indent}       ", full=room is None)
+    shown = [field for field in node.fields if field.state != "absent"]
+    longest = max((len(field.field) for field in shown), default=0)
+    for field in shown:
+        yield _field(field, f"{indent}       {field.field.ljust(longest)}  ", room)
+
+
+def _made(node: NodeReport) -> str:
+    """How a node came to be, as far as the LM had a hand in it."""
+    parts: list[str] = []
+    if node.chosen_among:
+        parts.append(f"chosen among {', '.join(n or 'the end' for n in node.chosen_among)}")
+    if node.filled_in is not None:
+        parts.append(f"filled in {long(node.filled_in)}")
+    if node.usage != Usage():
+        parts.append(spent(node.usage))
+    if node.forked_from:
+        changed = ", ".join(node.changed) or "nothing"
+        parts.append(f"forked from {node.forked_from} with {changed} changed")
+    return "; ".join(parts)
+
+
+def _call(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
+    """What went wrong with an answer, or all of it where all is asked for."""
+    if call.verdict == "used":
+        yield _dim(f"{indent}{call.by} asked an LM: {spent(call.usage)}")
+        return
+    if call.verdict == "valid" and not full:
+        return
+    errors = "; ".join(call.errors)
+    if call.verdict == "restarted":
+        said = f"{call.by}, sent again: {errors}"
+    else:
+        said = f"{call.by}, answer {call.number}: {call.verdict}"
+        said += f": {errors if full else cut(errors, _CUT)}" if errors else ""
+    yield Text(f"{indent}{in_one_line(said)}", style="" if call.verdict == "valid" else "yellow")
+    if full and call.verdict != "restarted":
+        for title, text in (("asked", call.asked), ("answer", call.answer)):
+            yield _dim(f"{indent}  {title}:")
+            lines = ("(not kept)" if text is None else text).splitlines()
+            yield from (Text(f"{indent}    {in_one_line(line)}") for line in lines)
+
+
+def _field(field: Provenance, start: str, room: int | None) -> Text:
+    source, value = in_one_line(_source(field)), in_one_line(_value(field))
+    if room is not None:
+        source = cut(source, _CUT)
+        left = _CUT if room == 0 else room - len(start) - (len(source) + 6 if source else 0)
+        value = cut(value, max(left, _LEAST))
+    line = Text(start).append(value)
+    if source:
+        style = {"failed": "red", "waiting": "yellow"}.get(field.state, "cyan")
+        line.append(f"{'   ' if value else ''}<- {source}", style=style)
+    line.rstrip()
+    return line
+
+
+def _source(field: Provenance) -> str:
+    """Where the value came from."""
+    took = f", {long(field.seconds)}" if field.seconds and field.seconds >= 0.001 else ""
+    by_state = {
+        "failed": f"{field.by} failed: {field.error}",
+        "begun": f"{field.by} has begun",
+        "waiting": f"waits for a person: {field.by}",
+    }
+    by_source = {
+        "recall": f"recalled from {field.by}",
+        "gate": f"answered: {field.by}{took}",
+        "map": f"{field.by} for {len(field.items)} items{took}",
+        "dep": f"{field.by}{took}" if field.origin is None else f"{field.by}, called before",
+        "lm": "LM",
+        "caller": "given",
+        "body": f"returned by {field.by.removesuffix('.__call__')}",
+        "fork": f"changed in the fork from {field.by}",
+    }
+    return by_state.get(field.state) or by_source.get(field.source, field.source)
+
+
+def _value(field: Provenance) -> str:
+    if field.kept != "value":
+        return {"live": "(live)", "withheld": WITHHELD}.get(field.kept, "")
+    said = f"{field.value['type']} " if is_node(field.value) else ""
+    shown: Any = field.value["fields"] if is_node(field.value) else field.value
+    return said + json.dumps(shown, ensure_ascii=False)
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+def listed_data(info: RunInfo) -> dict[str, Any]:
+    """A run as `bae runs list --json` has it."""
+    return as_data(info) | {"status": info.standing(), "seconds": info.lasted()}
+
+
+def run_data(told: RunReport) -> dict[str, Any]:
+    """The story and the timeline of a run in one object."""
+    listed = as_data(told.info)
+    del listed["lease_until"], listed["shape"]
+    return listed | {
+        "status": told.timeline.status,
+        "seconds": told.seconds,
+        "seconds_at_work": told.timeline.seconds,
+        "ended_at": told.ended_at or None,
+        "usage": asdict(told.usage),
+        "resumed": [as_data(each, "at", "changes") for each in told.resumed],
+        "graphs": [
+            {"path": graph.path, "nodes": [_node_data(node) for node in graph.nodes]}
+            for graph in told.graphs
+        ],
+        "lives": as_data(told.timeline.lives),
+        "work": [_work_data(each) for each in told.timeline.work],
+    }
+
+
+def as_data(value: Any, *names: str) -> Any:
+    """A report as JSON has it: all fields of a dataclass or those of these `names`, times as
+    ISO 8601 writes them, and null for a text that there is not."""
+    if not names:
+        names = _field_names(value)
+    if names:
+        return {name: _data_of(name, getattr(value, name)) for name in names}
+    if isinstance(value, dict):
+        return {name: as_data(each) for name, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [as_data(each) for each in cast("Sequence[Any]", value)]
+    return value
+
+
+def _field_names(value: Any) -> tuple[str, ...]:
+    if is_dataclass(value):
+        return tuple(field.name for field in fields(value))
+    return getattr(value, "_fields", ())
+
+
+def _data_of(name: str, value: Any) -> Any:
+    if name in ("value", "asked", "answer"):  # of a run, whatever is in it
+        return value
+    if name in _TIMES and value is not None:
+        several = cast("Sequence[float]", value)
+        return [iso(each) for each in several] if name == "marks" else iso(value)
+    return None if value == "" and name in _ABSENT else as_data(value)
+
+
+_TIMES: Final = ("at", "deadline", "end", "lease_until", "marks", "start", "started", "updated")
+_ABSENT: Final = ("by", "error", "forked_from", "note")
+
+
+def iso(at: float) -> str:
+    """A time as ISO 8601 has it, to the microsecond, for programs."""
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="microseconds")
+
+
+def _node_data(node: NodeReport) -> dict[str, Any]:
+    return as_data(
+        node, "step", "name", "whole", "filled_in", "usage", "forked_from", "changed"
+    ) | {
+        "chosen_among": [name or None for name in node.chosen_among],
+        "calls": [
+            as_data(call, "by", "verdict", "number", "errors", "usage", "asked", "answer")
+            for call in node.calls
+        ],
+        "fields": [_field_data(field) for field in node.fields],
+    }
+
+
+def _field_data(field: Provenance) -> dict[str, Any]:
+    recalled = field.source == "recall"
+    return as_data(field, "state", "kept", "value", "seconds", "error") | {
+        "name": field.field,
+        "source": None if field.state == "absent" else field.source,
+        "by": None if recalled else field.by or None,
+        "origin": field.by if recalled else None,
+        "items": len(field.items) if field.source == "map" else None,
+        "before": field.source == "dep" and field.origin is not None,
+    }
+
+
+def _work_data(work: Work) -> dict[str, Any]:
+    names = ("kind", "place", "name", "start", "end", "seconds", "spans", "outcome", "error")
+    inside = [_work_data(each) for each in work.inside]
+    return as_data(work, *names, "note", "marks", "usage") | {"inside": inside}

@@ -1,0 +1,252 @@
+"""The timeline of a run as bars for a terminal, one row for each piece of work: what was done at
+the same time stands above one another. Long maps and long runs are shortened to a few rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from bae.cli.texts import in_one_line
+from bae.journal.provenance import long
+from bae.journal.report import Span, Timeline, Work, WorkKind
+
+ITEMS: Final = 3
+"""How many items of a map have a row, and as many that did not end well."""
+NODES: Final = 40
+"""How many nodes of one graph have a row."""
+_WIDEST: Final = 160
+"""Columns beyond which a timeline does not grow."""
+_ROOMY: Final = 60
+"""Columns from which on it is shown when work began."""
+_GAPS: Final = 4
+"""How many gaps have their lengths listed one by one."""
+_STYLES: Final = {
+    "node": "bold",
+    "dep": "cyan",
+    "map": "blue",
+    "item": "blue",
+    "gate": "yellow",
+    "choice": "magenta",
+    "fill": "magenta",
+    "body": "green",
+}
+_OUTCOMES: Final = {"failed": "red", "waiting": "yellow", "interrupted": "magenta"}
+_WORST: Final = ("failed", "interrupted", "cancelled", "waiting", "running", "done")
+"""How work comes out, the worst first."""
+
+
+class Pen(NamedTuple):
+    """The characters of bars."""
+
+    work: str = "━"
+    node: str = "─"
+    gap: str = "╱"
+    wait: str = "┅"
+    more: str = "…"
+
+
+_ASCII: Final = Pen("=", "-", "/", ".", "~")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row: a piece of work, or several in one."""
+
+    kind: WorkKind
+    label: str
+    spans: tuple[Span, ...]
+    outcome: str
+
+    @property
+    def start(self) -> float:
+        """When it began."""
+        return self.spans[0].start
+
+    @property
+    def seconds(self) -> float:
+        """How long it was worked on."""
+        return sum(span.seconds for span in self.spans)
+
+
+def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iterator[Text]:
+    """The lines of a timeline, as wide as the console. `full` leaves no row out."""
+    pen = Pen() if console.encoding.lower().startswith("utf") else _ASCII
+    rows = rows_of(timeline, full=full, more=pen.more)
+    if not rows:
+        return
+    width = max(40, min(console.width, _WIDEST))
+    # As the axis has it: the gaps have no length there, and theirs is listed below.
+    since = ["from", *(long(timeline.worked_by(row.start)) for row in rows)]
+    lasted = ["took", *(long(row.seconds) for row in rows)]
+    ends = ["", *("" if row.outcome == "done" else row.outcome for row in rows)]
+    columns = [each for each in (since if width >= _ROOMY else [], lasted, ends) if any(each)]
+    widths = [max(map(cell_len, each)) for each in columns]
+    right = sum(each + 2 for each in widths)
+    label = min(max(cell_len(row.label) for row in rows), max(8, (width - right) // 2))
+    scale = _Scale(timeline, max(8, width - right - label - 2))
+    begin, end = "0 s", long(timeline.seconds)
+    axis = f"{begin}{' ' * max(1, scale.columns - len(begin) - len(end))}{end}"
+    for index, row in enumerate([None, *rows]):
+        line = Text("" if row is None else row.label, "bold" if row and row.kind == "node" else "")
+        line.truncate(label, overflow="ellipsis" if pen.more == "…" else "crop")
+        line.pad_right(label - line.cell_len)
+        line.append("  ").append_text(Text(axis, "dim") if row is None else _bar(row, scale, pen))
+        for column, room in zip(columns, widths, strict=True):
+            text = column[index]
+            if column is ends:
+                line.append(f"  {text}", _OUTCOMES.get(text, "dim"))
+            else:
+                line.append(f"  {text.rjust(room)}", "dim")
+        line.rstrip()
+        yield line
+    if scale.gaps:
+        yield Text(f"{' ' * label}  {_legend(rows, scale, pen)}", style="dim")
+
+
+class _Scale:
+    """Which time stands in which column. The times in which no process worked on the run, as
+    between a crash and the resume, have one column each, however long they were."""
+
+    def __init__(self, timeline: Timeline, columns: int) -> None:
+        self.columns = columns
+        self._timeline = timeline
+        lives = [*timeline.lives]
+        if timeline.end > lives[-1].end:  # it is parked, and waits until now
+            lives.append(Span(timeline.end, timeline.end))
+        self._starts = [life.start for life in lives]
+        self.gaps = [max(0.0, after.start - life.end) for life, after in pairwise(lives)]
+        self._wide = 2 if 2 * len(self.gaps) <= columns // 2 else 0
+        self._room = columns - self._wide * len(self.gaps)
+        self.gap_columns = {
+            self._column(life.end, index) + 1 for index, life in enumerate(lives[:-1]) if self._wide
+        }
+
+    def covered(self, spans: Sequence[Span]) -> set[int]:
+        """The columns of some spans; each has one at least."""
+        found: set[int] = set()
+        for span in spans:
+            found.update(range(self._place(span.start), self._place(span.end) + 1))
+        return found
+
+    def _place(self, at: float) -> int:
+        life = sum(start <= at for start in self._starts) - 1
+        return self._column(at, max(0, life))
+
+    def _column(self, at: float, life: int) -> int:
+        total = self._timeline.seconds
+        part = self._timeline.worked_by(at) / total if total > 0 else 0.0
+        return int(min(1.0, part) * (self._room - 1)) + self._wide * life
+
+
+def _bar(row: Row, scale: _Scale, pen: Pen) -> Text:
+    covered = scale.covered(row.spans)
+    sign = pen.node if row.kind == "node" else pen.work
+    style = "red" if row.outcome == "failed" else _STYLES[row.kind]
+    line = Text()
+    for column in range(scale.columns):
+        if column in scale.gap_columns:
+            # A person may be waited for meanwhile.
+            waits = row.kind == "gate" and column in covered
+            line.append(pen.wait if waits else pen.gap, "yellow" if waits else "dim")
+        elif column in covered:
+            line.append(sign, style)
+        else:
+            line.append(" ")
+    return line
+
+
+def _legend(rows: Sequence[Row], scale: _Scale, pen: Pen) -> str:
+    """How long the gaps are, and what a gate has in one."""
+    lengths = ", ".join(long(each) for each in scale.gaps)
+    if len(scale.gaps) > _GAPS:
+        lengths = f"{len(scale.gaps)} times, {long(sum(scale.gaps))} in all"
+    said = f"{pen.gap} no process worked on it: {lengths}"
+    if any(scale.gap_columns & scale.covered(row.spans) for row in rows if row.kind == "gate"):
+        said += f"   {pen.wait} a person was waited for"
+    return said
+
+
+def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> list[Row]:
+    """The rows of a timeline; all of them, or a number that can be read. `more` stands before how
+    many are left out."""
+    return list(_rows(timeline.work, 0, timeline.seconds / 200, full, more))
+
+
+def _rows(every: Sequence[Work], depth: int, quick: float, full: bool, more: str) -> Iterator[Row]:
+    shown = every if full else _shown(every)
+    known = {id(each) for each in shown}
+    left_out = [each for each in every if id(each) not in known]
+    before = None
+    if left_out:  # after which of the rows they are counted
+        earlier = [each for each in shown if each.start <= left_out[0].start]
+        before = earlier[-1] if earlier else shown[-1]
+    for each in shown:
+        indent = "  " * depth
+        yield Row(each.kind, in_one_line(f"{indent}{_label(each)}"), each.spans, each.outcome)
+        inside = [work for work in each.inside if full or not _is_dull(work, each, quick)]
+        yield from _rows(inside, depth + 1, quick, full, more)
+        if each is before:
+            yield _summed(left_out, f"{indent}{more} {len(left_out)} more")
+
+
+def _shown(every: Sequence[Work]) -> Sequence[Work]:
+    """The first few of many, and of those that did not end well."""
+    items = [each for each in every if each.kind == "item"]
+    if len(items) > ITEMS + 1:
+        bad = [each for each in items[ITEMS:] if each.outcome != "done"][:ITEMS]
+        return [*(each for each in every if each.kind != "item"), *items[:ITEMS], *bad]
+    if len(every) > NODES:
+        half = NODES // 2
+        return [*every[:half], *every[-half:]]
+    return every
+
+
+def _summed(works: Sequence[Work], label: str) -> Row:
+    """Several in one row: when any of them was worked on, and the worst outcome of one."""
+    spans: list[Span] = []
+    for span in sorted((span for work in works for span in work.spans), key=lambda s: s.start):
+        if spans and span.start <= spans[-1].end:
+            spans[-1] = Span(spans[-1].start, max(spans[-1].end, span.end))
+        else:
+            spans.append(span)
+    outcome = min((work.outcome for work in works), key=_WORST.index)
+    return Row(works[0].kind, label, tuple(spans), outcome)
+
+
+def _is_dull(work: Work, around: Work, quick: float) -> bool:
+    """Whether the row around it says it all: a body that took no time, or was all there was, or
+    the node that a graph inside was begun with."""
+    no_time = work.seconds <= quick and work.outcome == "done"
+    if work.kind == "node":
+        return no_time and not work.inside and len(around.inside) > 1
+    return work.kind == "body" and (no_time or len(around.inside) == 1)
+
+
+def _label(work: Work) -> str:
+    last = work.place.rpartition("/")[2]
+    step, _, named = last.partition(":")
+    field = named.partition(".")[2]
+    match work.kind:
+        case "node":
+            return f"{step} {work.name}"
+        case "dep":
+            return f"{field} <- {work.name}"
+        case "map":
+            count = sum(each.kind == "item" for each in work.inside) + len(work.marks)
+            return f"{field} <- {work.name} x {count}"
+        case "item":
+            return work.name
+        case "gate":
+            return f"{field} <- a person"
+        case "choice":
+            return f"LM chooses {work.name}{', fills it' if work.note else ''}"
+        case "fill":
+            return f"LM fills {work.name}"
+        case "body":
+            return f"{work.name}.__call__"
