@@ -187,6 +187,58 @@ async def test_an_exit_code_and_a_report_that_disagree_are_no_success(tmp_path: 
     assert "3 although no test failed" in report.problem
 
 
+PATH = 'path = next(a for a in sys.argv if a.startswith("--junit-xml=")).partition("=")[2]'
+FORGED = '<testsuite><testcase file="test_a.py" classname="test_a" name="test_a"/></testsuite>'
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (f"import os, sys\n{PATH}\nopen(path, 'w').write({FORGED!r})\nos._exit(0)", "not pytest's"),
+        (
+            f"import atexit, os, sys\n{PATH}\n"
+            f"atexit.register(lambda: (open(path, 'w').write({FORGED!r}), os._exit(0)))",
+            "was changed after",
+        ),
+        ("import atexit, os\natexit.register(os._exit, 0)", "although pytest ended with 1"),
+        ("import _pytest.python as p\np.Function.runtest = lambda self: None", "Function.runtest"),
+        ("import unittest\nunittest.TestCase.assertEqual = print", "TestCase.assertEqual"),
+    ],
+)
+async def test_a_report_that_the_code_under_test_forges_is_not_believed(
+    code: str, problem: str, tmp_path: Path
+) -> None:
+    write(tmp_path, code__py=code + "\n", test_a__py="import code_\ndef test_a(): assert 0\n")
+    (tmp_path / "code.py").rename(tmp_path / "code_.py")
+    report = await run_in(tmp_path)
+    assert not report.passed
+    assert problem in report.problem
+    assert sorted(os.listdir(tmp_path)) == ["code_.py", "test_a.py"]
+
+
+@needs_node
+async def test_code_under_test_cannot_replace_what_node_tests_check_with(tmp_path: Path) -> None:
+    test = """
+    const { test } = require("node:test");
+    const assert = require("node:assert");
+    assert.equal = () => {};
+    test("fails", () => assert.equal(1, 2));
+    """
+    report = await run_in(write(tmp_path, a__test__js=test), NODE)
+    assert outcomes(report) == {"fails": "failed"}
+
+
+@pytest.mark.parametrize("options", [["env", "PYTHONPATH=lib"], ["python", "-I", "-m", "pytest"]])
+async def test_pythonpath_and_isolation_stay_as_the_command_has_them(
+    options: list[str], tmp_path: Path
+) -> None:
+    write(tmp_path, lib___lib_a__py="", test_a__py="def test_a(): import lib_a\n")
+    command = (*options, *PYTEST) if options[0] == "env" else tuple(options)
+    report = await run_in(tmp_path, command)
+    assert report.passed == (options[0] == "env"), report
+    assert outcomes(report).keys() == {"test_a.py::test_a"}
+
+
 async def test_a_report_that_is_a_link_or_a_pipe_is_not_read(tmp_path: Path) -> None:
     for replacing in ("os.symlink('/etc/hostname', path)", "os.mkfifo(path)"):
         hook = f"""

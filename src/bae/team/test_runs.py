@@ -16,6 +16,7 @@ from typing import Final, Unpack
 from bae.tasks import finish_despite_cancel
 from bae.team import reports, sandbox
 from bae.team.models import Project, TestCase, TestReport, bounded
+from bae.team.witness import GUARDS, Witness
 
 LARGEST_REPORT: Final = 32 * 1024 * 1024
 
@@ -62,18 +63,24 @@ async def _run_command(
         making = asyncio.to_thread(tempfile.mkdtemp, prefix=_PREFIX)
         folder = Path(await finish_despite_cancel(making, then=made.append))
         report = await asyncio.to_thread(folder.resolve) / "report"
+        words, witness = program.with_report(command, str(report)), None
+        if program.name == "pytest":
+            witness = await asyncio.to_thread(Witness.of, words, report)
         ran = await sandbox.run(
-            program.with_report(command, str(report)),
+            words if witness is None else witness.command,
             worktree,
-            env=_ENVIRONMENT,
+            env=_ENVIRONMENT | ({} if witness is None else witness.environment),
+            readable=[GUARDS],
             writable=[report.parent],
             **limits,
         )
-        text, missing = await asyncio.to_thread(_read, report)
+        content, missing = await asyncio.to_thread(_read, report)
+        if witness is not None and not missing:
+            missing = await asyncio.to_thread(witness.objection, content, ran.exit_code, _read)
     finally:
         for each in made:
             await finish_despite_cancel(asyncio.to_thread(shutil.rmtree, each, ignore_errors=True))
-    output = ran.output
+    output, text = ran.output, content.decode("utf-8", "replace")
     if program.name == "go":
         text, missing = output, ""
         output = await asyncio.to_thread(reports.go_output, output)
@@ -172,6 +179,7 @@ _PROGRAMS: Final = {
             (
                 *("--test-reporter=spec", "--test-reporter-destination=stdout"),
                 *("--test-reporter=tap", "--test-reporter-destination=REPORT"),
+                f"--require={GUARDS / 'frozen_asserts.cjs'}",
             ),
             reports.read_tap,
             after="--test",
@@ -187,20 +195,20 @@ _PROGRAMS: Final = {
 }
 
 
-def _read(path: Path) -> tuple[str, str]:
-    """A report that an untrusted program wrote: text, or why there is none."""
+def _read(path: Path) -> tuple[bytes, str]:
+    """A report that an untrusted program wrote: its content, or why there is none."""
     try:
         # A link could lead to a file of the user's; a pipe would never end.
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return "", "it wrote no report: it did not start, or it exited before all tests were done"
+        return b"", "it wrote no report: it did not start, or it exited before all tests were done"
     with os.fdopen(opened, "rb") as file:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
-            return "", "its report is not a file"
+            return b"", "its report is not a file"
         content = file.read(LARGEST_REPORT + 1)
     if len(content) > LARGEST_REPORT:
-        return "", f"its report is longer than {LARGEST_REPORT} bytes"
-    return content.decode("utf-8", "replace"), ""
+        return b"", f"its report is longer than {LARGEST_REPORT} bytes"
+    return content, ""
 
 
 def _problem(exit_code: int | None, cases: Sequence[TestCase], missing: str) -> str:

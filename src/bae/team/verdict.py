@@ -9,6 +9,7 @@ import configparser
 import json
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,6 +117,11 @@ def judge(
         for each in changes
         if _SHADOWS.fullmatch(each.path)
     ]
+    problems += [
+        f"{each.path} would be loaded in place of Python's own module: give it another name"
+        for each in changes
+        if _hides_standard_library(each)
+    ]
     if not edits_tests:
         problems += [*_tampering(changes), *_lost(before, after)]
     own = after.for_task(tests, before)
@@ -212,9 +218,16 @@ _SETTINGS: Final = re.compile(
 )
 """Files that say what is run as a test, or that run with every test."""
 _SHADOWS: Final = re.compile(
-    r"(src/)?(_?pytest|pluggy|iniconfig|unittest|vitest|jest)(\.py|/.*)|(.*/)?node_modules/.*"
+    r"(src/)?(_?pytest|pluggy|iniconfig|unittest|bae_witness|vitest|jest)(\.py|/.*)|(.*/)?node_modules/.*"
 )
 """Files that would be loaded instead of the test program's own."""
+
+
+def _hides_standard_library(change: Change) -> bool:
+    """Whether a new file would be loaded instead of a module of Python, before any test."""
+    name = change.path.split("/")[0].removesuffix(".py")
+    python = change.path.endswith(".py") and name in sys.stdlib_module_names
+    return python and change.before is None and change.path in (f"{name}.py", f"{name}/__init__.py")
 
 
 def _tampering(changes: Sequence[Change]) -> Iterator[str]:
