@@ -19,10 +19,12 @@ _TRIES: Final = 5
 @dataclass(frozen=True, slots=True)
 class Integrated:
     """The commit that the team's branch is at now, and the tests of it; None where nothing was
-    tested, since the work had been merged before."""
+    tested, since the work had been merged before. `everything` has also those failures that the
+    task does not answer for."""
 
     commit: str
     report: TestReport | None
+    everything: TestReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class Integration:
         if not report.passed:
             return Failed(report, merged.commit)
         self._head_report = merged.commit, full
-        return Integrated(merged.commit, report)
+        return Integrated(merged.commit, report, full)
 
     async def _report_of(self, head: str) -> TestReport:
         """What the tests of the team's branch show before a merge."""

@@ -141,9 +141,8 @@ class Workbench:
         """Merge the work of a task into the team's branch, if it passes its tests there."""
         with self.busy(task.id):
             outcome = await self.integration.integrate(task.branch, task.title, tests=task.tests)
-        # That of a task that names tests leaves out others that failed before.
-        if isinstance(outcome, Integrated) and outcome.report is not None and not task.tests:
-            self._remember(outcome.commit, outcome.report)
+        if isinstance(outcome, Integrated) and outcome.everything is not None:
+            self._remember(outcome.commit, outcome.everything)
         return outcome
 
     async def base_report(self, commit: str) -> TestReport:
