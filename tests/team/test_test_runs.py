@@ -78,6 +78,13 @@ async def test_each_test_of_pytest_is_reported_by_its_node_id(tmp_path: Path) ->
     assert os.listdir(tmp_path) == ["tests"]
 
 
+async def test_tests_in_several_processes_of_pytest_are_reported_too(tmp_path: Path) -> None:
+    write(tmp_path, test_a__py="def test_a(): pass\ndef test_b(): assert 0\n")
+    report = await run_in(tmp_path, (*PYTEST, "-p", "xdist.plugin", "-n", "2"))
+    assert outcomes(report) == {"test_a.py::test_a": "passed", "test_a.py::test_b": "failed"}
+    assert (report.exit_code, report.problem) == (1, "")
+
+
 async def test_tests_that_pass_are_a_success(tmp_path: Path) -> None:
     write(tmp_path, test_a__py="def test_a(): pass\n")
     report = await run_in(tmp_path)

@@ -23,13 +23,13 @@ _INSTALLED = ("site-packages", "dist-packages")
 def pytest_load_initial_conftests(early_config: Any) -> None:
     """Begin to watch, after installed plugins are loaded and before code of the project is."""
     report = early_config.known_args_namespace.xmlpath
-    if report and not hasattr(early_config, "workerinput"):  # a process of pytest-xdist
-        early_config.pluginmanager.register(_Witness(report), "bae-witness")
+    key = os.path.join(os.path.dirname(report or ""), "key")
+    if os.path.exists(key):  # the processes of pytest-xdist come later, and write no report
+        early_config.pluginmanager.register(_Witness(report, key), "bae-witness")
 
 
 class _Witness:
-    def __init__(self, report: str) -> None:
-        key = os.path.join(os.path.dirname(report), "key")
+    def __init__(self, report: str, key: str) -> None:
         with open(key, "rb") as file:
             self._key = file.read()
         os.unlink(key)
