@@ -14,10 +14,10 @@ from bae.lm.signatures import node_to_signature as node_to_signature  # bae 3.0 
 from bae.node import Node
 
 if TYPE_CHECKING:
+    from bae.evals.judge import Judge
     from bae.graph import Graph
     from bae.lm import LM, Backend
     from bae.optimizer.calls import CallLog
-    from bae.optimizer.judging import Judge
     from bae.optimizer.metrics import Metric
     from bae.optimizer.predictors import NodePredictor
     from bae.result import GraphResult
@@ -53,7 +53,7 @@ class CompiledGraph(Generic[S, T]):
     def __init__(
         self, graph: Graph[S, T], predictors: Mapping[type[Node], NodePredictor] | None = None
     ) -> None:
-        from bae.optimizer.nodes import every_node
+        from bae.evals.case_types import every_node
         from bae.optimizer.predictors import fresh_predictor
 
         self.graph = graph

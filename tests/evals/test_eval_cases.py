@@ -177,7 +177,7 @@ def test_one_problem_of_a_line_hides_no_other(tmp_path: Path) -> None:
         "line 2: answers.Bug.x: there is no such gate",
         "line 3: input.txt: Ticket has no such field",
         "line 3: input.text: Input should be a valid string",
-        "line 4: metadata: give an object",
+        "line 4: metadata: give an object of fields",
         "line 4: nodes.Bug.sen: Bug has no such field",
         "line 4: nodes.Bug.severity: Input should be 'low' or 'high'",
         "line 6: nam: there is no such key",
@@ -276,8 +276,8 @@ async def test_cases_made_in_code_are_checked_before_one_of_them_runs() -> None:
     assert caught.value.code == "bae-cases-invalid"
     for problem in (
         "case 2: expected.sverity: Bug has no such field, did you mean severity?",
-        "case 3: input: a run begins with a Ticket, not a Booking",
-        "case 1: name: another case is called so too",
+        "case 3: input: a run starts with a Ticket, not a Booking",
+        "case 1: name: another case is called 'case 1' too",
         "case 5: input: give an object of the fields of Ticket",
     ):
         assert problem in caught.value.message

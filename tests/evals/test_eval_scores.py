@@ -135,7 +135,7 @@ async def test_nodes_on_the_way_are_scored_by_what_is_expected_of_them() -> None
     assert by_name["Question"].score.mean == 0.5
     assert by_name["Reply"].score is not None
     assert by_name["Reply"].score.n == 1
-    assert results(found)["wrong"].nodes["Bug"].why == "the run did not get to it"
+    assert results(found)["wrong"].nodes["Bug"].why == "the run did not reach it"
     assert by_name["Bug"].score is not None
     assert by_name["Bug"].score.mean == 0.0
 
@@ -163,12 +163,12 @@ async def test_all_that_a_case_expects_counts_in_its_score_and_what_was_missed_i
     login = "Question: topic: 'billing', where 'login' was expected"
     assert {name: (r.score, r.why) for name, r in results(found).items()} == {
         "all": (1.0, ""),
-        "nodes alone": (0.0, f"{login}; Bug: the run did not get to it"),
+        "nodes alone": (0.0, f"{login}; Bug: the run did not reach it"),
         "the way": (0.5, login),
         "the end": (0.5, "reply: 'no', where 'yes' was expected"),
         "the type": (
             pytest.approx(1 / 3),
-            "ended at Reply, not at Bug; Bug: the run did not get to it",
+            "ended at Reply, not at Bug; Bug: the run did not reach it",
         ),
         "nothing": (1.0, ""),
     }

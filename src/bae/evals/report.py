@@ -1,22 +1,29 @@
-"""What an evaluation found, as data: rows of numbers for each contender, the cases behind them, and
-the differences between contenders. `page.py` and `writing.py` make text of it."""
+"""What an evaluation found: rows of numbers for each contender, the cases behind them, and the
+differences between contenders; as data, JSON and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from pydantic_core import to_jsonable_python
+
+from bae.evals.intervals import Interval
 from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.evals.cases import Case
-    from bae.evals.intervals import Interval
-    from bae.optimizer.scores import Score
+    from bae.evals.metrics import Score
+
+FORMAT: Final = "bae-evaluation-1"
 
 Outcome = Literal["ended", "failed", "unscored", "not run"]
-"""How a case came out: its run ended and was scored; it failed, which scores 0; it ended, and
-whatever scores it failed; or it was not run to its end, as the evaluation was stopped first."""
+"""How a case ended: its run ended and was scored; it failed, which scores 0; it ended, and its
+metric failed; or it was not run to its end, since the evaluation was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +31,13 @@ class Row:
     """The numbers of one node class, or of all, for one contender.
 
     - `node`: the name of the class; empty in the row of the total.
-    - `cases`: how many cases were run to an end, or met a node of the class.
-    - `score`: the mean score with its interval, over `score.n` cases; None where nothing was
-      scored. A node is scored where cases expect fields of it; one from which the LM chooses by
-      whether it chose a successor that the case names under `nodes`, or else one that can lead to
-      the expected end; by the mean of both where both are known.
-    - `validity`: valid answers of those that were `judged`; None where none was. An answer that
-      chooses and fills at once is the choosing node's, and so is what it used.
+    - `cases`: how many cases were run to an end, or reached a node of the class.
+    - `score`: the mean score with its interval, over `score.n` cases; None if nothing was scored. A
+      node is scored by the fields that cases expect of it; by the LM's choice of a successor, which
+      should be one that the case names under `nodes`, or else one that can lead to the expected
+      end; and by the mean of both if both are known.
+    - `validity`: the share of valid answers among those `judged`; None without any. An answer that
+      chooses and fills at once counts for the choosing node, and so does its usage.
     - `calls`, `input_tokens`, `output_tokens`, `cached_tokens`, `cost`: what LM calls used; a cost
       of None is unknown.
     - `seconds_mean`, `seconds_p50`, `seconds_p95`: of the total, how long a case took; of a node
@@ -61,7 +68,7 @@ class Row:
 class CaseResult:
     """One case with one contender: how it came out, and its `run_id` to look it up by.
 
-    - `score` is None where there is none, and `error` says why; `why` is what the metric said, or
+    - `score` is None if there is none, and `error` says why; `why` is the reason of the metric, or
       what was missed of all that the case expects.
     - `usage` is what the run used, `judging` what its metric did.
     - `nodes` has the scores of nodes by the names of their classes.
@@ -163,13 +170,44 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON values; `format` is "bae-evaluation-1"."""
-        from bae.evals.writing import to_json
-
-        return to_json(self)
+        contenders = [
+            {
+                "name": each.name,
+                "total": asdict(each.total),
+                "nodes": [asdict(row) for row in each.nodes],
+                "failed": len(each.failed),
+                "unscored": len(each.unscored),
+                "not_run": len(each.not_run),
+                "judging": asdict(each.judging),
+                "cases": [_case_data(result) for result in each.cases],
+            }
+            for each in self.contenders
+        ]
+        differences = [
+            {
+                "contender": each.contender,
+                "against": each.against,
+                "score": None if each.interval is None else asdict(each.interval),
+                "certain": each.certain,
+            }
+            for each in self.differences
+        ]
+        return _printable_json(
+            {
+                "format": FORMAT,
+                "graph": self.graph,
+                "journal": self.journal,
+                "stopped": self.stopped,
+                "complete": self.complete,
+                "metric_errors": self.metric_errors,
+                "contenders": contenders,
+                "differences": differences,
+            }
+        )
 
     def to_markdown(self) -> str:
         """Tables for people: the totals, one for each node class, the differences, and the cases
-        that failed or scored less than 1, with what was expected and what came, and the command
+        that failed or scored less than 1, with the expected and the actual result, and the command
         that shows their run."""
         from bae.evals.page import to_markdown
 
@@ -178,6 +216,94 @@ class Evaluation:
     def to_csv(self) -> str:
         """One flat table: a line for each contender and node class, the total under the node "",
         numbers unrounded and unknown ones empty."""
-        from bae.evals.writing import to_csv
+        out = io.StringIO()
+        writer = csv.DictWriter(out, _COLUMNS, restval="", lineterminator="\n")
+        writer.writeheader()
+        for each in self.contenders:
+            counts = {
+                "failed": len(each.failed),
+                "not_run": len(each.not_run),
+                "unscored": len(each.unscored),
+            }
+            writer.writerow({**_flat(each.name, each.total), **counts})
+            writer.writerows(_flat(each.name, row) for row in each.nodes)
+        return printable(out.getvalue())
 
-        return to_csv(self)
+
+def printable(said: str) -> str:
+    """A text that any file can hold: lone surrogates, which models and JSON can bring in, become
+    escapes."""
+    return said.encode("utf-8", "backslashreplace").decode()
+
+
+def as_json(value: Any) -> Any:
+    """A value as JSON; what has no form in it becomes text."""
+    try:
+        return to_jsonable_python(
+            value, fallback=str, bytes_mode="base64", inf_nan_mode="strings", by_alias=False
+        )
+    except Exception:  # circular values, serializers that raise, lone surrogates
+        return _piecewise(value, 20)
+
+
+_COLUMNS: Final = (
+    *("contender", "node", "cases", "failed", "not_run", "unscored"),
+    *("score", "score_low", "score_high", "scored", "validity", "judged"),
+    *("calls", "input_tokens", "output_tokens", "cached_tokens", "cost"),
+    *("seconds_mean", "seconds_p50", "seconds_p95"),
+)
+
+
+def _flat(contender: str, row: Row) -> dict[str, Any]:
+    # A name must not look like a formula to a spreadsheet.
+    formula = contender[:1] in ("=", "+", "-", "@", "\t", "\r")
+    found = {
+        name: value for name, value in asdict(replace(row, score=None)).items() if name != "score"
+    }
+    found |= {"contender": f"'{contender}" if formula else contender, "scored": 0}
+    if row.score is not None:
+        score = row.score
+        found |= {"score": score.mean, "score_low": score.low, "score_high": score.high}
+        found["scored"] = score.n
+    return found
+
+
+def _case_data(result: CaseResult) -> dict[str, Any]:
+    told = ("end", "run_id", "outcome", "score", "why", "error", "metric_error", "seconds")
+    return {
+        "name": result.case.name,
+        **result.asked,
+        **{name: getattr(result, name) for name in told},
+        "usage": asdict(result.usage),
+        "judging": asdict(result.judging),
+        "nodes": {n: {"score": s.value, "why": s.why} for n, s in sorted(result.nodes.items())},
+        "metadata": as_json(dict(result.case.metadata)),
+    }
+
+
+def _printable_json(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        held = cast(dict[str, Any], value)
+        return {printable(name): _printable_json(each) for name, each in held.items()}
+    if isinstance(value, list | tuple):
+        return [_printable_json(each) for each in cast(Iterable[Any], value)]
+    if isinstance(value, float) and not isfinite(value):  # no number in JSON
+        return str(value)
+    return value
+
+
+def _piecewise(value: object, deepest: int) -> Any:
+    """Each part as JSON by itself, so that one does not spoil the others."""
+    held: Any = value
+    kind = type(value)
+    try:
+        if deepest and issubclass(kind, Mapping):
+            return {str(key): _piecewise(each, deepest - 1) for key, each in held.items()}
+        if deepest and issubclass(kind, list | tuple):
+            return [_piecewise(each, deepest - 1) for each in held]
+        plain = value is None or issubclass(kind, bool | int | float | str)
+        return held if plain else str(held)
+    except Exception:
+        return f"a {kind.__name__}"

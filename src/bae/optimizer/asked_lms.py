@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 from bae.lm.extras import load_dspy
 
 if TYPE_CHECKING:
+    from bae.evals.judge import Judge
     from bae.language_model import LM
     from bae.lm.backend import Backend
     from bae.node import Node
     from bae.optimizer.calls import CallLog
-    from bae.optimizer.judging import Judge
     from bae.optimizer.metrics import Metric
 
 
@@ -51,7 +51,7 @@ def logged(metric: Metric | Judge | None, calls: CallLog, note: Callable[[str], 
     """The metric, with its judges asked through the log. Where one gives no verdict, or refuses to
     look at an answer, that counts 0, a `note` says so, and another life of the optimisation asks
     it again."""
-    from bae.optimizer.judging import Judge
+    from bae.evals.judge import Judge
 
     def through(each: Any) -> Any:
         if not isinstance(each, Judge):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from bae.evals.judge import Refusals
 from bae.exceptions import BaeLMError, FillError, text_of
 from bae.lm.backend import ask_to_fill
 from bae.lm.extras import load_dspy
@@ -19,7 +20,6 @@ from bae.lm.prompts import text_of_question
 from bae.lm.signatures import answer_class, is_known, known_inputs, model_name
 from bae.optimizer.bridging import Bridge, OutOfBudget
 from bae.optimizer.questions import Exactly, recalled
-from bae.optimizer.refusals import Refusals
 
 if TYPE_CHECKING:
     from bae.lm.backend import Backend

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from pydantic import SecretBytes, SecretStr
 
 from bae.assignable import union_members
-from bae.evals.run_ids import is_eval_run
+from bae.evals.case_runs import is_eval_run
+from bae.evals.case_types import every_node
 from bae.exceptions import BaeError, BaeLMError, JournalError, describe
 from bae.journal.decoder import MANY_LINES, decode, off_loop
 from bae.lm.prompts import asked_fields, shown_fields
-from bae.optimizer.nodes import every_node
 from bae.optimizer.recorded_steps import Correction, Key, Steps, steps_of
 from bae.optimizer.transitions import Transition
 from bae.plan import plan_of

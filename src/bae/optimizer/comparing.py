@@ -19,14 +19,13 @@ from bae.tasks import all_or_first_error
 from bae.usage import Usage
 
 if TYPE_CHECKING:
+    from bae.evals.judge import Judge
     from bae.graph import Graph
     from bae.language_model import LM
     from bae.lm.backend import Backend
     from bae.lm.policies.budget import Budget
     from bae.lm.policies.learned import LearnedPrompt
-    from bae.optimizer.judging import Judge
-    from bae.optimizer.metrics import Metric
-    from bae.optimizer.part_metrics import PartMetric
+    from bae.optimizer.metrics import Metric, PartMetric
     from bae.optimizer.predictors import NodePredictor
     from bae.optimizer.questions import PartQuestions
     from bae.optimizer.settling import Settled, Settling
@@ -258,8 +257,9 @@ class _Sides:
 
 
 def _check(cls: Any, after: Any, concurrency: int, graph: Any) -> None:
+    from bae.evals.case_types import every_node
     from bae.graph import Graph
-    from bae.optimizer.nodes import every_node, is_node_class
+    from bae.optimizer.nodes import is_node_class
 
     if not is_node_class(cls):
         raise TypeError(f"compare({cls!r}, …): give a node class")

@@ -1,24 +1,15 @@
-"""Every node class that runs in a graph: its own and those of the graphs inside it. `compiler.py`
-compiles these, and artefacts are found for these."""
+"""The node classes that a graph or a list stands for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+from bae.evals.case_types import every_node
 from bae.node import Node
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-
-
-def every_node(graph: Graph[Any, Any]) -> tuple[type[Node], ...]:
-    """The node classes of a graph and of the graphs inside it, behind a `Dep` or a `Map`: each
-    once, the start first, those inside after those around them."""
-    found: dict[type[Node], None] = {}
-    for each in graph.graphs:
-        found.update(dict.fromkeys(each.plans))
-    return tuple(found)
 
 
 def nodes_among(nodes: Graph[Any, Any] | Iterable[type[Node]], by: str) -> tuple[type[Node], ...]:

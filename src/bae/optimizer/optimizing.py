@@ -23,11 +23,11 @@ from bae.result import GraphResult
 from bae.threads import in_thread
 
 if TYPE_CHECKING:
+    from bae.evals.judge import Judge
     from bae.graph import Graph
     from bae.language_model import LM
     from bae.lm.backend import Backend
     from bae.lm.policies.budget import Budget
-    from bae.optimizer.judging import Judge
     from bae.optimizer.metrics import Metric
     from bae.optimizer.predictors import NodePredictor
 

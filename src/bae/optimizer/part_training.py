@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bae.lm.backend import Backend
     from bae.lm.policies.budget import Budget
     from bae.optimizer.calls import CallLog
-    from bae.optimizer.part_metrics import PartMetric
+    from bae.optimizer.metrics import PartMetric
     from bae.optimizer.progress import Telling
     from bae.optimizer.questions import PartQuestions
 

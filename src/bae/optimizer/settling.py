@@ -9,15 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from bae.evals.case_types import every_node
+from bae.evals.judge import Refusals
 from bae.exceptions import BaeLMError, FillError, RouteError
 from bae.language_model import in_scene
 from bae.lm.backend import choice_with
 from bae.lm.prompts import names_of
 from bae.node import Node
 from bae.optimizer.asked_lms import student_for
-from bae.optimizer.nodes import every_node
 from bae.optimizer.questions import PartQuestion, Told
-from bae.optimizer.refusals import Refusals
 from bae.plan import NodePlan, plan_of
 from bae.usage import Attempt, Event, metered
 

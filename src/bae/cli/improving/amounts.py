@@ -1,11 +1,11 @@
-"""Numbers of evaluations as cells of tables: those of `bae.evals.amounts`, and how they are
+"""Numbers of evaluations as cells of tables: those of `bae.evals.page`, and how they are
 coloured."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bae.evals.amounts import changed, dollars, many, score, scored, seconds, share
+from bae.evals.page import changed, dollars, many, score, scored, seconds, share
 
 if TYPE_CHECKING:
     from bae.evals.intervals import Interval

@@ -19,7 +19,7 @@ from bae.cli.improving.amounts import (
 )
 from bae.cli.improving.tables import Column, print_table
 from bae.cli.texts import cut, in_one_line
-from bae.evals.amounts import judged
+from bae.evals.page import judged
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -53,7 +53,7 @@ def classes_named(graph: Graph[Any, Any], names: Sequence[str]) -> tuple[type[No
 async def material_for(wanted: Wanted) -> Material:
     """Read the journal. Raises where there is nothing in it to learn from."""
     from bae.cli.journals import open_to_read
-    from bae.evals.run_ids import is_eval_run
+    from bae.evals.case_runs import is_eval_run
     from bae.optimizer import examples_from, split_apart
 
     async with open_to_read(wanted.journal) as journal:

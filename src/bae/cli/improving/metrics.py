@@ -125,8 +125,8 @@ def evaluator_classes(named: Sequence[str], data: str, own_metric: bool) -> list
 def _by_class(
     said: str, found: Mapping[Any, Any], graph: Graph[Any, Any]
 ) -> Mapping[type[Node], Any]:
+    from bae.evals.case_types import every_node
     from bae.node import Node
-    from bae.optimizer.nodes import every_node
 
     nodes = every_node(graph)
     for cls, function in found.items():

@@ -154,7 +154,7 @@ def test_everything_that_does_not_fit_is_said_at_once_with_its_case() -> None:
     assert "field: expected.mood" in said
     assert "type: expected_type" in said
     assert "fine" not in said
-    assert "case 7: two cases are called so" in said
+    assert "case 7: name: another case is called 'case 7' too" in said
 
 
 def test_a_misspelt_field_is_no_value_of_the_only_field() -> None:

@@ -1,10 +1,9 @@
-"""A judge: an LM that says how good the fields of a node are where comparing them does not tell, as
-with free text. It is a metric like any other; it is asked through bae, so a wrong answer is asked
-again, and what it uses counts as any call does."""
+"""A judge: an LM as a metric, for fields such as free text that cannot simply be compared."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from copy import copy
@@ -12,17 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 from pydantic import BeforeValidator, Field
 
+from bae.evals.metrics import Score
 from bae.exceptions import BaeError, BaeLMError, FillError
 from bae.node import Node
-from bae.optimizer.default_metrics import secret_fields
-from bae.optimizer.refusals import Refusals
-from bae.optimizer.scores import Score
+from bae.secrets import secret_fields
 
 if TYPE_CHECKING:
     from bae.lm import LM
 
 GRADES: Final = {"wrong": 0.0, "poor": 0.25, "fair": 0.5, "good": 0.75, "right": 1.0}
-"""What each grade counts."""
+"""The score of each grade."""
 
 Grade = Literal["wrong", "poor", "fair", "good", "right"]
 
@@ -34,14 +32,9 @@ RUBRIC: Final = (
     "The given answer should mean the same as the expected one; other words for it are fine."
 )
 LONGEST_REASON: Final = 600
-"""How many characters a reason is asked to have at most. What is longer is cut."""
-
+"""How many characters a reason may have. Longer ones are cut."""
 NO_VERDICT: Final = "the judge gave no verdict"
-"""Why an answer counts 0 that a judge could not be brought to judge."""
-
-
-NOT_JUDGED: Final = "the judge's LM would not take some answers"
-"""What is noted of answers that it refused to look at, or that were too long for it."""
+NOT_JUDGED: Final = "the judge's LM refused some answers"
 
 
 def _cut(reason: object) -> object:
@@ -51,7 +44,7 @@ def _cut(reason: object) -> object:
 
 
 class Judged(Node):
-    """What a judge looks at."""
+    """What a judge compares."""
 
     rubric: str
     expected: dict[str, Any] | str
@@ -61,12 +54,12 @@ class Judged(Node):
 
 
 class Verdict(Node):
-    """What a judge finds. The grade comes last, so that the reason is thought of before it. It is
-    one of five words: a small model can be held to words, and knows what they mean, whereas the
-    numbers it gives are mostly 0.8."""
+    """What a judge answers. The reason comes before the grade, so that the model thinks first. The
+    grade is one of five words: small models can be held to words, and the numbers that they give
+    are mostly 0.8."""
 
-    # A model that can be held to the bound stops there; the words of one that cannot are cut, since
-    # a good grade is not to be lost to them.
+    # A model that can be held to the bound stops there; the reason of one that cannot is cut, so
+    # that its grade is not lost.
     reason: Annotated[
         str,
         Field(description="what is right and what is wrong, in short", max_length=LONGEST_REASON),
@@ -80,17 +73,15 @@ class Verdict(Node):
 class Judge:
     """An LM that scores a filled node against the expected one.
 
-    Give it as the metric of an optimisation, for all filled fields, or for some node types as
+    Give it as the metric of an optimization, for all filled fields, or for some node types as
     `{Summary: Judge("anthropic", "…")}`. `lm` is any LM of bae, its name, or a `dspy.LM`. The
-    `rubric` says what a good answer is; say there what matters, and what does not. It sees the
-    rubric and the fields that an LM fills, expected and given, each cut to `longest` characters,
-    but not who gave them. `threshold` is the score from which on an answer is good enough to be
-    learnt from.
+    `rubric` says what a good answer is, what matters and what does not. The judge sees the rubric
+    and the fields that an LM fills, expected and given, each cut to `longest` characters. Answers
+    that score `threshold` or more are good enough to learn from.
 
-    Called by itself it raises `bae-judge-failed` where the LM gives no verdict, and the case of an
-    evaluation has no score then. In an optimisation or a comparison the answer counts 0, and a
-    note says so; so it does where the LM will not take the question, unless it refuses five in a
-    row.
+    Called by itself it raises `bae-judge-failed` where the LM gives no verdict; the case of an
+    evaluation has no score then. In an optimization or a comparison the answer counts 0, with a
+    note; so does one that the LM refuses to judge, unless it refuses five in a row.
     """
 
     def __init__(
@@ -103,9 +94,9 @@ class Judge:
     ) -> None:
         if not isinstance(cast(object, rubric), str):
             raise TypeError(f"Judge(rubric={rubric!r}): say in words what a good answer is")
-        if not (_is_number(threshold) and 0 <= threshold <= 1):
+        if not 0 <= threshold <= 1:
             raise ValueError(f"Judge(threshold={threshold!r}): give a score from 0 to 1")
-        if not (_is_number(longest) and longest >= 1):
+        if not longest >= 1:
             raise ValueError(f"Judge(longest={longest!r}): give 1 or more")
         self.lm: LM | str = _checked(lm)
         self.rubric = rubric.strip() or RUBRIC
@@ -116,19 +107,24 @@ class Judge:
 
     def ready(self) -> None:
         """Make sure that the judge's LM is there, before anything is paid for. Raises `BaeLMError`
-        where its name stands for none, or for one that cannot be made here. Nothing is asked."""
+        for a name that no LM has, or one that cannot be made here. Nothing is asked."""
         _ = self._asked
 
     def asking(self, lm: LM, excused: Callable[[str], None]) -> Judge:
-        """The same judge asking through another LM, for an optimisation: where it gives no verdict,
-        or would not take the question, `excused` is told so, and the answer counts 0."""
+        """The same judge asking through another LM, for an optimization: an answer without a
+        verdict counts 0, and `excused` gets a note of it."""
         made = copy(self)
         made.lm, made._excused, made._refusals = lm, excused, Refusals()
         return made
 
     async def __call__(self, expected: Node, given: Node) -> Score:
         """Have the LM compare two nodes of one class. Fields that are equal need no LM."""
-        if type(expected) is type(given) and _filled(expected) == _filled(given):
+        from bae.lm.prompts import asked_fields
+
+        names = asked_fields(type(expected))
+        if type(expected) is type(given) and all(
+            getattr(expected, name) == getattr(given, name) for name in names
+        ):
             return Score(1.0)
         judged = Judged(
             rubric=self.rubric, expected=self._shown(expected), given=self._shown(given)
@@ -150,9 +146,8 @@ class Judge:
             return Score(0.0, NO_VERDICT)
         except BaeError:
             raise
-        except Exception as error:  # an LM may be code of anybody's
-            fix = "mend the LM of the judge: it raised this by itself"
-            raise _failed(given, error, fix) from error
+        except Exception as error:  # an LM may be a user's code
+            raise _failed(given, error, "fix the LM of the judge, which raised this") from error
         self._refusals.taken()
         return Score(GRADES[verdict.grade], verdict.reason)
 
@@ -170,13 +165,53 @@ class Judge:
 
     def _shown(self, node: Node) -> dict[str, Any] | str:
         """The fields that an LM fills, as it would see them; text where they are too long."""
-        shown = _seen(node)
+        from bae.lm.prompts import asked_fields, seen_of
+
+        seen = seen_of(node)
+        shown: dict[str, Any] = {type(node).__name__: seen}
+        if isinstance(seen, dict):  # unless the node has a serializer of its own
+            held = cast("dict[str, Any]", seen)
+            hidden = secret_fields(type(node))
+            names = [name for name in asked_fields(type(node)) if name not in hidden]
+            shown = {name: held[name] for name in names if name in held}
         text = json.dumps(shown, ensure_ascii=False)
         return shown if len(text) <= self.longest else f"{text[: self.longest]} … (cut off here)"
 
 
+class Refusals:
+    """Questions that an LM refused. One that is too long says nothing about the next, but an LM
+    that refuses five others in a row has failed."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def is_about_the_question(self, error: BaeLMError) -> bool:
+        """Whether the LM refused this question alone, and may well take another."""
+        if error.code == "bae-lm-context-exceeded":
+            return True
+        if error.code != "bae-lm-request-refused":
+            return False
+        if error.status == 413 or _TOO_LONG.search(error.message):
+            return True
+        self._in_a_row += 1
+        return self._in_a_row < _MOST_REFUSED
+
+    def taken(self) -> None:
+        """Note that a question was taken."""
+        self._in_a_row = 0
+
+
+_MOST_REFUSED: Final = 5
+_TOO_LONG: Final = re.compile(
+    r"too (long|large|many (input )?tokens)|context.(length|window|size)|maximum.(context|tokens)"
+    r"|exceeds? .{0,40}(tokens|length|limit)",
+    re.IGNORECASE,
+)
+"""How providers say that a prompt is too long: there is no status of its own for it."""
+
+
 def _checked(lm: Any) -> LM | str:
-    """What a judge can ask; refused where it is nothing of that kind."""
+    """What a judge can ask; raises for anything else."""
     from bae.language_model import is_lm
     from bae.lm.registry import name_error
 
@@ -185,7 +220,7 @@ def _checked(lm: Any) -> LM | str:
         if unknown is not None:
             raise unknown
         return lm
-    # Whoever gives one of dspy's has imported that, and nobody else needs to.
+    # Whoever gives an LM of DSPy has imported DSPy.
     dspy: Any = sys.modules.get("dspy")
     if dspy is not None and isinstance(lm, dspy.BaseLM):
         from bae.lm.dspy_backend import DSPyBackend
@@ -199,30 +234,5 @@ def _checked(lm: Any) -> LM | str:
 
 
 def _failed(given: Node, error: Exception, fix: str) -> BaeError:
-    return BaeError(
-        f"{NO_VERDICT} on a {type(given).__name__}",
-        code="bae-judge-failed",
-        cause=error,
-        fix=fix,
-    )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _filled(node: Node) -> list[Any]:
-    from bae.lm.prompts import asked_fields
-
-    return [getattr(node, name) for name in asked_fields(type(node))]
-
-
-def _seen(node: Node) -> dict[str, Any]:
-    from bae.lm.prompts import asked_fields, seen_of
-
-    seen = seen_of(node)
-    if not isinstance(seen, dict):  # a serializer of the node's own has made something else of it
-        return {type(node).__name__: seen}
-    hidden = secret_fields(type(node))
-    names = [name for name in asked_fields(type(node)) if name not in hidden]
-    return {name: seen[name] for name in names if name in seen}
+    said = f"{NO_VERDICT} on a {type(given).__name__}"
+    return BaeError(said, code="bae-judge-failed", cause=error, fix=fix)

@@ -675,7 +675,7 @@ async def test_a_judge_whose_lm_is_not_there_is_refused_before_anything_runs(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"lms": ["local"]}, 'give the LMs by the names that tables call them, as {"local"'),
+        ({"lms": ["local"]}, 'give one LM or more by the names that tables call them, as {"local"'),
         ({"lms": {"a": 5}}, "give an LM, the name of one"),
         ({"lms": {"a": ScriptedLM}}, "give an LM, the name of one"),
         ({"lms": {1: None}}, "the name of an LM is a text"),
@@ -683,8 +683,8 @@ async def test_a_judge_whose_lm_is_not_there_is_refused_before_anything_runs(
         ({"cases": "hi"}, "give a list of Cases"),
         ({"metric": "exact"}, "give a function of a case and the result"),
         ({"metric": lambda case: 1}, "give a function of a case and the result"),
-        ({"metric": Judge("local")}, "say node_metrics={Reply: Judge(…)}"),
-        ({"metric": fields_metric}, "say node_metrics={Reply: fields_metric}"),
+        ({"metric": Judge("local")}, "give node_metrics={Reply: Judge(…)}"),
+        ({"metric": fields_metric}, "give node_metrics={Reply: fields_metric}"),
         ({"node_metrics": fields_metric}, "give metrics by the class of the node"),
         ({"node_metrics": {Length: "exact"}}, "a function of the expected node and the given one"),
     ],

@@ -1,0 +1,311 @@
+"""Whether cases fit the types of a graph: the start node, the expected fields and classes, and the
+answers to gates, all checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from pydantic import ValidationError
+
+from bae.draft import from_answer, validated
+from bae.evals.cases import MOST_PROBLEMS, Case, invalid_cases
+from bae.evals.metrics import is_json, short
+from bae.exceptions import describe, faults
+from bae.markers import Gate
+from bae.node import Node
+from bae.plan import plan_of
+from bae.run import Waiting
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.markers import OpenGate
+    from bae.run import Answer
+
+Checked: TypeAlias = "tuple[str, Case | None, list[str]]"
+"""A case, what it is called in errors, and what is already known to be wrong with it."""
+
+
+def every_node(graph: Graph[Any, Any]) -> tuple[type[Node], ...]:
+    """The node classes of a graph and of the graphs inside it, behind a `Dep` or a `Map`: each
+    once, the start first, those inside after those around them."""
+    return tuple(dict.fromkeys(cls for each in graph.graphs for cls in each.plans))
+
+
+class CaseTypes:
+    """The types of a graph, as its cases have to fit them."""
+
+    NOT_GIVEN: Mapping[str, Any] = {}
+    """Inputs that are missing, which is a problem by itself."""
+
+    def __init__(self, graph: Graph[Any, Any]) -> None:
+        self.graph = graph
+        self.names = _names_for(every_node(graph))
+        """The name of each class in cases and tables."""
+        self._by_name = {name: cls for cls, name in self.names.items()}
+        self._ends = tuple(graph.terminal_nodes)
+        self.gates = {
+            f"{name}.{field.name}": (cls, field.name)
+            for cls, name in self.names.items()
+            for field in plan_of(cls, strict=True).fields.values()
+            if isinstance(field.marker, Gate)
+        }
+        """The gates of the graph and of graphs in it, by their name in cases: `Refund.approved`."""
+
+    def named(self, name: str) -> type[Node] | None:
+        """The class of this name in cases."""
+        return self._by_name.get(name)
+
+    def check(self, cases: Iterable[Checked], what: str) -> list[Case]:
+        """The cases, if all of them fit; otherwise all problems are raised, under `what`."""
+        found: list[Case] = []
+        problems: list[str] = []
+        labels: dict[str, str] = {}
+        for label, case, known in cases:
+            wrong = list(known)
+            if case is not None:
+                wrong += self.problems(case)
+                if case.name in labels:
+                    other = "another case" if label == case.name else labels[case.name]
+                    wrong.append(f"name: {other} is called {case.name!r} too")
+                labels.setdefault(case.name, label)
+                found.append(case)
+            problems.extend(f"{label}: {each}" for each in wrong)
+            if len(problems) > MOST_PROBLEMS:
+                break
+        if problems:
+            raise invalid_cases(what, problems)
+        return found
+
+    def fields_of(self, given: Any) -> Any:
+        """The fields that an `input` gives, which may be the value of the only field."""
+        only = _only_field(self.graph.start)
+        if only is None or isinstance(given, Node):
+            return given
+        if isinstance(given, Mapping):
+            # An object that names no field may be the value of the only one.
+            known = _fields_by_name(self.graph.start)
+            if not given or any(name in known for name in cast(Mapping[str, Any], given)):
+                return cast(Any, given)
+            try:
+                self.start({only: given})
+            except Exception:  # validators are the node's own code
+                return cast(Any, given)
+        return {only: cast(Any, given)}
+
+    def start(self, inputs: Mapping[str, Any] | Node) -> Node:
+        """The start node of a run, a new one for each run, since bodies may change it. Raises what
+        its validators raise."""
+        if isinstance(inputs, Node):
+            return _copied(inputs)
+        cls = self.graph.start
+        fields = self.by_field(cls, {name: _copied(value) for name, value in inputs.items()})
+        if cls.__init__ is Node.__init__ and is_json(fields):
+            said = frozenset(name for name in fields if name in cls.__pydantic_fields__)
+            return from_answer(cls, fields, said)
+        return cls(**fields)
+
+    def by_field(self, cls: type[Node], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Values by the names of fields, where some are given by an alias."""
+        known = _fields_by_name(cls)
+        return {known.get(name, name): value for name, value in given.items()}
+
+    def expectation(self, cls: type[Node], expected: Mapping[str, Any]) -> dict[str, Any]:
+        """Expected values as the fields of a class read them. Raises what its validators raise."""
+        fields = self.by_field(cls, expected)
+        return validated(cls, fields, frozenset(fields) if is_json(fields) else None)
+
+    def expected_end(self, case: Case) -> type[Node] | None:
+        """The class that a case expects its run to end at: the one it names, or the only one with
+        the fields it expects; None where that could be several, or any."""
+        if case.expected_type:
+            return self.named(case.expected_type)
+        if case.expected is None or case.metric is not None:
+            return None
+        if len(self._ends) == 1:
+            return self._ends[0]
+        fits = [end for end in self._ends if not self._field_problems("", end, case.expected)]
+        return fits[0] if len(fits) == 1 else None
+
+    def answerer(self, case: Case, otherwise: Answer | None) -> Answer | None:
+        """What answers the gates in a run of a case: the case, and then `otherwise`."""
+        if not case.answers:
+            return otherwise
+        places = {met: place for place, met in self.gates.items()}
+
+        async def answer(gate: OpenGate) -> Any:
+            cls, name = gate.node_type, gate.field_name
+            place = places.get((cls, name), "")
+            if place in case.answers:
+                return self.expectation(cls, {name: case.answers[place]})[name]
+            if otherwise is None:
+                raise Waiting([gate])
+            return await otherwise(gate)
+
+        return answer
+
+    def problems(self, case: Case) -> list[str]:
+        """What does not fit, as `input.age: Input should be …`; empty if everything fits."""
+        case, found = _in_shape(case)
+        if case.inputs is not self.NOT_GIVEN:
+            found += self._start_problems(case.inputs)
+        if case.metric is None:  # otherwise what is expected is for the metric to know
+            found += self._end_problems(case)
+        for name, fields in case.nodes.items():
+            cls = self.named(name)
+            if cls is None:
+                found.append(f"nodes: {_no_node(name, self.names.values())}")
+            else:
+                found += self._field_problems(f"nodes.{name}", cls, fields)
+        for place, value in case.answers.items():
+            if place in self.gates:
+                cls, name = self.gates[place]
+                found += self._field_problems(f"answers.{cls.__name__}", cls, {name: value})
+            else:
+                near = get_close_matches(place, self.gates, n=1)
+                known = f"there are {', '.join(self.gates)}" if self.gates else "the graph has none"
+                hint = f"did you mean {near[0]}?" if near else known
+                found.append(f"answers.{place}: there is no such gate, {hint}")
+        return found
+
+    def _start_problems(self, inputs: object) -> list[str]:
+        start = self.graph.start
+        if isinstance(inputs, Node):
+            if type(inputs) is start:
+                return []
+            return [f"input: a run starts with a {start.__name__}, not a {type(inputs).__name__}"]
+        if not isinstance(inputs, Mapping):
+            return [f"input: give an object of the fields of {start.__name__}"]
+        given = cast(Mapping[str, Any], inputs)
+        if start.model_config.get("extra") != "allow":
+            known = _fields_by_name(start)
+            if any(name not in known for name in given):
+                return self._field_problems("input", start, given)
+        try:
+            self.start(given)
+        except ValidationError as error:
+            return [f"input.{each}" for each in faults(error)]
+        except Exception as error:
+            return [f"input: {start.__name__} raised {describe(error)}"]
+        return []
+
+    def _end_problems(self, case: Case) -> list[str]:
+        ends: Sequence[type[Node]] = self._ends
+        if case.expected_type:
+            cls = self.named(case.expected_type)
+            if cls is None or cls not in ends:
+                said = _no_node(case.expected_type, (self.names[end] for end in ends))
+                return [f"expected_type: no run of {self.graph.name} ends there: {said}"]
+            ends = (cls,)
+        if case.expected is None or not ends:
+            return []
+        # With several ends it is enough to fit one of them; otherwise the nearest is reported.
+        found = [self._field_problems("expected", end, case.expected) for end in ends]
+        unknown = [] if len(ends) == 1 else [*_in_no_end(ends, case.expected)]
+        return unknown or min(found, key=len)
+
+    def _field_problems(self, place: str, cls: type[Node], fields: Mapping[str, Any]) -> list[str]:
+        known = _fields_by_name(cls)
+        found: list[str] = []
+        for name in fields:
+            if name not in known:
+                near = get_close_matches(name, cls.__pydantic_fields__, n=1)
+                has = f"it has {', '.join(cls.__pydantic_fields__)}"
+                hint = f"did you mean {near[0]}?" if near else has
+                found.append(f"{place}.{name}: {cls.__name__} has no such field, {hint}")
+        try:
+            self.expectation(cls, {n: value for n, value in fields.items() if n in known})
+        except ValidationError as error:
+            found += [f"{place}.{each}" for each in faults(error)]
+        except Exception as error:
+            found.append(f"{place}: {cls.__name__} raised {describe(error)}")
+        return found
+
+
+def _names_for(nodes: Sequence[type[Node]]) -> dict[type[Node], str]:
+    """The names of classes side by side: those of one name with their module, and numbered where
+    that is the same too."""
+    short_names = [cls.__name__ for cls in nodes]
+    names = {
+        cls: cls.__name__
+        if short_names.count(cls.__name__) == 1
+        else f"{cls.__module__}.{cls.__name__}"
+        for cls in nodes
+    }
+    found: dict[type[Node], str] = {}
+    for cls, name in names.items():
+        same = [other for other, said in names.items() if said == name]
+        found[cls] = name if len(same) == 1 else f"{name} {same.index(cls) + 1}"
+    return found
+
+
+def _in_shape(case: Case) -> tuple[Case, list[str]]:
+    """The case without what has a wrong shape, so that this hides no other problem."""
+    found: list[str] = []
+    without: dict[str, Any] = {}
+    for place in ("name", "expected_type"):
+        if not isinstance(text := getattr(case, place), str):
+            found.append(f"{place}: give a text, and not {short(text)}")
+            without[place] = ""
+    for place in ("expected", "nodes", "metadata", "answers"):
+        given = getattr(case, place)
+        if not isinstance(given, Mapping) and not (given is None and place == "expected"):
+            found.append(f"{place}: give an object of fields, and not {short(given)}")
+            without[place] = None if place == "expected" else {}
+    if "nodes" not in without:
+        nodes = cast("Mapping[str, object]", case.nodes)
+        wrong = {n: each for n, each in nodes.items() if not isinstance(each, Mapping)}
+        for name, fields in wrong.items():
+            found.append(f"nodes.{name}: give an object of its fields, and not {short(fields)}")
+        without["nodes"] = {n: each for n, each in case.nodes.items() if n not in wrong}
+    if case.metric is not None and not callable(case.metric):
+        said = short(case.metric)
+        found.append(f"metric: give a function of the case and the result, and not {said}")
+    return replace(case, **without), found
+
+
+def _copied(value: Any) -> Any:
+    """A copy that shares nothing; the value itself where it cannot be copied, as a client."""
+    try:
+        return deepcopy(value)
+    except Exception:
+        return value.model_copy() if isinstance(value, Node) else value
+
+
+def _fields_by_name(cls: type[Node]) -> dict[str, str]:
+    """The fields, by their names and by their aliases."""
+    found: dict[str, str] = {}
+    for name, info in cls.__pydantic_fields__.items():
+        for alias in (info.validation_alias, info.alias):
+            if isinstance(alias, str):
+                found[alias] = name
+    return {**found, **{name: name for name in cls.__pydantic_fields__}}
+
+
+def _only_field(cls: type[Node]) -> str | None:
+    """The one field to give, where there is only one."""
+    plain = plan_of(cls, strict=True).plain
+    required = [field for field in plain if field.required]
+    chosen = required if len(required) == 1 else plain
+    return chosen[0].name if len(chosen) == 1 else None
+
+
+def _no_node(name: str, among: Iterable[str]) -> str:
+    names = sorted(among)
+    near = get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    return f"{name!r} is no such node, {hint}"
+
+
+def _in_no_end(ends: Sequence[type[Node]], expected: Mapping[str, Any]) -> Iterator[str]:
+    """The problems of expected fields that no end has."""
+    known = {name for end in ends for name in _fields_by_name(end)}
+    fields = "; ".join(f"{end.__name__} has {', '.join(end.__pydantic_fields__)}" for end in ends)
+    for name in expected:
+        if name not in known:
+            near = get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            yield f"expected.{name}: no end has such a field, {hint}{fields}"

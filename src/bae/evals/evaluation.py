@@ -1,0 +1,345 @@
+"""Running a graph over cases with one LM or several: bounded workers share a list of jobs until all
+are done or the evaluation is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from bae.evals.case_runs import (
+    CaseRuns,
+    Contending,
+    Job,
+    Options,
+    case_as_json,
+    eval_run_id,
+    new_stamp,
+)
+from bae.evals.case_types import CaseTypes
+from bae.evals.cases import Case, invalid_cases
+from bae.evals.judge import Judge
+from bae.evals.measures import Done, contenders_of, differences_of, measure
+from bae.evals.metrics import fields_metric, short
+from bae.evals.report import CaseResult, Evaluation
+from bae.evals.scoring import Scoring
+from bae.graph import Graph
+from bae.language_model import is_lm
+from bae.tasks import all_or_first_error
+from bae.threads import in_thread
+
+if TYPE_CHECKING:
+    from bae.evals.case_types import Checked
+    from bae.evals.cases import CaseMetric
+    from bae.evals.metrics import NodeMetric
+    from bae.journal import Journal
+    from bae.lm.policies.budget import Budget
+    from bae.node import Node
+    from bae.run import Answer
+
+Progressing = Callable[[int, int, str, CaseResult], object]
+"""Called after each case: how many are done, of how many, the contender, and the result."""
+
+_log = logging.getLogger("bae.evals")
+
+
+async def evaluate(
+    graph: Graph[Any, Any],
+    cases: Iterable[Case],
+    lms: Mapping[str, Contending],
+    *,
+    metric: CaseMetric | None = None,
+    node_metrics: Mapping[type[Node], NodeMetric[Any]] | None = None,
+    journal: Journal | None = None,
+    concurrency: int = 8,
+    max_iters: int = 10,
+    timeout: float = 600.0,
+    budget: Budget | None = None,
+    progress: Progressing | None = None,
+    dep_cache: Mapping[Any, Any] | None = None,
+    answer: Answer | None = None,
+    stop: asyncio.Event | None = None,
+) -> Evaluation:
+    """Run a graph over cases with each of the `lms`, and report score, validity, cost and latency
+    of each: in total, per node class, and each against the first.
+
+    - `cases`: from `load_cases`, or your own. They are checked against the graph before one runs.
+    - `lms`: the contenders by their names in tables: LMs, or names of LMs; None is the default LM
+      of runs. A script, `"scripted:FILE.json"`, starts from its beginning for each run, and a
+      function in place of an LM is called to make one for each run. A node class with an LM of its
+      own keeps that.
+    - `metric`: `(case, result) -> score` from 0 to 1, or a `Score` that says why; async or not.
+      Without one, a case's own `metric` counts; or else the mean of all that it expects, of the
+      end and of each class under `nodes`, by their fields: see `fields_metric`. A node that was not
+      reached counts 0, and a case that expects nothing scores 1 for ending.
+    - `node_metrics`: `(expected node, given node) -> score` by node class, for nodes that a case
+      expects fields of, the end included; others are scored by their expected fields. They are
+      part of that mean.
+    - `journal`: where the runs are kept, as `eval-…`, so that you can look at a failing case.
+    - `concurrency` bounds how many cases run at once, over all contenders. Cases start in order,
+      each with all contenders, so that a stopped evaluation can still compare them.
+    - `max_iters`, `answer`: as for `graph.arun`. Every run gets a copy of `dep_cache`.
+    - `timeout`: the seconds that a case may take, and its metric as many. This is wall time: the
+      time that cases wait for their turn at an LM counts, which `concurrency=1` avoids.
+    - `budget`: for all of it, the LM calls of metrics included. When it is spent no further case
+      starts, and cases that were not run to their end are marked and not scored.
+    - `progress` is called after each case.
+    - `stop`: set it to end early. Cases in progress are cancelled and marked as not run.
+
+    A case that fails, by an error, by its time or at a gate, scores 0 and keeps its run id. A run
+    that waits at a gate is marked as failed in its journal, so that no person is asked.
+
+    If a metric raises, or a judge cannot be asked, the case has no score: see
+    `Evaluation.complete` and `metric_errors`. So that a mistake in a metric costs little, the first
+    case runs alone; if the metric raises for every contender, the evaluation ends with that error
+    (`bae-metric-failed`, `bae-metric-score`). All arguments are checked before anything runs, and
+    the LM of a `Judge` too.
+    """
+    _check_arguments(graph, cases, lms)
+    if concurrency < 1 or not timeout > 0:
+        raise ValueError(
+            f"evaluate(concurrency={concurrency!r}, timeout={timeout!r}): give one case or more at "
+            "once, and a time above 0"
+        )
+    graph.prove()
+    types = CaseTypes(graph)
+    checked = types.check(_labelled(cases), f"there are cases that {graph.name} cannot run")
+    if not checked:
+        raise invalid_cases("there are no cases", fix="give one or more: Case({…}, expected={…})")
+    by_node = _checked_metrics(types, checked, metric, node_metrics)
+    scoring = Scoring(types, metric, by_node)
+    evaluating = _Evaluating(
+        types,
+        checked,
+        {name: _ready(lm) for name, lm in lms.items()},
+        CaseRuns(types, scoring, Options(journal, max_iters, timeout, dep_cache, answer)),
+        progress,
+        str(getattr(journal, "path", "")),
+        first_alone=scoring.asks(checked[0]),
+    )
+    with budget or nullcontext():
+        await evaluating.run(concurrency, stop)
+    return await in_thread(evaluating.evaluation)
+
+
+_WAS_STOPPED: Final = "it was stopped"
+
+
+class _Ended(Exception):
+    """Every case is done, or the evaluation was stopped."""
+
+
+class _Evaluating:
+    def __init__(
+        self,
+        types: CaseTypes,
+        cases: list[Case],
+        lms: Mapping[str, Contending],
+        runs: CaseRuns,
+        progress: Progressing | None,
+        journal: str,
+        *,
+        first_alone: bool,
+    ) -> None:
+        self._types = types
+        self._runs = runs
+        self._progress = progress
+        self._journal = journal
+        self._names = list(lms)
+        stamp = new_stamp()
+        pairs = [(case, name) for case in cases for name in lms]
+        self._jobs = [
+            Job(name, lms[name], case, eval_run_id(stamp, number))
+            for number, (case, name) in enumerate(pairs, 1)
+        ]
+        self._first = self._jobs[: len(lms)] if first_alone else []
+        self._asked = {case.name: case_as_json(types, case) for case in cases}
+        self._done: dict[str, Done] = {}
+        self._over = 0
+        self._stopped = ""
+
+    async def run(self, concurrency: int, stop: asyncio.Event | None) -> None:
+        """Run all jobs, or those until the evaluation is stopped."""
+
+        async def work() -> None:
+            await self._share(self._first, concurrency)
+            self._refuse_failing_metric()
+            await self._share(self._jobs[len(self._first) :], concurrency)
+            if stop is not None:
+                raise _Ended
+
+        async def watch(stop: asyncio.Event) -> None:
+            await stop.wait()
+            self._stopped = self._stopped or _WAS_STOPPED
+            raise _Ended
+
+        if stop is None:
+            await work()
+            return
+        with suppress(_Ended):
+            await all_or_first_error([work, lambda: watch(stop)])
+
+    def evaluation(self) -> Evaluation:
+        """What was found."""
+        done = {
+            name: [self._result(job) for job in self._jobs if job.contender == name]
+            for name in self._names
+        }
+        contenders = contenders_of(done, self._types.names)
+        differences = differences_of(contenders)
+        name = self._types.graph.name
+        return Evaluation(name, contenders, differences, self._journal, self._stopped)
+
+    async def _share(self, jobs: Sequence[Job], concurrency: int) -> None:
+        waiting = iter(jobs)
+        await all_or_first_error([lambda: self._work(waiting)] * min(concurrency, len(jobs)))
+
+    def _refuse_failing_metric(self) -> None:
+        """Raise the error of the metric if it failed for every contender of the first case."""
+        done = [self._done[job.run_id].result for job in self._first if job.run_id in self._done]
+        errors = [job.metric_error for job in self._first if job.metric_error is not None]
+        if errors and not any(r.outcome == "ended" and not r.metric_error for r in done):
+            raise errors[0]
+
+    async def _work(self, waiting: Iterator[Job]) -> None:
+        for job in waiting:
+            if self._stopped:
+                return
+            try:
+                result = await self._runs.result(job)
+            except BaseException:
+                self._keep(job, job.not_run(_WAS_STOPPED))
+                raise
+            self._keep(job, result)
+            if result.outcome == "not run":
+                self._stopped = self._stopped or result.error
+            else:
+                self._over += 1
+                self._report_progress(job)
+
+    def _keep(self, job: Job, result: CaseResult) -> None:
+        run = measure(job.records)
+        told = replace(result, usage=run.usage, asked=self._asked[job.case.name])
+        self._done[job.run_id] = Done(told, run)
+        job.forget()
+
+    def _result(self, job: Job) -> Done:
+        found = self._done.get(job.run_id)
+        if found is not None:
+            return found
+        asked = self._asked[job.case.name]
+        return Done(replace(job.not_run(self._stopped), run_id="", asked=asked), None)
+
+    def _report_progress(self, job: Job) -> None:
+        progress = self._progress
+        if progress is None:
+            return
+        try:
+            progress(self._over, len(self._jobs), job.contender, self._done[job.run_id].result)
+        except Exception:
+            self._progress = None
+            _log.warning("progress=%r raised, and is not called again", progress, exc_info=True)
+
+
+def _labelled(cases: Iterable[Case]) -> Iterator[Checked]:
+    for number, given in enumerate(cases, 1):
+        if not isinstance(cast(object, given), Case):
+            yield f"case {number}", None, [f"give a Case, and not {short(given)}"]
+            continue
+        case = given if given.name else replace(given, name=f"case {number}")
+        yield str(case.name), case, []
+
+
+def _ready(lm: Contending) -> Contending:
+    """An LM for runs. A name becomes an LM now, so that a missing one is reported once; a script
+    stays a name, since it starts from its beginning for each run."""
+    if not isinstance(lm, str):
+        return lm
+    from bae.lm.registry import cached_lm
+
+    made = cached_lm(lm)
+    return lm if lm.strip().startswith("scripted:") else made
+
+
+# --- arguments, checked before the first run, so that mistakes cost nothing -------------------
+
+
+def _check_arguments(graph: object, cases: object, lms: object) -> None:
+    if not isinstance(graph, Graph):
+        hint = " of it: Graph(start=…)" if isinstance(graph, type) else ""
+        raise TypeError(f"evaluate({short(graph)}, …): give a Graph{hint}")
+    if isinstance(cases, str | bytes | Mapping) or not isinstance(cases, Iterable):
+        raise TypeError(
+            f"evaluate(graph, {short(cast(object, cases))}, …): give a list of Cases, or load them "
+            "with load_cases(file, graph)"
+        )
+    if not isinstance(lms, Mapping) or not lms:
+        raise (ValueError if isinstance(lms, Mapping) else TypeError)(
+            f"evaluate(lms={short(cast(object, lms))}): give one LM or more by the names that "
+            'tables call them, as {"local": "local"}'
+        )
+    for name, lm in cast(Mapping[object, object], lms).items():
+        if not isinstance(name, str):
+            raise TypeError(f"evaluate(lms={{{name!r}: …}}): the name of an LM is a text")
+        usable = not isinstance(lm, type) and (callable(lm) or is_lm(lm))
+        if lm is not None and not isinstance(lm, str) and not usable:
+            raise TypeError(
+                f"evaluate(lms={{{name!r}: {short(lm)}}}): give an LM, the name of one, a "
+                "function that makes one for each run, or None for the default LM"
+            )
+
+
+def _checked_metrics(
+    types: CaseTypes, cases: Iterable[Case], metric: object, by_node: object
+) -> dict[type[Node], Any]:
+    """The metrics of nodes, if all metrics can be called and the LMs of judges are there."""
+    if isinstance(metric, Judge) or metric is fields_metric:
+        name = "Judge(…)" if isinstance(metric, Judge) else "fields_metric"
+        raise TypeError(
+            f"evaluate(metric={name}): it compares two nodes, and a metric gets a case and the "
+            f"result of its run: give node_metrics={{Reply: {name}}} for the class to score"
+        )
+    if metric is not None and not _takes_two(metric):
+        raise TypeError(
+            f"evaluate(metric={short(metric)}): give a function of a case and the result of its "
+            "run, as def exact(case, result)"
+        )
+    if by_node is not None and not isinstance(by_node, Mapping):
+        raise TypeError(
+            f"evaluate(node_metrics={short(by_node)}): give metrics by the class of the node, as "
+            "{Reply: metric}"
+        )
+    found = dict(cast("Mapping[Any, Any]", by_node or {}))
+    for cls, each in found.items():
+        if cls not in types.names:
+            known = ", ".join(sorted(types.names.values()))
+            raise ValueError(
+                f"node_metrics has one for {cls!r}, which is no node of {types.graph.name}: its "
+                f"nodes are {known}"
+            )
+        if not _takes_two(each):
+            raise TypeError(
+                f"evaluate(node_metrics={{{cls.__name__}: {short(each)}}}): give a function of the "
+                "expected node and the given one"
+            )
+    own = () if metric is not None else (case.metric for case in cases)
+    for each in (*found.values(), *own):
+        if isinstance(each, Judge):
+            each.ready()
+    return found
+
+
+def _takes_two(metric: object) -> bool:
+    if not callable(metric) or isinstance(metric, type):
+        return False
+    try:
+        inspect.signature(metric).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # its parameters are not known
+        pass
+    return True

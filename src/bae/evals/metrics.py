@@ -1,0 +1,373 @@
+"""Metrics and their scores: `Score`, the comparison of fields that bae does by itself, and the call
+of a metric that a user wrote."""
+
+from __future__ import annotations
+
+import math
+import re
+import typing
+import unicodedata
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import Enum
+from inspect import isawaitable, iscoroutinefunction
+from types import NoneType
+from typing import Any, Final, TypeVar, cast
+
+from pydantic import BaseModel
+
+from bae.assignable import union_members
+from bae.exceptions import BaeError
+from bae.node import Node
+from bae.secrets import secret_fields
+from bae.threads import in_thread
+
+N = TypeVar("N", bound=Node)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good an answer is, from 0 to 1, and why. Return one from a metric to say what was wrong:
+    an optimizer that writes instructions reads it, and tables show it."""
+
+    value: float
+    why: str = ""
+
+
+NodeMetric = Callable[[N, N], float | bool | Score | Awaitable[float | bool | Score]]
+"""How good the fields of a node are: a function, async or not, of the expected node and the given
+one."""
+
+
+def fields_metric(
+    expected: Node | Mapping[str, Any],
+    given: Node | Mapping[str, Any],
+    fields: Sequence[str] | None = None,
+) -> Score:
+    """How alike the expected and the given fields are: the mean over the fields, each from 0 to 1.
+
+    Of a node, the fields that an LM fills are compared; of a mapping, those that it has; of a DSPy
+    example, those that are not its inputs; or name the `fields`. Text counts by token F1: the words
+    in common, without regard to case and punctuation. A `Literal`, an enum and everything that is
+    neither text nor made of parts is right or wrong. Lists count by their items in order, over the
+    length of the longer; sets by their items; models and mappings by their fields. Where one side
+    is a node, the values of a mapping are read as its class reads them. The score says which fields
+    differ.
+    """
+    expected, given = _holder(expected, "expected"), _holder(given, "given")
+    if isinstance(expected, Node) and isinstance(given, Node) and type(expected) is not type(given):
+        said = f"{type(given).__name__}, where {type(expected).__name__} was expected"
+        return Score(0.0, said)
+    cls = next((type(each) for each in (expected, given) if isinstance(each, Node)), None)
+    hidden = () if cls is None else secret_fields(cls)
+    found: list[float] = []
+    different: list[str] = []
+    for name in _compared(expected, given, cls, fields):
+        wanted, got = _field(expected, name, cls), _field(given, name, cls)
+        known = cls.__pydantic_fields__.get(name) if cls is not None else None
+        found.append(_likeness(wanted, got, Any if known is None else known.annotation))
+        if found[-1] < 1:
+            said = f": {short(got)}, where {short(wanted)} was expected"
+            different.append(f"{name} differs" if name in hidden else f"{name}{said}")
+    return Score(_mean(found), "; ".join(different[:_MOST_REASONS]))
+
+
+def node_transition_metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
+    """Whether a prediction continues at the same node as the example.
+
+    Give it what DSPy gives a metric: an example and a prediction with `next_node_type` or `choice`.
+    A name, a node, a node class and None, for the end of a run, work as well. A prediction whose
+    `choice` is None, which is what DSPy makes of an answer that it could not read, is wrong; to
+    stop, it says "None". It returns 1.0 or 0.0, or a bool when DSPy gives it a `trace`, which it
+    does to bootstrap demonstrations.
+    """
+    expected, given = _next_node(example), _next_node(prediction, read=True)
+    if expected is None:
+        raise ValueError(
+            "node_transition_metric: the example has neither next_node_type nor choice; give it "
+            "examples as trace_to_examples makes them"
+        )
+    same = expected == given
+    return float(same) if trace is None else same
+
+
+async def scored(metric: Callable[..., Any], *given: Any, where: str, fix: str = "") -> Score:
+    """Call a metric, sync or async, and read what it returns as a score.
+
+    A sync one runs in a worker thread. An exception becomes a `BaeError` (`bae-metric-failed`) that
+    says `where`; an error of bae, such as a spent budget or a failed LM call, stays itself.
+    """
+    try:
+        returned: Any
+        if _is_async(metric):
+            returned = metric(*given)
+        else:
+            returned = await in_thread(metric, *given)
+        if isawaitable(returned):
+            returned = await returned
+    except BaeError:
+        raise
+    except Exception as error:
+        raise BaeError(
+            f"{where}: the metric {_name(metric)} raised {type(error).__name__}",
+            code="bae-metric-failed",
+            cause=error,
+            fix=fix or "fix the metric; it may return 0 for what it cannot judge",
+        ) from error
+    return as_score(returned, where=f"{where}: the metric {_name(metric)}")
+
+
+def as_score(returned: Any, *, where: str) -> Score:
+    """A score from what a metric returned: a number from 0 to 1 or a bool, of Python or of numpy, a
+    `Score`, or what has a `score` and perhaps a `feedback`, as DSPy's predictions and mappings."""
+    why: Any = ""
+    value: Any = returned
+    if isinstance(returned, Score):
+        value, why = returned.value, returned.why
+    elif isinstance(value, Mapping):
+        said = cast(Mapping[str, Any], value)
+        value, why = said.get("score"), said.get("feedback", "")
+    elif not _is_number(returned) or hasattr(returned, "score"):  # a Prediction is a number, too
+        value, why = getattr(returned, "score", None), getattr(returned, "feedback", "")
+    try:
+        number = float(value) if _is_number(value) else None
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None:
+        said, wanted = (
+            f"returned {short(cast(object, returned))}",
+            "a number from 0 to 1, or a Score",
+        )
+    elif not -_ROUNDING <= number <= 1 + _ROUNDING:
+        said = f"gave the score {number!r}"
+        wanted = "scores from 0 to 1: divide by the most that can be reached"
+    else:
+        return Score(min(1.0, max(0.0, number)), str(why or "")[:_LONGEST_REASON])
+    raise BaeError(
+        f"{where} {said}, which is no score", code="bae-metric-score", fix=f"let it return {wanted}"
+    )
+
+
+def short(value: object, longest: int = 120) -> str:
+    """The repr of a value, cut where it is long."""
+    try:
+        said = repr(value)
+    except Exception:  # the repr of a user's object
+        said = f"a {type(value).__name__}"
+    return said if len(said) <= longest else f"{said[:longest]}…"
+
+
+def is_json(value: object) -> bool:
+    """Whether a value is as JSON has it, and no other Python object."""
+    if type(value) is dict:
+        given = cast(dict[Any, Any], value)
+        return all(type(k) is str and is_json(v) for k, v in given.items())
+    if type(value) is list:
+        return all(is_json(each) for each in cast(list[Any], value))
+    return value is None or type(value) in (str, int, float, bool)
+
+
+_LONGEST_REASON: Final = 2000
+_MOST_REASONS: Final = 12
+_MOST_PAIRS: Final = 10_000
+"""How many pairs of items are compared to align two lists; longer lists are compared by place."""
+_ROUNDING: Final = 1e-6
+"""How far beyond its ends a score may be: a mean of ones is not always one."""
+_TOKEN: Final = re.compile(
+    r"[-+]?\d+(?:[.,]\d+)*|[\u3040-\u30ff\u3400-\u9fff]|[^\W\d\u3040-\u9fff]\w*"
+)
+"""A number, a character of Chinese or Japanese, which have no spaces, or a word."""
+
+
+def _is_number(value: object) -> bool:
+    return not isinstance(value, str | bytes) and hasattr(value, "__float__")
+
+
+def _is_async(metric: Callable[..., Any]) -> bool:
+    return iscoroutinefunction(metric) or iscoroutinefunction(getattr(metric, "__call__", None))  # noqa: B004  its code is meant
+
+
+def _name(metric: object) -> str:
+    return str(getattr(metric, "__qualname__", "") or type(metric).__qualname__)
+
+
+def _mean(parts: Sequence[float]) -> float:
+    return math.fsum(parts) / len(parts) if parts else 1.0
+
+
+# --- how alike two values are -----------------------------------------------------------------
+
+
+def _likeness(expected: object, given: object, declared: Any = Any) -> float:
+    declared = _without_none(declared)
+    if isinstance(expected, Enum) or isinstance(given, Enum):
+        return float(getattr(expected, "value", expected) == getattr(given, "value", given))
+    if isinstance(expected, str) and isinstance(given, str):
+        exact = typing.get_origin(declared) is typing.Literal
+        return float(expected == given) if exact else _token_f1(expected, given)
+    parts, others = _parts(expected), _parts(given)
+    if parts is not None and others is not None:
+        if not isinstance(expected, Mapping | type(given)) and not isinstance(given, Mapping):
+            return 0.0  # two models of different classes are different things
+        return _mean([*_by_name(parts, others, declared)])
+    inside = next(iter(typing.get_args(declared)), Any)
+    one: Any = expected
+    other: Any = given
+    if all(isinstance(each, Set) for each in (one, other)):
+        return 2 * len(one & other) / (len(one) + len(other)) if one or other else 1.0
+    if _is_list(one) and _is_list(other):
+        return _aligned(list(one), list(other), inside)
+    return float(_equal(one, other))
+
+
+def _without_none(declared: Any) -> Any:
+    members = [member for member in union_members(declared) if member is not NoneType]
+    return members[0] if len(members) == 1 else declared
+
+
+def _token_f1(expected: str, given: str) -> float:
+    one, other = (
+        Counter(_TOKEN.findall(unicodedata.normalize("NFKC", text).casefold()))
+        for text in (expected, given)
+    )
+    if not one and not other:  # of punctuation alone
+        return float(expected.strip() == given.strip())
+    return 2 * (one & other).total() / (one.total() + other.total())
+
+
+def _parts(value: object) -> dict[str, tuple[Any, Any]] | None:
+    """The values in a model or a mapping by name, each with its declared type; None for others."""
+    if isinstance(value, BaseModel):
+        declared = type(value).__pydantic_fields__
+        return {
+            name: (each, declared[name].annotation if name in declared else Any)
+            for name, each in value
+        }
+    if isinstance(value, Mapping):
+        return {str(name): (each, Any) for name, each in cast(Mapping[Any, Any], value).items()}
+    return None
+
+
+def _by_name(
+    one: dict[str, tuple[Any, Any]], other: dict[str, tuple[Any, Any]], declared: Any
+) -> Iterator[float]:
+    inside = (*typing.get_args(declared), Any, Any)[1]  # of a mapping
+    for name in one.keys() | other.keys():
+        expected, kind = one.get(name, (None, Any))
+        given, other_kind = other.get(name, (None, Any))
+        known = [each for each in (kind, other_kind, inside) if each is not Any]
+        yield _likeness(expected, given, known[0] if known else Any)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
+
+
+def _aligned(one: list[Any], other: list[Any], declared: Any) -> float:
+    """The most that the items of two lists can be alike, paired in order, over the longer list."""
+    longest = max(len(one), len(other))
+    if len(one) * len(other) > _MOST_PAIRS:
+        pairs = zip(one, other, strict=False)
+        return math.fsum(_likeness(x, y, declared) for x, y in pairs) / longest
+    best = [0.0] * (len(other) + 1)  # by how many items of the other list are used
+    for item in one:
+        row = [0.0]
+        for place, each in enumerate(other):
+            paired = best[place] + _likeness(item, each, declared)
+            row.append(max(paired, best[place + 1], row[place]))
+        best = row
+    return min(1.0, best[-1] / longest) if longest else 1.0
+
+
+def _equal(one: object, other: object) -> bool:
+    if isinstance(one, bool) != isinstance(other, bool):
+        return False  # to Python, True is 1
+    try:
+        if isinstance(one, float) and isinstance(other, int | float):
+            return one == other or math.isclose(one, other)
+        return one is other or bool(one == other)
+    except Exception:  # comparing is code of the values' own
+        return False
+
+
+# --- the fields to compare --------------------------------------------------------------------
+
+
+def _holder(fields: Any, name: str) -> Node | Mapping[str, Any]:
+    """What has the fields: a node, a mapping, or the outputs of a DSPy example or prediction."""
+    if isinstance(fields, Node | Mapping):
+        return cast("Node | Mapping[str, Any]", fields)
+    if not hasattr(fields, "toDict"):
+        raise TypeError(f"fields_metric({name}={short(fields)}): give a node or a mapping")
+    try:
+        asked = fields.labels()
+    except (ValueError, AttributeError):  # no inputs are declared: a prediction
+        asked = fields
+    return {each: value for each, value in asked.items() if each != "bae"}
+
+
+def _compared(
+    expected: Node | Mapping[str, Any],
+    given: Node | Mapping[str, Any],
+    cls: type[Node] | None,
+    fields: Sequence[str] | None,
+) -> Sequence[str]:
+    if fields is None:
+        if isinstance(expected, Node):
+            from bae.lm.prompts import asked_fields
+
+            return asked_fields(type(expected))
+        return list(expected)
+    if isinstance(fields, str):
+        raise TypeError(f"fields={fields!r}: give a list of names")
+    sides = [each for each in (expected, given) if isinstance(each, Mapping)]
+    held = list(
+        dict.fromkeys(n for side in sides for n in side) if cls is None else cls.__pydantic_fields__
+    )
+    for name in fields:
+        if name not in held:
+            whose = "what is compared" if cls is None else cls.__name__
+            raise ValueError(
+                f"fields={list(fields)!r}: {whose} has no field {name!r}; it has {', '.join(held)}"
+            )
+    return fields
+
+
+def _field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | None) -> Any:
+    if isinstance(holder, Node):
+        return getattr(holder, name, None)
+    value = holder.get(name)
+    if cls is None or name not in cls.__pydantic_fields__:
+        return value
+    if name not in holder:
+        info = cls.__pydantic_fields__[name]
+        if info.is_required() or info.default_factory_takes_validated_data:
+            return None
+        return info.get_default(call_default_factory=True)
+    from bae.draft import validated
+
+    try:
+        return validated(cls, {name: value}, frozenset({name}) if is_json(value) else None)[name]
+    except Exception:  # a value that does not fit is compared as it is
+        return value
+
+
+def _next_node(said: Any, read: bool = False) -> str | None:
+    """The name of the next node, or None if there is none in what is given. None itself is the end
+    of a run, unless it was `read` by DSPy from an answer."""
+    if said is None or said is NoneType:
+        return "None"
+    if isinstance(said, str):
+        return said.strip()
+    if isinstance(said, type | Node):
+        return (said if isinstance(said, type) else type(said)).__name__
+    for name in ("next_node_type", "choice"):
+        try:
+            held = name in said
+            value = said[name] if held else None
+        except TypeError:  # it holds nothing by name
+            held, value = hasattr(said, name), getattr(said, name, None)
+        if held and not (read and value is None):
+            return _next_node(value)
+    return None

@@ -1,0 +1,303 @@
+"""What metrics promise: a score from 0 to 1 whatever is compared, and reasons that say what
+differs."""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, SecretStr
+
+from bae import Dep, Node
+from bae.evals import Score, fields_metric
+from bae.optimizer import node_transition_metric
+
+
+class Size(Enum):
+    SMALL = "S"
+    LARGE = "L"
+
+
+class Button(BaseModel):
+    colour: str
+    holes: int = 2
+
+
+async def get_weather() -> str: ...
+
+
+class Outfit(Node):
+    weather: Annotated[str, Dep(get_weather)]
+    top: str
+    size: Size = Size.SMALL
+    cut: Literal["slim fit", "loose fit"] = "slim fit"
+    when: date | None = None
+    price: Decimal = Decimal(0)
+    warmth: float = 0.5
+    layers: list[str] = []
+    tags: set[str] = set()
+    button: Button | None = None
+
+    async def __call__(self) -> None: ...
+
+
+class AskBack(Node):
+    question: str
+
+    async def __call__(self) -> None: ...
+
+
+class Waking(Node):
+    message: str
+
+    async def __call__(self) -> Outfit | AskBack | None: ...
+
+
+def outfit(**fields: Any) -> Outfit:
+    return Outfit(**{"weather": "rain", "top": "a linen shirt", **fields})
+
+
+# --- how alike values are ---------------------------------------------------------------------
+
+
+def likeness(expected: Any, given: Any) -> float:
+    return fields_metric({"value": expected}, {"value": given}).value
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.sampled_from([0.5, -1.5, 2.0, 1e300, math.inf])
+    | st.text("ab C!", max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(one=JSON, other=JSON)
+def test_likeness_is_from_0_to_1_and_does_not_ask_which_came_first(one: Any, other: Any) -> None:
+    found = likeness(one, other)
+    assert 0 <= found <= 1
+    assert found == pytest.approx(likeness(other, one))
+    assert likeness(one, one) == 1
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "score"),
+    [
+        ("A linen shirt", "a linen shirt!", 1),
+        ("a linen shirt", "a shirt", 0.8),
+        ("shirt", "trousers", 0),
+        ("", "", 1),
+        ("", "shirt", 0),
+        ("  ", "", 1),
+        ("?!", "?!", 1),
+        ("?!", "!?", 0),
+        ("it costs 3.5", "it costs 35", 2 / 3),
+        ("-5", "5", 0),
+        ("Straße", "STRASSE", 1),
+        ("naïve", "nai\u0308ve", 1),
+        ("大きい犬", "大きい猫", 0.75),
+        ("the the the", "the", 0.5),
+        ("1,000", "1000", 0),
+        ("dog bites man", "man bites dog", 1),
+    ],
+)
+def test_text_is_compared_by_token_f1(expected: str, given: str, score: float) -> None:
+    assert likeness(expected, given) == pytest.approx(score)
+
+
+def test_long_texts_and_long_lists_are_compared_in_a_moment() -> None:
+    text = "The quick brown fox, 3.5 jumps! " * 6000
+    names = [f"name {n}" for n in range(3000)]
+    began = time.process_time()
+    assert 0.99 < likeness(text, text + " more") < 1
+    assert likeness(names, [*names[:-1], "other"]) == pytest.approx(2999 / 3000)
+    assert time.process_time() - began < 2.0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "score"),
+    [
+        (1, 1.0, 1),
+        (0.1 + 0.2, 0.3, 1),
+        (True, 1, 0),
+        (Decimal("1.50"), Decimal("1.5"), 1),
+        (None, 0, 0),
+        ([], [], 1),
+        ([1, 2], [2, 1], 0.5),
+        ([1, 2, 3], [0, 1, 2, 3], 0.75),
+        (["a b", "c"], ["x", "a", "c"], (2 / 3 + 1) / 3),
+        ([[1, 2], [3]], [[1], [3]], 0.75),
+        ((1, 2), [1, 2], 1),
+        ({"a", "b"}, {"b", "c"}, 0.5),
+        (set(), set(), 1),
+        ({"x": 1}, {"x": 1, "y": None}, 1),
+        ({"x": 1}, {"x": 1, "y": 2}, 0.5),
+        (Button(colour="red"), Button(colour="red", holes=4), 0.5),
+        (Button(colour="red"), {"colour": "red", "holes": 2}, 1),
+        (Size.SMALL, "S", 1),
+        (Size.SMALL, Size.LARGE, 0),
+        (date(2024, 1, 2), date(2024, 1, 3), 0),
+        ("red", ["red"], 0),
+    ],
+)
+def test_values_of_each_kind_are_compared_as_that_kind_is(
+    one: Any, other: Any, score: float
+) -> None:
+    assert likeness(one, other) == pytest.approx(score)
+    assert likeness(other, one) == pytest.approx(score)
+
+
+def test_labels_in_lists_are_right_or_wrong_too() -> None:
+    class Sent(Node):
+        sizes: list[Literal["very big", "very small"]] = []
+
+        async def __call__(self) -> None: ...
+
+    assert fields_metric({"sizes": ["very big"]}, Sent(sizes=["very small"])).value == 0
+
+
+def test_two_models_of_different_classes_are_different_things() -> None:
+    class Patch(BaseModel):
+        colour: str
+        holes: int = 2
+
+    assert likeness(Button(colour="red"), Patch(colour="red")) == 0
+
+
+# --- fields_metric ----------------------------------------------------------------------------
+
+
+def test_equal_nodes_score_one_without_a_word() -> None:
+    assert fields_metric(outfit(), outfit()) == Score(1.0)
+
+
+def test_the_score_is_the_mean_over_filled_fields_and_says_which_differ() -> None:
+    score = fields_metric(outfit(weather="sun"), outfit(top="a shirt", size="L", warmth=0.5))
+    assert score.value == pytest.approx((0.8 + 0 + 7) / 9)
+    assert "top: 'a shirt', where 'a linen shirt' was expected" in score.why
+    assert "size" in score.why
+    assert "weather" not in score.why  # nobody fills it
+
+
+def test_labels_are_right_or_wrong_though_they_share_words() -> None:
+    score = fields_metric(outfit(), outfit(cut="loose fit"), fields=["cut"])
+    assert score.value == 0
+
+
+def test_a_mapping_is_read_as_the_class_takes_it_and_only_its_fields_count() -> None:
+    said = {"size": "S", "when": "2024-01-02", "price": "3.10", "tags": ["b", "a", "b"]}
+    node = outfit(when=date(2024, 1, 2), price=Decimal("3.1"), tags={"a", "b"}, top="anything")
+    assert fields_metric(said, node) == Score(1.0)
+    assert fields_metric(node, {**said, "top": "anything", "weather": "?"}) == Score(1.0)
+    assert fields_metric({"button": {"colour": "red"}}, outfit(button={"colour": "red"})).value == 1
+    assert fields_metric({"when": "no date"}, node).value == 0
+
+
+def test_python_values_in_a_mapping_serve_as_well() -> None:
+    said = {"size": Size.LARGE, "when": date(2024, 1, 2), "button": Button(colour="red")}
+    node = outfit(size="L", when="2024-01-02", button={"colour": "red"})
+    assert fields_metric(said, node) == Score(1.0)
+
+
+def test_two_mappings_are_compared_by_what_is_expected() -> None:
+    assert fields_metric({"a": 1}, {"a": 1, "b": 2}).value == 1
+    assert fields_metric({"a": 1, "b": None}, {"a": 1}).value == 1
+    assert fields_metric({"a": 1, "b": 2}, {"a": 1}).value == 0.5
+    assert fields_metric({}, {"a": 1}).value == 1
+
+
+def test_a_node_of_another_class_scores_nothing() -> None:
+    score = fields_metric(outfit(), AskBack(question="what?"))
+    assert score == Score(0.0, "AskBack, where Outfit was expected")
+
+
+def test_a_secret_is_compared_and_not_quoted() -> None:
+    class Login(Node):
+        token: SecretStr
+        pin: str = Field(repr=False)
+
+        async def __call__(self) -> None: ...
+
+    score = fields_metric(Login(token="aaa", pin="123"), Login(token="bbb", pin="456"))
+    assert score == Score(0.0, "token differs; pin differs")
+
+
+def test_long_values_are_cut_where_they_are_quoted() -> None:
+    assert len(fields_metric({"a": "x" * 10_000}, {"a": "y" * 10_000}).why) < 400
+
+
+def test_a_field_that_is_asked_for_by_a_wrong_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="no field 'topp'; it has weather, top"):
+        fields_metric(outfit(), outfit(), fields=["topp"])
+    with pytest.raises(TypeError, match="list of names"):
+        fields_metric(outfit(), outfit(), fields="top")
+    with pytest.raises(ValueError, match="no field 'z'; it has x, y"):
+        fields_metric({"x": 1}, {"x": 1, "y": 2}, fields=["x", "z"])
+    assert fields_metric({"x": 1}, {"x": 1, "y": 2}, fields=["y"]).value == 0
+
+
+@pytest.mark.parametrize("wrong", [None, "top", 3])
+def test_what_has_no_fields_is_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"given=.*: give a node or a mapping"):
+        fields_metric(outfit(), wrong)
+    with pytest.raises(TypeError, match=r"expected=.*: give a node or a mapping"):
+        fields_metric(wrong, {})
+
+
+# --- node_transition_metric -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "prediction",
+    [
+        {"next_node_type": "Outfit"},
+        {"choice": "Outfit"},
+        {"next_node_type": Outfit},
+        "Outfit",
+        " Outfit\n",
+        Outfit,
+        outfit(),
+    ],
+)
+def test_a_transition_is_right_in_whatever_form_it_comes(prediction: Any) -> None:
+    example = {"message": "hi", "node_type": "Waking", "next_node_type": "Outfit"}
+    assert node_transition_metric(example, prediction) == 1.0
+    assert type(node_transition_metric(example, prediction)) is float
+    assert node_transition_metric(example, prediction, trace=[]) is True
+    other = {**example, "next_node_type": "AskBack"}
+    assert node_transition_metric(other, prediction) == 0.0
+    assert type(node_transition_metric(other, prediction)) is float
+    assert node_transition_metric(other, prediction, trace=[]) is False
+
+
+@pytest.mark.parametrize("prediction", [None, type(None), "None", {"choice": "None"}])
+def test_the_end_of_a_run_is_a_transition_too(prediction: Any) -> None:
+    assert node_transition_metric({"next_node_type": "None"}, prediction) == 1.0
+    assert node_transition_metric({"next_node_type": "Outfit"}, prediction) == 0.0
+
+
+@pytest.mark.parametrize("unread", [{"choice": None}, {"next_node_type": None}])
+def test_an_answer_that_could_not_be_read_is_no_right_stop(unread: Any) -> None:
+    assert node_transition_metric({"next_node_type": "None"}, unread) == 0.0
+    assert node_transition_metric({"next_node_type": None}, unread, trace=[]) is False
+    assert node_transition_metric({"choice": "Outfit"}, {**unread, "choice": "Outfit"}) == 1.0
+
+
+def test_a_prediction_that_says_nothing_is_wrong_and_such_an_example_is_refused() -> None:
+    assert node_transition_metric({"choice": "Outfit"}, {"reason": "?"}) == 0.0
+    assert node_transition_metric({"choice": "Outfit"}, 3) == 0.0
+    with pytest.raises(ValueError, match="trace_to_examples"):
+        node_transition_metric({"top": "shirt"}, "Outfit")
