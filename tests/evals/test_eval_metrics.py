@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
 
 from bae import Dep, Node
-from bae.evals import Score, fields_metric
-from bae.optimizer import node_transition_metric
+from bae.optimizer import Score, fields_metric, node_transition_metric
 
 
 class Size(Enum):
