@@ -565,7 +565,7 @@ async def test_a_judge_that_refuses_one_answer_ends_no_comparison():
 
     assert [before for before, _ in found.scores] == [0.5, 0.5, 0.0, 0.5, 0.5, 0.5]
     (note,) = (each.note for each in heard if each.note)
-    assert note == "the judge's LM would not take some answers, which count 0: not this one"
+    assert note == "the judge's LM refused some answers, which count 0: not this one"
 
 
 # --- an LM that is pinned to the class --------------------------------------------------------

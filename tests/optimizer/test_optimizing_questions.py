@@ -226,7 +226,7 @@ async def test_a_judge_that_refuses_one_answer_is_noted_and_the_others_are_judge
 
     assert sorted(shown(found)) == sorted((f"nr {n}", f"it is {n}") for n in range(12) if n != 7)
     assert found.made.notes == [
-        f"fill: the judge's LM would not take some answers, which count 0: {error.message}"
+        f"fill: the judge's LM refused some answers, which count 0: {error.message}"
     ]
 
 
