@@ -340,32 +340,3 @@ async def test_what_an_agent_does_is_told_once(store: Store):
         *("agent_created", "agent_status_changed", "task_assigned"),
         *("agent_status_changed", "agent_retired"),
     ]
-
-
-# Budgets
-
-
-async def test_a_budget_is_reserved_before_the_call_and_survives_the_process(tmp_path: Path):
-    path = tmp_path / "team.db"
-    async with await Store.open(path) as store:
-        await a_project(store, a_task("a"), a_task("b"))
-        first = await store.reserve(1, "run", 1.0, task_limit=1.5, run_limit=2.5)
-        with pytest.raises(TeamError, match=r"task 'a' has a budget of 1\.5, 1 of it"):
-            await store.reserve(1, "run", 1.0, task_limit=1.5, run_limit=2.5)
-        await store.settle(first, Usage(calls=1, cost=0.25))
-        await store.reserve(1, "run", 1.0, task_limit=1.5, run_limit=2.5)  # never settled
-
-    async with await Store.open(path) as store:
-        assert await store.spent(task_id=1) == await store.spent(run="run") == 1.25
-        with pytest.raises(TeamError, match="run 'run' has a budget") as caught:
-            await store.reserve(2, "run", 1.5, task_limit=1.5, run_limit=2.5)
-        assert caught.value.code == "bae-team-budget"
-        await store.reserve(2, "other", 1.5, task_limit=1.5, run_limit=2.5)
-
-
-async def test_calls_at_once_cannot_reserve_more_than_the_budget(store: Store):
-    await a_project(store, a_task("a"))
-    calls = (store.reserve(1, "run", 1.0, run_limit=3.0) for _ in range(10))
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    assert sum(isinstance(result, int) for result in results) == 3
-    assert await store.spent(run="run") == 3.0

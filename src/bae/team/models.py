@@ -107,6 +107,7 @@ class Task(PlannedTask):
     reason: str = Field(default="", description="why it is blocked, failed, skipped or cancelled")
     base: str | None = Field(default=None, description="the commit its work started from")
     commit: str | None = Field(default=None, description="the merged commit")
+    failures: int = Field(default=0, description="since it was planned, or a person retried it")
     notes: tuple[str, ...] = Field(default=(), description="what a person said for the next try")
 
     @property
@@ -193,6 +194,19 @@ class Blocker(_Model):
     task_id: int
     question: str
     answer: str | None = None
+
+
+Action = Literal["stop", "kill", "pause", "resume", "retry", "skip"]
+
+
+class Request(_Model):
+    """What a person asks of the lead: for one task, or for the whole run where none is named."""
+
+    id: int
+    project_id: int
+    action: Action
+    task_id: int | None = None
+    outcome: str | None = Field(default=None, description="what became of it, once it was taken")
 
 
 class AgentInfo(_Model):

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import sqlalchemy as sa
-from pydantic import TypeAdapter
 from sqlalchemy.exc import SQLAlchemyError
 
 from bae.team import tables
@@ -44,11 +43,13 @@ from bae.team.models import (
     TestReport,
     may_move,
 )
+from bae.team.tables import insert as _insert
+from bae.team.tables import one as _one
+from bae.team.tables import rows as _rows
+from bae.team.tables import unknown as _unknown
 from bae.team.task_graph import find_problems
-from bae.usage import Usage
 
 T = TypeVar("T")
-_USAGE: Final = TypeAdapter(Usage)
 _UNSTARTED: Final = frozenset(TaskStatus) - {TaskStatus.IN_PROGRESS, TaskStatus.COMPLETED}
 
 
@@ -126,17 +127,17 @@ class Store:
             db.execute(sa.update(tables.projects).filter_by(id=found).values(data=data))
             return found
 
-        return project.model_copy(update={"id": await self._write(save)})
+        return project.model_copy(update={"id": await self.write(save)})
 
     async def projects(self) -> list[Project]:
         """All projects of the file."""
-        rows = await self._read(lambda db: _rows(db, sa.select(tables.projects)))
+        rows = await self.read(lambda db: _rows(db, sa.select(tables.projects)))
         return [_project(row) for row in rows]
 
     async def project(self, project_id: int) -> Project:
         """A project by its id."""
         found = sa.select(tables.projects).filter_by(id=project_id)
-        return _project(await self._read(lambda db: _one(db, found, "project", project_id)))
+        return _project(await self.read(lambda db: _one(db, found, "project", project_id)))
 
     # Tasks
 
@@ -160,12 +161,12 @@ class Store:
                 _set_dependencies(db, project_id, task)
             return _tasks(db, project_id)[len(before) :]
 
-        return await self._write(add)
+        return await self.write(add)
 
     async def approve_tasks(self, task_ids: Sequence[int]) -> None:
         """Let tasks run that a plan has added."""
         change = sa.update(tables.tasks).where(tables.tasks.c.id.in_(task_ids))
-        await self._write(lambda db: db.execute(change.values(approved=True)).rowcount)
+        await self.write(lambda db: db.execute(change.values(approved=True)).rowcount)
 
     async def edit_task(self, task_id: int, planned: PlannedTask) -> Task:
         """Replace what is planned for a task that is neither in progress nor completed. Tasks that
@@ -190,7 +191,7 @@ class Store:
             _set_dependencies(db, task.project_id, planned)
             return _task(db, task_id)
 
-        return await self._write(edit)
+        return await self.write(edit)
 
     async def drop_task(self, task_id: int) -> None:
         """Remove a task that is neither in progress nor completed, and that no other task needs.
@@ -207,15 +208,15 @@ class Store:
                 )
             db.execute(sa.delete(tables.tasks).filter_by(id=task_id))
 
-        await self._write(drop)
+        await self.write(drop)
 
     async def tasks(self, project_id: int) -> list[Task]:
         """The tasks of a project, in the order in which they were added."""
-        return await self._read(lambda db: _tasks(db, project_id))
+        return await self.read(lambda db: _tasks(db, project_id))
 
     async def task(self, task_id: int) -> Task:
         """A task by its id."""
-        return await self._read(lambda db: _task(db, task_id))
+        return await self.read(lambda db: _task(db, task_id))
 
     async def move(
         self,
@@ -226,9 +227,11 @@ class Store:
         reason: str = "",
         base: str | None = None,
         commit: str | None = None,
+        forgive: bool = False,
     ) -> Task | None:
         """Change a task's status if it is still `before`: the task as it is then, or None where
-        another process was faster. `commit` is the merged commit of a completed task."""
+        another process was faster. `commit` is the merged commit of a completed task; `forgive`
+        has its failures forgotten, as where a person retries it."""
         if not may_move(before, after):
             raise TeamError(
                 f"task {task_id} cannot go from {before} to {after}", code="bae-team-transition"
@@ -242,6 +245,8 @@ class Store:
         values: dict[str, Any] = {"status": after, "reason": _storable(reason)}
         values |= {} if base is None else {"base": base}
         values |= {} if commit is None else {"commit": commit}
+        values |= {"failures": tables.tasks.c.failures + 1} if after is TaskStatus.FAILED else {}
+        values |= {"failures": 0} if forgive else {}
 
         def move(db: sa.Connection) -> Task | None:
             task = _task(db, task_id)
@@ -257,11 +262,11 @@ class Store:
                 _store(db, TaskBlocked(**about, reason=said))
             return _task(db, task_id)
 
-        return await self._write(move)
+        return await self.write(move)
 
     async def add_note(self, task_id: int, text: str) -> None:
         """Keep what a person said, for the next attempt at a task."""
-        await self._write(
+        await self.write(
             lambda db: (
                 _task(db, task_id)
                 and _insert(db, tables.notes, task_id=task_id, text=_storable(text))
@@ -284,7 +289,7 @@ class Store:
             if attempt.report is not None:
                 _add_report(db, attempt.report, **about)
 
-        await self._write(add)
+        await self.write(add)
 
     async def attempts(self, task_id: int) -> list[Attempt]:
         """The attempts at a task, in order."""
@@ -306,17 +311,17 @@ class Store:
                 for row in rows
             ]
 
-        return await self._read(read)
+        return await self.read(read)
 
     async def add_report(self, task_id: int, report: TestReport) -> None:
         """Store what the tests of the merged tree have shown for a task."""
-        await self._write(lambda db: _add_report(db, report, task_id=task_id, attempt=None))
+        await self.write(lambda db: _add_report(db, report, task_id=task_id, attempt=None))
 
     async def merge_reports(self, task_id: int) -> list[TestReport]:
         """What the tests of the merged tree have shown for a task, oldest first."""
         found = sa.select(tables.reports).order_by(tables.reports.c.id)
         found = found.filter_by(task_id=task_id, attempt=None)
-        rows = await self._read(lambda db: _rows(db, found))
+        rows = await self.read(lambda db: _rows(db, found))
         return [TestReport.model_validate(row["data"]) for row in rows]
 
     # Blockers
@@ -336,7 +341,7 @@ class Store:
             _store(db, BlockerCreated(**about, question=question))
             return Blocker(id=number, task_id=task_id, question=question)
 
-        return await self._write(add)
+        return await self.write(add)
 
     async def answer_blocker(self, blocker_id: int, answer: str) -> Blocker:
         """Store a person's answer. A question is answered once."""
@@ -361,7 +366,7 @@ class Store:
             _store(db, BlockerResolved(**about, answer=answer))
             return found.model_copy(update={"answer": answer})
 
-        return await self._write(resolve)
+        return await self.write(resolve)
 
     async def blockers(self, project_id: int, *, open_only: bool = False) -> list[Blocker]:
         """The questions of a project's tasks, in the order in which they were asked."""
@@ -369,7 +374,7 @@ class Store:
         found = found.where(tables.tasks.c.project_id == project_id).order_by(tables.blockers.c.id)
         if open_only:
             found = found.where(tables.blockers.c.answer.is_(None))
-        rows = await self._read(lambda db: _rows(db, found))
+        rows = await self.read(lambda db: _rows(db, found))
         return [Blocker.model_validate(row) for row in rows]
 
     # Agents
@@ -387,19 +392,19 @@ class Store:
             for event in _changes(project_id, before, agent):
                 _store(db, event)
 
-        await self._write(save)
+        await self.write(save)
 
     async def agents(self, project_id: int) -> list[AgentInfo]:
         """The agents of a project, retired ones too."""
         found = sa.select(tables.agents).filter_by(project_id=project_id)
-        rows = await self._read(lambda db: _rows(db, found))
+        rows = await self.read(lambda db: _rows(db, found))
         return [AgentInfo.model_validate(row["data"]) for row in rows]
 
     # Events
 
     async def add_events(self, events: Sequence[Event]) -> list[StoredEvent]:
         """Store events, in this order, each with the next number."""
-        return await self._write(lambda db: [_store(db, event) for event in events])
+        return await self.write(lambda db: [_store(db, event) for event in events])
 
     async def events(
         self, project_id: int, after: int = 0, *, most: int = 1000
@@ -407,7 +412,7 @@ class Store:
         """The events of a project with higher numbers than `after`, oldest first."""
         number = tables.events.c.id
         found = sa.select(tables.events).filter_by(project_id=project_id).where(number > after)
-        rows = await self._read(lambda db: _rows(db, found.order_by(number).limit(most)))
+        rows = await self.read(lambda db: _rows(db, found.order_by(number).limit(most)))
         return [
             StoredEvent(number=row["id"], at=row["at"], event=read_event(row["data"]))
             for row in rows
@@ -416,67 +421,20 @@ class Store:
     async def last_event(self, project_id: int) -> int:
         """The number of a project's last event, or 0."""
         last = sa.select(sa.func.max(tables.events.c.id)).filter_by(project_id=project_id)
-        return await self._read(lambda db: db.scalar(last)) or 0
+        return await self.read(lambda db: db.scalar(last)) or 0
 
     async def data_version(self) -> int:
         """A number that changes when another process, or another store, has written."""
-        return await self._read(lambda db: db.exec_driver_sql("pragma data_version").scalar_one())
-
-    # Spending
-
-    async def reserve(
-        self,
-        task_id: int,
-        run: str,
-        cost: float,
-        *,
-        task_limit: float | None = None,
-        run_limit: float | None = None,
-    ) -> int:
-        """Reserve what a call may cost, before it is made: the number to `settle`. Refused where a
-        task or a run would then have spent more than its limit. What is never settled, because
-        the process was killed, stays spent."""
-
-        def reserve(db: sa.Connection) -> int:
-            task = _task(db, task_id)
-            for scope, name, limit in (
-                (tables.spending.c.task_id == task_id, f"task {task.key!r}", task_limit),
-                (tables.spending.c.run == run, f"run {run!r}", run_limit),
-            ):
-                spent = db.scalar(sa.select(sa.func.sum(tables.spending.c.cost)).where(scope)) or 0
-                if limit is not None and spent + cost > limit:
-                    raise TeamError(
-                        f"{name} has a budget of {limit:g}, {spent:g} of it are spent or reserved,"
-                        f" and the next call may cost {cost:g}",
-                        code="bae-team-budget",
-                        fix="raise the budget; nothing was sent",
-                    )
-            about: dict[str, Any] = {"project_id": task.project_id, "task_id": task_id, "run": run}
-            return _insert(db, tables.spending, **about, cost=cost)
-
-        return await self._write(reserve)
-
-    async def settle(self, reservation: int, usage: Usage) -> None:
-        """Store what a call has cost in place of what was reserved. Where the cost is unknown, what
-        was reserved counts."""
-        values: dict[str, Any] = {"usage": _USAGE.dump_python(usage, mode="json")}
-        values |= {} if usage.cost is None else {"cost": usage.cost}
-        change = sa.update(tables.spending).filter_by(id=reservation).values(values)
-        await self._write(lambda db: db.execute(change).rowcount)
-
-    async def spent(self, *, task_id: int | None = None, run: str | None = None) -> float:
-        """What a task, a run, or a task in a run has spent or reserved."""
-        total = sa.select(sa.func.sum(tables.spending.c.cost))
-        total = total if task_id is None else total.filter_by(task_id=task_id)
-        total = total if run is None else total.filter_by(run=run)
-        return await self._read(lambda db: db.scalar(total)) or 0.0
+        return await self.read(lambda db: db.exec_driver_sql("pragma data_version").scalar_one())
 
     # Transactions
 
-    async def _read(self, work: Callable[[sa.Connection], T]) -> T:
+    async def read(self, work: Callable[[sa.Connection], T]) -> T:
+        """Have a function read in one transaction, in the store's thread."""
         return await self._do(work, write=False)
 
-    async def _write(self, work: Callable[[sa.Connection], T]) -> T:
+    async def write(self, work: Callable[[sa.Connection], T]) -> T:
+        """Have a function write in one transaction, in the store's thread: all of it or nothing."""
         try:
             return await finish(self._do(work, write=True))
         finally:
@@ -605,27 +563,6 @@ def _store(db: sa.Connection, event: Event) -> StoredEvent:
     about: dict[str, Any] = {"project_id": event.project_id, "at": at}
     number = _insert(db, tables.events, **about, data=event.to_message())
     return StoredEvent(number=number, at=at, event=event)
-
-
-def _insert(db: sa.Connection, table: sa.Table, **values: Any) -> int:
-    number = db.execute(sa.insert(table).values(values)).inserted_primary_key
-    assert number is not None
-    return number[0]
-
-
-def _rows(db: sa.Connection, query: sa.Executable) -> Sequence[Mapping[str, Any]]:
-    return [dict(row) for row in db.execute(query).mappings()]
-
-
-def _one(db: sa.Connection, query: sa.Executable, kind: str, number: int) -> Mapping[str, Any]:
-    rows = _rows(db, query)
-    if not rows:
-        raise _unknown(kind, number)
-    return rows[0]
-
-
-def _unknown(kind: str, number: int) -> TeamError:
-    return TeamError(f"there is no {kind} {number}", code="bae-team-unknown")
 
 
 def _storable(text: str) -> str:

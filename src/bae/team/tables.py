@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
@@ -32,9 +33,9 @@ def _number() -> sa.Column[int]:
     return sa.Column("id", sa.Integer, primary_key=True)
 
 
-def _of(table: str, *, optional: bool = False) -> sa.Column[int]:
+def _of(table: str, *, optional: bool = False, dropped: str = "CASCADE") -> sa.Column[int]:
     name = f"{table.removesuffix('s')}_id"
-    key = sa.ForeignKey(f"{table}.id", ondelete="CASCADE")
+    key = sa.ForeignKey(f"{table}.id", ondelete=dropped)
     return sa.Column(name, sa.Integer, key, nullable=optional, index=True)
 
 
@@ -59,6 +60,7 @@ tasks = _table(
     _text("reason"),
     _text("base", optional=True),
     _text("commit", optional=True),
+    sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
     _json("planned"),
     sa.UniqueConstraint("project_id", "key"),
 )
@@ -104,15 +106,51 @@ agents = sa.Table(
 events = _table(
     "events", _number(), _of("projects"), sa.Column("at", sa.Float, nullable=False), _json("data")
 )
+runs = _table("runs", _number(), _of("projects"), sa.Column("finished", sa.Boolean, nullable=False))
 spending = _table(
     "spending",
     _number(),
     _of("projects"),
-    _of("tasks", optional=True),
-    sa.Column("run", sa.Text, nullable=False, index=True),
-    sa.Column("cost", sa.Float, nullable=False),  # what is reserved, until it is known
+    _of("tasks", optional=True, dropped="SET NULL"),  # the money stays spent
+    _of("runs"),
+    # What is reserved, until it is known what was used.
+    sa.Column("tokens", sa.Integer, nullable=False),
+    sa.Column("cost", sa.Float, nullable=False),
     _json("usage", optional=True),
 )
+requests = _table(
+    "requests",
+    _number(),
+    _of("projects"),
+    _of("tasks", optional=True),
+    _text("action"),
+    _text("outcome", optional=True),
+)
+
+
+def insert(db: sa.Connection, table: sa.Table, **values: Any) -> int:
+    """Add a row: its number."""
+    number = db.execute(sa.insert(table).values(values)).inserted_primary_key
+    assert number is not None
+    return number[0]
+
+
+def rows(db: sa.Connection, query: sa.Executable) -> Sequence[Mapping[str, Any]]:
+    """What a query finds."""
+    return [dict(row) for row in db.execute(query).mappings()]
+
+
+def one(db: sa.Connection, query: sa.Executable, kind: str, number: int) -> Mapping[str, Any]:
+    """The one row that a query finds. Raises TeamError where there is none."""
+    found = rows(db, query)
+    if not found:
+        raise unknown(kind, number)
+    return found[0]
+
+
+def unknown(kind: str, number: int) -> TeamError:
+    """The error for a number that nothing has."""
+    return TeamError(f"there is no {kind} {number}", code="bae-team-unknown")
 
 
 def open_engine(path: Path) -> sa.Engine:

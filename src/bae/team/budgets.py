@@ -1,0 +1,218 @@
+"""What a team may spend, for each task and for a run. Every call is reserved in the store before it
+is sent, so that calls at the same time cannot exceed a budget, and a restart does not reset it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+
+from bae.exceptions import BudgetError
+from bae.lm.policies.budget import BYTES_PER_TOKEN, Budget, estimated_tokens
+from bae.lm.policies.policy import Policy, innermost
+from bae.team import tables
+from bae.usage import Usage, metered
+
+if TYPE_CHECKING:
+    from bae.language_model import LM
+    from bae.lm.requests import Answer, Prompt
+    from bae.team.models import Task
+    from bae.team.store import Store
+
+ANSWER_TOKENS: Final = 2000
+"""What is reserved for an answer where the LM has no `max_tokens` that bounds it."""
+_USAGE: Final = TypeAdapter(Usage)
+_NOTHING: Final = Budget()
+
+Scope = Literal["task", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What was spent, with what is reserved for calls in progress and for those that a killed
+    process never finished."""
+
+    calls: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+
+
+async def begin_run(store: Store, project_id: int) -> int:
+    """The number of a project's run: the last one where it was not finished, so that its budget
+    still holds, or a new one."""
+
+    def begin(db: sa.Connection) -> int:
+        last = sa.select(tables.runs).filter_by(project_id=project_id)
+        last = last.order_by(tables.runs.c.id.desc()).limit(1)
+        found = tables.rows(db, last)
+        if found and not found[0]["finished"]:
+            return found[0]["id"]
+        return tables.insert(db, tables.runs, project_id=project_id, finished=False)
+
+    return await store.write(begin)
+
+
+async def finish_run(store: Store, run: int) -> None:
+    """Have the next run begin with nothing spent."""
+    change = sa.update(tables.runs).filter_by(id=run).values(finished=True)
+    await store.write(lambda db: db.execute(change).rowcount)
+
+
+async def read_spent(store: Store, *, task_id: int | None = None, run: int | None = None) -> Spent:
+    """What a task, a run, or a task in a run has spent or reserved."""
+    return await store.read(lambda db: _spent(db, task_id=task_id, run_id=run))
+
+
+class Budgets:
+    """The budgets of a run: `per_run` for all its calls, `per_task` for all calls of one task, in
+    earlier runs too. `calls`, `tokens` and `cost` of a `Budget` are its limits."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: int,
+        *,
+        per_run: Budget | None = None,
+        per_task: Budget | None = None,
+        answer_tokens: int = ANSWER_TOKENS,
+    ) -> None:
+        for budget in (per_run, per_task):
+            if budget is not None and budget.seconds is not None:
+                raise ValueError(f"{budget!r}: limit the time of a team with timeout=")
+        self.store = store
+        self.run = run
+        self.per_run = per_run or _NOTHING
+        self.per_task = per_task or _NOTHING
+        self.answer_tokens = answer_tokens
+        self.refused: dict[int, Scope] = {}
+        """The tasks of which a call was refused, and whose budget that was."""
+        self._in_progress = 0
+        self._settled = asyncio.Event()
+
+    def limit(self, task: Task, lm: LM) -> LM:
+        """The LM, with its calls for a task charged to the budgets."""
+        return Reserved(lm, self, task)
+
+    async def reserve(self, task: Task, backend: Policy, prompt: Prompt) -> int:
+        """Reserve what a call may cost at most: the number to `settle`. Where calls in progress
+        hold what is left, it waits for them. Raises BudgetError where it does not fit."""
+        asked = estimated_tokens(prompt)
+        longest: object = getattr(innermost(backend), "max_tokens", None)
+        longest = longest if isinstance(longest, int) else self.answer_tokens
+        cost = backend.least_cost(Usage(1, asked, longest))
+        if cost is None:
+            for budget in (self.per_run, self.per_task):
+                if budget.cost is not None:
+                    raise budget.cost_unknown(backend.model)
+        needed = Spent(1, asked + longest, cost or 0.0)
+        while True:
+            settled = self._settled
+            reserved = await self.store.write(lambda db: self._reserve(db, task, needed))
+            if isinstance(reserved, int):
+                self._in_progress += 1
+                return reserved
+            if not self._in_progress and not settled.is_set():
+                self.refused[task.id], error = reserved
+                raise error
+            await settled.wait()
+
+    async def settle(self, reservation: int, used: Usage | None) -> None:
+        """Store what a call has used in place of what was reserved; None where that is unknown, and
+        what was reserved counts. A call that was never sent counts nothing."""
+
+        def settle(db: sa.Connection) -> None:
+            if used is None:
+                return
+            if not used.calls:
+                db.execute(sa.delete(tables.spending).filter_by(id=reservation))
+                return
+            values: dict[str, Any] = {"tokens": used.tokens}
+            values |= {} if used.cost is None else {"cost": used.cost}
+            values["usage"] = _USAGE.dump_python(used, mode="json")
+            db.execute(sa.update(tables.spending).filter_by(id=reservation).values(values))
+
+        try:
+            await self.store.write(settle)
+        finally:
+            self._in_progress -= 1
+            self._settled.set()
+            self._settled = asyncio.Event()
+
+    def _reserve(
+        self, db: sa.Connection, task: Task, needed: Spent
+    ) -> int | tuple[Scope, BudgetError]:
+        spent = _spent(db, task_id=task.id)
+        if error := _exceeded(self.per_task, f"task {task.key!r}", spent, needed):
+            return "task", error
+        if error := _exceeded(self.per_run, "the run", _spent(db, run_id=self.run), needed):
+            return "run", error
+        about = {"project_id": task.project_id, "task_id": task.id, "run_id": self.run}
+        return tables.insert(db, tables.spending, **about, tokens=needed.tokens, cost=needed.cost)
+
+
+class Reserved(Policy):
+    """Reserves every request to an LM in the budgets of a team, for one task."""
+
+    def __init__(self, lm: LM | str, budgets: Budgets, task: Task) -> None:
+        super().__init__(lm)
+        self.budgets = budgets
+        self.task = task
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """Ask the LM inside, where the budgets have enough left."""
+        reservation = await self.budgets.reserve(self.task, self, prompt)
+        used: Usage | None = None
+        reported: list[Usage] = []
+        try:
+            with metered() as reported:  # requests that failed
+                answer = await self.ask(prompt)
+            used = self._known(prompt, answer, reported)
+            return answer
+        except BaseException as error:
+            # What was reserved counts where a request was cut off. Where it was not even sent,
+            # nothing is reported.
+            cut_off = reported and not isinstance(error, Exception)
+            unknown = cut_off or any(each.cost is None for each in reported)
+            used = None if unknown else Usage.total(reported)
+            raise
+        finally:
+            await self.budgets.settle(reservation, used)
+
+    def _known(self, prompt: Prompt, answer: Answer, reported: Iterable[Usage]) -> Usage:
+        """What a request has used, with an estimate in place of tokens that were not reported."""
+        used = Usage.total([*reported, answer.usage])
+        if used.calls and not used.tokens:
+            used += Usage(0, estimated_tokens(prompt), len(answer.text.encode()) // BYTES_PER_TOKEN)
+        return used if used.cost is not None else replace(used, cost=self.least_cost(used))
+
+
+def _exceeded(budget: Budget, name: str, spent: Spent, needed: Spent) -> BudgetError | None:
+    for limit in ("calls", "tokens", "cost"):
+        bound, used, more = getattr(budget, limit), getattr(spent, limit), getattr(needed, limit)
+        if bound is None or used + more <= bound:
+            continue
+        unit = "$" if limit == "cost" else ""
+        return BudgetError(
+            f"{name} has a budget of {unit}{bound:g} {limit}, {unit}{used:g} of it are spent or"
+            f" reserved, and the next call may take {unit}{more:g}",
+            code="bae-team-budget",
+            limit=limit,
+            bound=bound,
+            used=used,
+            scope=name,
+            budget=budget,
+            fix="raise the budget; nothing was sent",
+        )
+    return None
+
+
+def _spent(db: sa.Connection, **which: int | None) -> Spent:
+    table = tables.spending.c
+    total = sa.select(sa.func.count(), sa.func.sum(table.tokens), sa.func.sum(table.cost))
+    total = total.filter_by(**{name: value for name, value in which.items() if value is not None})
+    calls, tokens, cost = db.execute(total.select_from(tables.spending)).one()
+    return Spent(calls, tokens or 0, cost or 0.0)

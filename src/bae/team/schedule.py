@@ -1,0 +1,171 @@
+"""The rules of scheduling: which tasks become ready, which are blocked and why, and which are
+started first. Pure functions that need neither a store nor an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import Final
+
+from bae.team.models import Task, TaskStatus, may_move
+
+_S = TaskStatus
+DONE: Final = frozenset({_S.COMPLETED, _S.SKIPPED})
+"""What a prerequisite must be. A person who skips a task says that others can do without it."""
+ENDED: Final = DONE | {_S.FAILED, _S.CANCELLED}
+"""Where a task stays until a person asks for something else."""
+_OBSTACLES: Final = {
+    _S.FAILED: "failed",
+    _S.CANCELLED: "was cancelled",
+    _S.BLOCKED: "is blocked",
+}
+_FOLLOWS: Final = frozenset({_S.PENDING, _S.READY, _S.BLOCKED})
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a task's status that follows from the others'."""
+
+    task: Task
+    before: TaskStatus
+    after: TaskStatus
+    reason: str = ""
+
+
+def find_changes(
+    tasks: Sequence[Task],
+    *,
+    held: Mapping[int, str] | None = None,
+    retries: int = 0,
+    final: Collection[int] = (),
+) -> list[Change]:
+    """The changes after which every task is where it belongs, in an order that can be stored.
+
+    A task is blocked while one of its prerequisites failed, was cancelled or is blocked itself, and
+    while it is `held`: by a question or a person, with that reason. It is ready when it is approved
+    and all its prerequisites are merged, or skipped by a person. A failed one is tried again
+    `retries` times, unless it is `final`.
+    """
+    held = held or {}
+    found: dict[str, TaskStatus] = {}
+    changes: list[Change] = []
+    for task in in_order(tasks):
+        before = task.status
+        obstacle = held.get(task.id) or _find_obstacle(task, found)
+        again = before is _S.FAILED and task.failures <= retries and task.id not in final
+        if before in _FOLLOWS or again:
+            merged = all(found[key] in DONE for key in task.depends_on)
+            after = _S.READY if merged and task.approved else _S.PENDING
+            reason = f"try {task.failures + 1} of {retries + 1}" if again else ""
+            if obstacle:
+                after, reason = _S.BLOCKED, obstacle
+            if after is before is _S.BLOCKED and task.reason != reason:
+                changes.append(Change(task, before, _S.PENDING))
+                before = _S.PENDING
+            if may_move(before, after):
+                changes.append(Change(task, before, after, reason))
+                before = after
+        found[task.key] = before
+    return changes
+
+
+def apply_changes(tasks: Sequence[Task], changes: Sequence[Change]) -> list[Task]:
+    """The tasks after changes."""
+    by_id = {task.id: task for task in tasks}
+    for change in changes:
+        update = {"status": change.after, "reason": change.reason}
+        by_id[change.task.id] = by_id[change.task.id].model_copy(update=update)
+    return list(by_id.values())
+
+
+def choose_next(tasks: Sequence[Task], most: int) -> list[Task]:
+    """The tasks to start now, so that at most `most` are in progress: those with the highest
+    priority first, then those that the longest chain of others waits for."""
+    free = most - sum(task.status is _S.IN_PROGRESS for task in tasks)
+    length = _chains(tasks)
+    ready = [task for task in tasks if task.status is _S.READY]
+    ready.sort(key=lambda task: (-task.priority, -length[task.key], task.id))
+    return ready[: max(0, free)]
+
+
+def in_order(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks, each after its prerequisites. Those that are not among them do not count."""
+    by_key = {task.key: task for task in tasks}
+    sorter = TopologicalSorter({task.key: task.depends_on for task in tasks})
+    return [by_key[key] for key in sorter.static_order() if key in by_key]
+
+
+def find_critical_path(tasks: Sequence[Task]) -> list[Task]:
+    """The longest chain of tasks that wait for each other, among those that are not done yet."""
+    left = [task for task in tasks if task.status not in DONE]
+    length = _chains(left)
+    path: list[Task] = []
+    while True:
+        after = [task for task in left if not path or path[-1].key in task.depends_on]
+        if not after:
+            return path
+        path.append(max(after, key=lambda task: (length[task.key], -task.id)))
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a run would do if every task took equally long and succeeded."""
+
+    rounds: tuple[tuple[Task, ...], ...]
+    """The tasks that would be worked on at the same time, in order."""
+    critical_path: tuple[Task, ...]
+    """The longest chain of tasks that wait for each other: more agents do not shorten it."""
+    left: tuple[Task, ...]
+    """The tasks that would not be started, each with the reason."""
+
+
+def plan_dry_run(
+    tasks: Sequence[Task],
+    *,
+    max_agents: int = 5,
+    held: Mapping[int, str] | None = None,
+    retries: int = 0,
+) -> DryRun:
+    """What would run in which order. Nothing is started or stored."""
+    # A run takes up what another one left in progress.
+    current = [
+        task.model_copy(update={"status": _S.READY}) if task.status is _S.IN_PROGRESS else task
+        for task in tasks
+    ]
+    rounds: list[tuple[Task, ...]] = []
+    while True:
+        changes = find_changes(current, held=held, retries=retries)
+        current = apply_changes(current, changes)
+        chosen = choose_next(current, max_agents)
+        if not chosen:
+            break
+        rounds.append(tuple(chosen))
+        ids = {task.id for task in chosen}
+        current = [
+            task.model_copy(update={"status": _S.COMPLETED}) if task.id in ids else task
+            for task in current
+        ]
+    ran = {task.id for each in rounds for task in each}
+    planned = [task for each in rounds for task in each]
+    left = tuple(task for task in current if task.status not in DONE and task.id not in ran)
+    return DryRun(tuple(rounds), tuple(find_critical_path(planned)), left)
+
+
+def _find_obstacle(task: Task, found: Mapping[str, TaskStatus]) -> str:
+    for key in task.depends_on:
+        if found[key] in _OBSTACLES:
+            return f"its prerequisite {key!r} {_OBSTACLES[found[key]]}"
+    return ""
+
+
+def _chains(tasks: Sequence[Task]) -> dict[str, int]:
+    """How many tasks are left to do, one after the other, from each task on, itself included."""
+    after = dict.fromkeys((task.key for task in tasks), 0)
+    length: dict[str, int] = {}
+    for task in reversed(in_order(tasks)):
+        length[task.key] = after[task.key] + (task.status not in DONE)
+        for key in task.depends_on:
+            if key in after:
+                after[key] = max(after[key], length[task.key])
+    return length

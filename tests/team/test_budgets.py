@@ -1,0 +1,192 @@
+"""What a team may spend: reserved before each call, for calls at once, and after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+
+from bae import BaeLMError, BudgetError, Usage
+from bae.lm import LM, Answer, Backend, Budget, Prompt
+from bae.team.budgets import Budgets, Spent, begin_run, finish_run, read_spent
+from bae.team.models import PlannedTask, Project, Task
+from bae.team.store import Store
+from bae.testing import ScriptedLM
+from policy_parts import REPLY, Ask, Held, Reply, graph, settled
+
+
+class Priced(Backend):
+    """Answers with a usage of its own: a dollar for a thousand tokens."""
+
+    model = "priced"
+    max_tokens = 400
+
+    def __init__(self, *outcomes: Usage | BaseException) -> None:
+        super().__init__(retries=0)
+        self.outcomes = list(outcomes)
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return Answer(REPLY, outcome)
+
+    def least_cost(self, usage: Usage) -> float | None:
+        return usage.tokens / 1000
+
+
+class Watched(Held):
+    """Tells when it is asked."""
+
+    def __init__(self, usage: Usage | None = None) -> None:
+        super().__init__(usage)
+        self.is_asked = asyncio.Event()
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        self.is_asked.set()
+        return await super().answer(prompt)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[Store]:
+    async with await Store.open(tmp_path / "team.db") as opened:
+        yield opened
+
+
+async def two_tasks(store: Store) -> tuple[Task, Task]:
+    about = {"name": "shop", "root": "/shop", "branch": "bae/team"}
+    project = await store.save_project(Project(id=0, **about, test_command=("pytest",)))
+    planned = [PlannedTask(key=key, title=f"The {key}") for key in ("a", "b")]
+    first, second = await store.add_tasks(project.id, planned)
+    return first, second
+
+
+async def ask(lm: LM) -> None:
+    await graph.arun(Ask(), lm=lm)
+
+
+async def test_what_a_call_has_used_takes_the_place_of_what_was_reserved(store: Store):
+    task, _ = await two_tasks(store)
+    run = await begin_run(store, task.project_id)
+    lm = Budgets(store, run).limit(task, Priced(Usage(1, 100, 50, cost=0.15)))
+
+    await ask(lm)
+
+    assert await read_spent(store, task_id=task.id) == Spent(1, 150, 0.15)
+    assert await read_spent(store, run=run) == Spent(1, 150, 0.15)
+
+
+async def test_a_call_that_may_cost_more_than_is_left_is_not_sent(store: Store):
+    task, other = await two_tasks(store)
+    lm = Priced(Usage(1, 100, 400, cost=0.5), Usage(1, 100, 400, cost=0.5))
+    run = await begin_run(store, task.project_id)
+    budgets = Budgets(store, run, per_task=Budget(cost=0.8), per_run=Budget(tokens=1200))
+
+    await ask(budgets.limit(task, lm))
+    with pytest.raises(BudgetError, match=r"task 'a' has a budget of \$0.8 cost, \$0.5 of it") as e:
+        await ask(budgets.limit(task, lm))
+    assert (e.value.code, e.value.limit, e.value.bound) == ("bae-team-budget", "cost", 0.8)
+    await ask(budgets.limit(other, lm))
+    budgets.per_task = Budget()
+    with pytest.raises(BudgetError, match="the run has a budget of 1200 tokens, 1000 of it"):
+        await ask(budgets.limit(other, lm))
+
+    assert lm.outcomes == []
+    assert budgets.refused == {task.id: "task", other.id: "run"}
+
+
+async def test_a_restart_does_not_reset_a_budget_and_a_finished_run_does(tmp_path: Path):
+    held = Watched()
+    async with await Store.open(tmp_path / "team.db") as store:
+        task, _ = await two_tasks(store)
+        run = await begin_run(store, task.project_id)
+        lm = Budgets(store, run).limit(task, held)
+        cut = asyncio.create_task(ask(lm))
+        await held.is_asked.wait()
+        cut.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cut
+
+    async with await Store.open(tmp_path / "team.db") as store:
+        assert await begin_run(store, task.project_id) == run
+        assert (await read_spent(store, run=run)).tokens > 2000  # of a call that was cut off
+        budgets = Budgets(store, run, per_run=Budget(calls=1))
+        with pytest.raises(BudgetError, match="the run has a budget of 1 calls"):
+            await ask(budgets.limit(task, held))
+        await finish_run(store, run)
+        later = await begin_run(store, task.project_id)
+        assert later != run
+        assert await read_spent(store, run=later) == Spent()
+
+
+async def test_calls_at_once_wait_for_what_is_reserved_and_never_exceed_the_budget(store: Store):
+    task, other = await two_tasks(store)
+    held = Watched(Usage(1, 10, 10))
+    budgets = Budgets(store, await begin_run(store, 1), per_run=Budget(tokens=3000))
+
+    async with asyncio.TaskGroup() as group:
+        for each in (task, other, task):
+            group.create_task(ask(budgets.limit(each, held)))
+        await held.is_asked.wait()
+        await read_spent(store)
+        await settled()
+        assert len(held.asked) == 1  # the others may exceed the budget, or not: they wait
+        held.release()
+
+    assert held.most == 1
+    assert await read_spent(store, run=budgets.run) == Spent(3, 60, 0.0)
+
+
+async def test_a_call_that_was_not_sent_costs_nothing_and_one_that_was_lost_costs_all(store: Store):
+    task, _ = await two_tasks(store)
+    unsent, lost = BaeLMError("no key", sent=False), BaeLMError("cut off")
+    lm = Budgets(store, await begin_run(store, 1)).limit(task, Priced(unsent, lost))
+
+    with pytest.raises(BaeLMError):
+        await ask(lm)
+    assert await read_spent(store) == Spent()
+    with pytest.raises(BaeLMError):
+        await ask(lm)
+
+    spent = await read_spent(store)
+    assert spent.calls == 1
+    assert spent.tokens > 400
+
+
+async def test_an_lm_that_reports_nothing_is_charged_an_estimate(store: Store):
+    task, _ = await two_tasks(store)
+    lm = ScriptedLM({Reply: [{"text": "this"}]})
+    budgets = Budgets(store, await begin_run(store, 1), per_task=Budget(tokens=5000))
+
+    await ask(budgets.limit(task, lm))
+
+    spent = await read_spent(store, task_id=task.id)
+    assert spent.calls == 1
+    assert 10 < spent.tokens < 1000
+
+
+async def test_a_limit_on_cost_needs_a_price_and_time_is_limited_elsewhere(store: Store):
+    task, _ = await two_tasks(store)
+
+    class Unknown(Held):
+        def least_cost(self, usage: Usage) -> float | None:
+            return None
+
+    budgets = Budgets(store, await begin_run(store, 1), per_run=Budget(cost=1.0))
+    with pytest.raises(BudgetError) as caught:
+        await ask(budgets.limit(task, Unknown()))
+    assert caught.value.code == "bae-budget-cost-unknown"
+    with pytest.raises(ValueError, match="timeout="):
+        Budgets(store, 1, per_run=Budget(seconds=5))
+
+
+async def test_what_a_dropped_task_has_spent_stays_spent(store: Store):
+    task, _ = await two_tasks(store)
+    run = await begin_run(store, task.project_id)
+    await ask(Budgets(store, run).limit(task, Priced(Usage(1, 100, 50, cost=0.15))))
+    await store.drop_task(task.id)
+    assert await read_spent(store, run=run) == Spent(1, 150, 0.15)
