@@ -60,7 +60,8 @@ def find_changes(
             reason = f"try {task.failures + 1} of {retries + 1}" if again else ""
             if obstacle:
                 after, reason = _S.BLOCKED, obstacle
-            if after is before is _S.BLOCKED and task.reason != reason:
+            other_reason = after is before is _S.BLOCKED and task.reason != reason
+            if other_reason or (again and obstacle):
                 changes.append(Change(task, before, _S.PENDING))
                 before = _S.PENDING
             if may_move(before, after):
