@@ -11,6 +11,7 @@ from rich.text import Text
 
 from bae.cli.printing import out, print_hanging
 from bae.cli.texts import cut, in_lines, in_one_line
+from bae.team.test_runs import write_command
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -52,7 +53,7 @@ def project_fields(project: Project, sandbox: str, state: str) -> dict[str, str]
     return {
         "project": f"{project.name} in {project.root}",
         "languages": ", ".join(project.languages),
-        "tests": shlex.join(project.test_command),
+        "tests": write_command(project.test_command),
         "setup": shlex.join(project.setup),
         "branch": project.branch,
         "sandbox": sandbox,
@@ -121,6 +122,7 @@ def print_task(task: Task, attempts: Sequence[Attempt], blockers: Sequence[Block
             "after": ", ".join(task.depends_on),
             "priority": str(task.priority or ""),
             "tests": "may change or remove tests that exist" if task.edits_tests else "",
+            "to pass": ", ".join(task.tests),
             "files": ", ".join(task.files),
             "branch": task.branch if attempts else "",
             "commit": task.commit or "",

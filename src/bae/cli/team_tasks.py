@@ -56,6 +56,16 @@ Files = Annotated[
         "--file", "-f", show_default=False, help="A file that it likely changes; several times."
     ),
 ]
+Tests = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--test",
+        metavar="TEST",
+        show_default=False,
+        help="A test, file or group of tests that fails now, and that it has to make pass; several "
+        "times. Others that fail already may still fail then.",
+    ),
+]
 After = Annotated[
     list[str] | None,
     typer.Option(
@@ -149,7 +159,7 @@ def approve(tasks: AllOrSome = None) -> None:
         "bae team tasks add 'Add a login page' --kind frontend --after sessions -c 'it says hello'",
         "bae team tasks add --from tasks.json",
         "A file has a list of objects with key, title, description, kind, criteria, files, "
-        "depends_on, priority and edits_tests; all but title may be left out.",
+        "tests, depends_on, priority and edits_tests; all but title may be left out.",
     )
 )
 def add(
@@ -164,6 +174,7 @@ def add(
     kind: KindName = None,
     criteria: Criteria = None,
     files: Files = None,
+    tests: Tests = None,
     after: After = None,
     priority: Priority = None,
     edits_tests: EditsTests = None,
@@ -187,7 +198,9 @@ def add(
             if source is not None:
                 planned = _read_tasks(read_file(source), source)
             else:
-                values = _values(title, description, kind, criteria, files, priority, edits_tests)
+                values = _values(
+                    title, description, kind, criteria, files, tests, priority, edits_tests
+                )
                 planned = [{"key": key} | values | await _after(team, after)]
             await team.store.add_tasks(team.project.id, [_checked(each) for each in planned])
             print_tasks(await team.tasks())
@@ -210,6 +223,7 @@ def edit(
     kind: KindName = None,
     criteria: Criteria = None,
     files: Files = None,
+    tests: Tests = None,
     after: After = None,
     priority: Priority = None,
     edits_tests: EditsTests = None,
@@ -222,7 +236,9 @@ def edit(
 
         async with open_team() as team:
             found = find_task(await team.tasks(), task)
-            values = _values(title, description, kind, criteria, files, priority, edits_tests)
+            values = _values(
+                title, description, kind, criteria, files, tests, priority, edits_tests
+            )
             values |= await _after(team, after)
             values |= {} if key is None else {"key": key}
             planned = _checked(as_planned(found).model_dump() | values)
@@ -256,6 +272,7 @@ def _values(
     kind: str | None,
     criteria: list[str] | None,
     files: list[str] | None,
+    tests: list[str] | None,
     priority: int | None,
     edits_tests: bool | None,
 ) -> dict[str, Any]:
@@ -266,6 +283,7 @@ def _values(
         "kind": kind,
         "criteria": criteria,
         "files": files,
+        "tests": tests,
         "priority": priority,
         "edits_tests": edits_tests,
     }

@@ -24,6 +24,7 @@ from bae.team.models import PlannedTask, Project, Task, TeamError, as_planned
 from bae.team.repository import read_code
 from bae.team.store import Store
 from bae.team.task_graph import find_problems
+from bae.team.test_runs import write_command
 
 KINDS: Final = ("backend", "frontend", "test")
 MOST_QUESTIONS: Final = 6
@@ -56,7 +57,7 @@ async def plan_tasks(
         planned=[as_planned(task, description="") for task in before],
         kinds=list(kinds),
         languages=list(project.languages),
-        test_command=" ".join(project.test_command),
+        test_command=write_command(project.test_command),
         conventions=await asyncio.to_thread(code.conventions),
         repository=await asyncio.to_thread(code.outline, [match.path for match in found]),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import stat
 import tempfile
@@ -47,6 +48,11 @@ def split_commands(command: Sequence[str]) -> tuple[tuple[str, ...], ...]:
         else:
             commands[-1].append(word)
     return tuple(map(tuple, commands))
+
+
+def write_command(command: Sequence[str]) -> str:
+    """A test command as a person writes it."""
+    return f" {AND} ".join(map(shlex.join, split_commands(command)))
 
 
 AND: Final = "&&"
