@@ -410,6 +410,7 @@ EXTRAS = {
     "bae.lm.signatures": {"dspy"},
     "bae.optimizer": {"dspy", "gepa", "optuna"},
     "bae.otel": {"opentelemetry"},
+    "bae.team.board": {"rich"},
     "bae.team.guards.bae_witness": {"pytest"},  # loaded by the pytest of a project alone
     "bae.team.repository": {
         *("tree_sitter", "tree_sitter_javascript", "tree_sitter_python", "tree_sitter_typescript"),

@@ -1,0 +1,332 @@
+"""The work of a team in the terminal: a board that changes as events come, or a line an event where
+there is no terminal. Nothing that an LLM or a test wrote can control the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from time import localtime, strftime, time
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from rich.cells import cell_len
+from rich.console import Group
+from rich.text import Text
+
+from bae.cli.live.drawing import SPINNING, UNICODE, Signs, fitted, signs_for
+from bae.cli.live.redrawn import Redrawn
+from bae.cli.live.wording import took
+from bae.cli.texts import in_one_line
+from bae.team.event_log import SlowSubscriber, subscribe
+from bae.team.events import (
+    ActivityUpdate,
+    BlockerCreated,
+    BlockerResolved,
+    CommitCreated,
+    CorrectionAttempt,
+    Event,
+    StoredEvent,
+    TaskStatusChanged,
+    TestResult,
+)
+from bae.team.models import AgentInfo, Blocker, Project, Task, TaskStatus
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bae.team.store import Store
+
+PAST: Final = 2_000
+"""How many stored events a board begins with: what was last heard of each task."""
+RECENT: Final = 5
+"""How many events the board lists."""
+MOST_QUESTIONS: Final = 5
+"""How many open questions the board lists."""
+_LONGEST: Final = 500
+_REFRESH_SECONDS: Final = 0.1
+_Part: TypeAlias = tuple[str, str]
+_Line: TypeAlias = Sequence[_Part]
+_S = TaskStatus
+_ORDER: Final = (
+    *(_S.IN_PROGRESS, _S.BLOCKED, _S.FAILED, _S.READY, _S.PENDING),
+    *(_S.CANCELLED, _S.SKIPPED, _S.COMPLETED),
+)
+_STYLES: Final[Mapping[TaskStatus, str]] = {
+    _S.IN_PROGRESS: "bold cyan",
+    _S.BLOCKED: "bold yellow",
+    _S.FAILED: "bold red",
+    _S.READY: "cyan",
+    _S.PENDING: "dim",
+    _S.CANCELLED: "magenta",
+    _S.SKIPPED: "dim",
+    _S.COMPLETED: "green",
+}
+
+
+async def watch(
+    store: Store, project_id: int, console: Console, *, after: int | None = None
+) -> None:
+    """Show a project's work until this is cancelled: the board at a terminal, which stays there as
+    it was last, and elsewhere a line for each event after the number `after` (None: each new one).
+    The work may be done by this process or by another."""
+    last = await store.last_event(project_id)
+    board = await read_board(store, project_id)
+    if not (console.is_terminal and not console.is_dumb_terminal and console.file.isatty()):
+        signs = signs_for(console)
+        async with aclosing(_follow(store, project_id, last if after is None else after)) as new:
+            async for batch in new:
+                await board.refresh(store)
+                for event in batch:
+                    if line := board.line(event, signs):
+                        console.print(line, soft_wrap=True)
+        return
+    picture = _Picture(board, console)
+    screen = Redrawn(console, picture.draw)
+    screen.start()
+    try:
+        async with aclosing(_follow(store, project_id, max(0, last - PAST))) as new:
+            async for batch in new:
+                board.take(batch)
+                await board.refresh(store)
+    finally:
+        with suppress(OSError):  # of a terminal that is gone
+            screen.stop()
+            console.print(picture.draw())
+
+
+async def _follow(
+    store: Store, project_id: int, number: int
+) -> AsyncGenerator[Sequence[StoredEvent]]:
+    """Batches of events, a few in a second: who watches may be slow, and is never done."""
+    while True:
+        with suppress(SlowSubscriber):
+            async with subscribe(store, project_id, after=number) as events:
+                async for batch in events:
+                    yield batch
+                    number = events.number
+                    await asyncio.sleep(_REFRESH_SECONDS)
+
+
+async def read_board(store: Store, project_id: int) -> Board:
+    """A project's board as it is now, without what events alone tell."""
+    board = Board(await store.project(project_id))
+    await board.refresh(store)
+    return board
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What was last heard of a task."""
+
+    at: float
+    text: str = ""
+    tests: str = ""
+
+
+@dataclass(slots=True)
+class Board:
+    """What a team is doing: from the store, and from its events."""
+
+    project: Project
+    tasks: Sequence[Task] = ()
+    agents: Sequence[AgentInfo] = ()
+    blockers: Sequence[Blocker] = ()
+    spent: str = ""
+    heard: dict[int, _Heard] = field(default_factory=dict[int, _Heard])
+    recent: deque[StoredEvent] = field(default_factory=lambda: deque[StoredEvent](maxlen=RECENT))
+
+    async def refresh(self, store: Store) -> None:
+        """Read what the store has."""
+        which = self.project.id
+        self.tasks = await store.tasks(which)
+        self.agents = [each for each in await store.agents(which) if each.status != "retired"]
+        self.blockers = await store.blockers(which, open_only=True)
+
+    def take(self, events: Sequence[StoredEvent]) -> None:
+        """Take in what events tell."""
+        for each in events:
+            if text := _words(each.event):
+                self.recent.append(each)
+                self._hear(each, text)
+
+    def line(self, stored: StoredEvent, signs: Signs = UNICODE) -> Text | None:
+        """An event in a line. None where it tells nothing that another one does not."""
+        return _drawn(self._event(stored), signs) if _words(stored.event) else None
+
+    def lines(self, width: int, height: int, now: float, signs: Signs = UNICODE) -> list[Text]:
+        """The board for a terminal of this size."""
+        below = [*self._agents(), *self._questions()]
+        room = height - len(below) - 3
+        below += self._recent(room - len(self.tasks) - 1)  # tasks are worth more
+        tasks = self._tasks(width, max(3, room), now, signs)
+        return [_drawn(each, signs, width) for each in ([self._head()], [], *tasks, *below)]
+
+    # Sections: lines, each made of texts with their styles
+
+    def _head(self) -> _Part:
+        counts = Counter(task.status for task in self.tasks)
+        said = [f"{counts[each]} {_name(each)}" for each in _ORDER if counts[each]]
+        more = f"  {self.spent}" if self.spent else ""
+        return f"{self.project.name}: {', '.join(said) or 'no tasks yet'}{more}", "bold"
+
+    def _tasks(self, width: int, room: int, now: float, signs: Signs) -> Iterable[_Line]:
+        tasks = sorted(self.tasks, key=lambda task: _ORDER.index(task.status))
+        if len(tasks) > room:
+            counts = Counter(_name(task.status) for task in tasks[room - 1 :])
+            tasks = tasks[: room - 1]
+        else:
+            counts = Counter[str]()
+        keys = min(max((cell_len(task.key) for task in tasks), default=0), width // 4)
+        titles = width // 4 if width >= 120 else 0
+        workers = {agent.task_id: agent.id for agent in self.agents if agent.task_id is not None}
+        for task in tasks:
+            style = _STYLES[task.status]
+            yield [
+                (f"{_mark(task.status, now, signs)} {_name(task.status):<11}  ", style),
+                (f"{_column(task.key, keys, signs)}  ", "bold"),
+                (f"{_column(task.title, titles, signs)}  " if titles else "", ""),
+                *self._facts(task, workers.get(task.id, ""), now, style),
+            ]
+        if counts:
+            more = ", ".join(f"{n} {name}" for name, n in counts.items())
+            yield [(f"{signs.dots} {sum(counts.values())} more: {more}", "dim")]
+
+    def _facts(self, task: Task, worker: str, now: float, style: str) -> Iterable[_Part]:
+        heard = self.heard.get(task.id)
+        tests = f"{heard.tests}  " if heard and heard.tests else ""
+        if task.status is _S.IN_PROGRESS:
+            if worker:
+                yield f"{worker}  ", "dim"
+            yield tests, ""
+            if heard:
+                age = took(max(0.0, now - heard.at))
+                yield f"{f'{age} ago: ' if age else ''}{heard.text}", "dim"
+        elif task.status is _S.COMPLETED:
+            yield tests, ""
+            yield (task.commit or "")[:10], "dim"
+        else:
+            done = {each.key for each in self.tasks if each.status in (_S.COMPLETED, _S.SKIPPED)}
+            waits = [key for key in task.depends_on if key not in done]
+            yield task.reason or (f"after {', '.join(waits)}" if waits else ""), style
+
+    def _agents(self) -> Iterable[_Line]:
+        if self.agents:
+            said = [
+                f"{each.id} {each.status}"
+                if each.task_id is None
+                else f"{each.id} on {self._key(each.task_id)}"
+                for each in self.agents
+            ]
+            yield []
+            yield [("agents  ", "bold"), (", ".join(said), "")]
+
+    def _questions(self) -> Iterable[_Line]:
+        if self.blockers:
+            yield []
+            yield [("questions", "bold yellow")]
+        for each in self.blockers[:MOST_QUESTIONS]:
+            yield [(f"  {self._key(each.task_id)}  ", "bold"), (each.question, "")]
+            yield [(f'    bae team answer {each.id} "..."', "cyan")]
+        if len(self.blockers) > MOST_QUESTIONS:
+            more = len(self.blockers) - MOST_QUESTIONS
+            yield [(f"  {more} more: bae team blockers", "dim")]
+
+    def _recent(self, most: int) -> Iterable[_Line]:
+        if self.recent and most > 0:
+            yield []
+            yield from map(self._event, [*self.recent][-most:])
+
+    def _event(self, stored: StoredEvent) -> _Line:
+        event = stored.event
+        task_id = getattr(event, "task_id", None)
+        status = event.status if isinstance(event, TaskStatusChanged) else None
+        return [
+            (strftime("%H:%M:%S  ", localtime(stored.at)), "dim"),
+            ("" if task_id is None else f"{self._key(task_id)}  ", "bold"),
+            (_words(event), _STYLES[status] if status else ""),
+        ]
+
+    def _key(self, task_id: int) -> str:
+        return next((task.key for task in self.tasks if task.id == task_id), f"task {task_id}")
+
+    def _hear(self, stored: StoredEvent, text: str) -> None:
+        task_id = getattr(stored.event, "task_id", None)
+        if task_id is None:
+            return
+        heard = self.heard.setdefault(task_id, _Heard(stored.at))
+        heard.at, heard.text = stored.at, text
+        if isinstance(stored.event, TestResult):
+            heard.tests = _tests(stored.event)
+
+
+class _Picture:
+    """What is drawn, a few times a second and in another thread."""
+
+    def __init__(self, board: Board, console: Console) -> None:
+        self._board = board
+        self._console = console
+        self._signs = signs_for(console)
+        self._last: Sequence[Text] = ()
+
+    def draw(self) -> Group:
+        with suppress(Exception):  # rather the picture before than a thread that dies in one
+            width, height = self._console.size
+            self._last = self._board.lines(width, height, time(), self._signs)
+        return Group(*self._last)
+
+
+def _words(event: Event) -> str:
+    """What an event tells a person, in one line; nothing where others tell the same."""
+    match event:
+        case TaskStatusChanged(status=status, reason=reason):
+            said = f"{_name(status)}: {reason}" if reason else _name(status)
+        case TestResult():
+            said = f"tests {'passed' if event.passed else 'failed'}: {_tests(event)}"
+        case CorrectionAttempt(attempt=attempt, failure=failure):
+            said = f"correction {attempt}: {failure}"
+        case CommitCreated(commit=commit, files=files):
+            said = f"commit {commit[:10]} {', '.join(files)}"
+        case BlockerCreated(question=question, blocker_id=number):
+            said = f'asks: {question} (bae team answer {number} "...")'
+        case BlockerResolved(answer=answer):
+            said = f"was answered: {answer}"
+        case ActivityUpdate(text=text):
+            said = text
+        case _:
+            return ""
+    return in_one_line(said[:_LONGEST]).strip()
+
+
+def _tests(event: TestResult) -> str:
+    counts = ", ".join(f"{n} {in_one_line(name)}" for name, n in event.counts.items() if n)
+    return "; ".join(filter(None, (counts, in_one_line(event.problem[:_LONGEST])))) or "none found"
+
+
+def _name(status: TaskStatus) -> str:
+    return str(status).replace("_", " ")
+
+
+def _mark(status: TaskStatus, now: float, signs: Signs) -> str:
+    if status is _S.IN_PROGRESS:
+        return signs.spinner[int(now * SPINNING) % len(signs.spinner)]
+    marks = {_S.COMPLETED: signs.done, _S.FAILED: signs.failed, _S.BLOCKED: signs.waiting}
+    marks |= {_S.CANCELLED: signs.cancelled, _S.SKIPPED: signs.cancelled}
+    return marks.get(status, signs.coming)
+
+
+def _column(text: str, width: int, signs: Signs) -> str:
+    said = fitted(in_one_line(text), width, signs.dots)
+    return said + " " * (width - cell_len(said))
+
+
+def _drawn(line: _Line, signs: Signs, width: int = 0) -> Text:
+    """A line of at most so many columns; 0 is for any number."""
+    drawn = Text(no_wrap=True)
+    for text, style in line:
+        said = signs.said(in_one_line(text))
+        if width:
+            said = fitted(said, max(0, width - drawn.cell_len), signs.dots)
+        drawn.append(said, style or None)
+    return drawn

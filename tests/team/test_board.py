@@ -1,0 +1,194 @@
+"""The board of a team: what it shows at two widths, and what hostile texts cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("rich")
+
+from rich.console import Console
+
+from bae.cli.live.drawing import ASCII
+from bae.team.board import Board, read_board, watch
+from bae.team.events import ActivityUpdate, CommitCreated, CorrectionAttempt, TestResult
+from bae.team.models import AgentInfo, PlannedTask, Project, TaskStatus
+from bae.team.store import Store
+
+PENDING, READY, IN_PROGRESS = TaskStatus.PENDING, TaskStatus.READY, TaskStatus.IN_PROGRESS
+BLOCKED, FAILED, COMPLETED = TaskStatus.BLOCKED, TaskStatus.FAILED, TaskStatus.COMPLETED
+COMMIT = "c0ffee" * 6 + "beef"
+KEYS = ("add-store", "add-api", "add-page", "add-tests", "write-docs", "release")
+
+
+@pytest.fixture(autouse=True)
+def _clock_in_london(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[Store]:
+    async with await Store.open(tmp_path / "team.db") as opened:
+        project = Project(id=0, name="shop", root="/shop", branch="b", test_command=("pytest",))
+        await opened.save_project(project)
+        planned = [PlannedTask(key=key, title=f"The {key} of the shop") for key in KEYS[:-1]]
+        await opened.add_tasks(1, planned)
+        await opened.add_tasks(
+            1, [PlannedTask(key="release", title="The end", depends_on=KEYS[:2])]
+        )
+        yield opened
+
+
+async def start(store: Store, task_id: int) -> None:
+    await store.move(task_id, PENDING, READY)
+    await store.move(task_id, READY, IN_PROGRESS)
+
+
+async def work(store: Store) -> None:
+    """What happens in a team on one day."""
+    for task_id in (1, 2, 3, 4):
+        await start(store, task_id)
+    await store.save_agent(1, AgentInfo(id="backend-1", kind="backend"))
+    agent = AgentInfo(id="backend-2", kind="backend", status="working", task_id=2)
+    await store.save_agent(1, agent)
+    about: Any = {"project_id": 1, "task_id": 1}
+    await store.add_events(
+        [
+            TestResult(**about, passed=True, counts={"passed": 12, "failed": 0}),
+            CommitCreated(**about, commit=COMMIT, files=("store.py", "test_store.py")),
+        ]
+    )
+    await store.move(1, IN_PROGRESS, COMPLETED, commit=COMMIT)
+    about["task_id"] = 2
+    await store.add_events(
+        [
+            ActivityUpdate(**about, text="writes api.py", agent_id="backend-2"),
+            TestResult(**about, passed=False, counts={"passed": 3, "failed": 1}),
+            CorrectionAttempt(**about, attempt=2, failure="def test_get():\n>  assert 1 == 2"),
+        ]
+    )
+    await store.add_blocker(3, "Which color should the button of the page have, and why?")
+    await store.move(3, IN_PROGRESS, BLOCKED, reason="it waits for an answer")
+    await store.move(4, IN_PROGRESS, FAILED, reason="the same failure three times: no such table")
+
+
+async def board_of(store: Store) -> tuple[Board, float]:
+    """The board, and a moment 4 s after the last event, which was at 12:00:00."""
+    board = await read_board(store, 1)
+    events = await store.events(1)
+    board.take([each.model_copy(update={"at": 43_200.0}) for each in events])
+    return board, 43_204.0
+
+
+def text_of(board: Board, width: int, height: int = 50, now: float = 0, **more: Any) -> str:
+    return "\n".join(line.plain.rstrip() for line in board.lines(width, height, now, **more))
+
+
+# The board
+
+
+@pytest.mark.parametrize("width", [80, 160])
+async def test_the_board_has_tasks_with_reasons_agents_questions_and_events(
+    store: Store, width: int
+):
+    await work(store)
+    board, now = await board_of(store)
+    expected = (Path(__file__).parent / "boards" / f"{width}.txt").read_text("utf-8")
+    assert text_of(board, width, now=now) == expected.rstrip("\n")
+
+
+async def test_a_low_terminal_has_the_tasks_that_matter_most(store: Store):
+    await work(store)
+    board, now = await board_of(store)
+    lines = text_of(board, 80, 12, now).splitlines()
+    assert len(lines) <= 12
+    assert lines[2].startswith("⠋ in progress  add-api")
+    assert lines[4] == "… 4 more: 1 failed, 2 pending, 1 completed"
+    assert "bae team answer 1" in lines[-1]
+
+
+async def test_a_terminal_without_unicode_gets_ascii(store: Store):
+    await work(store)
+    board, now = await board_of(store)
+    assert text_of(board, 80, now=now, signs=ASCII).isascii()
+
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\u202edrowssap\x9b31m\ud800[bold]x[/bold]"
+
+
+async def test_texts_of_others_cannot_control_the_terminal(store: Store):
+    await start(store, 1)
+    await store.move(2, PENDING, BLOCKED, reason=HOSTILE)
+    await store.add_blocker(1, HOSTILE)
+    about: Any = {"project_id": 1, "task_id": 1}
+    said = HOSTILE.replace("\ud800", "")
+    await store.add_events(
+        [
+            ActivityUpdate(**about, text=said),
+            TestResult(**about, passed=False, counts={said: 1}, problem=said),
+            CorrectionAttempt(**about, attempt=1, failure=said),
+        ]
+    )
+    board, now = await board_of(store)
+    lines = board.lines(160, 50, now)
+    lines += [line for each in await store.events(1) if (line := board.line(each))]
+    assert len(lines) > 15
+    for line in lines:
+        assert line.plain.isprintable(), line.plain
+        assert line.cell_len <= 160 or "[bold]x[/bold]" in line.plain  # and no markup is read
+    assert all(line.cell_len <= 160 for line in board.lines(160, 50, now))
+
+
+# Watching
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+async def until(output: io.StringIO, text: str) -> None:
+    async with asyncio.timeout(20):
+        while text not in output.getvalue():  # noqa: ASYNC110  a thread draws
+            await asyncio.sleep(0.01)
+
+
+async def test_without_a_terminal_each_event_is_a_line(store: Store):
+    await start(store, 1)
+    output = io.StringIO()
+    task = asyncio.create_task(watch(store, 1, Console(file=output, width=40), after=1))
+    await until(output, "in progress")
+    async with await Store.open(store.path) as other:  # as another process does
+        await other.add_blocker(1, "Which color should the button have?")
+    await until(output, "color")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    lines = [line[10:] for line in output.getvalue().splitlines()]
+    assert lines == [
+        "add-store  in progress",
+        'add-store  asks: Which color should the button have? (bae team answer 1 "...")',
+    ]
+
+
+async def test_at_a_terminal_the_board_changes_and_stays_as_it_was_last(store: Store):
+    output = Terminal()
+    console = Console(file=output, width=80, height=30, force_terminal=True, color_system=None)
+    task = asyncio.create_task(watch(store, 1, console))
+    await until(output, "6 pending")
+    await start(store, 1)
+    await until(output, "1 in progress, 5 pending")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    last = output.getvalue().rpartition("shop: ")[2]
+    assert last.startswith("1 in progress, 5 pending")
+    assert "\x1b" not in last  # nothing is drawn over it
