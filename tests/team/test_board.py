@@ -17,7 +17,9 @@ pytest.importorskip("rich")
 from rich.console import Console
 
 from bae.cli.live.drawing import ASCII
+from bae.team import tables
 from bae.team.board import Board, read_board, watch
+from bae.team.budgets import begin_run
 from bae.team.events import ActivityUpdate, CommitCreated, CorrectionAttempt, TestResult
 from bae.team.models import AgentInfo, PlannedTask, Project, TaskStatus
 from bae.team.store import Store
@@ -56,6 +58,9 @@ async def work(store: Store) -> None:
     """What happens in a team on one day."""
     for task_id in (1, 2, 3, 4):
         await start(store, task_id)
+    spent: Any = {"run_id": await begin_run(store, 1), "project_id": 1, "task_id": 1}
+    spent |= {"tokens": 1204, "cost": 0.0041}
+    await store.write(lambda db: tables.insert(db, tables.spending, **spent))
     await store.save_agent(1, AgentInfo(id="backend-1", kind="backend"))
     agent = AgentInfo(id="backend-2", kind="backend", status="working", task_id=2)
     await store.save_agent(1, agent)

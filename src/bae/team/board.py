@@ -17,8 +17,9 @@ from rich.text import Text
 
 from bae.cli.live.drawing import SPINNING, UNICODE, Signs, fitted, signs_for
 from bae.cli.live.redrawn import Redrawn
-from bae.cli.live.wording import took
+from bae.cli.live.wording import count, spent, took
 from bae.cli.texts import in_one_line
+from bae.team.budgets import Spent, read_spent
 from bae.team.event_log import SlowSubscriber, subscribe
 from bae.team.events import (
     ActivityUpdate,
@@ -32,6 +33,7 @@ from bae.team.events import (
     TestResult,
 )
 from bae.team.models import AgentInfo, Blocker, Project, Task, TaskStatus
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -133,7 +135,7 @@ class Board:
     tasks: Sequence[Task] = ()
     agents: Sequence[AgentInfo] = ()
     blockers: Sequence[Blocker] = ()
-    spent: str = ""
+    spent: Spent = field(default_factory=Spent)
     heard: dict[int, _Heard] = field(default_factory=dict[int, _Heard])
     recent: deque[StoredEvent] = field(default_factory=lambda: deque[StoredEvent](maxlen=RECENT))
 
@@ -143,6 +145,7 @@ class Board:
         self.tasks = await store.tasks(which)
         self.agents = [each for each in await store.agents(which) if each.status != "retired"]
         self.blockers = await store.blockers(which, open_only=True)
+        self.spent = await read_spent(store, project_id=which)
 
     def take(self, events: Sequence[StoredEvent]) -> None:
         """Take in what events tell."""
@@ -168,8 +171,7 @@ class Board:
     def _head(self) -> _Part:
         counts = Counter(task.status for task in self.tasks)
         said = [f"{counts[each]} {_name(each)}" for each in _ORDER if counts[each]]
-        more = f"  {self.spent}" if self.spent else ""
-        return f"{self.project.name}: {', '.join(said) or 'no tasks yet'}{more}", "bold"
+        return f"{self.project.name}: {', '.join(said) or 'no tasks yet'}", "bold"
 
     def _tasks(self, width: int, room: int, now: float, signs: Signs) -> Iterable[_Line]:
         tasks = sorted(self.tasks, key=lambda task: _ORDER.index(task.status))
@@ -212,6 +214,8 @@ class Board:
             yield task.reason or (f"after {', '.join(waits)}" if waits else ""), style
 
     def _agents(self) -> Iterable[_Line]:
+        if self.agents or self.spent.calls:
+            yield []
         if self.agents:
             said = [
                 f"{each.id} {each.status}"
@@ -219,8 +223,11 @@ class Board:
                 else f"{each.id} on {self._key(each.task_id)}"
                 for each in self.agents
             ]
-            yield []
             yield [("agents  ", "bold"), (", ".join(said), "")]
+        if self.spent.calls:
+            usage = Usage(self.spent.calls, self.spent.tokens, cost=self.spent.cost)
+            calls = count(self.spent.calls, "LM call")
+            yield [("spent   ", "bold"), (", ".join([calls, *spent(usage)]), "")]
 
     def _questions(self) -> Iterable[_Line]:
         if self.blockers:

@@ -62,9 +62,16 @@ async def finish_run(store: Store, run: int) -> None:
     await store.write(lambda db: db.execute(change).rowcount)
 
 
-async def read_spent(store: Store, *, task_id: int | None = None, run: int | None = None) -> Spent:
-    """What a task, a run, or a task in a run has spent or reserved."""
-    return await store.read(lambda db: _spent(db, task_id=task_id, run_id=run))
+async def read_spent(
+    store: Store,
+    *,
+    project_id: int | None = None,
+    task_id: int | None = None,
+    run: int | None = None,
+) -> Spent:
+    """What a project, a task, a run, or a task in a run has spent or reserved."""
+    which = {"project_id": project_id, "task_id": task_id, "run_id": run}
+    return await store.read(lambda db: _spent(db, **which))
 
 
 class Budgets:
