@@ -137,8 +137,7 @@ async def test_a_cost_that_nobody_knows_is_not_nothing() -> None:
 async def test_the_table_has_the_calls_and_tokens_that_the_provider_has_counted() -> None:
     pytest.importorskip("anthropic")
     from bae.lm.anthropic_backend import AnthropicBackend
-    from bae.testing import Provider
-    from bae.testing.tokens import tokens_in
+    from bae.testing import Provider, tokens_in
 
     said: list[str] = []
 

@@ -22,11 +22,9 @@ if TYPE_CHECKING:
         WrongSchema,
     )
     from bae.testing.prompts import assert_prompt
-    from bae.testing.provider import Provider
-    from bae.testing.received import Received
+    from bae.testing.provider import Provider, ThreadedProvider
     from bae.testing.samples import sample
-    from bae.testing.threaded import ThreadedProvider
-    from bae.testing.tokens import tokens_in
+    from bae.testing.wire import Received, tokens_in
 
 __all__ = [
     "Answerer",
@@ -56,13 +54,13 @@ __all__ = [
 # A test with a ScriptedLM needs no server: what a provider is made of is imported when it is used.
 _MODULES = {
     "Provider": "provider",
-    "Received": "received",
+    "Received": "wire",
     "Recorded": "cassette",
-    "ThreadedProvider": "threaded",
+    "ThreadedProvider": "provider",
     "assert_prompt": "prompts",
     "replaying": "cassette",
     "sample": "samples",
-    "tokens_in": "tokens",
+    "tokens_in": "wire",
 }
 
 

@@ -1,49 +1,51 @@
 """A model provider on loopback, for tests: a real HTTP server that speaks the APIs of OpenAI and
-Anthropic, answers what a test tells it to, and fails as real providers do. `serving` has the
-connections, the `wire` modules have the APIs."""
+Anthropic, answers what a test tells it to, and fails as real providers do."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import isawaitable
-from threading import Lock
+from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
+
+from pydantic import BaseModel
 
 from bae.exceptions import describe
 from bae.lm.extras import need
-from bae.testing.answers import Answer, Answering, Prepared, prepared, spoken
-from bae.testing.delivery import refuse_by, send
-from bae.testing.endpoints import COUNT_TOKENS, WIRES, get, not_found, refuse, wire_for
-from bae.testing.faults import Fault, Status
-from bae.testing.received import Received, read
-from bae.testing.tokens import PromptCache
-from bae.testing.watching import Changes
-from bae.testing.wire import Said, Wire
+from bae.testing.faults import (
+    Cut,
+    Empty,
+    Fault,
+    Malformed,
+    Overlong,
+    Refusal,
+    Stall,
+    Status,
+    WrongSchema,
+)
+from bae.testing.samples import misfit, sample
+from bae.testing.scripted import ScriptError
+from bae.testing.wire import PromptCache, Received, Said, Wire, read
+from bae.testing.wire_anthropic import Messages
+from bae.testing.wire_openai import ChatCompletions, Responses
 
 if TYPE_CHECKING:
-    from bae.testing.serving import Exchange, Server
-    from bae.testing.threaded import ThreadedProvider
+    from bae.testing.server import Connection, Request, Server
+
+Answer = Mapping[str, Any] | Sequence[Any] | str | int | float | BaseModel | Fault
+"""JSON that the model answers with, text that it answers with as it is, or a fault."""
+Answering = Callable[[Received], Answer | Awaitable[Answer]]
+"""A function that answers by what was asked."""
+_Prepared = str | Fault | Answering
 
 
-class Provider:
-    """A model provider on 127.0.0.1, for the time of an `async with`.
-
-    Point a client at `url` (Anthropic) or `url + "/v1"` (OpenAI) with any key. Without more it
-    answers every request with a sample made from the request's JSON schema. Say what it answers
-    with `script` and `always`; see what it was asked in `requests`.
-
-    Tokens are counted as one for four characters. Prompts are cached as the APIs do it: by
-    Anthropic up to where the client says, by OpenAI from 1024 tokens on.
-
-    - `seed`: for other samples.
-    - `body_limit`: the bytes a request may have; with more it is refused with status 413.
-    - `remember`: how many requests `requests` holds; the oldest are forgotten.
-    """
+class _Provider:
+    """What a provider does; its subclasses start it and wait for it, in a loop or in a thread."""
 
     def __init__(
         self, *, seed: int = 0, body_limit: int = 10_000_000, remember: int = 1000
@@ -55,8 +57,8 @@ class Provider:
         self._seed = seed
         self._body_limit = body_limit
         self._lock = Lock()
-        self._script: deque[Prepared] = deque()
-        self._fallback: Prepared | None = None
+        self._script: deque[_Prepared] = deque()
+        self._fallback: _Prepared | None = None
         self._requests: deque[Received] = deque(maxlen=remember)
         self._received = 0
         self._holds: list[asyncio.Event] = []
@@ -65,20 +67,10 @@ class Provider:
         self._failures: list[BaseException] = []
         self._server: Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._changes = Changes()
+        self._watchers: set[asyncio.Future[None]] = set()
         self._url = ""
 
-    @classmethod
-    def in_thread(
-        cls, *, seed: int = 0, body_limit: int = 10_000_000, remember: int = 1000
-    ) -> ThreadedProvider:
-        """The same in a thread of its own, for the time of a plain `with`: for tests that are not
-        async. Its methods that wait are not async either."""
-        from bae.testing.threaded import ThreadedProvider
-
-        return ThreadedProvider(cls(seed=seed, body_limit=body_limit, remember=remember))
-
-    # --- what to answer -----------------------------------------------------------------------
+    # What to answer
 
     def script(self, *answers: Answer | Answering) -> None:
         """Answer the next requests with these, one each, in the order in which they arrive.
@@ -86,13 +78,13 @@ class Provider:
         A dict or a list is sent as JSON, a text as it is, by whichever channel the client asked
         for. A fault is done. A function is called with the `Received`, and returns one of these.
         """
-        checked = [prepared(answer) for answer in answers]
+        checked = [_prepared(answer) for answer in answers]
         with self._lock:
             self._script.extend(checked)
 
     def always(self, answer: Answer | Answering | None = None) -> None:
         """Answer with this whenever the script is used up; without one, with samples again."""
-        self._fallback = None if answer is None else prepared(answer)
+        self._fallback = None if answer is None else _prepared(answer)
 
     def assert_complete(self) -> None:
         """Raise AssertionError when part of the script was never asked for."""
@@ -110,17 +102,18 @@ class Provider:
             yield
         finally:
             self._holds.remove(hold)
-            self._in_loop(hold.set)
+            if self._loop is None:
+                hold.set()
+            else:
+                self._loop.call_soon_threadsafe(hold.set)
 
-    # --- what happened ------------------------------------------------------------------------
+    # What happened
 
     @property
     def url(self) -> str:
         """Where it is: `http://127.0.0.1:…`, without a path."""
         if not self._url:
-            raise RuntimeError(
-                "the provider is not running: use it in `async with Provider() as …`"
-            )
+            raise RuntimeError("the provider is not running: use it in a `with` block")
         return self._url
 
     @property
@@ -144,9 +137,8 @@ class Provider:
         """How many requests wait for the end of `held`, or are stalled, now."""
         return self._waiting
 
-    async def arrived(self, count: int = 1, *, timeout: float = 10.0) -> None:
-        """Wait until so many requests are waiting at once, held or stalled."""
-        await self._changes.until(
+    async def _arrived(self, count: int, timeout: float) -> None:
+        await self._until(
             lambda: self._waiting >= count,
             timeout,
             lambda: (
@@ -154,17 +146,15 @@ class Provider:
             ),
         )
 
-    async def idle(self, *, timeout: float = 10.0) -> None:
-        """Wait until every request is answered, or its client gone."""
-        await self._changes.until(
+    async def _idle(self, timeout: float) -> None:
+        await self._until(
             lambda: self._server is None or not self._server.busy,
             timeout,
             lambda: f"{self._server and self._server.busy} connections are still busy",
         )
 
-    async def disconnected(self, *, left: int = 0, timeout: float = 10.0) -> None:
-        """Wait until no connection is open, or no more than `left`, and nothing of the others."""
-        await self._changes.until(
+    async def _disconnected(self, left: int, timeout: float) -> None:
+        await self._until(
             lambda: (
                 self._server is None
                 or max(len(self._server.connections), len(self._server.tasks)) <= left
@@ -173,30 +163,44 @@ class Provider:
             lambda: f"{self.open_connections} connections are still open",
         )
 
-    # --- running ------------------------------------------------------------------------------
+    async def _until(
+        self, true: Callable[[], bool], timeout: float, complaint: Callable[[], str]
+    ) -> None:
+        """Wait until it is true, which is looked at whenever something has changed."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not true():
+                    change = asyncio.get_running_loop().create_future()
+                    self._watchers.add(change)
+                    try:
+                        await change
+                    finally:
+                        self._watchers.discard(change)
+        except TimeoutError:
+            raise TimeoutError(f"{complaint()} after {timeout:g} s") from None
 
-    async def __aenter__(self) -> Self:
-        from bae.testing.serving import Server
+    def _changed(self) -> None:
+        for change in self._watchers:
+            if not change.done():
+                change.set_result(None)
+
+    # Running
+
+    async def _start(self) -> None:
+        from bae.testing.server import Server
 
         if self._server is not None:
             raise RuntimeError("the provider is running already")
         self._loop = asyncio.get_running_loop()
         self._server = Server(
             self._respond,
-            changed=self._changes.tell,
+            changed=self._changed,
             failed=self._failures.append,
             body_limit=self._body_limit,
         )
-        await self._server.start()
-        self._url = f"http://127.0.0.1:{self._server.port}"
-        return self
+        self._url = f"http://127.0.0.1:{await self._server.start()}"
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _stop(self, error: BaseException | None) -> None:
         assert self._server is not None
         try:
             await self._server.close()
@@ -207,73 +211,68 @@ class Provider:
         if failures and error is None:
             raise failures[0]
 
-    def _in_loop(self, act: Callable[[], object]) -> None:
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if self._loop is None or here is self._loop:
-            act()
-        else:
-            self._loop.call_soon_threadsafe(act)
+    # Answering
 
-    # --- answering ----------------------------------------------------------------------------
-
-    async def _respond(self, exchange: Exchange) -> None:
-        request = exchange.request
-        wire = wire_for(request.path, request.headers)
+    async def _respond(self, client: Connection, request: Request) -> None:
+        anthropic = (
+            request.path.startswith("/v1/messages") or "anthropic-version" in request.headers
+        )
+        default = "/v1/messages" if anthropic else "/v1/chat/completions"
+        wire = WIRES.get(request.path, WIRES[default])
+        where = f"{request.method} {request.path}"
         if request.fault is not None:
-            await refuse(exchange, wire, 400, f"this is no HTTP request: {request.fault}")
+            await _refuse(client, wire, 400, f"this is no HTTP request: {request.fault}")
         elif request.body is None:
             limit = f"the request is larger than {self._body_limit} bytes"
-            await refuse(exchange, wire, 413, limit)
-        elif request.method in ("GET", "HEAD"):
-            await get(exchange, wire)
-        elif request.path in (*WIRES, COUNT_TOKENS):
-            if request.method != "POST":
-                await refuse(exchange, wire, 405, f"{request.method} {request.path}: use POST")
-                return
-            await self._post(exchange, wire, request.body)
+            await _refuse(client, wire, 413, limit)
+        elif request.path == "/":
+            await client.whole(200, b"", "text/plain")
+        elif request.path not in (*WIRES, COUNT_TOKENS):
+            base = "The base URL for OpenAI's clients ends in /v1, the one for Anthropic's does not"
+            here = f"there is nothing here; {', '.join(WIRES)} are. {base}"
+            await _refuse(client, wire, 404, f"{where}: {here}")
+        elif request.method != "POST":
+            await _refuse(client, wire, 405, f"{where}: use POST")
         else:
-            await refuse(exchange, wire, 404, not_found(request.method, request.path))
+            await self._post(client, wire, request, request.body)
 
-    async def _post(self, exchange: Exchange, wire: Wire, payload: bytes) -> None:
-        request = exchange.request
+    async def _post(self, client: Connection, wire: Wire, request: Request, payload: bytes) -> None:
+        counting = request.path == COUNT_TOKENS
         try:
             body = json.loads(payload)
             if not isinstance(body, dict):
                 raise ValueError("the body is not a JSON object")
-            counting = request.path == COUNT_TOKENS
-            if counting:
-                body = {"max_tokens": 1, **cast(dict[str, Any], body)}
-            received = read(wire, request.path, request.headers, cast(dict[str, Any], body))
+            limit = {"max_tokens": 1} if counting else {}
+            asked = {**limit, **cast(dict[str, Any], body)}
+            received = read(wire, request.path, request.headers, asked)
         except (ValueError, RecursionError) as error:
-            await refuse(exchange, wire, 400, str(error))
+            await _refuse(client, wire, 400, str(error))
             return
         if counting:
-            await exchange.whole(200, json.dumps({"input_tokens": received.tokens}).encode())
+            await client.whole(200, json.dumps({"input_tokens": received.tokens}).encode())
             return
         with self._lock:
             self._received += 1
             number = self._received
             self._requests.append(received)
+        said = None
         try:
             answer = await self._answer(wire, received)
-            said = self._said(wire, received, answer, number)
+            if not isinstance(answer, Status):
+                said = self._said(wire, received, answer, number)
         except Exception as error:
             self._failures.append(error)
             answer = Status(500, message=f"no answer could be made: {describe(error)}")
-            said = None
         if holds := list(self._holds):
             with self._counted():
                 for hold in holds:
                     await hold.wait()
-        if said is None:
-            assert isinstance(answer, Status)
-            await refuse_by(exchange, wire, answer)
-            return
-        fault = answer if isinstance(answer, Fault) else None
-        await send(exchange, wire, said, fault, stream=received.stream, waiting=self._counted)
+        if isinstance(answer, Status):
+            retry = {} if answer.retry_after is None else {"retry-after": f"{answer.retry_after:g}"}
+            message = answer.message or f"this is a fault of status {answer.code}"
+            await _refuse(client, wire, answer.code, message, {**answer.headers, **retry})
+        elif said is not None:
+            await self._send(client, wire, said, answer, stream=received.stream)
 
     async def _answer(self, wire: Wire, received: Received) -> str | Fault | None:
         if wire.concludes(received.body):
@@ -285,37 +284,239 @@ class Provider:
         made: Any = answer(received)
         if isawaitable(made):
             made = await made
-        made = prepared(made)
+        made = _prepared(made)
         if not isinstance(made, str | Fault):
             raise TypeError(f"{answer!r} returned {made!r}, which is no answer")
         return made
 
     def _said(
         self, wire: Wire, received: Received, answer: str | Fault | None, number: int
-    ) -> Said | None:
-        if isinstance(answer, Status):
-            return None
-        text, tool, stop = spoken(answer, received, self._seed)
-        if wire.concludes(received.body):
-            tool = None
-        pieces = list(wire.pieces(received.body))
-        count = self._cache.marked if wire.api == "anthropic" else self._cache.long
+    ) -> Said:
+        """What the model says; made from the schema where no answer is given, or where the fault is
+        not in what is said but in how it is sent."""
+        tool = None if wire.concludes(received.body) else received.tool
+        stop: Literal["end", "cut-off", "refused"] = "end"
+        match answer:
+            case str():
+                text = answer
+            case Refusal(text=text):
+                tool, stop = None, "refused"
+            case Empty():
+                text, tool = "", None
+            case WrongSchema():
+                text = json.dumps(misfit(received.schema))
+            case _:
+                text = "This is an answer."
+                if received.schema is not None:
+                    text = json.dumps(sample(received.schema, self._seed), ensure_ascii=False)
+                if isinstance(answer, Overlong):
+                    text, stop = text[: max(1, len(text) // 2)], "cut-off"
         return Said(
             number=number,
             model=received.model,
             text=text,
             tool=tool,
             stop=stop,
-            counted=count(received.model, pieces, text),
+            counted=self._cache.count(wire, received, text),
             with_usage=wire.with_usage(received.body),
         )
+
+    async def _send(
+        self,
+        client: Connection,
+        wire: Wire,
+        said: Said,
+        fault: str | Fault | None,
+        *,
+        stream: bool,
+    ) -> None:
+        """Send what is said, whole or streamed, with what goes wrong on the way."""
+        if stream:
+            parts = wire.events(said)
+            if isinstance(fault, Malformed):
+                parts[1:] = [wire.malformed]
+            await client.start(200, "text/event-stream", {"cache-control": "no-cache"})
+        else:
+            payload = json.dumps(wire.whole(said)).encode()
+            if isinstance(fault, Malformed):
+                payload = b"upstream said something that is not JSON"
+            half = len(payload) // 2
+            parts = [payload[:half], payload[half:]]
+            await client.start(200, "application/json", {"content-length": str(len(payload))})
+        if isinstance(fault, Stall | Cut):
+            whole = 0 if isinstance(fault, Stall) else 1
+            parts = parts[: fault.after if stream else whole]
+        for part in parts:
+            await client.send(part)
+        if isinstance(fault, Stall):
+            with self._counted():
+                await asyncio.Event().wait()
+        # A body without an end is one whose connection is closed.
+        if not isinstance(fault, Cut):
+            await client.end()
 
     @contextmanager
     def _counted(self) -> Generator[None]:
         self._waiting += 1
-        self._changes.tell()
+        self._changed()
         try:
             yield
         finally:
             self._waiting -= 1
-            self._changes.tell()
+            self._changed()
+
+
+class Provider(_Provider):
+    """A model provider on 127.0.0.1, for the time of an `async with`.
+
+    Point a client at `url` (Anthropic) or `url + "/v1"` (OpenAI) with any key. Without more it
+    answers every request with a sample made from the request's JSON schema. Say what it answers
+    with `script` and `always`; see what it was asked in `requests`.
+
+    Tokens are counted as one for four characters. Prompts are cached as the APIs do it: by
+    Anthropic up to where the client says, by OpenAI from 1024 tokens on.
+
+    - `seed`: for other samples.
+    - `body_limit`: the bytes a request may have; with more it is refused with status 413.
+    - `remember`: how many requests `requests` holds; the oldest are forgotten.
+    """
+
+    @classmethod
+    def in_thread(
+        cls, *, seed: int = 0, body_limit: int = 10_000_000, remember: int = 1000
+    ) -> ThreadedProvider:
+        """The same in a thread of its own, for the time of a plain `with`: for tests that are not
+        async. Its methods that wait are not async either."""
+        return ThreadedProvider(seed=seed, body_limit=body_limit, remember=remember)
+
+    async def arrived(self, count: int = 1, *, timeout: float = 10.0) -> None:
+        """Wait until so many requests are waiting at once, held or stalled."""
+        await self._arrived(count, timeout)
+
+    async def idle(self, *, timeout: float = 10.0) -> None:
+        """Wait until every request is answered, or its client gone."""
+        await self._idle(timeout)
+
+    async def disconnected(self, *, left: int = 0, timeout: float = 10.0) -> None:
+        """Wait until no connection is open, or no more than `left`, and nothing of the others."""
+        await self._disconnected(left, timeout)
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stop(error)
+
+
+class ThreadedProvider(_Provider):
+    """A `Provider` that runs in a thread for the time of a `with`: make it with
+    `Provider.in_thread()`. It has what a `Provider` has, and what waits there waits here."""
+
+    _thread: Thread | None = None
+    _failure: BaseException | None = None
+    _ending: asyncio.Event | None = None
+
+    def arrived(self, count: int = 1, *, timeout: float = 10.0) -> None:
+        """Wait until so many requests are waiting at once, held or stalled."""
+        self._wait(self._arrived(count, timeout))
+
+    def idle(self, *, timeout: float = 10.0) -> None:
+        """Wait until every request is answered, or its client gone."""
+        self._wait(self._idle(timeout))
+
+    def disconnected(self, *, left: int = 0, timeout: float = 10.0) -> None:
+        """Wait until no connection is open, or no more than `left`, and nothing of the others."""
+        self._wait(self._disconnected(left, timeout))
+
+    def __enter__(self) -> Self:
+        if self._thread is not None:
+            raise RuntimeError("the provider is running already")
+        self._failure, started = None, Event()
+        self._thread = Thread(target=self._run, args=[started], name="bae provider", daemon=True)
+        self._thread.start()
+        started.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._loop is not None and self._ending is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._ending.set)
+            self._thread.join()
+            self._thread = None
+        if self._failure is not None and error is None:
+            raise self._failure
+
+    def _wait(self, waiting: Coroutine[Any, Any, None]) -> None:
+        if self._loop is None:
+            waiting.close()
+            raise RuntimeError("the provider is not running: use it in `with Provider.in_thread()`")
+        asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
+
+    def _run(self, started: Event) -> None:
+        async def serve() -> None:
+            await self._start()
+            self._ending = asyncio.Event()
+            started.set()
+            await self._ending.wait()
+            await self._stop(None)
+
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            self._failure = error
+        finally:
+            started.set()
+
+
+WIRES: dict[str, Wire] = {
+    "/v1/chat/completions": ChatCompletions(),
+    "/v1/responses": Responses(),
+    "/v1/messages": Messages(),
+}
+COUNT_TOKENS = "/v1/messages/count_tokens"
+
+
+async def _refuse(
+    client: Connection,
+    wire: Wire,
+    status: int,
+    message: str,
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    payload = json.dumps(wire.error(status, message)).encode()
+    await client.whole(status, payload, headers=headers)
+
+
+def _prepared(answer: Any) -> _Prepared:
+    """Check an answer when it is given, so that the test fails where it is wrong."""
+    if isinstance(answer, str | Fault):
+        return answer
+    if isinstance(answer, BaseModel):
+        return answer.model_dump_json()
+    if callable(answer) and not isinstance(answer, type):
+        return cast(Answering, answer)
+    try:
+        if answer is None or isinstance(answer, type):
+            raise TypeError("it is no value")
+        return json.dumps(answer, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ScriptError(
+            f"{answer!r:.200} cannot be sent as the answer of a model: {error}",
+            code="bae-script-invalid",
+            cause=error,
+            fix="give a dict, a list or a text, a Pydantic model, a fault such as Status(429), "
+            "or a function that returns one of these",
+        ) from error

@@ -1,18 +1,53 @@
-"""What an API looks like to `Provider`: how to read its requests and how to write its answers. One
-module each for chat completions, responses and messages."""
+"""What an API looks like to `Provider`: how its requests are read and its answers written. One
+module each for OpenAI's and Anthropic's."""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, ClassVar, Final, Literal, cast
+
+from bae.exceptions import describe
 
 Body = Mapping[str, Any]
 
-STRUCTURED_OUTPUT = "StructuredOutput"
+STRUCTURED_OUTPUT: Final = "StructuredOutput"
 """The tool by which the Claude CLI has a model answer to a schema, though it need not call it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request for an answer. Look at it to see what a client sent."""
+
+    path: str
+    """Where it was sent, without the query."""
+    headers: Mapping[str, str] = field(repr=False)
+    """Its headers, by names in lower case."""
+    body: Mapping[str, Any] = field(repr=False)
+    """All of it, as the client's JSON says it."""
+    api: Literal["openai", "anthropic"]
+    stream: bool
+    schema: Mapping[str, Any] | None = field(repr=False)
+    """The JSON schema of the answer, wherever the API has the client put it; None without one."""
+    tool: str | None
+    """The tool by which the answer is given, where it is."""
+    text: str
+    """All the text of the prompt, the system part first."""
+    tokens: int
+    """How many tokens the prompt is counted as, with the descriptions of tools."""
+
+    @property
+    def model(self) -> str:
+        """The model that was asked for."""
+        return str(self.body["model"])
+
+
+def tokens_in(text: str) -> int:
+    """How many tokens a text has: one for four characters, begun ones included."""
+    return -(-len(text) // 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +58,6 @@ class Piece:
     text: str
     cached: bool = False
     spoken: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Channel:
-    """How the answer is to be given: to a `schema`, if any, and by calling a `tool`, if any."""
-
-    schema: Mapping[str, Any] | None = None
-    tool: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +87,49 @@ class Said:
         return [self.text[start : start + 16] for start in range(0, len(self.text), 16)]
 
 
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """How a request has the answer given: `tools` with their schemas, of which one is `named` or
+    `forced`, or none may be called; and the `schema` of an answer in text."""
+
+    tools: Mapping[str, Any]
+    schema: Mapping[str, Any] | None = None
+    formatted: bool = False
+    """Whether the answer is to be JSON."""
+    named: str | None = None
+    forced: bool = False
+    forbidden: bool = False
+    replied: bool = False
+    """Whether the last message is what a tool returned."""
+
+    def chosen(self) -> tuple[Mapping[str, Any] | None, str | None]:
+        """The schema of the answer, and the tool that it is given by: one that is named or must be
+        called, or the only one that may be and was not."""
+        named, names = self.named, list(self.tools)
+        if named is None and names:
+            if self.forced:
+                named = names[0]
+            elif STRUCTURED_OUTPUT in names:
+                named = STRUCTURED_OUTPUT
+            elif len(names) == 1 and not self.replied:
+                named = names[0]
+        wanted = not self.forbidden and (self.forced or not self.formatted)
+        if wanted and named is not None and named in self.tools:
+            return mapping(self.tools[named]), named
+        return self.schema, None
+
+
 class Wire(ABC):
     """One API."""
 
     api: ClassVar[Literal["openai", "anthropic"]]
+    needed: ClassVar[tuple[str, ...]]
+    """The parameters that a request cannot do without."""
+    malformed: ClassVar[bytes]
+    """An event of a stream that is not JSON."""
 
     @abstractmethod
-    def missing(self, body: Body) -> str | None:
-        """The name of a parameter that the request cannot do without."""
-
-    @abstractmethod
-    def pieces(self, body: Body) -> Iterator[Piece]:
+    def pieces(self, body: Body) -> Iterable[Piece]:
         """The prompt in order."""
 
     @abstractmethod
@@ -86,10 +145,6 @@ class Wire(ABC):
         """The answer as the events of a stream."""
 
     @abstractmethod
-    def malformed(self) -> bytes:
-        """An event of a stream that is not JSON."""
-
-    @abstractmethod
     def error(self, status: int, message: str) -> Body:
         """The body of an error."""
 
@@ -99,6 +154,63 @@ class Wire(ABC):
 
     def concludes(self, body: Body) -> bool:
         """Whether the request only reports that the structured answer before was taken."""
+        return False
+
+
+def read(wire: Wire, path: str, headers: Mapping[str, str], body: Body) -> Received:
+    """Read a request; raise ValueError, which says what is wrong with it, when that fails."""
+    for name in wire.needed:
+        if not body.get(name):
+            raise ValueError(f"{name}: this parameter is required")
+    try:
+        schema, tool = wire.channel(body).chosen()
+        pieces = list(wire.pieces(body))
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"the request has not the shape it must: {describe(error)}") from error
+    return Received(
+        path=path,
+        headers=headers,
+        body=body,
+        api=wire.api,
+        stream=bool(body.get("stream")),
+        schema=schema,
+        tool=tool,
+        text="\n".join(piece.text for piece in pieces if piece.spoken),
+        tokens=tokens_in("".join(piece.text for piece in pieces)),
+    )
+
+
+class PromptCache:
+    """The prefixes of prompts that were seen before, up to a number of them."""
+
+    def __init__(self, size: int = 10_000) -> None:
+        self._size = size
+        self._seen: dict[bytes, None] = {}
+
+    def count(self, wire: Wire, received: Received, answer: str) -> Counted:
+        """Count an exchange. Anthropic caches a prompt up to where the client marks it, OpenAI
+        every one of 1024 tokens and more, by 128 at a time."""
+        so_far = blake2b(received.model.encode(), digest_size=16)
+        text, total, read, written = "", 0, 0, 0
+        for piece in wire.pieces(received.body):
+            so_far.update(b"\0" + piece.text.encode("utf-8", "surrogatepass"))
+            text += piece.text
+            total = tokens_in(text)
+            if wire.api == "openai":
+                if total >= 1024 and self._has(so_far.digest()):
+                    read = total // 128 * 128
+            elif piece.cached:
+                known = self._has(so_far.digest())
+                read, written = (total, 0) if known else (read, total - read)
+        return Counted(total, tokens_in(answer), read, written)
+
+    def _has(self, digest: bytes) -> bool:
+        """Whether it was seen before; it is from now on."""
+        if digest in self._seen:
+            return True
+        self._seen[digest] = None
+        if len(self._seen) > self._size:
+            del self._seen[next(iter(self._seen))]
         return False
 
 
@@ -118,8 +230,7 @@ def texts_in(content: Any) -> Iterator[str]:
     if isinstance(content, str):
         yield content
     elif isinstance(content, Sequence):
-        for part in cast(Sequence[Any], content):
-            yield text_in(part)
+        yield from map(text_in, cast(Sequence[Any], content))
 
 
 def text_in(part: Any) -> str:
@@ -133,29 +244,7 @@ def text_in(part: Any) -> str:
     return "\n".join(texts_in(found.get("content", ())))
 
 
-def chosen_tool(
-    tools: Mapping[str, Any], *, forced: bool, named: str | None, replied: bool
-) -> Channel | None:
-    """The channel where a tool is called.
-
-    One that is named or must be called is. One that may be called is called where it is the only
-    one and the last message is not already what a tool returned.
-    """
-    if not tools:
-        return None
-    if named is None:
-        if forced:
-            named = next(iter(tools))
-        elif STRUCTURED_OUTPUT in tools:
-            named = STRUCTURED_OUTPUT
-        elif len(tools) == 1 and not replied:
-            named = next(iter(tools))
-    if named is None or named not in tools:
-        return None
-    return Channel(mapping(tools[named]), named)
-
-
-ERROR_TYPES = {
+ERROR_TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -165,7 +254,6 @@ ERROR_TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""The type that an error has by its status."""
 
 
 def error_type(status: int) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from bae.testing.wire import (
@@ -14,7 +15,6 @@ from bae.testing.wire import (
     Piece,
     Said,
     Wire,
-    chosen_tool,
     error_type,
     event,
     mapping,
@@ -27,37 +27,48 @@ class Messages(Wire):
 
     api = "anthropic"
 
-    def missing(self, body: Body) -> str | None:
-        """The name of a parameter that the request cannot do without."""
-        needed = ("model", "messages", "max_tokens")
-        return next((name for name in needed if not body.get(name)), None)
+    needed = ("model", "messages", "max_tokens")
+    malformed = (
+        b'event: content_block_delta\ndata: {"type": "content_block_delta", "delta": oops\n\n'
+    )
 
-    def pieces(self, body: Body) -> Iterator[Piece]:
+    def pieces(self, body: Body) -> list[Piece]:
         """The prompt in order."""
-        found = list(_pieces(body))
+        found = [
+            Piece(
+                json.dumps({key: tool[key] for key in tool if key != "cache_control"}),
+                cached=bool(tool.get("cache_control")),
+                spoken=False,
+            )
+            for tool in body.get("tools") or ()
+        ]
+        for message in ({"content": body.get("system")}, *body["messages"]):
+            for part in _parts(message):
+                found.append(Piece(text_in(part), bool(part.get("cache_control"))))
         if body.get("cache_control") and found:
             # Caching of the whole prompt, asked for without saying up to where.
-            found[-1] = Piece(found[-1].text, cached=True, spoken=found[-1].spoken)
-        yield from found
+            found[-1] = replace(found[-1], cached=True)
+        return found
 
     def channel(self, body: Body) -> Channel:
         """How to answer."""
         choice = mapping(body.get("tool_choice"))
-        tools = {
-            tool["name"]: tool["input_schema"]
-            for tool in body.get("tools") or ()
-            if "input_schema" in tool
-        }
         config = mapping(body.get("output_config"))
         asked = mapping(config.get("format") or body.get("output_format"))
-        forced = choice.get("type") in ("any", "tool")
-        if choice.get("type") != "none" and (forced or not asked):
-            replied = any(part.get("type") == "tool_result" for part in _last(body))
-            named = choice.get("name") if choice.get("type") == "tool" else None
-            found = chosen_tool(tools, forced=forced, named=named, replied=replied)
-            if found is not None:
-                return found
-        return Channel(asked.get("schema"))
+        kind = choice.get("type")
+        return Channel(
+            tools={
+                tool["name"]: tool["input_schema"]
+                for tool in body.get("tools") or ()
+                if "input_schema" in tool
+            },
+            schema=asked.get("schema"),
+            formatted=bool(asked),
+            named=choice.get("name") if kind == "tool" else None,
+            forced=kind in ("any", "tool"),
+            forbidden=kind == "none",
+            replied=any(part.get("type") == "tool_result" for part in _last(body)),
+        )
 
     def concludes(self, body: Body) -> bool:
         """Whether the request only reports that the structured answer before was taken."""
@@ -81,7 +92,7 @@ class Messages(Wire):
             if block["type"] == "text":
                 block["text"] = said.text
             else:
-                block["input"] = _arguments(said)
+                block["input"] = _arguments(said) or {}  # of one that was cut off, nothing
             content.append(block)
         return {**_message(said, content), **_stop(said), "usage": _usage(said.counted)}
 
@@ -108,11 +119,6 @@ class Messages(Wire):
         bodies.append({"type": "message_stop"})
         return [event(body, body["type"]) for body in bodies]
 
-    def malformed(self) -> bytes:
-        """An event of a stream that is not JSON."""
-        name = "content_block_delta"
-        return f'event: {name}\ndata: {{"type": "{name}", "delta": oops\n\n'.encode()
-
     def error(self, status: int, message: str) -> Body:
         """The body of an error."""
         return {
@@ -120,19 +126,6 @@ class Messages(Wire):
             "error": {"type": error_type(status), "message": message},
             "request_id": None,
         }
-
-
-def _pieces(body: Body) -> Iterator[Piece]:
-    for tool in body.get("tools") or ():
-        told = {key: value for key, value in tool.items() if key != "cache_control"}
-        yield Piece(json.dumps(told), bool(tool.get("cache_control")), spoken=False)
-    for part in [*_parts({"content": body.get("system")}), *_all_parts(body)]:
-        yield Piece(text_in(part), bool(part.get("cache_control")))
-
-
-def _all_parts(body: Body) -> Iterator[Body]:
-    for message in body["messages"]:
-        yield from _parts(message)
 
 
 def _parts(message: Body) -> list[Body]:
@@ -148,11 +141,11 @@ def _last(body: Body) -> list[Body]:
 
 
 def _arguments(said: Said) -> Any:
-    """The input of a tool, which is sent parsed: of one that was cut off, nothing is left."""
+    """The input of a tool, which is sent parsed; None where the text is no JSON."""
     try:
         return json.loads(said.text)
     except ValueError:
-        return {}
+        return None
 
 
 def _block(said: Said) -> dict[str, Any]:
@@ -160,17 +153,9 @@ def _block(said: Said) -> dict[str, Any]:
 
     What is not JSON cannot be the input of a tool: a model that says that says it as text.
     """
-    if said.tool is None or (said.stop != "cut-off" and not _is_json(said.text)):
+    if said.tool is None or (said.stop != "cut-off" and _arguments(said) is None):
         return {"type": "text", "text": ""}
     return {"type": "tool_use", "id": f"toolu_{said.number}", "name": said.tool, "input": {}}
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _message(said: Said, content: list[Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""OpenAI's chat completions, as `Provider` speaks them."""
+"""OpenAI's chat completions and responses, as `Provider` speaks them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bae.testing.wire import (
@@ -13,10 +13,10 @@ from bae.testing.wire import (
     Piece,
     Said,
     Wire,
-    chosen_tool,
     error_type,
     event,
     mapping,
+    text_in,
     texts_in,
 )
 
@@ -36,12 +36,33 @@ class OpenAIWire(Wire):
         return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
+def _channel(
+    body: Body,
+    tools: Mapping[str, Any],
+    asked: Body,
+    schema: Any,
+    *,
+    named: str | None,
+    replied: bool,
+    forced: bool = False,
+) -> Channel:
+    choice = body.get("tool_choice")
+    return Channel(
+        tools=tools,
+        schema={"type": "object"} if asked.get("type") == "json_object" else schema,
+        formatted=asked.get("type") in ("json_schema", "json_object"),
+        named=named,
+        forced=forced or choice == "required" or named is not None,
+        forbidden=choice == "none",
+        replied=replied,
+    )
+
+
 class ChatCompletions(OpenAIWire):
     """POST /v1/chat/completions."""
 
-    def missing(self, body: Body) -> str | None:
-        """The name of a parameter that the request cannot do without."""
-        return next((name for name in ("model", "messages") if not body.get(name)), None)
+    needed = ("model", "messages")
+    malformed = b'data: {"choices": [{"delta": {"content": oops\n\n'
 
     def pieces(self, body: Body) -> Iterator[Piece]:
         """The prompt in order."""
@@ -55,23 +76,16 @@ class ChatCompletions(OpenAIWire):
 
     def channel(self, body: Body) -> Channel:
         """How to answer."""
-        choice = body.get("tool_choice") or "auto"
         tools = {
             tool["function"]["name"]: tool["function"].get("parameters")
             for tool in body.get("tools") or ()
             if tool.get("type") == "function"
         }
-        named = mapping(mapping(choice).get("function")).get("name")
         asked = mapping(body.get("response_format"))
-        forced = choice == "required" or named is not None
-        if choice != "none" and (forced or asked.get("type") not in ("json_schema", "json_object")):
-            replied = body["messages"][-1].get("role") == "tool"
-            found = chosen_tool(tools, forced=forced, named=named, replied=replied)
-            if found is not None:
-                return found
-        if asked.get("type") == "json_schema":
-            return Channel(asked["json_schema"].get("schema"))
-        return Channel({"type": "object"} if asked.get("type") == "json_object" else None)
+        named = mapping(mapping(body.get("tool_choice")).get("function")).get("name")
+        schema = mapping(asked.get("json_schema")).get("schema")
+        replied = body["messages"][-1].get("role") == "tool"
+        return _channel(body, tools, asked, schema, named=named, replied=replied)
 
     def with_usage(self, body: Body) -> bool:
         """Whether a stream is to end with the usage."""
@@ -123,10 +137,6 @@ class ChatCompletions(OpenAIWire):
             bodies.append({**frame, "choices": [], "usage": _usage(said.counted)})
         return [*map(event, bodies), b"data: [DONE]\n\n"]
 
-    def malformed(self) -> bytes:
-        """An event of a stream that is not JSON."""
-        return b'data: {"choices": [{"delta": {"content": oops\n\n'
-
 
 def _frame(said: Said, kind: str) -> dict[str, Any]:
     return {
@@ -159,4 +169,164 @@ def _usage(counted: Counted) -> dict[str, Any]:
         "total_tokens": counted.input + counted.output,
         "prompt_tokens_details": {"cached_tokens": counted.read, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
+    }
+
+
+class Responses(OpenAIWire):
+    """POST /v1/responses."""
+
+    needed = ("model", "input")
+    malformed = (
+        b"event: response.output_text.delta\n"
+        b'data: {"type": "response.output_text.delta", "delta": oops\n\n'
+    )
+
+    def pieces(self, body: Body) -> Iterator[Piece]:
+        """The prompt in order."""
+        for tool in body.get("tools") or ():
+            yield Piece(json.dumps(tool), spoken=False)
+        for text in texts_in(body.get("instructions")):
+            yield Piece(text)
+        if isinstance(body["input"], str):
+            yield Piece(body["input"])
+            return
+        for item in body["input"]:
+            if "content" in item:
+                yield from map(Piece, texts_in(item["content"]))
+            else:
+                yield Piece(text_in(item))
+
+    def channel(self, body: Body) -> Channel:
+        """How to answer."""
+        tools = {
+            tool["name"]: tool.get("parameters")
+            for tool in body.get("tools") or ()
+            if tool.get("type") == "function"
+        }
+        picked = mapping(body.get("tool_choice"))
+        if picked.get("type") == "allowed_tools":
+            tools = {tool["name"]: tools[tool["name"]] for tool in picked["tools"]}
+        asked = mapping(mapping(body.get("text")).get("format"))
+        return _channel(
+            *(body, tools, asked, asked.get("schema")),
+            named=picked.get("name"),
+            replied=mapping(body["input"][-1]).get("type") == "function_call_output",
+            forced=picked.get("mode") == "required",
+        )
+
+    def whole(self, said: Said) -> Body:
+        """The answer as one body."""
+        return _response(said, [_item(said, said.text)] if said.text else [], done=True)
+
+    def events(self, said: Said) -> list[bytes]:
+        """The answer as the events of a stream."""
+        started = _response(said, [], done=False)
+        bodies: list[dict[str, Any]] = [
+            {"type": "response.created", "response": started},
+            {"type": "response.in_progress", "response": started},
+        ]
+        if said.text:
+            bodies += _item_events(said)
+        end = "response.incomplete" if said.stop == "cut-off" else "response.completed"
+        bodies.append({"type": end, "response": self.whole(said)})
+        return [
+            event({**body, "sequence_number": number}, body["type"])
+            for number, body in enumerate(bodies)
+        ]
+
+
+def _item_events(said: Said) -> list[dict[str, Any]]:
+    place: dict[str, Any] = {"item_id": _id(said), "output_index": 0}
+    empty = {**_item(said, ""), "status": "in_progress"}
+    if said.tool is not None:
+        name = "response.function_call_arguments"
+        return [
+            {"type": "response.output_item.added", "output_index": 0, "item": empty},
+            *({"type": f"{name}.delta", **place, "delta": chunk} for chunk in said.chunks()),
+            {"type": f"{name}.done", **place, "arguments": said.text, "name": said.tool},
+            _item_done(said),
+        ]
+    place["content_index"] = 0
+    key = "refusal" if said.stop == "refused" else "text"
+    name = "response.refusal" if said.stop == "refused" else "response.output_text"
+    extra: dict[str, Any] = {} if said.stop == "refused" else {"logprobs": []}
+    return [
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {**empty, "content": []},
+        },
+        {"type": "response.content_part.added", **place, "part": _part(said, "")},
+        *({"type": f"{name}.delta", **place, "delta": chunk, **extra} for chunk in said.chunks()),
+        {"type": f"{name}.done", **place, key: said.text, **extra},
+        {"type": "response.content_part.done", **place, "part": _part(said, said.text)},
+        _item_done(said),
+    ]
+
+
+def _item_done(said: Said) -> dict[str, Any]:
+    item = _item(said, said.text)
+    return {"type": "response.output_item.done", "output_index": 0, "item": item}
+
+
+def _id(said: Said) -> str:
+    return f"msg_{said.number}" if said.tool is None else f"fc_{said.number}"
+
+
+def _item(said: Said, text: str) -> dict[str, Any]:
+    status = "incomplete" if said.stop == "cut-off" else "completed"
+    if said.tool is not None:
+        return {
+            "type": "function_call",
+            "id": _id(said),
+            "call_id": f"call_{said.number}",
+            "name": said.tool,
+            "arguments": text,
+            "status": status,
+        }
+    return {
+        "type": "message",
+        "id": _id(said),
+        "role": "assistant",
+        "status": status,
+        "content": [_part(said, text)],
+    }
+
+
+def _part(said: Said, text: str) -> dict[str, Any]:
+    if said.stop == "refused":
+        return {"type": "refusal", "refusal": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _response(said: Said, output: list[dict[str, Any]], *, done: bool) -> dict[str, Any]:
+    cut = done and said.stop == "cut-off"
+    status = "in_progress" if not done else "incomplete" if cut else "completed"
+    return {
+        "id": f"resp_{said.number}",
+        "object": "response",
+        "created_at": CREATED,
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "instructions": None,
+        "metadata": {},
+        "model": said.model,
+        "output": output,
+        "parallel_tool_calls": True,
+        "temperature": 1.0,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+        "usage": _response_usage(said.counted) if done else None,
+    }
+
+
+def _response_usage(counted: Counted) -> dict[str, Any]:
+    return {
+        "input_tokens": counted.input,
+        "input_tokens_details": {"cached_tokens": counted.read, "cache_write_tokens": 0},
+        "output_tokens": counted.output,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": counted.input + counted.output,
     }

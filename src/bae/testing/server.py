@@ -1,5 +1,5 @@
 """HTTP/1.1 on loopback for `Provider`: connections, requests within bounds, and answers in parts.
-What is answered is not known here; h11 knows the protocol."""
+h11 knows the protocol."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import h11
-
-LINGER = 5.0
-"""Seconds in which a client may finish sending what was too much, to then read the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,58 +22,19 @@ class Request:
     fault: str | None = None
 
 
-class Exchange:
-    """A request and the means to answer it: with `whole`, or with `start`, `send` and `end`."""
-
-    def __init__(self, request: Request, connection: Connection) -> None:
-        self.request = request
-        self._connection = connection
-
-    async def whole(
-        self,
-        status: int,
-        payload: bytes,
-        content_type: str = "application/json",
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """Send a whole answer."""
-        found = {**(headers or {}), "content-length": str(len(payload))}
-        await self.start(status, content_type, found)
-        if self.request.method != "HEAD":
-            await self.send(payload)
-        await self.end()
-
-    async def start(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
-        """Send the headers."""
-        found = {"content-type": content_type, **headers}
-        if self.request.body is None or self.request.fault:
-            found["connection"] = "close"
-        await self._connection.write(h11.Response(status_code=status, headers=list(found.items())))
-
-    async def send(self, data: bytes) -> None:
-        """Send a part of the body."""
-        await self._connection.write(h11.Data(data=data))
-
-    async def end(self) -> None:
-        """Say that the body is complete; without it the connection is closed in mid-body."""
-        await self._connection.write(h11.EndOfMessage())
-
-
 class Server:
     """Listens on a port of 127.0.0.1 that the system picks. Every connection has one task, which
     the server owns and ends with the connection."""
 
     def __init__(
         self,
-        respond: Callable[[Exchange], Awaitable[None]],
+        respond: Callable[[Connection, Request], Awaitable[None]],
         *,
         changed: Callable[[], None],
         failed: Callable[[BaseException], None],
         body_limit: int,
     ) -> None:
-        self.respond = respond
-        self.changed = changed
-        self.failed = failed
+        self.respond, self.changed, self.failed = respond, changed, failed
         self.body_limit = body_limit
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -87,18 +45,13 @@ class Server:
         """How many connections have a request that is not answered yet."""
         return sum(connection.busy for connection in self.connections)
 
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        assert self._listening is not None
-        return self._listening.sockets[0].getsockname()[1]
-
-    async def start(self) -> None:
-        """Listen."""
+    async def start(self) -> int:
+        """Listen; the port."""
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(
             lambda: Connection(self), "127.0.0.1", 0, backlog=1024
         )
+        return self._listening.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         """Stop listening, and end every connection and task."""
@@ -114,7 +67,8 @@ class Server:
 
 
 class Connection(asyncio.Protocol):
-    """One client. That it goes away is noticed at any time, also while it waits for an answer."""
+    """One client, which is answered with `whole`, or with `start`, `send` and `end`. That it goes
+    away is noticed at any time, also while it waits for an answer."""
 
     def __init__(self, server: Server) -> None:
         self.busy = False
@@ -126,27 +80,52 @@ class Connection(asyncio.Protocol):
         self._received = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
-        self._unread = 0
-        self._discarding = False
+
+    async def whole(
+        self,
+        status: int,
+        payload: bytes,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send a whole answer."""
+        found = {**(headers or {}), "content-length": str(len(payload))}
+        await self.start(status, content_type, found)
+        await self.send(payload)
+        await self.end()
+
+    async def start(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
+        """Send the headers."""
+        found = {"content-type": content_type, **headers}
+        await self._write(h11.Response(status_code=status, headers=list(found.items())))
+
+    async def send(self, data: bytes) -> None:
+        """Send a part of the body, and wait while the client is slow to read."""
+        await self._write(h11.Data(data=data))
+
+    async def end(self) -> None:
+        """Say that the body is complete; without it the connection is closed in mid-body."""
+        await self._write(h11.EndOfMessage())
+
+    def abort(self) -> None:
+        """End the connection now."""
+        if self._transport is not None:
+            self._transport.abort()
+        if self._task is not None:
+            self._task.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._server.connections.add(self)
-        self._task = asyncio.get_running_loop().create_task(self._serve())
+        self._task = asyncio.get_running_loop().create_task(self._serve(transport))
         self._server.tasks.add(self._task)
         self._task.add_done_callback(self._served)
         self._server.changed()
 
     def data_received(self, data: bytes) -> None:
         """The client has sent something."""
-        if self._discarding:
-            return
-        self._unread += len(data)
-        if self._unread > self._server.body_limit + 1_000_000:
-            self.abort()  # requests upon requests, and it waits for no answer
-            return
         self._h11.receive_data(data)
         self._received.set()
 
@@ -166,75 +145,56 @@ class Connection(asyncio.Protocol):
         self.lost.set()
         self._server.changed()
 
-    def abort(self) -> None:
-        """End the connection now."""
-        if self._transport is not None:
-            self._transport.abort()
-        if self._task is not None:
-            self._task.cancel()
-
-    async def write(self, event: h11.Event) -> None:
-        """Send a part of an answer, and wait while the client is slow to read."""
+    async def _write(self, event: h11.Event) -> None:
         assert self._transport is not None
         data = self._h11.send(event)
         if data:
             self._transport.write(data)
         await self._writable.wait()
 
-    async def _serve(self) -> None:
-        assert self._transport is not None
+    async def _serve(self, transport: asyncio.Transport) -> None:
         try:
             while True:
-                request = await self._request()
-                await self._server.respond(Exchange(request, self))
-                if request.body is None or request.fault:
-                    await self._linger()
+                await self._server.respond(self, await self._request())
                 self._set_busy(False)
                 if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
                     break
                 self._h11.start_next_cycle()
         finally:
             self._set_busy(False)
-            self._transport.close()
+            transport.close()
 
     async def _request(self) -> Request:
-        head: h11.Request | None = None
-        body = bytearray()
+        method = path = ""
+        headers: dict[str, str] = {}
+        body: bytearray | None = bytearray()
         while True:
             try:
                 event = self._h11.next_event()
             except h11.RemoteProtocolError as error:
-                return _request(head, None, str(error))
+                return Request(method, path, headers, None, str(error))
             match event:
                 case h11.Request():
-                    head = event
                     self._set_busy(True)
-                    length = dict(event.headers).get(b"content-length", b"0")
-                    if int(length) > self._server.body_limit:
-                        return _request(head, None)
-                case h11.Data():
+                    method = event.method.decode()
+                    path = event.target.decode("latin-1").partition("?")[0]
+                    headers = {
+                        name.decode("latin-1"): value.decode("latin-1")
+                        for name, value in event.headers
+                    }
+                case h11.Data() if body is not None:
                     body += event.data
                     if len(body) > self._server.body_limit:
-                        return _request(head, None)
+                        body = None  # the rest is read, and not kept
+                case h11.Data():
+                    pass
                 case h11.EndOfMessage():
-                    self._unread = 0
-                    return _request(head, bytes(body))
+                    return Request(method, path, headers, None if body is None else bytes(body))
                 case _:
                     if self._h11.they_are_waiting_for_100_continue:
-                        await self.write(h11.InformationalResponse(status_code=100, headers=[]))
+                        await self._write(h11.InformationalResponse(status_code=100, headers=[]))
                     self._received.clear()
                     await self._received.wait()
-
-    async def _linger(self) -> None:
-        """Let the client finish sending: to close at once would lose it the answer."""
-        assert self._transport is not None
-        self._discarding = True
-        self._transport.write_eof()
-        try:
-            async with asyncio.timeout(LINGER):
-                await self.lost.wait()
-        except TimeoutError:
-            pass
 
     def _set_busy(self, busy: bool) -> None:
         if busy != self.busy:
@@ -248,11 +208,3 @@ class Connection(asyncio.Protocol):
             self._server.failed(error)
             self.abort()
         self._server.changed()
-
-
-def _request(head: h11.Request | None, body: bytes | None, fault: str | None = None) -> Request:
-    if head is None:
-        return Request("", "", {}, body, fault)
-    path = head.target.decode("latin-1").partition("?")[0]
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
-    return Request(head.method.decode(), path, headers, body, fault)
