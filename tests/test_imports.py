@@ -395,7 +395,7 @@ def test_no_modules_need_each_other_to_load():
 
 
 EXTRAS = {
-    "bae.cli": {"rich", "typer"},
+    "bae.cli": {"prompt_toolkit", "rich", "typer"},
     "bae.cli.team": {"sqlalchemy"},
     "bae.compiler": {"dspy"},
     "bae.evals.datasets": {"pydantic_evals", "yaml"},

@@ -147,7 +147,7 @@ def test_a_run_that_goes_on_with_another_model_says_so_once(
     parked(bae)
     done = bae("runs", "answer", "g1", "yes", "-m", "desk.py")
     assert done.code == 0, done.err
-    said = "the LM of this run so far was one without a name, such as a script; going on with "
+    said = "the LM of this run so far was one without a name, such as a script; continuing with "
     # pytest has set up logging, which is left to show it then; else it is above the run.
     assert caplog.messages == [f"{said}scripted:other.json, --lm chooses another"]
 
@@ -181,13 +181,13 @@ def test_nothing_is_said_of_the_model_where_it_is_named_or_not_needed(
 def test_a_model_is_known_again_by_what_it_is_asked_for_by(
     model: str, models: tuple[str, ...], same: bool
 ) -> None:
-    from bae.cli.running.which_lm import has_answered
+    from bae.cli.models import has_answered
 
     assert has_answered(model, models) is same
 
 
 def test_what_the_library_says_of_lm_is_said_in_words_of_options() -> None:
-    from bae.cli.running.advice import in_words_of_options
+    from bae.cli.models import in_words_of_options
 
     assert in_words_of_options('say lm="local" to have this') == "say --lm local to have this"
 
@@ -195,7 +195,7 @@ def test_what_the_library_says_of_lm_is_said_in_words_of_options() -> None:
 def test_a_model_that_cannot_be_had_is_refused_before_anything_is_asked_or_stored(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bae.cli.start.node.can_ask", lambda: pytest.fail("it looked for somebody"))
+    monkeypatch.setattr("bae.cli.start.can_ask", lambda: pytest.fail("it looked for somebody"))
     monkeypatch.setenv("BAE_LM", "none")
     done = bae("run", "desk.py")
     assert done.code == 1
@@ -220,7 +220,7 @@ def test_an_error_after_an_answer_says_that_it_is_stored(bae: Any) -> None:
     Path("short.json").write_text('{"fills": {"Proposal": [{"euros": 20}]}}')
     done = bae("runs", "answer", "g1", "yes", "-m", "desk.py", "--lm", "scripted:short.json")
     assert done.code == 1
-    assert "the answer is stored, and what is done is kept; once it is mended" in done.err
+    assert "the answer is stored, and what is done is kept; once it is fixed" in done.err
     (again,) = done.commands()
     Path("short.json").write_text(json.dumps(SCRIPT))
     assert bae(*again).code == 0

@@ -204,7 +204,7 @@ def test_with_json_an_error_that_nobody_has_foreseen_is_an_object_too(
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr("bae.cli.loading.load", broken)
+    monkeypatch.setattr("bae.cli.run.load", broken)
     done = bae("run", "app.py", "--json")
     assert done.code == FAILED
     assert json.loads(done.out)["error"]["message"] == "RuntimeError: out of order"
@@ -264,12 +264,12 @@ def test_a_question_that_is_asked_later_has_nothing_that_a_terminal_obeys(
 ):
     parked = bae("run", "app.py:BeginAsking", "--run-id", "r", "--no-ask")
     assert "\x1b" not in parked.err
-    monkeypatch.setattr("bae.cli.running.terminal_input.can_ask", lambda: True)
+    monkeypatch.setattr("bae.cli.resume.can_ask", lambda: True)
 
-    def typed(prompt: str, *, hidden: bool) -> str:
+    async def typed(prompt: str, *, hidden: bool) -> str:
         return "yes"
 
-    monkeypatch.setattr("bae.cli.start.questions.line_typed", typed)
+    monkeypatch.setattr("bae.cli.questions.typed_line", typed)
     done = bae("runs", "answer", "r", "-m", "app.py:BeginAsking")
     assert done.code == 0
     assert "really \\x1b[31mnow?" in done.err
@@ -384,7 +384,7 @@ graph = Graph(start=Begin)
 
 
 @pytest.mark.once
-def test_while_a_question_is_open_nothing_else_is_printed(tmp_path: Path):
+def test_what_is_printed_while_a_question_is_open_stands_above_it(tmp_path: Path):
     pytest.importorskip("pyte")
     from terminal_session import Session
 
@@ -394,8 +394,7 @@ def test_while_a_question_is_open_nothing_else_is_printed(tmp_path: Path):
         (tmp_path / "asked").touch()
         session.waits((tmp_path / "printed").exists, "never printed")
         session.types("maybe\r")
-        before = session.shows("that does not fit")
-        assert "meanwhile" not in before
+        session.shows("that does not fit", "printed meanwhile")
         session.types("y\r")
         screen = session.shows("printed meanwhile", "logged meanwhile", "2 nodes")
         assert session.ends() == 0

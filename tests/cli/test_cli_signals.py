@@ -22,10 +22,8 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 import bae
-from bae.cli import journals, main
+from bae.cli import execute, journals, main
 from bae.cli.completing import open_gates, run_ids
-from bae.cli.running import carrying
-from bae.cli.running.signals import Interruption
 from bae.journal import SQLiteJournal
 from bae.observers import observing
 from bae.records import RunStarted
@@ -335,22 +333,12 @@ def test_ctrl_c_while_the_journal_is_closed_is_heard_and_the_result_is_there(
             await super().close()
 
     heard = asyncio.Event()
-    monkeypatch.setattr(carrying, "SLOW_STOP", 0.0)
-    monkeypatch.setattr(carrying, "_say_stopping", lambda console: heard.set())
+    monkeypatch.setattr(execute, "_SLOW_STOP", 0.0)
+    monkeypatch.setattr("bae.cli.live.Display.say", lambda display, text: heard.set())
+    monkeypatch.setattr("bae.cli.live.PlainLines.say", lambda display, text: heard.set())
     monkeypatch.setattr(journals, "_sqlite", SlowToClose)
     assert main(["run", "app.py:End"]) == 0
     assert capsys.readouterr().out == "End\n"
-
-
-@pytest.mark.usefixtures("default_signals")
-def test_a_signal_after_the_loop_is_closed_is_kept():
-    async def nothing(interruption: Interruption) -> None:
-        interruption.cancels(asyncio.ensure_future(asyncio.sleep(0)))
-
-    with Interruption() as interruption:
-        asyncio.run(nothing(interruption))
-        os.kill(os.getpid(), signal.SIGINT)
-        assert interruption.code == 130
 
 
 @pytest.mark.parametrize("command", ["answer", "resume"])
@@ -379,7 +367,7 @@ def test_a_run_that_another_process_has_is_not_done(
         thread.join(BOUND)
     told = capsys.readouterr()
     assert (json.loads(told.out)["outcome"], json.loads(told.out)["result"]) == ("running", None)
-    assert ("under way elsewhere" if command == "answer" else "is owned by") in told.err
+    assert ("another process has" if command == "answer" else "is owned by") in told.err
 
 
 def test_a_shell_is_offered_the_newest_run_by_its_word_and_the_gates_that_are_open(

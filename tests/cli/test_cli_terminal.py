@@ -14,7 +14,7 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 pytest.importorskip("pyte")
 
-from terminal_session import CTRL_C, CTRL_D, CTRL_Z, Session
+from terminal_session import CTRL_C, CTRL_D, Session
 
 pytestmark = pytest.mark.once
 
@@ -368,43 +368,6 @@ def test_threads_that_nobody_can_stop_do_not_hold_up_ctrl_c(folder: Path) -> Non
         terminal.shows("interrupted", "resume with: bae runs resume")
         assert terminal.is_as_it_was
         assert not terminal.left_processes
-
-
-def test_ctrl_z_gives_the_shell_its_terminal_and_fg_shows_the_run_again(folder: Path) -> None:
-    (folder / "hold").write_text("dep")
-    words = ("run", "app.py", "-i", "umbrellas")
-    with Session(folder, *words, program=("-c", SHELL)) as terminal:
-        terminal.shows("slow")
-        logs(terminal, folder, "dep begun")
-        terminal.waits(lambda: not terminal.is_as_it_was, "never hid the cursor")
-        terminal.types(CTRL_Z)
-        shown = terminal.shows("the job is stopped")
-        assert terminal.is_as_it_was
-        assert "slow" not in shown, "the tree is off the screen"
-        terminal.types("\r")
-        terminal.shows("slow")
-        terminal.waits(lambda: not terminal.is_as_it_was, "never hid the cursor again")
-        terminal.types(CTRL_C)
-        assert terminal.ends() == 130
-        assert terminal.shows("interrupted").count("slow") == 1
-        assert terminal.is_as_it_was
-    assert logged(folder)[-1] == "desk closed"
-
-
-def test_ctrl_z_at_a_question_shows_its_prompt_again(folder: Path) -> None:
-    with Session(folder, "run", "app.py:Login", program=("-c", SHELL)) as terminal:
-        terminal.shows("password (not shown):")
-        terminal.waits(lambda: not terminal.is_as_it_was, "never turned the echo off")
-        terminal.types(CTRL_Z)
-        terminal.shows("the job is stopped")
-        assert terminal.is_as_it_was
-        terminal.types("\r")
-        terminal.shows("the job is stopped\npassword (not shown):")
-        terminal.waits(lambda: not terminal.is_as_it_was, "never turned the echo off again")
-        terminal.types("hunter2\r")
-        assert terminal.ends() == 0
-        assert "hunter2" not in terminal.shows("Counted", "letters", "7")
-        assert terminal.is_as_it_was
 
 
 def test_sigterm_at_the_question_for_a_secret_turns_the_echo_on_again(folder: Path) -> None:

@@ -8,10 +8,18 @@ import typer
 
 from bae.cli import exits
 from bae.cli.completing import lm_names
-from bae.cli.help import examples
-from bae.cli.options import AsJSON, JournalFile, Module, Quiet
-from bae.cli.running.budgets import budget_option
-from bae.cli.sane_values import above_zero, never_empty, once, refuse_both_journals
+from bae.cli.options import (
+    AsJSON,
+    JournalFile,
+    Module,
+    Quiet,
+    above_zero,
+    budget_option,
+    examples,
+    never_empty,
+    once,
+    refuse_both_journals,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,7 +162,7 @@ def evaluate(
     command that shows its run. The exit code is 1 where a case was not run or could not be scored,
     where all failed, and where --fail-under says so.
     """
-    from bae.cli.running.budgets import budget_of
+    from bae.cli.options import budget_of
 
     limits = budget_of(budget)
     refuse_both_journals(context, no_journal=no_journal)
@@ -162,9 +170,9 @@ def evaluate(
     from bae.cli.improving.eval_files import check_files, default_folder
     from bae.cli.improving.evaluating import Asked, evaluated
     from bae.cli.improving.metrics import case_metric
+    from bae.cli.journals import journal_for
     from bae.cli.loading import load
-    from bae.cli.running.advice import prove
-    from bae.cli.running.which_journal import journal_for
+    from bae.cli.models import prove
 
     check_files(output or ())
     graph = load(module).graph
@@ -223,8 +231,8 @@ def _told(
 
     from bae.cli.improving.eval_files import files_in, write_evaluation
     from bae.cli.improving.eval_table import print_evaluation
+    from bae.cli.outcome import CommandLine
     from bae.cli.printing import note, out, print_json
-    from bae.cli.running.commands_to_copy import CommandLine
 
     evaluation = ended.value
     if evaluation is None:

@@ -148,9 +148,9 @@ def export(
     """Write a picture of a graph into a file."""
     from pathlib import Path
 
+    from bae.cli.exits import refused
     from bae.cli.loading import load
     from bae.cli.printing import out, print_json
-    from bae.cli.refusals import refused
     from bae.pictures import to_mermaid, to_svg
 
     output = output or f"graph.{format or 'svg'}"
@@ -193,7 +193,7 @@ def mermaid(
 
 
 def _write(path: Path, content: str) -> None:
-    from bae.cli.refusals import refused
+    from bae.cli.exits import refused
 
     try:
         path.write_text(content, encoding="utf-8", newline="\n")

@@ -89,8 +89,8 @@ def try_(
     """
     import asyncio
 
+    from bae.cli.models import lm_named
     from bae.cli.printing import err, print_json
-    from bae.cli.running.advice import lm_named
     from bae.cli.trial import ask
     from bae.exceptions import BaeLMError
     from bae.lm.registry import cached_lm, default_lm, default_name

@@ -9,10 +9,16 @@ import typer
 
 from bae.cli import exits
 from bae.cli.completing import lm_names, run_ids
-from bae.cli.help import examples
-from bae.cli.options import AsJSON, JournalFile, LMName, Module, Quiet
-from bae.cli.running.budgets import budget_option
-from bae.cli.sane_values import never_empty
+from bae.cli.options import (
+    AsJSON,
+    JournalFile,
+    LMName,
+    Module,
+    Quiet,
+    budget_option,
+    examples,
+    never_empty,
+)
 
 if TYPE_CHECKING:
     from bae.cli.improving.kept_calls import KeptCalls
@@ -196,7 +202,7 @@ def optimize(
     part it is learnt, on the other before and after are compared. A node whose answers are not
     better is not written. Interrupted, the same command goes on where it was.
     """
-    from bae.cli.running.budgets import budget_of
+    from bae.cli.options import budget_of
 
     limits = budget_of(budget)
     if judge is not None and metric is not None:
@@ -213,7 +219,7 @@ def optimize(
     from bae.cli.improving.wanted import Wanted
     from bae.cli.journals import file_to_read
     from bae.cli.loading import load
-    from bae.cli.running.advice import prove
+    from bae.cli.models import prove
     from bae.lm.extras import load_dspy
     from bae.lm.policies.budget import Budget
 
@@ -250,8 +256,8 @@ def optimize(
 
 
 def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
-    from bae.cli.refusals import refused
-    from bae.cli.running.which_lm import check_lm, made_lm
+    from bae.cli.exits import refused
+    from bae.cli.models import check_lm, made_lm
 
     check_lm(graph, named, begins=True)
     if named is None and not graph.needs_lm:

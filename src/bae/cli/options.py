@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from bae.cli.completing import lm_names, modules, run_ids
-from bae.cli.sane_values import never_empty
+
+if TYPE_CHECKING:
+    from bae.lm.policies.budget import Budget
+
+
+def never_empty(said: Any) -> Any:
+    """What an option names, once or several times. An empty name would be that of this directory,
+    and most likely comes of a variable that is not set."""
+    given: Sequence[str] = [said] if isinstance(said, str) else said or ()
+    if not all(each.strip() for each in given):
+        raise typer.BadParameter("this names nothing. Give a name, or leave the option out")
+    return said
+
 
 Module = Annotated[
     str | None,
@@ -123,6 +136,60 @@ NoAsk = Annotated[
         "--no-ask", help="Ask nothing at the terminal: what is missing is an error, a gate parks."
     ),
 ]
+MaxIters = Annotated[
+    int, typer.Option("--max-iters", metavar="N", min=0, help="How many nodes may run; 0: any.")
+]
+
+
+def budget_option(what: str) -> Any:
+    """`--budget`, as a command has it for what it does: `the run`."""
+    return typer.Option(
+        "--budget",
+        metavar="LIMITS",
+        show_default=False,
+        help=f"What {what} may spend, as `calls=20,cost=0.10`: `calls` of the language model, "
+        "`tokens` in and out, `cost` in US dollars, `seconds` on the clock.",
+    )
+
+
+BudgetLimits = Annotated[str | None, budget_option("the run")]
+_LIMITS: Final = ("calls", "tokens", "cost", "seconds")
+
+
+def budget_of(said: str | None) -> Budget | None:
+    """The budget that a command line asks for. Raises `typer.BadParameter`."""
+    if said is None:
+        return None
+    from bae.lm.policies.budget import Budget
+
+    limits: dict[str, Any] = {}
+    for part in said.split(","):
+        name, equals, amount = (each.strip() for each in part.partition("="))
+        if not equals or name not in _LIMITS:
+            raise _wrong(f"{part.strip()!r} is none of {', '.join(f'{n}=…' for n in _LIMITS)}")
+        if name in limits:
+            raise _wrong(f"{name} is there twice")
+        limits[name] = _number(name, amount)
+    return Budget(**limits, scope="--budget")
+
+
+def _number(name: str, amount: str) -> float:
+    whole = name in ("calls", "tokens")
+    try:
+        number = float(amount.removeprefix("$").replace("_", ""))
+        number = int(number) if whole and number == int(number) else number
+    except (ValueError, OverflowError):
+        number = -1.0
+    if not 0 <= number < float("inf") or (whole and not isinstance(number, int)):
+        kind = "a whole number" if whole else "a number"
+        raise _wrong(f"{name}={amount} is not {kind}, 0 or more")
+    return number
+
+
+def _wrong(message: str) -> typer.BadParameter:
+    return typer.BadParameter(
+        f"{message}. Write it as calls=20,tokens=50000", param_hint="'--budget'"
+    )
 
 
 def id_of_new(said: str | None) -> str | None:
@@ -136,6 +203,29 @@ def id_of_new(said: str | None) -> str | None:
         except JournalError as error:
             raise typer.BadParameter(f"{error.message}. Leave it out for a random id") from error
     return said
+
+
+def above_zero(said: float) -> float:
+    """A number of seconds in which something can be done."""
+    if not said > 0:
+        raise typer.BadParameter("must be more than 0 seconds")
+    return said
+
+
+def once(said: list[str]) -> list[str]:
+    """What may be given once alone, as a list, since all but the last would be lost otherwise."""
+    if len(said) > 1:
+        raise typer.BadParameter(f"it is there {len(said)} times, and only one can be meant")
+    return said
+
+
+def refuse_both_journals(context: typer.Context, *, no_journal: bool) -> None:
+    """Refuse --no-journal beside --journal. A variable may well name a journal."""
+    source = context.get_parameter_source("journal")
+    if no_journal and source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter(
+            "--journal names one. Leave one of the two out", context, param_hint="'--no-journal'"
+        )
 
 
 def examples(*lines: str) -> str:

@@ -46,9 +46,9 @@ def prompts(
     """
     from bae.cli.improving.taught import artefacts_in, taught
     from bae.cli.loading import load
+    from bae.cli.models import prove
     from bae.cli.printing import note, print_json
-    from bae.cli.running.advice import prove
-    from bae.cli.start.node import start_node
+    from bae.cli.start import start_node
     from bae.testing.prompts import Unasked
 
     graph = load(module).graph
@@ -76,7 +76,7 @@ def _about(graph: Graph[Any, Any], found: Sequence[Prompt], node: str | None) ->
     kept = [p for p in found if any(_name(cls) == node for cls in _classes(p))]
     if kept:
         return kept
-    from bae.cli.refusals import refused
+    from bae.cli.exits import refused
 
     asked = dict.fromkeys(cls.__name__ for p in found for cls in _classes(p) if cls is not NoneType)
     raise refused(

@@ -15,12 +15,15 @@ from rich.text import Text
 
 from bae.cli.completing import open_gates as gate_names
 from bae.cli.completing import run_ids
+from bae.cli.execute import RunOptions, carry_out
 from bae.cli.exits import refused
 from bae.cli.improving.taught import check_optimized, lm_taught_by
 from bae.cli.journals import file_to_read, run_meant, stored_run, use
 from bae.cli.loading import load
+from bae.cli.models import check_lm, lm_for
 from bae.cli.options import (
     AsJSON,
+    BudgetLimits,
     JournalFile,
     LMName,
     NewestRun,
@@ -30,21 +33,15 @@ from bae.cli.options import (
     Quiet,
     Secrets,
     Sets,
+    budget_of,
     id_of_new,
 )
+from bae.cli.outcome import CommandLine, advise_gate
 from bae.cli.printing import err, note, out, print_json
-from bae.cli.running.advice import advise_gate
-from bae.cli.running.budgets import BudgetLimits, budget_of
-from bae.cli.running.carrying import RunOptions, carry_out
-from bae.cli.running.commands_to_copy import CommandLine
-from bae.cli.running.terminal_input import can_ask
-from bae.cli.running.which_lm import check_lm, lm_for
-from bae.cli.start.errors import example_of
-from bae.cli.start.node import read_sets, read_text
-from bae.cli.start.places import parts_of, refuse_twice
-from bae.cli.start.questions import ask_answer, ask_field, is_secret
-from bae.cli.start.typed import Misfit, read, wanted
+from bae.cli.questions import ask_answer, ask_field, can_ask
+from bae.cli.start import parts_of, read_sets, read_text, refuse_twice
 from bae.cli.texts import in_lines
+from bae.cli.values import Misfit, example_of, is_secret, read, wanted
 from bae.exceptions import BaeError, GateError, JournalError
 from bae.journal.decoder import decode_run, graph_at
 from bae.journal.gates import all_gates, describe_status, find_gate, open_gates

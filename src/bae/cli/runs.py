@@ -31,9 +31,9 @@ from bae.cli.options import (
     Secrets,
     examples,
 )
+from bae.cli.outcome import CommandLine
 from bae.cli.printing import note, out, print_hanging, print_json
 from bae.cli.resume import answer, fork, resume, withheld
-from bae.cli.running.commands_to_copy import CommandLine
 from bae.cli.story import (
     STYLES,
     as_data,

@@ -110,14 +110,14 @@ def find_lm(named: str | None) -> LM:
 
 def can_ask() -> bool:
     """Whether there is a person at the terminal."""
-    from bae.cli.running import terminal_input
+    from bae.cli import questions
 
-    return terminal_input.can_ask()
+    return questions.can_ask()
 
 
 async def ask(question: str, default: str = "") -> str:
     """Ask at the terminal; Enter takes the default. Ctrl-D is an EOFError."""
-    from bae.cli.running.terminal_input import forget_typed, typed_line
+    from bae.cli.questions import forget_typed, typed_line
 
     forget_typed()
     _print_question(question)

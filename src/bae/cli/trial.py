@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from bae.cli.refusals import refused
+from bae.cli.exits import refused
 from bae.graph import Graph
 from bae.node import Node
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bae.cli.refusals import Misuse
-from bae.cli.running.which_lm import check_lm, made_lm
+from bae.cli.exits import Misuse
+from bae.cli.models import check_lm, made_lm
 
 if TYPE_CHECKING:
     from bae.cli.improving.taught import Artefacts

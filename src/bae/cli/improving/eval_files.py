@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
-from bae.cli.refusals import Misuse, refused
+from bae.cli.exits import Misuse, refused
 from bae.private_files import write_private
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from bae.cli.running.commands_to_copy import CommandLine
+    from bae.cli.outcome import CommandLine
     from bae.evals.report import CaseResult, Contender, Evaluation, Row
 
 MOST: Final = 5

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from bae.cli.exits import refused
 from bae.cli.improving.locking import Lock
-from bae.cli.refusals import refused
 from bae.usage import Usage
 
 if TYPE_CHECKING:

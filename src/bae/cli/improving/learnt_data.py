@@ -17,7 +17,7 @@ def as_data(
     wanted: Wanted, learnt: Learnt, kept: KeptCalls, error: BaseException | None
 ) -> dict[str, Any]:
     """What was learnt, and what ended it."""
-    from bae.cli.running.outcomes import error_data
+    from bae.cli.printing import error_data
 
     asked = kept.statistics
     earlier = asked.earlier.calls

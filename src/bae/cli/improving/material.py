@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bae.cli.exits import refused
 from bae.cli.improving.deciding import PARTS, PartOutcome
-from bae.cli.refusals import refused
 
 if TYPE_CHECKING:
     from bae.cli.improving.wanted import Wanted

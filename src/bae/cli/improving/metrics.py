@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
-from bae.cli.refusals import Misuse, refused
+from bae.cli.exits import Misuse, refused
 from bae.exceptions import BaeError
 
 if TYPE_CHECKING:

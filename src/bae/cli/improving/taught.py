@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from bae.cli.refusals import refused
+from bae.cli.exits import refused
 
 if TYPE_CHECKING:
     from bae.exceptions import ArtefactError
@@ -50,8 +50,8 @@ def lm_taught_by(
     """The LM of a run, taught where a directory is named, which a note says then."""
     if directory is None:
         return lm
+    from bae.cli.models import made_lm
     from bae.cli.printing import note
-    from bae.cli.running.which_lm import made_lm
 
     artefacts = artefacts_in(graph, directory)
     if not quiet:

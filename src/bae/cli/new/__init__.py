@@ -39,10 +39,10 @@ def new(
     """
     from pathlib import Path
 
+    from bae.cli.exits import Misuse
     from bae.cli.new.origin import origin
     from bae.cli.new.project import named
     from bae.cli.new.writing import refuse_what_is_there, write
-    from bae.cli.refusals import Misuse
     from bae.lm.registry import name_error
 
     if lm is not None:

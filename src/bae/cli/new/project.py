@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bae.cli.exits import refused
 from bae.cli.new.origin import Origin
-from bae.cli.refusals import refused
 
 FILES: Final = {
     "module.py.txt": "@module@.py",

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from bae.cli.refusals import refused
+from bae.cli.exits import refused
 
 BESIDE: Final = ".bae-new"
 """What the name of a file ends in until all are written."""

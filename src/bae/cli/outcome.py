@@ -1,0 +1,387 @@
+"""How a run came out, printed: the result on stdout, or as JSON; on stderr what it took, and what
+to type next where it is not over."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pydantic_core import to_jsonable_python
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bae.assignable import type_name
+from bae.cli import exits
+from bae.cli.journals import default
+from bae.cli.live.wording import count
+from bae.cli.models import lm_named
+from bae.cli.printing import err, error_data, note, out, print_hanging, print_json
+from bae.cli.questions import until
+from bae.cli.story import iso
+from bae.cli.texts import WITHHELD, in_lines, in_one_line
+from bae.cli.values import example_of, is_secret, wanted
+from bae.exceptions import BaeError, BudgetError, GateError, LimitError, ProofError
+from bae.secrets import without_hidden_parts
+from bae.usage import Usage
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.markers import OpenGate
+    from bae.node import Node
+    from bae.result import GraphResult
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run came out."""
+
+    graph: Graph[Any, Any]
+    run_id: str
+    kind: Literal["ended", "waiting", "failed", "cancelled", "running"] = "failed"
+    seconds: float = 0.0
+    begun: bool = False
+    """Whether there was a record of it."""
+    trace: list[Node] = field(default_factory=list["Node"])
+    """The nodes of the run, as far as it came."""
+    usage: Usage = field(default_factory=Usage)
+    """What the run used, before it was resumed too."""
+    at: str = ""
+    """The node that was being made or run at last."""
+    last: Node | None = None
+    waiting: tuple[OpenGate, ...] = ()
+    error: BaseException | None = None
+    code: int = exits.DONE
+    kept: bool = False
+    """Of a run that did not come to its end: whether the journal has it."""
+    answered: bool = False
+    """Whether the journal has the answer that it was resumed with."""
+
+    def settle(self, result: GraphResult[Any] | None) -> None:
+        """Take in what a run has returned; None where it was stopped or has failed."""
+        if result is None:
+            if self.code and self.error is None:
+                self.kind = "cancelled"
+            elif getattr(self.error, "code", None) == "bae-run-owned":
+                self.kind = "running"
+            return
+        self.trace, self.usage, self.waiting = result.trace, result.usage, result.waiting
+        if result.waiting:
+            self.kind, self.code = "waiting", exits.WAITING
+        elif result.unfinished:  # another process has it, and continues it
+            self.kind, self.code = "running", exits.ELSEWHERE
+        else:
+            self.kind, self.code, self.last = "ended", exits.DONE, result.result
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What the command line named, for commands that are printed to be copied: the module, None
+    where pyproject.toml says it, the journal, None where none is kept, the language model, None
+    where it is left to the machine, and the directory of learned prompts."""
+
+    module: str | None
+    journal: str | None
+    lm: str | None = None
+    optimized: str | None = None
+
+    def resume(self, run_id: str, *more: str) -> str:
+        """The command that resumes a run."""
+        return self._line("resume", [_short(run_id)], *more)
+
+    def answer(self, run_id: str, gate: OpenGate, *, among: int = 1) -> str:
+        """The command that answers a gate; `among` is how many of the same name are open."""
+        name = gate.place if among == 1 else gate.address
+        return self.answer_with(run_id, name, example_of(gate.node_type, gate.field_name))
+
+    def answer_with(self, run_id: str, gate: str | None, value: str | None) -> str:
+        """The command that answers a gate with a value; without one, it asks for it. Without a gate
+        it is the one that is open."""
+        given = [each for each in (gate, value) if each is not None]
+        return self._line("answer", [_short(run_id), *given])
+
+    def show(self, run_id: str) -> str:
+        """The command that shows what happened in a run, for which no module is needed."""
+        return CommandLine(None, self.journal)._line("show", [_short(run_id)])
+
+    def _line(self, command: str, given: list[str], *more: str) -> str:
+        # What begins like an option is none after a --, where nothing else is one either.
+        last = ["--", *given] if any(each.startswith("-") for each in given) else []
+        line = ["bae", "runs", command, *([] if last else given), *more]
+        options = {"--lm": self.lm, "--optimized": self.optimized, "-m": self.module}
+        if self.journal is not None and Path(self.journal) != default():
+            options["-j"] = self.journal
+        for option, value in options.items():
+            line += [option, value] if value is not None else []
+        return shlex.join([*line, *last])
+
+
+def _short(run_id: str) -> str:
+    """An id as it is typed: of one that was made up, how it begins will do."""
+    return run_id[:8] if re.fullmatch("[0-9a-f]{24}", run_id) else run_id
+
+
+def tell(outcome: Outcome, said: CommandLine, summary: Text, *, as_json: bool, quiet: bool) -> None:
+    """Print how a run came out. What it failed with is raised by whoever called this."""
+    if as_json:
+        print_json(_as_data(outcome))
+    if not quiet and outcome.begun and outcome.error is None and err().is_terminal:
+        err().print()  # between what was shown of the run and how it came out
+    match outcome.kind:
+        case "ended" if not as_json and outcome.last is not None:
+            show(outcome.last, out())
+        case "waiting":
+            _tell_waiting(outcome, said)
+        case "cancelled":
+            _tell_cancelled(outcome, said)
+        case "running" if outcome.error is None:  # which says so itself
+            note(f"another process has the run {outcome.run_id}, and continues it")
+        case _:
+            pass
+    if not quiet and outcome.begun and outcome.kind in ("ended", "waiting"):
+        err().print(summary)
+
+
+def _as_data(outcome: Outcome) -> dict[str, Any]:
+    last, usage = outcome.last, outcome.usage
+    return {
+        "run_id": outcome.run_id,
+        "outcome": outcome.kind,
+        "graph": outcome.graph.name,
+        "result": last and {"type": type(last).__name__, "fields": fields_of(last)},
+        "trace": [type(node).__name__ for node in outcome.trace],
+        "seconds": round(outcome.seconds, 3),
+        "usage": {
+            "calls": usage.calls,
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cost": usage.cost,
+        },
+        "waiting": [
+            {
+                "gate": gate.address,
+                "place": gate.place,
+                "question": gate.question,
+                "type": type_name(gate.type),
+                "deadline": None if gate.deadline is None else iso(gate.deadline),
+            }
+            for gate in outcome.waiting
+        ],
+        "error": error_data(outcome.error),
+    }
+
+
+def _tell_waiting(outcome: Outcome, said: CommandLine) -> None:
+    console = err()
+    console.print(Text(f"the run {outcome.run_id} waits for an answer", style="yellow"))
+    places = Counter(gate.place for gate in outcome.waiting)
+    for gate in outcome.waiting:
+        line = Text("  ").append(in_lines(gate.question, 6), style="bold")
+        line.append(f"  {gate.place}: {wanted(gate.type)}{until(gate)}", style="dim")
+        console.print(line, soft_wrap=True)
+        if said.journal is not None:
+            command = said.answer(outcome.run_id, gate, among=places[gate.place])
+            print_hanging(console, Text(f"  answer with: {command}"), 4)
+    if said.journal is None:
+        note(
+            "no journal is kept, so it cannot be resumed: run it at a terminal, which asks, or "
+            "with a journal"
+        )
+
+
+def _tell_cancelled(outcome: Outcome, said: CommandLine) -> None:
+    console = err()
+    codes = {exits.TERMINATED: "terminated", exits.HUNG_UP: "hung up"}
+    line = Text(codes.get(outcome.code, "interrupted"), style="bold yellow")
+    if outcome.at:
+        line.append(f" after {outcome.seconds:.1f} s, at {outcome.at}")
+        line.append(_way([type(node).__name__ for node in outcome.trace], outcome.at), style="dim")
+    else:
+        line.append(" before the first node")
+    if outcome.usage.calls:
+        line.append(f", {count(outcome.usage.calls, 'LM call')}")
+    console.print(line, soft_wrap=True)
+    if outcome.kept:
+        print_hanging(console, Text(f"resume with: {said.resume(outcome.run_id)}"), 2)
+    elif said.journal is None:
+        note("no journal is kept, so it cannot be resumed")
+    else:
+        note("nothing of it is in the journal yet: run it again")
+
+
+def _way(done: list[str], at: str) -> str:
+    """The nodes that led to the one a run was at; nothing where that was the first."""
+    before = done[:-1] if done and done[-1] == at else done
+    if not before:
+        return ""
+    shown = [*before[:2], "…", *before[-2:]] if len(before) > 5 else before
+    return f" (after {' -> '.join(shown)})"
+
+
+# --- what to type next --------------------------------------------------------------------------
+
+
+def advise(
+    error: BaeError, run_id: str, said: CommandLine, *, kept: bool, answered: bool = False
+) -> None:
+    """Have an error say what to type: it speaks to programs, of `max_iters=20` for `--max-iters
+    20`. `kept` is whether the journal has the run, and `answered` whether it has the answer that
+    the command gave."""
+    resume = said.resume(run_id)
+    match error:
+        case ProofError():
+            error.fix = "fix it, or keep no journal of the run: --no-journal"
+            return
+        case BudgetError():
+            if error.code == "bae-budget-cost-unknown":
+                error.fix = "limit calls or tokens instead, or install the price list with "
+                error.fix += "pip install 'bae-graphs[prices]'"
+                return
+            more = f"{error.limit}={error.bound * 2 or 1:g}"
+            again = said.resume(run_id, "--budget", more)
+            error.fix = again if kept else f"allow it more with --budget {more}"
+            return
+        case LimitError() if error.limit == "max_iters":
+            more = f"{error.bound * 2:g}"
+            again = said.resume(run_id, "--max-iters", more) if kept else f"--max-iters {more}"
+            way_out = "; or give the loop a way out" if "a way out" in (error.fix or "") else ""
+            error.fix = f"{again}  (0 is no bound){way_out}"
+            return
+        case _:
+            pass
+    if error.fix:  # at a terminal there is no .trace to look at
+        error.fix = re.sub(r"; the nodes [a-z ]+ are in \.trace$", "", error.fix)
+    other = replace(said, module="MODULE").resume(run_id)
+    fixes = {
+        "bae-lm-missing": lm_named(error, "with --lm, as --lm local"),
+        "bae-run-exists": f"give another --run-id, or resume that one: {resume}",
+        "bae-journal-secret": f"resume the run at a terminal, which asks for it: {resume}",
+        "bae-run-owned": "leave it to the process that has it, or end that one and try again",
+        "bae-run-graph": f"name the module of the graph that it was begun with: {other}",
+    }
+    if error.code in fixes:
+        error.fix = fixes[error.code]
+    elif isinstance(error, GateError):
+        advise_gate(error, run_id, said)
+    elif kept:
+        stored = "the answer is stored, and " if answered else ""
+        error.add_note(f"{stored}what is done is kept; once it is fixed, resume with: {resume}")
+
+
+def advise_gate(error: GateError, run_id: str, said: CommandLine, *, over: bool = False) -> None:
+    """Have an error about a gate say what to type. `over` is whether the run has ended."""
+    if over:
+        error.fix = f"the run is over; see how it came out: {said.show(run_id)}"
+    elif error.code == "bae-gate-answered":
+        error.fix = f"resume the run: {said.resume(run_id)}"
+    elif error.code == "bae-gate-timeout" and error.fix:
+        error.fix += f": {said.resume(run_id)}"
+
+
+# --- the result ---------------------------------------------------------------------------------
+
+
+def show(node: Node, console: Console) -> None:
+    """Print a node: its class as a title, the fields below. At a terminal they are set out in
+    columns and wrapped; elsewhere a line stays a line."""
+    fields = fields_of(node)
+    if not console.is_terminal:
+        lines = [type(node).__name__, *_plain(fields, "  ")]
+        console.print(Text("\n".join(lines)), soft_wrap=True)
+        return
+    console.print(Text(type(node).__name__, style="bold green"))
+    if fields:
+        console.print(_table(fields, "  "))
+
+
+def fields_of(node: Node) -> dict[str, Any]:
+    """The fields of a node as JSON has them, secrets withheld: those that the types tell of, and
+    fields with `repr=False` of whatever else is in a value."""
+    cls = type(node)
+    hidden = {name for name in cls.__pydantic_fields__ if is_secret(cls, name)}
+    held = {**node.__dict__, **(node.__pydantic_extra__ or {})}
+    cleaned = {n: without_hidden_parts(v, WITHHELD) for n, v in held.items() if n not in hidden}
+    within = {name for name, value in cleaned.items() if value is not held[name]}
+    try:
+        shown: dict[str, Any] = node.model_dump(
+            mode="json", exclude=hidden | within, fallback=repr, warnings=False
+        )
+    except Exception:  # a serializer of the user's: the values as they are will do
+        shown = {n: each for n, each in held.items() if n not in hidden | within}
+    values = shown | {n: cleaned[n] for n in within} | dict.fromkeys(hidden, WITHHELD)
+    order = dict.fromkeys((*cls.__pydantic_fields__, *held, *shown))
+    return {name: _jsonable(values[name]) for name in order if name in values}
+
+
+def _jsonable(value: Any) -> Any:
+    """A value as JSON has it; one that it cannot have, as it writes itself."""
+    try:
+        return to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
+    except Exception:  # a serializer of the user's, which may raise anything
+        return repr(value)
+
+
+def _plain(fields: Mapping[str, Any], before: str) -> Iterator[str]:
+    for name, value in fields.items():
+        yield from _entry(f"{before}{in_one_line(name)}:", value, before + "  ")
+
+
+def _entry(start: str, value: Any, below: str) -> Iterator[str]:
+    """The lines of one value, the first one after what it is called."""
+    if isinstance(value, dict) and value:
+        yield start
+        yield from _plain(cast("dict[str, Any]", value), below)
+    elif isinstance(value, list) and value:
+        yield start
+        for each in cast("list[Any]", value):
+            yield from _item(each, below)
+    else:
+        lines = f"{start} {in_lines(_said(value), len(below))}".split("\n")
+        yield from (line.rstrip() for line in lines)
+
+
+def _item(value: Any, before: str) -> Iterator[str]:
+    if not (isinstance(value, dict) and value):
+        yield from _entry(f"{before}-", value, before + "  ")
+        return
+    for index, line in enumerate(_plain(cast("dict[str, Any]", value), before + "  ")):
+        yield line if index else f"{before}- {line[len(before) + 2 :]}"
+
+
+def _table(fields: Mapping[str, Any], before: str = "") -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=24)
+    table.add_column(overflow="fold", ratio=1)
+    for name, value in fields.items():
+        table.add_row(Text(f"{before}{in_one_line(name)}", style="bold"), _cell(value))
+    return table
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, dict) and value:
+        return _table(cast("dict[str, Any]", value))
+    if isinstance(value, list) and value:
+        listed = Table.grid(padding=(0, 1))
+        listed.add_column(width=1)
+        listed.add_column(overflow="fold", ratio=1)
+        for each in cast("list[Any]", value):
+            listed.add_row(Text("-", style="dim"), _cell(each))
+        return listed
+    quiet = value is None or value == WITHHELD
+    return Text(in_lines(_said(value)), style="dim" if quiet else "")
+
+
+def _said(value: Any) -> str:
+    """A value without parts, as it is read."""
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    if isinstance(value, Sequence | Mapping):
+        return "none"  # an empty list or object
+    return str(value)

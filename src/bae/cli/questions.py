@@ -1,0 +1,261 @@
+"""Questions at the terminal: fields of the start node, secrets, and gates of a run that waits for
+the answer. Lines are edited as in a shell, which is what `prompt_toolkit` is imported for when
+something is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager, suppress
+from time import localtime, strftime, time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import typer
+from pydantic.fields import FieldInfo
+from rich.text import Text
+
+from bae.cli import exits
+from bae.cli.live.values import text_of
+from bae.cli.printing import err
+from bae.cli.signals import Signals
+from bae.cli.texts import WITHHELD, cut, in_lines, in_one_line
+from bae.cli.values import Misfit, Typed, is_secret, is_yes_or_no, read, spelled, wanted
+from bae.run import Waiting
+
+if TYPE_CHECKING:
+    from bae.cli.live import Display
+    from bae.markers import OpenGate
+    from bae.node import Node
+
+T = TypeVar("T")
+_SHORT: Final = 40
+"""Characters up to which what a field takes stands in its prompt."""
+
+
+def can_ask() -> bool:
+    """Whether there is a terminal to ask at: questions go to stderr, answers come from stdin. A
+    program in the background of a shell would be stopped when it reads."""
+    try:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return False
+        with suppress(AttributeError, OSError):  # no Unix; or not the terminal of this process
+            return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (AttributeError, ValueError, OSError):  # closed, or there is none
+        return False
+    return True
+
+
+def ask_field(cls: type[Node], name: str) -> Typed | None:
+    """Ask for a field of a node, until what is typed fits; None where its default is taken. Ctrl-D
+    is an EOFError, and Ctrl-C a KeyboardInterrupt."""
+    info = cls.__pydantic_fields__[name]
+    _introduce(cls, name)
+    prompt = _prompt_of(cls, name, with_default=True)
+    while True:
+        text = line_typed(prompt, hidden=is_secret(cls, name))
+        if not text and not info.is_required():
+            return None
+        try:
+            return read(cls, name, text)
+        except Misfit as misfit:
+            err().print(_refusal(misfit), soft_wrap=True)
+
+
+def ask_answer(cls: type[Node], name: str) -> Typed:
+    """Ask for the answer to a gate in the same way. Enter alone is none, whatever the field takes:
+    an answer stands, so that it is given on purpose."""
+    return _asked(_answer(cls, name))
+
+
+class AtTerminal:
+    """What a run gets as `answer=`: asks at the terminal, one gate at a time, with the display out
+    of the way. Ctrl-D leaves the run waiting."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._turn = asyncio.Lock()
+        self._left = False
+
+    async def __call__(self, gate: OpenGate) -> Any:
+        """Ask one gate, once those that were open before it have their answers."""
+        async with self._turn:
+            if self._left:
+                raise Waiting([gate])
+            with self._display.asking():
+                forget_typed()
+                err().print(_question(gate), soft_wrap=True)
+                try:
+                    typed = await _answer(gate.node_type, gate.field_name)
+                except EOFError:
+                    self._left = True
+                    raise Waiting([gate]) from None
+                except KeyboardInterrupt:  # a key, while a line is edited, and no signal
+                    signal.raise_signal(signal.SIGINT)
+                    await asyncio.Event().wait()  # until the run is cancelled
+                    raise
+            return typed.given_to(gate.node_type, gate.field_name)
+
+
+async def _answer(cls: type[Node], name: str) -> Typed:
+    _introduce(cls, name)
+    prompt = _prompt_of(cls, name)
+    while True:
+        text = await typed_line(prompt, hidden=is_secret(cls, name))
+        try:
+            if text.strip():
+                return read(cls, name, text)
+            err().print(_nothing_typed(cls, name), soft_wrap=True)
+        except Misfit as misfit:
+            forget_typed()
+            err().print(_refusal(misfit), soft_wrap=True)
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+def line_typed(prompt: str, *, hidden: bool = False) -> str:
+    """The next line that is typed, while nothing else is done."""
+    return _asked(typed_line(prompt, hidden=hidden))
+
+
+def _asked(asking: Coroutine[Any, Any, T]) -> T:
+    """What is answered. A signal leaves the terminal as it was, and ends the command."""
+    with Signals(str) as signals:
+
+        async def ask() -> T:
+            task = asyncio.ensure_future(asking)
+            signals.cancels(task, str)
+            return await task
+
+        try:
+            return asyncio.run(ask())
+        except asyncio.CancelledError:
+            if signals.code == exits.INTERRUPTED:
+                raise KeyboardInterrupt from None
+            raise typer.Exit(signals.code) from None
+
+
+async def typed_line(prompt: str, *, hidden: bool = False) -> str:
+    """The next line that is typed once the prompt stands there; `hidden` does not show it. Raises
+    EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C. Meanwhile prints stand above it."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.output import create_output
+
+    real = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
+    output: Any = create_output(stdout=real)
+    if hasattr(output, "enable_cpr"):  # few terminals need it, and those without it are waited for
+        output.enable_cpr = False
+    session: PromptSession[str] = PromptSession(output=output)
+    with _printed_above():
+        return await session.prompt_async(prompt, is_password=hidden, handle_sigint=False)
+
+
+@contextmanager
+def _printed_above() -> Generator[None]:
+    """Have what is printed in the block stand above the line that is typed, unless it goes to a
+    file."""
+    from prompt_toolkit.patch_stdout import patch_stdout
+
+    stdout = sys.stdout
+    with patch_stdout(raw=True):
+        if not stdout.isatty():
+            sys.stdout = stdout
+        yield
+
+
+def forget_typed() -> None:
+    """Throw away what was typed until now. Call it before a question is shown: what was typed
+    earlier is no answer to it."""
+    with suppress(Exception):  # no Unix; or a terminal that went away
+        import termios
+
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def _question(gate: OpenGate) -> Text:
+    """What is asked, what is known at the node, and until when."""
+    said = Text("? ", style="bold yellow").append(in_lines(gate.question, 4), style="bold")
+    said.append(f"  {gate.place}", style="dim")
+    for name, value in gate.context.items():
+        shown = WITHHELD if is_secret(gate.node_type, name) else text_of(value)
+        said.append(f"\n    {name}: ", style="dim").append(shown)
+    if gate.problem:
+        said.append(f"\n  the answer before did not fit: {in_lines(gate.problem, 6)}", style="red")
+    said.append(f"\n{until(gate)}  Ctrl-D leaves the run waiting", style="dim")
+    return said
+
+
+def until(gate: OpenGate) -> str:
+    """How long there is to answer, and what happens then."""
+    if gate.deadline is None:
+        return ""
+    info = gate.node_type.__pydantic_fields__[gate.field_name]
+    then = "the run fails" if info.is_required() else f"it is {_default_of(info)}"
+    far = gate.deadline - time() >= 86_400
+    at = strftime("%Y-%m-%d %H:%M" if far else "%H:%M:%S", localtime(gate.deadline))
+    return f"  until {at}, then {then}"
+
+
+def _introduce(cls: type[Node], name: str) -> None:
+    """Print what a field is for, where that is said, and what it takes where that is long."""
+    info = cls.__pydantic_fields__[name]
+    kind = _kind(info.annotation)
+    said = Text(name, style="bold")
+    if info.description:
+        said.append(f" - {in_lines(info.description, 4)}", style="dim")
+    if len(kind) > _SHORT:
+        said.append(f"\n  {kind}", style="cyan")
+    if said.plain != name:
+        err().print(said, soft_wrap=True)
+
+
+def _prompt_of(cls: type[Node], name: str, *, with_default: bool = False) -> str:
+    """What stands before the place to type at: the field, what it takes, and what Enter alone
+    gives, as `size (small | large, Enter for small): `."""
+    info = cls.__pydantic_fields__[name]
+    kind = _kind(info.annotation)
+    facts = [kind] if len(kind) <= _SHORT else []
+    if is_secret(cls, name):
+        facts = ["not shown"]
+    elif with_default and not info.is_required():
+        facts.append(f"Enter for {_default_of(info)}")
+    return f"{name} ({', '.join(facts)}): " if facts else f"{name}: "
+
+
+def _kind(annotation: Any) -> str:
+    if is_yes_or_no(annotation):
+        return "y/n"
+    said = in_one_line(wanted(annotation))
+    return "str" if said == "text" else said
+
+
+def _nothing_typed(cls: type[Node], name: str) -> Text:
+    """What to say where nothing was typed at a gate."""
+    empty = ""
+    with suppress(Misfit):
+        read(cls, name, "")
+        empty = ', "" for an empty text'
+    return Text(f"  type an answer{empty}; Ctrl-D leaves the run waiting", style="dim")
+
+
+def _refusal(misfit: Misfit) -> Text:
+    """A line that says what is wrong with what was typed."""
+    return Text("  that does not fit: ", style="red").append(in_lines(str(misfit), 6))
+
+
+def _default_of(info: FieldInfo) -> str:
+    """The default of a field in a few characters."""
+    if info.default_factory is not None:
+        return "what the program makes"
+    value: Any = info.get_default()
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str) or hasattr(value, "value"):
+        return cut(in_one_line(spelled(value)), 40) or "no text"
+    return text_of(value, 40)

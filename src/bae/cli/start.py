@@ -1,0 +1,372 @@
+"""The node that a run begins with, from what the command line says: -i, --set, and questions for
+what is missing where there is a terminal."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, cast
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from bae.assignable import union_members
+from bae.cli.exits import Misuse
+from bae.cli.printing import err
+from bae.cli.questions import ask_field, can_ask
+from bae.cli.texts import cut, in_one_line
+from bae.cli.values import (
+    Misfit,
+    Twice,
+    Typed,
+    example_of,
+    is_secret,
+    loads,
+    read,
+    read_json,
+    set_example,
+    wanted,
+)
+from bae.draft import from_answer, validated
+from bae.exceptions import BaeError
+from bae.node import Node
+from bae.plan import plan_of
+
+_LONGEST: Final = 60
+"""Characters of a value that an error shows."""
+
+
+def start_node(
+    cls: type[Node], given: str | None, sets: Sequence[str], *, ask: bool, said: str
+) -> Node:
+    """The node of the class `cls` to begin with. `said` is the command line so far, for examples.
+
+    What -i and --set leave open is asked for with `ask`, where there is a terminal: all fields
+    where nothing was given, or else those that have no default.
+    """
+    fields = _read_input(cls, given) if given is not None else {}
+    refuse_twice([_place_of(cls, parts_of(each)[0]) for each in sets])
+    for each in sets:
+        _set(cls, fields, each)
+    plain = [field for field in plan_of(cls, strict=True).plain if field.name not in fields]
+    missing = [field.name for field in plain if field.required]
+    if missing and not (ask and can_ask()):
+        raise _missing(cls, missing, said)
+    if missing:
+        nothing = given is None and not sets
+        fields |= _asked(cls, [each.name for each in plain] if nothing else missing)
+    return _built(cls, fields)
+
+
+def read_sets(cls: type[Node], sets: Sequence[str]) -> dict[str, Any]:
+    """The fields that each FIELD=VALUE names, and the values as the fields make them."""
+    given = [(_field_of(cls, place), text) for place, text in map(parts_of, sets)]
+    refuse_twice([[name] for name, _ in given])
+    return {name: read_text(cls, name, text).value for name, text in given}
+
+
+def read_text(cls: type[Node], name: str, text: str) -> Typed:
+    """What a text says for a field; an error that names both where it does not fit."""
+    try:
+        return read(cls, name, text)
+    except Misfit as misfit:
+        secret = is_secret(cls, name)
+        kind = wanted(cls.__pydantic_fields__[name].annotation)
+        fix = f"give {kind}" if secret else f"give {kind}; for example {set_example(cls, name)}"
+        wrong = _fault(name, text, why=str(misfit), hidden=secret)
+        raise _unfit(cls, [wrong], fix) from None
+
+
+def parts_of(said: str) -> tuple[str, str]:
+    """FIELD and VALUE of a `--set FIELD=VALUE`."""
+    name, equals, text = said.partition("=")
+    if not equals or not name.strip():
+        raise Misuse(
+            f"--set {shlex.quote(said)} has no FIELD=VALUE",
+            code="bae-start-fields",
+            fix="write it as --set message=hello, or with spaces as --set 'message=good morning'",
+        )
+    return name.strip(), text
+
+
+def refuse_twice(places: Sequence[Sequence[str]]) -> None:
+    """Refuse a field that several --set give. One may give an object, and others after it fields
+    inside that."""
+    for index, place in enumerate(places):
+        for later in places[index + 1 :]:
+            if list(place[: len(later)]) == list(later):
+                again = "twice" if len(place) == len(later) else f"and then {'.'.join(later)}"
+                raise Misuse(
+                    f"--set gives {'.'.join(place)} {again}",
+                    code="bae-start-fields",
+                    fix="give each field once, and an object before the fields inside it",
+                )
+
+
+# --- -i -----------------------------------------------------------------------------------------
+
+
+def _read_input(cls: type[Node], given: str) -> dict[str, Any]:
+    """The fields that -i gives. Where the start node has one field to give, its value alone will
+    do, as text too."""
+    text, where = _text_of(given)
+    only = _only_field(cls)
+    try:
+        said: Any = loads(text)
+    except Twice as twice:
+        what = f"what -i gives{where} says something twice: {twice}"
+        raise _unfit(None, [what], "give each name once") from None
+    except ValueError as error:
+        if only is None or text.lstrip().startswith(("{", "[")):
+            what = f"what -i gives{where} is not JSON: {error}"
+            raise _unfit(None, [what], _object_like(cls)) from None
+        return {only: text.removesuffix("\n")}
+    if isinstance(said, dict):
+        named = cast(dict[str, Any], said)
+        if only is not None and named and not named.keys() & _names_of(cls).keys():
+            with suppress(Misfit):  # the one field is an object itself
+                return {only: read_json(cls, only, named).said}
+        return _by_field(cls, named)
+    if only is None:
+        what = f"what -i gives{where} is no object, and {cls.__name__} takes one"
+        raise _unfit(None, [what], _object_like(cls))
+    try:
+        return {only: read_json(cls, only, said).said}
+    except Misfit:  # 5 is JSON, and a text for a field that takes text
+        return {only: read_text(cls, only, text.strip()).said}
+
+
+def _by_field(cls: type[Node], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What an object gives, by the names of the fields."""
+    found: dict[str, Any] = {}
+    for name, each in said.items():
+        field = _field_of(cls, name)
+        if field in found:
+            what = f"what -i gives has {cls.__name__}.{field} twice, once as {name}"
+            raise _unfit(None, [what], f"give it once, as {field}")
+        found[field] = each
+    return found
+
+
+def _text_of(given: str) -> tuple[str, str]:
+    """The text that -i names, and where it is from."""
+    try:
+        if given == "-":
+            return sys.stdin.read(), " on stdin"
+        if given.startswith("@"):
+            return Path(given[1:]).read_text(encoding="utf-8-sig"), f" in {given[1:]}"
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unfit(
+            None,
+            [f"what -i names cannot be read: {given}"],
+            "name a file of JSON after the @, as -i @start.json; -i - reads stdin",
+            cause=error,
+        ) from error
+    return given, ""
+
+
+def _only_field(cls: type[Node]) -> str | None:
+    """The one field that there is to give, where there is only one."""
+    plain = plan_of(cls, strict=True).plain
+    required = [field for field in plain if field.required]
+    chosen = required if len(required) == 1 else plain
+    return chosen[0].name if len(chosen) == 1 else None
+
+
+# --- --set --------------------------------------------------------------------------------------
+
+
+def _set(cls: type[Node], fields: dict[str, Any], said: str) -> None:
+    """Put what one --set says among the fields; `a.b` is the field `b` of what is in `a`."""
+    place, text = parts_of(said)
+    name, *inner = _place_of(cls, place)
+    if inner:
+        keys, annotation = _inside(cls, name, inner)
+        fields[name] = _with(fields.get(name), keys, _json_or_text(text, annotation))
+    elif name in cls.__pydantic_fields__:
+        fields[name] = read_text(cls, name, text).said
+    else:
+        fields[name] = _json_or_text(text, Any)
+
+
+def _with(around: Any, inner: Sequence[str], value: Any) -> dict[str, Any]:
+    """An object with another value at a place inside it."""
+    changed = dict(cast(Mapping[str, Any], around)) if isinstance(around, Mapping) else {}
+    first, *rest = inner
+    changed[first] = _with(changed.get(first), rest, value) if rest else value
+    return changed
+
+
+def _json_or_text(text: str, annotation: Any) -> Any:
+    try:
+        said: Any = loads(text)
+        TypeAdapter[Any](annotation).validate_json(text)
+    except Exception:  # no JSON, or none that is valid here; the whole field says what is wrong
+        return text
+    return said
+
+
+def _place_of(cls: type[Node], said: str) -> list[str]:
+    """The field that `a.b` is in, and the names inside it."""
+    # An alias may have a dot in it.
+    name, *inner = [said] if said in _names_of(cls) else said.split(".")
+    return [_field_of(cls, name), *inner]
+
+
+def _field_of(cls: type[Node], said: str) -> str:
+    """The name of a field that is meant, by its name or an alias of it."""
+    names = _names_of(cls)
+    if said in names:
+        return names[said]
+    if cls.model_config.get("extra") == "allow":
+        return said
+    raise _unknown_field(cls.__name__, said, list(cls.__pydantic_fields__))
+
+
+def _inside(cls: type[Node], name: str, inner: Sequence[str]) -> tuple[list[str], Any]:
+    """What JSON calls the fields of models inside a field of a node, and the type of the last."""
+    annotation: Any = cls.__pydantic_fields__[name].annotation
+    keys: list[str] = []
+    for part in inner:
+        members = [each for each in union_members(annotation) if isinstance(each, type)]
+        models = [each for each in members if issubclass(each, BaseModel)]
+        model = next((each for each in models if part in _names_of(each)), None)
+        if model is None and models:
+            known = [field for each in models for field in each.__pydantic_fields__]
+            raise _unknown_field(models[0].__name__, part, known)
+        if model is None:
+            annotation = Any
+            keys.append(part)
+        else:
+            field = _names_of(model)[part]
+            annotation = model.__pydantic_fields__[field].annotation
+            keys.append(_key_of(model, field))
+    return keys, annotation
+
+
+def _names_of(cls: type[BaseModel]) -> dict[str, str]:
+    """What fields may be called, aliases first, and their names."""
+    found: dict[str, str] = {}
+    for name, info in cls.__pydantic_fields__.items():
+        several: list[Any] = getattr(info.validation_alias, "choices", [])
+        for alias in (info.validation_alias, *several, info.alias):
+            if isinstance(alias, str):
+                found.setdefault(alias, name)
+    return found | {name: name for name in cls.__pydantic_fields__}
+
+
+def _key_of(model: type[BaseModel], field: str) -> str:
+    """What JSON calls a field of a model."""
+    config = model.model_config
+    if config.get("populate_by_name") or config.get("validate_by_name"):
+        return field
+    return next((alias for alias, name in _names_of(model).items() if name == field), field)
+
+
+# --- the node -----------------------------------------------------------------------------------
+
+
+def _asked(cls: type[Node], names: Sequence[str]) -> dict[str, Any]:
+    """What is answered when fields are asked for."""
+    found: dict[str, Any] = {}
+    name = ""
+    try:
+        for name in names:
+            typed = ask_field(cls, name)
+            if typed is not None:
+                found[name] = typed.said
+    except EOFError:
+        err().print()
+        raise _unfit(
+            None, [f"{cls.__name__}.{name} was not given"], "answer it, or give it with --set"
+        ) from None
+    return found
+
+
+def _built(cls: type[Node], fields: dict[str, Any]) -> Node:
+    """The node of fields that are JSON. A class with a constructor of its own gets it called."""
+    names = frozenset(fields)
+    try:
+        if cls.__init__ is Node.__init__:
+            return from_answer(cls, fields, names)
+        return cls(**validated(cls, fields, names))
+    except ValidationError as error:
+        wrong: list[str] = []
+        for each in error.errors(include_url=False):
+            place = [str(part) for part in each["loc"]]
+            # The whole node is no value to show.
+            shown = (each.get("input"),) if place else ()
+            hidden = any(n in cls.__pydantic_fields__ and is_secret(cls, n) for n in place[:1])
+            wrong.append(_fault(".".join(place), *shown, why=each["msg"], hidden=hidden))
+        raise _unfit(cls, wrong) from None
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+def _unfit(
+    cls: type[Node] | None,
+    wrong: list[str],
+    fix: str = "give values that the fields take: JSON, or text where that does not fit",
+    cause: BaseException | None = None,
+) -> BaeError:
+    said = "\n  ".join(wrong)
+    if cls is not None:
+        said = f"{cls.__name__} cannot be made of what was given\n  {said}"
+    return BaeError(said, code="bae-start-fields", fix=fix, cause=cause)
+
+
+def _fault(place: str, *value: Any, why: str, hidden: bool) -> str:
+    """A line about one value that does not fit."""
+    if not value:
+        return f"{place}: {why}" if place else why
+    try:
+        shown = json.dumps(value[0], ensure_ascii=False)
+    except (TypeError, ValueError):
+        shown = repr(value[0])
+    shown = "the value" if hidden else cut(in_one_line(shown), _LONGEST)
+    return f"{place}: {shown} does not fit: {why}"
+
+
+def _unknown_field(owner: str, said: str, known: list[str]) -> BaeError:
+    near = get_close_matches(said, known, n=3, cutoff=0.5)
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    has = "It has" if near else "give one of its fields:"
+    has = f"{has} {', '.join(known)}" if known else "leave it out: it has no fields"
+    return _unfit(None, [f"{owner} has no field {said}"], f"{meant}{has}")
+
+
+def _missing(cls: type[Node], missing: list[str], said: str) -> BaeError:
+    """The error about fields that were not given, with the command line that does."""
+    listed: list[str] = []
+    for name in missing:
+        info = cls.__pydantic_fields__[name]
+        about = f" ({info.description})" if info.description else ""
+        listed.append(f"{name}: {wanted(info.annotation)}{about}")
+    secret = [name for name in missing if is_secret(cls, name)]
+    fix = " ".join([said, *(set_example(cls, name) for name in missing if name not in secret)])
+    if secret:
+        fix += (
+            f" -i @FILE  (a file of JSON with {', '.join(secret)}: the shell keeps what is typed)"
+        )
+    what = f"{cls.__name__} needs {', '.join(missing)}, and there is no terminal to ask at"
+    return _unfit(None, [what, *listed], fix)
+
+
+def _object_like(cls: type[Node]) -> str:
+    """What to do: give an object with the fields that must be given."""
+    plain = plan_of(cls, strict=True).plain
+    names = [field.name for field in plain if field.required] or [each.name for each in plain]
+    fields: dict[str, Any] = {}
+    for name in names:
+        text = example_of(cls, name) or "…"
+        try:
+            fields[name] = read(cls, name, text).said
+        except Misfit:
+            fields[name] = text
+    example = shlex.quote(json.dumps(fields, ensure_ascii=False))
+    return f"give an object with the fields of {cls.__name__}, as -i {example}"
