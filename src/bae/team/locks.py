@@ -1,15 +1,18 @@
-"""Locks between processes, and work that is finished though its caller is cancelled."""
+"""Locks between processes, temporary folders that are removed after a kill too, and work that is
+finished though its caller is cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
@@ -55,6 +58,41 @@ class FileLock:
             yield
         finally:
             self.release()
+
+
+class TemporaryFolder:
+    """A folder in the system's directory for them, locked as long as it is used. Those of processes
+    that were killed are removed by `remove_abandoned`."""
+
+    def __init__(self) -> None:
+        while True:
+            self.path = os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
+            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            with suppress(OSError):  # where another process removes it, since it was not locked yet
+                fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                os.stat(self.path)
+                return
+            os.close(self._file)
+
+    def remove(self) -> None:
+        """Remove it, with what is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._file)
+
+
+def remove_abandoned() -> None:
+    """Remove the temporary folders of processes that are gone."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # it is in use, another user's, or gone
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(file)
+
+
+_PREFIX: Final = "bae_team_"
 
 
 async def finish(work: Coroutine[Any, Any, T]) -> T:

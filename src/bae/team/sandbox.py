@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any, Final, Literal, TypedDict
 from bae.lm import subprocesses
 from bae.tasks import finish_despite_cancel
 from bae.team import groups
+from bae.team.locks import TemporaryFolder
 from bae.team.models import TeamError
 
 
@@ -221,6 +221,7 @@ class _Program:
         self.readable = [os.path.abspath(path) for path in readable]
         self.writable = [os.fspath(path) for path in writable]
         self.programs: list[str] = []
+        self.folder: TemporaryFolder | None = None
         self.scratch = "/tmp"
         self.pointer: bytes | None = None
         self.group: str | None = None
@@ -232,7 +233,8 @@ class _Program:
         self.writable = [os.path.realpath(path) for path in self.writable]
         self.programs = [*_prefixes(sys.executable), *_prefixes(self._found_command())]
         if self.kind is not Protection.BUBBLEWRAP:
-            self.scratch = tempfile.mkdtemp(prefix="bae_sandbox_")
+            self.folder = TemporaryFolder()
+            self.scratch = self.folder.path
             self.pointer = _git_pointer(self.cwd)
         arguments = self._arguments(spec)
         # The kernel does not apply RLIMIT_NPROC to root, in no user namespace.
@@ -247,8 +249,8 @@ class _Program:
         """Remove what was made."""
         if self.group is not None:
             groups.remove(self.group)
-        if self.kind is not Protection.BUBBLEWRAP and self.scratch != "/tmp":
-            shutil.rmtree(self.scratch, ignore_errors=True)
+        if self.folder is not None:
+            self.folder.remove()
             _restore(self.cwd, self.pointer)
 
     def _found_command(self) -> str:

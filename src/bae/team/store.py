@@ -12,9 +12,6 @@ from time import time
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
-
 from bae.team import tables
 from bae.team.events import (
     AgentCreated,
@@ -43,6 +40,7 @@ from bae.team.models import (
     TestReport,
     may_move,
 )
+from bae.team.tables import SQLAlchemyError, sa
 from bae.team.tables import insert as _insert
 from bae.team.tables import one as _one
 from bae.team.tables import rows as _rows

@@ -8,13 +8,22 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
 
-import sqlalchemy as sa
-from sqlalchemy import event
-from sqlalchemy.dialects.sqlite import dialect
-from sqlalchemy.schema import CreateIndex, CreateTable
-
 from bae.private_files import make_private
 from bae.team.models import TeamError
+
+try:
+    import sqlalchemy as sa
+except ModuleNotFoundError as error:
+    raise TeamError(
+        "the state of a team needs the package sqlalchemy, which is not installed",
+        error,
+        code="bae-team-extra-missing",
+        fix="pip install 'bae-graphs[team]'",
+    ) from error
+from sqlalchemy import event
+from sqlalchemy.dialects.sqlite import dialect
+from sqlalchemy.exc import SQLAlchemyError as SQLAlchemyError
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 APPLICATION: Final = 0x62616574
 FORMAT: Final = 1

@@ -6,9 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import shutil
 import stat
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Final, Unpack
 
 from bae.tasks import finish_despite_cancel
 from bae.team import reports, sandbox
+from bae.team.locks import TemporaryFolder
 from bae.team.models import Project, TestCase, TestReport, bounded
 from bae.team.witness import GUARDS, Witness
 
@@ -64,11 +63,11 @@ async def _run_command(
     program = find_test_program(command)
     if program is None:
         return TestReport(command=command, exit_code=None, problem=_unknown(command))
-    made: list[str] = []
+    made: list[TemporaryFolder] = []
     try:
-        making = asyncio.to_thread(tempfile.mkdtemp, prefix=_PREFIX)
-        folder = Path(await finish_despite_cancel(making, then=made.append))
-        report = await asyncio.to_thread(folder.resolve) / "report"
+        making = asyncio.to_thread(TemporaryFolder)
+        folder = await finish_despite_cancel(making, then=made.append)
+        report = Path(folder.path, "report")
         words, witness = program.with_report(command, str(report)), None
         if program.name == "pytest":
             witness = await asyncio.to_thread(Witness.of, words, report)
@@ -85,7 +84,7 @@ async def _run_command(
             missing = await asyncio.to_thread(witness.objection, content, ran.exit_code, _read)
     finally:
         for each in made:
-            await finish_despite_cancel(asyncio.to_thread(shutil.rmtree, each, ignore_errors=True))
+            await finish_despite_cancel(asyncio.to_thread(each.remove))
     output, text = ran.output, content.decode("utf-8", "replace")
     if program.name == "go":
         text, missing = output, ""
@@ -164,7 +163,6 @@ def find_test_program(command: Sequence[str]) -> TestProgram | None:
     return None
 
 
-_PREFIX: Final = "bae_report_"
 _NONE: Final = "no tests were found"
 _ENVIRONMENT: Final = {"CI": "1", "NO_COLOR": "1"}  # which also keeps Vitest and Jest from waiting
 _PROGRAMS: Final = {

@@ -58,12 +58,13 @@ class Desk:
     async def keep(self, step: Tried, outcome: Any, verdict: Verdict | None, failure: str) -> None:
         """Store what became of an attempt."""
         workspace = await self.worker.workspace(self.task)
+        head = await workspace.head()
         attempt = Attempt(
             task_id=self.task.id,
             number=step.number,
             outcome=outcome,
             failure=bounded(failure),
-            files=await workspace.changed(),
+            files=await self.bench.repository.changed_files(workspace.base, head),
             report=verdict.report if verdict else None,
             usage=step.usage,
         )
@@ -154,7 +155,7 @@ class Assignment(Node):
         desk = self.desk
         done = await desk.bench.integration.merged_as(desk.task.branch)
         if done:
-            return Delivered(commit=done, number=0)
+            return Delivered(commit=done)
         workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
         attempts = await desk.bench.store.attempts(self.task_id)
@@ -267,9 +268,7 @@ class Merge(Tried):
         workspace = await desk.worker.workspace(desk.task)
         outcome = await desk.worker.merge(desk.task)
         if isinstance(outcome, Integrated):
-            return Delivered(
-                commit=outcome.commit, number=self.number, files=await workspace.changed()
-            )
+            return Delivered(commit=outcome.commit)
         text = outcome.text
         conflict = await workspace.update()
         if conflict:
@@ -282,8 +281,6 @@ class Delivered(Node):
     """The end: the work is merged."""
 
     commit: str
-    number: int
-    files: tuple[str, ...] = ()
 
     async def __call__(self) -> None: ...
 

@@ -24,7 +24,7 @@ from bae.team.git import (
     remove_stale,
     split_paths,
 )
-from bae.team.locks import finish
+from bae.team.locks import finish, remove_abandoned
 from bae.team.models import TeamError, bounded
 from bae.team.sandbox import Ran
 from bae.team.user_checkout import Moved, repair
@@ -269,6 +269,7 @@ class Workspaces:
             except (BaeError, OSError) as error:
                 done.problems.append(f"{path} is left as it is: {error}")
         await asyncio.to_thread(self._empty_trash)
+        await asyncio.to_thread(remove_abandoned)
         for path in await asyncio.to_thread(_folders, self.directory, _PREFIX):
             if path not in left:
                 done.problems.append(f"{path} is left as it is: git does not know it")
