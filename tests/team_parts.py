@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bae.team.edit_format import render_answer, whole_file
 from bae.team.models import PlannedTask, Project, Task
 from bae.team.store import Store
@@ -25,6 +27,7 @@ SUB = CALC + "\n\ndef sub(a, b):\n    return a - b\n"
 WRONG = CALC + "\n\ndef sub(a, b):\n    return a + b\n"
 WORSE = CALC + "\n\ndef sub(a, b):\n    return a * b\n"
 TEST_SUB = "from calc import sub\n\n\ndef test_sub():\n    assert sub(5, 3) == 2\n"
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="no node")
 SUM = "exports.add = (a, b) => a + b;\n"
 SUM_TEST = """const test = require("node:test");
 const { equal } = require("node:assert");

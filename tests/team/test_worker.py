@@ -1,20 +1,44 @@
-"""What a worker promises: a task becomes merged, tested code, or a question."""
+"""What a worker promises about a task: it becomes merged, tested code, or a question."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bae.team.models import TaskStatus
-from bae.team.worker import BackendWorkerAgent
-from bae.team.worker_graph import Answer
+from bae import BaeLMError
+from bae.team import BackendWorkerAgent, FrontendWorkerAgent, PlannedTask, Task, TaskStatus
+from bae.team.edit_format import Replacement, render_answer
+from bae.team.models import TaskResult
+from bae.team.workbench import Workbench
+from bae.team.worker_graph import Answer, is_same_failure
 from bae.testing import ScriptedLM
 from git_repositories import git, left_over
-from team_parts import SUB, TEST_SUB, a_bench, edits
+from team_parts import (
+    CALC,
+    JAVASCRIPT,
+    NODE,
+    PYTHON,
+    SUB,
+    SUM,
+    SUM_TEST,
+    TEST_CALC,
+    TEST_SUB,
+    WORSE,
+    WRONG,
+    a_bench,
+    edits,
+    needs_node,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
+RIGHT = edits({"calc.py": SUB})
+# A test that exists and fails, so that wrong work is found.
+FAILING = {**PYTHON, "tests/test_sub.py": TEST_SUB}
 
 
 @pytest.fixture(autouse=True)
@@ -22,19 +46,269 @@ def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
+class Heard:
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+
+    async def broadcast(self, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+        raise ConnectionError("nobody listens")
+
+
+async def work(bench: Workbench, task: Task, *answers: str | BaseException) -> TaskResult:
+    """What becomes of a task with these answers of the LLM, all of which are asked for."""
+    lm = ScriptedLM({Answer: list(answers)})
+    worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
+    result = await worker.execute_task(task)
+    lm.assert_complete()
+    assert left_over(Path(bench.project.root)) == []
+    assert (await bench.store.task(task.id)).status is TaskStatus.PENDING
+    return result
+
+
 async def test_a_task_becomes_one_merged_and_tested_commit(tmp_path: Path) -> None:
-    lm = ScriptedLM({Answer: [edits({"calc.py": SUB, "tests/test_sub.py": TEST_SUB})]})
-    async with a_bench(tmp_path) as (bench, [task]):
-        worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
-        result = await worker.execute_task(task)
+    heard, seen = Heard(), list[int]()
+    options: dict[str, Any] = {"ws_manager": heard, "on_progress": seen.append}
+    async with a_bench(tmp_path, **options) as (bench, [task]):
+        result = await work(bench, task, edits({"calc.py": SUB, "tests/test_sub.py": TEST_SUB}))
         assert (result.status, result.error, result.question) == ("completed", None, None)
         assert result.files == ("calc.py", "tests/test_sub.py")
         assert result.commit == await bench.integration.head()
         assert result.report is not None
         assert len(result.report.of("passed")) == 2
-        assert (await bench.store.task(task.id)).status is TaskStatus.PENDING
-        kinds = [each.event.type for each in await bench.store.events(bench.project.id)]
+        assert result.usage.calls == 1
+        [attempt] = await bench.store.attempts(task.id)
+        assert (attempt.outcome, attempt.files) == ("passed", result.files)
+        assert len(await bench.store.merge_reports(task.id)) == 1
+        stored = [each.event.to_message() for each in await bench.store.events(bench.project.id)]
     root = Path(bench.project.root)
     assert git(root, "log", "--format=%s", "bae/team") == "Subtract\nfirst"
-    assert {"activity_update", "commit_created", "test_result"} == set(kinds)
-    assert left_over(root) == []
+    assert heard.messages == stored
+    kinds = {message["type"] for message in stored}
+    assert kinds == {"activity_update", "commit_created", "test_result"}
+    assert set(seen) == {task.id}
+    assert len(seen) > 10
+
+
+@needs_node
+async def test_javascript_is_tested_by_node(tmp_path: Path) -> None:
+    code = SUM + "exports.sub = (a, b) => a - b;\n"
+    test = SUM_TEST.replace("adds", "subtracts").replace("add(1, 1), 2", "sub(3, 1), 2")
+    answer = edits({"sum.js": code, "sub.test.js": test})
+    wanted = PlannedTask(key="sub", title="Subtract", kind="frontend", files=("sum.js",))
+    async with a_bench(tmp_path, wanted, files=JAVASCRIPT, command=NODE) as (bench, [task]):
+        lm = ScriptedLM({Answer: [answer.replace("a - b", "b - a"), answer]})
+        worker = FrontendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
+        result = await worker.execute_task(task)
+        assert (result.status, result.attempts) == ("completed", 2)
+        assert "frontend engineer" in lm.prompts[0].text
+
+
+async def test_wrong_work_is_corrected_with_the_actual_failure(tmp_path: Path) -> None:
+    async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        lm = ScriptedLM({Answer: [edits({"calc.py": WRONG}), edits({"calc.py": WORSE}), RIGHT]})
+        worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
+        result = await worker.execute_task(task)
+        assert (result.status, result.attempts) == ("completed", 3)
+        outcomes = [each.outcome for each in await bench.store.attempts(task.id)]
+        assert outcomes == ["failed", "failed", "passed"]
+        events = [each.event for each in await bench.store.events(bench.project.id)]
+    corrections = [event for event in events if event.type == "correction_attempt"]
+    assert [event.attempt for event in corrections] == [1, 2]
+    second = lm.prompts[1].text
+    assert "assert 8 == 2" in second  # what pytest printed
+    assert "+    return a + b" in second  # what was changed so far
+    assert "assert 15 == 2" in lm.prompts[2].text
+
+
+async def test_the_same_failure_twice_ends_in_a_question(tmp_path: Path) -> None:
+    async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        same = edits({"calc.py": WRONG.replace("a + b\n", "a + b  # once more\n")})
+        result = await work(bench, task, edits({"calc.py": WRONG}), same)
+        assert (result.status, result.attempts, result.commit) == ("blocked", 2, None)
+        assert result.question is not None
+        assert "2 attempts at 'Subtract' failed, the last two in the same way" in result.question
+        assert "assert 8 == 2" in result.question
+        assert await bench.integration.head() == git(Path(bench.project.root), "rev-parse", "HEAD")
+        # Nothing is lost, and the next run continues from there, with what a person says.
+        await bench.store.add_note(task.id, "Look at the sign.")
+        blocker = await bench.store.add_blocker(task.id, result.question)
+        await bench.store.answer_blocker(blocker.id, "It is a - b.")
+        lm = ScriptedLM({Answer: [RIGHT]})
+        worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
+        result = await worker.execute_task(await bench.store.task(task.id))
+        assert (result.status, result.attempts) == ("completed", 3)
+        asked = lm.prompts[0].text
+        assert "Look at the sign." in asked
+        assert "It is a - b." in asked
+        assert "once more" in asked
+
+
+async def test_there_are_at_most_three_corrections(tmp_path: Path) -> None:
+    async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        wrong = [CALC + f"\n\ndef sub(a, b):\n    return {n}\n" for n in (10, 20, 30, 40)]
+        result = await work(bench, task, *(edits({"calc.py": text}) for text in wrong))
+        assert (result.status, result.attempts) == ("blocked", 4)
+        assert result.question is not None
+        assert "4 attempts" in result.question
+
+
+async def test_lines_that_are_not_found_are_asked_for_again_and_then_as_a_whole_file(
+    tmp_path: Path,
+) -> None:
+    missed = render_answer([Replacement("calc.py", ("def add(a, c):",), ("def add(a, b):",))])
+    async with a_bench(tmp_path) as (bench, [task]):
+        lm = ScriptedLM({Answer: [missed, missed, RIGHT]})
+        worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
+        result = await worker.execute_task(task)
+        assert (result.status, result.attempts) == ("completed", 1)
+    first, second, third = (prompt.text for prompt in lm.prompts)
+    assert "not in calc.py" not in first
+    assert "The nearest lines that it has, from line 1 to 2, are:\ndef add(a, b):" in second
+    assert "def add(a, c)" in second  # its own answer
+    assert "completely this time" not in second
+    assert "Write these files completely this time: calc.py." in third
+
+
+async def test_an_answer_that_can_never_be_applied_ends_in_a_question(tmp_path: Path) -> None:
+    outside = edits({"../outside.py": "x = 1\n"})
+    async with a_bench(tmp_path) as (bench, [task]):
+        result = await work(bench, task, *[outside] * 6)
+        assert result.status == "blocked"
+        assert [each.outcome for each in await bench.store.attempts(task.id)] == ["refused"] * 2
+    assert not (tmp_path / "outside.py").exists()
+
+
+class Meanwhile(ScriptedLM):
+    """Does something before its first answer: the work of another."""
+
+    def __init__(self, first: Callable[[], Awaitable[object]], *answers: str) -> None:
+        super().__init__({Answer: list(answers)})
+        self._first = [first]
+
+    async def fill(self, *args: Any, **options: Any) -> Any:
+        while self._first:
+            await self._first.pop()()
+        return await super().fill(*args, **options)
+
+
+TWO = [PlannedTask(key=key, title=f"Write {key}") for key in ("one", "two")]
+
+
+async def test_work_that_conflicts_with_merged_work_is_corrected(tmp_path: Path) -> None:
+    texts = [CALC + f"\n\ndef {name}():\n    return {name!r}\n" for name in ("one", "two")]
+    both = CALC + "\n\ndef one():\n    return 'one'\n\n\ndef two():\n    return 'two'\n"
+    async with a_bench(tmp_path, *TWO) as (bench, [one, two]):
+        first = partial(work_on, bench, one, edits({"calc.py": texts[0]}))
+        lm = Meanwhile(first, edits({"calc.py": texts[1]}), edits({"calc.py": both}))
+        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
+        result = await worker.execute_task(two)
+        assert (result.status, result.attempts) == ("completed", 2)
+        outcomes = [each.outcome for each in await bench.store.attempts(two.id)]
+        assert outcomes == ["conflict", "passed"]
+        root = Path(bench.project.root)
+        assert git(root, "show", "bae/team:calc.py") == both.rstrip()
+        assert git(root, "log", "--format=%s", "bae/team") == "Write two\nWrite one\nfirst"
+    asked = lm.prompts[1].text
+    assert "CONFLICT (content)" in asked
+    assert "<<<<<<< refs/heads/bae/team" in asked
+
+
+async def test_tests_that_fail_only_after_the_merge_go_back_to_the_llm(tmp_path: Path) -> None:
+    files = {**PYTHON, "names.py": "NAMES = ['a']\n"}
+    test = "from names import NAMES\n\n\ndef test_names():\n    assert len(NAMES) == 1\n"
+    async with a_bench(tmp_path, *TWO, files=files) as (bench, [one, two]):
+        first = partial(work_on, bench, one, edits({"tests/test_names.py": test}))
+        texts = ("NAMES = ['a', 'b']\n", "NAMES = ['b']\n")
+        lm = Meanwhile(first, *(edits({"names.py": text}) for text in texts))
+        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
+        result = await worker.execute_task(two)
+        assert (result.status, result.attempts) == ("completed", 2)
+        outcomes = [each.outcome for each in await bench.store.attempts(two.id)]
+        assert outcomes == ["failed", "passed"]
+    assert "after the work was merged with what others have done" in lm.prompts[1].text
+    assert "assert 2 == 1" in lm.prompts[1].text
+
+
+async def work_on(bench: Workbench, task: Task, *answers: str) -> None:
+    lm = ScriptedLM({Answer: list(answers)})
+    worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
+    assert (await worker.execute_task(task)).status == "completed"
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        {"tests/test_sub.py": "def test_sub():\n    pass\n"},
+        {"calc.py": WRONG, "conftest.py": "collect_ignore = ['tests/test_sub.py']\n"},
+        {"calc.py": "import os\nos._exit(0)\n"},
+    ],
+    ids=["edited", "ignored", "exit 0"],
+)
+async def test_cheating_is_refused_and_said_to_the_llm(
+    tmp_path: Path, cheat: dict[str, str]
+) -> None:
+    async with a_bench(tmp_path, files=FAILING, corrections=1) as (bench, [task]):
+        undone = {"tests/test_sub.py": TEST_SUB, "conftest.py": "", "calc.py": SUB}
+        honest = {name: text for name, text in undone.items() if name in {*cheat, "calc.py"}}
+        result = await work(bench, task, edits(cheat), edits(honest))
+        assert (result.status, result.attempts) == ("completed", 2)
+        [first, _] = await bench.store.attempts(task.id)
+        assert first.outcome in ("failed", "refused")
+        root = Path(bench.project.root)
+        assert git(root, "show", "bae/team:tests/test_sub.py") == TEST_SUB.rstrip()
+
+
+async def test_the_llm_may_ask_a_person(tmp_path: Path) -> None:
+    async with a_bench(tmp_path) as (bench, [task]):
+        result = await work(bench, task, "QUESTION: Integers only, or decimals too?")
+        assert (result.status, result.attempts) == ("blocked", 0)
+        assert result.question == "Integers only, or decimals too?"
+
+
+async def test_an_lm_that_fails_fails_the_task_and_a_retry_continues(tmp_path: Path) -> None:
+    async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        down = BaeLMError("the provider is down")
+        result = await work(bench, task, edits({"calc.py": WRONG}), down)
+        assert (result.status, result.attempts) == ("failed", 1)
+        assert result.error is not None
+        assert "the provider is down" in result.error
+        result = await work(bench, task, RIGHT)
+        assert (result.status, result.attempts) == ("completed", 2)
+
+
+async def test_a_task_that_is_to_stop_does_so_after_its_attempt(tmp_path: Path) -> None:
+    async with a_bench(tmp_path, files=FAILING, should_stop=lambda _: True) as (bench, [task]):
+        result = await work(bench, task, edits({"calc.py": WRONG}))
+        assert (result.status, result.error) == ("failed", "stopped after attempt 1")
+
+
+async def test_the_lm_of_a_task_can_be_limited(tmp_path: Path) -> None:
+    lm = ScriptedLM({Answer: [RIGHT]})
+    limited: list[Any] = []
+
+    def limit(task: Task, given: Any) -> Any:
+        limited.append((task.key, given))
+        return lm
+
+    own = ScriptedLM()
+    async with a_bench(tmp_path, limit_lm=limit) as (bench, [task]):
+        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=own)
+        assert (await worker.execute_task(task)).status == "completed"
+    assert limited == [("sub", own)]
+
+
+async def test_what_tests_leave_in_a_worktree_is_not_taken_for_work(tmp_path: Path) -> None:
+    test = TEST_CALC + "\n\ndef test_dirt():\n    open('dirt.txt', 'w').write('x')\n"
+    files = {**FAILING, "tests/test_calc.py": test}
+    async with a_bench(tmp_path, files=files) as (bench, [task]):
+        result = await work(bench, task, edits({"calc.py": WRONG}), RIGHT)
+        assert (result.status, result.files) == ("completed", ("calc.py",))
+        assert "dirt.txt" not in git(Path(bench.project.root), "ls-tree", "--name-only", "bae/team")
+
+
+def test_failures_are_the_same_whatever_their_times_and_addresses_are() -> None:
+    one = "E  <f at 0x7f00>\ntests/a.py:3: AssertionError\n1 failed in 0.03s"
+    assert is_same_failure(one, "E  <f at 0x8a>\ntests/a.py:7: AssertionError\n1 failed in 1.2 s")
+    assert not is_same_failure("assert 1 == 2", "assert 3 == 2")
+    assert not is_same_failure("", "")

@@ -276,7 +276,7 @@ class WorkerAgent:
             lm = bench.limit_lm(task, await self.lm())
             graph = worker_graph if isinstance(start, Assignment) else correction_graph
             with observing(progress):
-                ended = await cast(Any, graph).arun(
+                ended: GraphResult[Delivered | Blocked | Stopped] = await cast(Any, graph).arun(
                     start,
                     lm,
                     max_iters=0,
@@ -285,16 +285,14 @@ class WorkerAgent:
                     run_id=run,
                     resume=True,
                 )
-            result = await self._result(bench, task, ended)
-            why = result.status
-            return result
+            last, used, why = ended.result, ended.usage, "done"
         except BaeError as error:
             why = "failed"
             _log.info("task %s failed", task.key, exc_info=True)
-            used = error.journal.usage() if error.journal else Usage()
-            return TaskResult(status="failed", task_id=task.id, error=_described(error), usage=used)
+            last, used = error, error.journal.usage() if error.journal else Usage()
         finally:
             await finish(self._leave(task.id, why))
+        return await _result(bench, task, last, used)
 
     async def _run_id(self, bench: Workbench, task: Task) -> str:
         """The newest run of a task, if it is to continue, or a new one."""
@@ -316,25 +314,6 @@ class WorkerAgent:
             return False
         asked = await bench.store.blockers(task.project_id)
         return ended.result.question not in [e.question for e in asked if e.task_id == task.id]
-
-    async def _result(
-        self, bench: Workbench, task: Task, ended: GraphResult[Delivered | Blocked | Stopped]
-    ) -> TaskResult:
-        last = ended.result
-        tried = await bench.store.attempts(task.id)
-        about: dict[str, Any] = {
-            "task_id": task.id,
-            "attempts": len(tried),
-            "report": tried[-1].report if tried else None,
-            "files": tried[-1].files if tried else (),
-            "usage": ended.usage,
-        }
-        if isinstance(last, Delivered):
-            told = f"{task.title}: merged as {last.commit[:12]}"
-            return TaskResult(status="completed", commit=last.commit, summary=told, **about)
-        if isinstance(last, Blocked):
-            return TaskResult(status="blocked", question=last.question, **about)
-        return TaskResult(status="failed", error=f"stopped after attempt {last.number}", **about)
 
     async def _leave(self, task_id: int, why: str) -> None:
         workspace = self._workspaces.pop(task_id, None)
@@ -407,6 +386,27 @@ def _given_lm(lm: LM | str | None, api_key: str | None) -> LM | None:
 
         return AnthropicBackend(*filter(None, [model]), api_key=api_key)
     return resolve(lm) if isinstance(lm, str) else lm
+
+
+async def _result(
+    bench: Workbench, task: Task, last: Delivered | Blocked | Stopped | BaeError, used: Usage
+) -> TaskResult:
+    tried = await bench.store.attempts(task.id)
+    about: dict[str, Any] = {
+        "task_id": task.id,
+        "attempts": len(tried),
+        "report": tried[-1].report if tried else None,
+        "files": tried[-1].files if tried else (),
+        "usage": used,
+    }
+    if isinstance(last, Delivered):
+        told = f"{task.title}: merged as {last.commit[:12]}"
+        return TaskResult(status="completed", commit=last.commit, summary=told, **about)
+    if isinstance(last, Blocked):
+        return TaskResult(status="blocked", question=last.question, **about)
+    if isinstance(last, Stopped):
+        return TaskResult(status="failed", error=f"stopped after attempt {last.number}", **about)
+    return TaskResult(status="failed", error=_described(last), **about)
 
 
 def _test_result(task: Task, report: TestReport, problem: str) -> TestResult:
