@@ -34,6 +34,8 @@ const { equal } = require("node:assert");
 test("adds", () => equal(require("./sum.js").add(1, 1), 2));
 """
 JAVASCRIPT = {"sum.js": SUM, "sum.test.js": SUM_TEST}
+# A test that exists and fails, so that wrong work is found.
+FAILING = {**PYTHON, "tests/test_sub.py": TEST_SUB}
 SUB_TASK = PlannedTask(
     key="sub",
     title="Subtract",

@@ -20,6 +20,7 @@ from bae.testing import ScriptedLM
 from git_repositories import git, left_over
 from team_parts import (
     CALC,
+    FAILING,
     JAVASCRIPT,
     NODE,
     PYTHON,
@@ -37,8 +38,6 @@ from team_parts import (
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 RIGHT = edits({"calc.py": SUB})
-# A test that exists and fails, so that wrong work is found.
-FAILING = {**PYTHON, "tests/test_sub.py": TEST_SUB}
 
 
 @pytest.fixture(autouse=True)

@@ -265,11 +265,12 @@ class Merge(Tried):
 
     async def __call__(self) -> Delivered | Draft | Blocked | Stopped:
         desk = self.desk
-        workspace = await desk.worker.workspace(desk.task)
         outcome = await desk.worker.merge(desk.task)
         if isinstance(outcome, Integrated):
             return Delivered(commit=outcome.commit)
         text = outcome.text
+        # Only now: where a run was killed after the merge, there is nothing left to work on.
+        workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
         if conflict:
             text = f"{conflict.text}\n\nThe files have these conflict markers now: resolve them."

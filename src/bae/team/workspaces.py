@@ -212,14 +212,20 @@ class Workspaces:
         if admin and (fresh or not await asyncio.to_thread(_has_work, path, admin)):
             await self._clear(path, admin, "started again")
         async with self.repository.administration():
-            if path not in await asyncio.to_thread(self._entries):
+            new = path not in await asyncio.to_thread(self._entries)
+            if new:
                 await self._set_branch(branch, path.name.removeprefix(_PREFIX), fresh)
                 await self._add(path, branch)
         head = await self.repository.commit_id(BRANCHES + self.team)
         base = await self.repository.merge_base(head, BRANCHES + branch)
         if base is None:
             raise WorkspaceError(f"{branch} and {self.team} have no commit in common")
-        return await self._prepare(path, branch, base)
+        try:
+            return await self._prepare(path, branch, base)
+        except BaseException:
+            if new:  # nothing was worked on in it yet
+                await finish(self._drop(path))
+            raise
 
     @asynccontextmanager
     async def scratch(self, commit: str, base: str | None = None) -> AsyncGenerator[Workspace]:

@@ -1,0 +1,260 @@
+"""What a worker promises about its runs: alone or in a team, in steps, cancelled or killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bae.team import (
+    BackendWorkerAgent,
+    EditError,
+    FrontendWorkerAgent,
+    Store,
+    TeamError,
+    TestWorkerAgent,
+    WorkerAgent,
+    register_worker,
+    worker_class,
+    worker_kinds,
+)
+from bae.team.locks import TemporaryFolder, remove_abandoned
+from bae.team.worker_graph import Answer
+from bae.testing import Provider, ScriptedLM
+from bounded import BOUND
+from git_repositories import descendants, git, left_over
+from team_parts import FAILING, SUB, WRONG, a_bench, a_project, edits
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
+RIGHT = edits({"calc.py": SUB})
+
+
+@pytest.fixture(autouse=True)
+def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+# --- alone ----------------------------------------------------------------------------------------
+
+
+async def test_a_worker_alone_takes_and_returns_plain_dicts(tmp_path: Path) -> None:
+    async with a_project(tmp_path) as (store, project, [task]):
+        path = store.path
+    worker = BackendWorkerAgent(
+        project_id=project.id, db=path, root=project.root, lm=ScriptedLM({Answer: [RIGHT]})
+    )
+    result = await worker.execute_task({"id": task.id, "title": "Subtract numbers"})
+    assert (result["status"], result["task_id"], result["files"]) == ("completed", 1, ["calc.py"])
+    root = Path(project.root)
+    assert git(root, "log", "-1", "--format=%s", result["commit"]) == "Subtract numbers"
+    assert left_over(root) == []
+
+
+async def test_the_steps_of_a_worker_can_be_used_one_by_one(tmp_path: Path) -> None:
+    lm = ScriptedLM({Answer: [edits({"calc.py": WRONG}), RIGHT]})
+    async with a_project(tmp_path, files=FAILING) as (store, project, [task]):
+        async with BackendWorkerAgent(project_id=project.id, db=store, lm=lm) as worker:
+            context = await worker.build_context(task)
+            assert "calc.py" in context.files
+            answer = await worker.generate_code(task, context)
+            assert await worker.apply_file_changes(task, answer) == ("calc.py",)
+            with pytest.raises(EditError, match="change nothing"):
+                await worker.apply_file_changes(task, answer)
+            verdict = await worker.run_tests(task)
+            assert "assert 8 == 2" in verdict.text
+            result = await worker.self_correct(task, verdict.text)
+            assert (result.status, result.error) == ("completed", None)
+        assert left_over(Path(project.root)) == []
+        assert git(Path(project.root), "log", "--format=%s", "bae/team") == "Subtract\nfirst"
+
+
+async def test_anthropic_is_asked_by_its_own_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("anthropic")
+    async with Provider() as provider, a_project(tmp_path) as (store, project, [task]):
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        provider.script(RIGHT)
+        worker = BackendWorkerAgent(project_id=project.id, db=store, api_key="sk-any")
+        result = await worker.execute_task(task)
+        assert (result.status, result.error) == ("completed", None)
+        assert result.usage.output_tokens > 0
+        [request] = provider.requests
+        assert "Write a function sub in calc.py." in str(request.body)
+
+
+async def test_a_worker_needs_a_store_or_a_bench() -> None:
+    with pytest.raises(TypeError, match="db="):
+        BackendWorkerAgent(project_id=1)
+    with pytest.raises(ValueError, match="Anthropic"):
+        BackendWorkerAgent(project_id=1, db="x", lm="openai:gpt-5-mini", api_key="k")
+
+
+async def test_what_keeps_a_task_from_starting_is_its_error(tmp_path: Path) -> None:
+    async with a_project(tmp_path) as (store, project, [task]):
+        await store.save_project(project.model_copy(update={"setup": ("false",)}))
+        worker = BackendWorkerAgent(project_id=project.id, db=store, lm=ScriptedLM())
+        result = await worker.execute_task(task)
+        assert result.status == "failed"
+        assert result.error is not None
+        assert "the setup command failed with 1" in result.error
+        assert left_over(Path(project.root)) == []
+
+
+def test_there_is_a_registry_of_workers() -> None:
+    assert worker_class("backend") is BackendWorkerAgent
+    assert worker_class("frontend") is FrontendWorkerAgent
+    assert worker_class("test") is TestWorkerAgent
+
+    class Writer(WorkerAgent):
+        kind = "docs"  # which no other test uses
+
+    with pytest.raises(TeamError, match="kind 'docs'") as raised:
+        worker_class("docs")
+    assert raised.value.fix == "use one of backend, frontend, test, or register_worker('docs', …)"
+    register_worker("docs", Writer)
+    assert worker_class("docs") is Writer
+    assert worker_kinds()[-1] == "docs"
+
+
+# --- cancelled and killed -------------------------------------------------------------------------
+
+
+class Waiting(ScriptedLM):
+    """Never answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = asyncio.Event()
+
+    async def fill(self, *args: Any, **options: Any) -> Any:
+        self.is_asked.set()
+        await asyncio.Event().wait()
+
+
+SLOW_TEST = """import os, time
+
+
+def test():
+    if os.path.exists("started"):
+        open("started", "w").write("a test runs")
+        time.sleep(600)
+"""
+
+
+async def test_a_cancelled_task_keeps_its_work_and_leaves_nothing_running(tmp_path: Path) -> None:
+    pipe = tmp_path / ".project.team" / "bae.task-1-sub" / "started"
+    seen = asyncio.Event()
+
+    class Manager:
+        async def broadcast(self, message: dict[str, Any]) -> None:
+            if message.get("text") == "runs the tests":
+                os.mkfifo(pipe)
+                seen.set()
+
+    slow = {**FAILING, "tests/test_slow.py": SLOW_TEST}
+    async with a_bench(tmp_path, files=slow, ws_manager=Manager()) as (bench, [task]):
+        lm = ScriptedLM({Answer: [RIGHT]})
+        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
+        running = asyncio.create_task(worker.execute_task(task))
+        await seen.wait()
+        assert await asyncio.to_thread(pipe.read_text) == "a test runs"
+        assert commands() != []
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert commands() == []
+        root = Path(bench.project.root)
+        assert left_over(root) == []
+        assert git(root, "show", f"{task.branch}:calc.py") == SUB.rstrip()
+        assert len(await bench.store.events(1)) == await bench.store.last_event(1)
+
+
+def commands() -> list[str]:
+    """The processes that this one has started."""
+    found: list[str] = []
+    for pid in descendants(os.getpid()):
+        try:
+            found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return [each for each in found if each]
+
+
+async def test_a_task_cancelled_while_the_llm_writes_continues_later(tmp_path: Path) -> None:
+    async with a_bench(tmp_path) as (bench, [task]):
+        lm = Waiting()
+        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
+        running = asyncio.create_task(worker.execute_task(task))
+        await lm.is_asked.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=ScriptedLM({Answer: [RIGHT]}))
+        result = await worker.execute_task(task)
+        assert (result.status, result.attempts) == ("completed", 1)
+        [info] = await bench.journal.runs()
+        assert (info.run_id, info.status) == (f"task-{task.id}-1", "ended")
+
+
+async def test_a_killed_task_continues_and_no_answer_is_paid_for_twice(tmp_path: Path) -> None:
+    async with a_project(tmp_path, files=FAILING) as (store, project, [task]):
+        path = store.path
+    program = Path(__file__).parents[1] / "killed_worker.py"
+    said: list[str] = []
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(program.parent), *sys.path])}
+    for event in (1, 3, 4, 6, 5, 99):
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, str(program), str(path), str(project.id), str(task.id), str(event)],
+            env=env,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=BOUND,
+        )
+        said += done.stdout.splitlines()
+        if done.returncode == 0:
+            break
+        assert done.returncode == -9
+    assert said == ["asked 1", "asked 2", "completed after 2"]
+    root = Path(project.root)
+    assert git(root, "log", "--format=%s", "bae/team") == "Subtract\nfirst"
+    async with await Store.open(path) as store:
+        outcomes = [each.outcome for each in await store.attempts(task.id)]
+    assert outcomes == ["failed", "passed"]
+    assert left_over(root) == []
+
+
+async def test_a_question_that_the_team_did_not_hear_of_is_not_worked_out_again(
+    tmp_path: Path,
+) -> None:
+    async with a_bench(tmp_path) as (bench, [task]):
+        for lm in (ScriptedLM({Answer: ["QUESTION: Which way?"]}), ScriptedLM()):
+            worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
+            assert (await worker.execute_task(task)).question == "Which way?"
+        await bench.store.add_blocker(task.id, "Which way?")
+        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=ScriptedLM({Answer: [RIGHT]}))
+        assert (await worker.execute_task(task)).status == "completed"
+
+
+def test_temporary_folders_of_killed_processes_are_removed() -> None:
+    kept = TemporaryFolder()
+    source = (
+        "import os; from bae.team.locks import TemporaryFolder as T; t = T(); "
+        "print(t.path, flush=True); os.kill(os.getpid(), 9)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, check=False
+    )
+    left = Path(ran.stdout.strip())
+    assert left.is_dir()
+    remove_abandoned()
+    assert not left.exists()
+    assert Path(kept.path).is_dir()
+    kept.remove()
+    assert not Path(kept.path).exists()
