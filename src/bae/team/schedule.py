@@ -55,7 +55,7 @@ def find_changes(
         obstacle = held.get(task.id) or _find_obstacle(task, found)
         again = before is _S.FAILED and task.failures <= retries and task.id not in final
         if before in _FOLLOWS or again:
-            merged = all(found[key] in DONE for key in task.depends_on)
+            merged = all(found.get(key) in DONE for key in task.depends_on)
             after = _S.READY if merged and task.approved else _S.PENDING
             reason = f"try {task.failures + 1} of {retries + 1}" if again else ""
             if obstacle:
@@ -155,8 +155,9 @@ def plan_dry_run(
 
 def _find_obstacle(task: Task, found: Mapping[str, TaskStatus]) -> str:
     for key in task.depends_on:
-        if found[key] in _OBSTACLES:
-            return f"its prerequisite {key!r} {_OBSTACLES[found[key]]}"
+        status = found.get(key)
+        if status is not None and status in _OBSTACLES:
+            return f"its prerequisite {key!r} {_OBSTACLES[status]}"
     return ""
 
 

@@ -377,20 +377,22 @@ class Store:
 
     # Agents
 
-    async def save_agent(self, project_id: int, agent: AgentInfo) -> None:
-        """Store an agent as it is now."""
+    async def save_agent(self, project_id: int, agent: AgentInfo) -> list[Event]:
+        """Store an agent as it is now. Returns the events that were stored with it."""
         which = {"project_id": project_id, "id": agent.id}
 
-        def save(db: sa.Connection) -> None:
+        def save(db: sa.Connection) -> list[Event]:
             rows = _rows(db, sa.select(tables.agents).filter_by(**which))
             before = AgentInfo.model_validate(rows[0]["data"]) if rows else None
             db.execute(sa.delete(tables.agents).filter_by(**which))
             data = agent.model_dump(mode="json")
             db.execute(sa.insert(tables.agents).values(**which, data=data))
-            for event in _changes(project_id, before, agent):
+            changes = list(_changes(project_id, before, agent))
+            for event in changes:
                 _store(db, event)
+            return changes
 
-        await self.write(save)
+        return await self.write(save)
 
     async def agents(self, project_id: int) -> list[AgentInfo]:
         """The agents of a project, retired ones too."""

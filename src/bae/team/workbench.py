@@ -26,7 +26,7 @@ from bae.team.workspaces import Workspace, Workspaces
 
 RUNS: Final = "runs.db"
 """The journal of the agents' runs, beside the state of the team."""
-_BEAT: Final = 5.0
+_BEAT: Final = 1.0
 _KEPT_REPORTS: Final = 32
 
 

@@ -1,0 +1,110 @@
+"""The agents of a team: made when they are needed, used again, and retired."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from bae import LM
+from bae.team.events import broadcast
+from bae.team.locks import finish
+from bae.team.models import AgentInfo, TeamError
+from bae.team.workbench import Workbench
+from bae.team.worker import WorkerAgent, worker_class
+
+
+class AgentPoolManager:
+    """Workers for tasks, by their kind: `async with AgentPoolManager(bench, lm) as pool:`, which
+    retires all of them in the end. An idle worker of the kind is used again; where there are `most`
+    already, an idle one of another kind is retired for a new one."""
+
+    def __init__(self, bench: Workbench, lm: LM | str | None = None, *, most: int = 5) -> None:
+        if most < 1:
+            raise ValueError(f"AgentPoolManager(most={most!r}): give 1 or more")
+        self.bench = bench
+        self.most = most
+        self._lm = lm
+        self._agents: dict[str, tuple[WorkerAgent, AgentInfo]] = {}
+        self._made = 0
+        self._turn = asyncio.Lock()
+
+    @property
+    def agents(self) -> list[AgentInfo]:
+        """The agents that there are, idle ones included."""
+        return [info for _, info in self._agents.values()]
+
+    async def open(self) -> None:
+        """Retire the agents that a killed process has left in the store."""
+        for info in await self.bench.store.agents(self.bench.project.id):
+            number = info.id.rpartition("-")[2]
+            self._made = max(self._made, int(number) if number.isdecimal() else 0)
+            if info.status != "retired":
+                await self._save(info.model_copy(update={"status": "retired", "task_id": None}))
+
+    async def take(self, kind: str, task_id: int) -> WorkerAgent:
+        """A worker for a task. Raises TeamError where there is no worker of the kind, and where
+        all of the pool are working."""
+        async with self._turn:
+            idle = [info for info in self.agents if info.status == "idle"]
+            known = next((info for info in idle if info.kind == kind), None)
+            worker = self._agents[known.id][0] if known else await self._make(kind, idle)
+            working = AgentInfo(id=worker.agent_id, kind=kind, status="working", task_id=task_id)
+            try:
+                await self._set(worker, working)
+            except BaseException:  # cancelled, after it was stored
+                await finish(self.give_back(worker))
+                raise
+            return worker
+
+    async def give_back(self, worker: WorkerAgent) -> None:
+        """Have a worker idle, for the next task."""
+        _, info = self._agents[worker.agent_id]
+        await self._set(worker, info.model_copy(update={"status": "idle", "task_id": None}))
+
+    async def retire(self, agent_id: str) -> None:
+        """End a worker."""
+        worker, info = self._agents.pop(agent_id)
+        try:
+            await worker.close()
+        finally:
+            await self._save(info.model_copy(update={"status": "retired", "task_id": None}))
+
+    async def close(self) -> None:
+        """Retire all workers."""
+        for agent_id in tuple(self._agents):
+            await self.retire(agent_id)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await finish(self.close())
+
+    async def _make(self, kind: str, idle: list[AgentInfo]) -> WorkerAgent:
+        cls = worker_class(kind)
+        if len(self._agents) >= self.most:
+            if not idle:
+                raise TeamError(
+                    f"all {self.most} agents of the pool are working",
+                    code="bae-team-pool",
+                    fix="give one back, or make a larger pool",
+                )
+            await self.retire(idle[0].id)
+        self._made += 1
+        name = f"{kind}-{self._made}"
+        return cls(project_id=self.bench.project.id, bench=self.bench, lm=self._lm, agent_id=name)
+
+    async def _set(self, worker: WorkerAgent, info: AgentInfo) -> None:
+        self._agents[info.id] = worker, info
+        await self._save(info)
+
+    async def _save(self, info: AgentInfo) -> None:
+        for event in await self.bench.store.save_agent(self.bench.project.id, info):
+            await broadcast(self.bench.ws_manager, event)

@@ -1,0 +1,436 @@
+"""What the lead of a team promises, with real workers, git and pytest, and a scripted LLM."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+
+from bae.lm import Answer, Backend, Budget, Prompt, Usage
+from bae.team.controls import add_request
+from bae.team.lead import LeadAgent, TeamSummary
+from bae.team.models import PlannedTask, Task, TaskStatus, TeamError
+from bae.team.workbench import Workbench
+from bae.team.worker_graph import Turn
+from bounded import BOUND
+from git_repositories import commit_files, git, left_over
+from team_parts import JAVASCRIPT, NODE, a_bench, edits
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
+PENDING, READY, IN_PROGRESS = TaskStatus.PENDING, TaskStatus.READY, TaskStatus.IN_PROGRESS
+BLOCKED, FAILED, COMPLETED = TaskStatus.BLOCKED, TaskStatus.FAILED, TaskStatus.COMPLETED
+CANCELLED, SKIPPED = TaskStatus.CANCELLED, TaskStatus.SKIPPED
+
+
+@pytest.fixture(autouse=True)
+def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def right(key: str) -> str:
+    """The answer of an LLM that does a task: a module of its name, with a test."""
+    test = f"""const test = require("node:test");
+const {{ equal }} = require("node:assert");
+test("{key}", () => equal(require("./{key}.js").f(), 1));
+"""
+    return edits({f"{key}.js": "exports.f = () => 1;\n", f"{key}.test.js": test})
+
+
+def right_python(key: str) -> str:
+    """The same in Python."""
+    test = f"from {key} import f\n\n\ndef test_{key}():\n    assert f() == 1\n"
+    return edits({f"{key}.py": "def f():\n    return 1\n", f"tests/test_{key}.py": test})
+
+
+def broken(count: int) -> str:
+    """The answer of an LLM that breaks what there was, each time in another way."""
+    return edits({"sum.js": f"exports.add = (a, b) => {count} * 100;\n"})
+
+
+def a_team(tmp_path: Path, *tasks: PlannedTask) -> AbstractAsyncContextManager[Any]:
+    """A project in JavaScript, whose tests start faster than those in Python."""
+    return a_bench(tmp_path, *tasks, files=JAVASCRIPT, command=NODE)
+
+
+class TeamLM(Backend):
+    """Answers by the task and how often it was asked about it; right, if nothing else is said."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__(retries=0, attempts=0)
+        self.answers = {key.replace("_", "-"): answer for key, answer in answers.items()}
+        self.asked: list[str] = []
+        self.is_asked = asyncio.Event()
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        turn = prompt.question.source
+        assert isinstance(turn, Turn)
+        self.asked.append(turn.task)
+        self.is_asked.set()
+        said: Any = self.answers.get(turn.task, right(turn.task))
+        if callable(said):
+            said = said(self.asked.count(turn.task))
+        if isinstance(said, Awaitable):
+            said = await said
+        if isinstance(said, BaseException):
+            raise said
+        return Answer(said, Usage(1, 100, 100, cost=0.1))
+
+    def least_cost(self, usage: Usage) -> float | None:
+        return 0.1
+
+
+def a_task(key: str, *depends_on: str, **more: Any) -> PlannedTask:
+    return PlannedTask(key=key, title=f"Write {key}", depends_on=depends_on, **more)
+
+
+def status_of(summary: TeamSummary) -> dict[str, TaskStatus]:
+    assert sum(summary.counts.values()) == len(summary.tasks)
+    for status, count in summary.counts.items():
+        assert count == sum(task.status is status for task in summary.tasks)
+    print(summary)  # shown where a test fails
+    return {task.key: task.status for task in summary.tasks}
+
+
+async def changes(bench: Workbench) -> list[tuple[str, str]]:
+    """Every change of status, in order."""
+    keys = {task.id: task.key for task in await bench.store.tasks(bench.project.id)}
+    events = [each.event for each in await bench.store.events(bench.project.id)]
+    return [(keys[e.task_id], e.status) for e in events if e.type == "task_status_changed"]
+
+
+def history(bench: Workbench) -> list[str]:
+    return git(Path(bench.project.root), "log", "--format=%s", "bae/team").splitlines()[::-1]
+
+
+async def until(ready: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(BOUND):
+        while not await ready():  # noqa: ASYNC110 - of another process, or of the lead
+            await asyncio.sleep(0.01)
+
+
+async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(tmp_path: Path):
+    both = asyncio.Barrier(2)
+
+    async def together(key: str) -> str:
+        async with both:
+            return right_python(key)
+
+    lm = TeamLM(left=lambda _: together("left"), right=lambda _: together("right"))
+    lm.answers |= {key: right_python(key) for key in ("top", "end")}
+    tasks = [a_task("top"), a_task("left", "top"), a_task("right", "top")]
+    async with a_bench(tmp_path, *tasks, a_task("end", "left", "right")) as (bench, _):
+        summary = await LeadAgent(bench, lm).run()
+
+        assert summary.ended == "done"
+        assert summary.done
+        assert set(status_of(summary).values()) == {COMPLETED}
+        assert sorted(history(bench)) == sorted(
+            ["first", "Write top", "Write left", "Write right", "Write end"]
+        )
+        assert history(bench)[:2] == ["first", "Write top"]
+        assert history(bench)[-1] == "Write end"
+        order = await changes(bench)
+        assert order.index(("left", READY)) > order.index(("top", COMPLETED))
+        assert order.index(("end", READY)) > order.index(("right", COMPLETED))
+        assert await bench.store.agents(1) != []
+        assert {each.status for each in await bench.store.agents(1)} == {"retired"}
+        events = [each.event for each in await bench.store.events(bench.project.id)]
+        assert len({e.agent_id for e in events if e.type == "agent_created"}) == 2  # used again
+        last = [e for e in events if e.type == "progress_update"][-1]
+        assert last.counts == {str(status): n for status, n in summary.counts.items()}
+    root = Path(bench.project.root)
+    assert left_over(root) == []
+    assert summary.checkout is not None
+    assert summary.checkout.commit == summary.head == git(root, "rev-parse", "HEAD")
+    assert (summary.spent.calls, summary.spent.tokens) == (4, 800)
+
+
+async def test_a_failed_prerequisite_blocks_dependents_until_it_is_retried_and_merged(
+    tmp_path: Path,
+):
+    gone = RuntimeError("the provider is gone")
+    lm = TeamLM(base=lambda n: gone if n <= 2 else right("base"))
+    async with a_team(tmp_path, a_task("base"), a_task("on-it", "base")) as (bench, [base, on]):
+        summary = await LeadAgent(bench, lm, retries=1).run()
+
+        assert status_of(summary) == {"base": FAILED, "on-it": BLOCKED}
+        assert lm.asked == ["base", "base"]  # the only task is retried like any other
+        stored = await bench.store.task(on.id)
+        assert stored.reason == "its prerequisite 'base' failed"
+        assert "the provider is gone" in (await bench.store.task(base.id)).reason
+
+        await add_request(bench.store, bench.project.id, "retry", base.id)
+        summary = await LeadAgent(bench, lm).run()
+        assert status_of(summary) == {"base": COMPLETED, "on-it": COMPLETED}
+
+
+async def test_an_answer_lets_a_task_continue_by_itself(tmp_path: Path):
+    lm = TeamLM(ask=lambda n: "QUESTION: Which number?" if n == 1 else right("ask"))
+    async with a_team(tmp_path, a_task("ask"), a_task("after", "ask")) as (bench, _):
+        run = asyncio.create_task(LeadAgent(bench, lm, wait=True, poll=0.02).run())
+
+        async def is_blocked() -> bool:
+            return [task.status for task in await bench.store.tasks(1)] == [BLOCKED, BLOCKED]
+
+        await until(is_blocked)
+        [blocker] = await bench.store.blockers(1, open_only=True)
+        assert blocker.question == "Which number?"
+        await bench.store.answer_blocker(blocker.id, "One.")
+        summary = await run
+    assert status_of(summary) == {"ask": COMPLETED, "after": COMPLETED}
+
+
+async def test_without_waiting_a_run_ends_at_questions_and_the_next_one_continues(tmp_path: Path):
+    lm = TeamLM(ask=lambda n: "QUESTION: Which number?" if n == 1 else right("ask"))
+    async with a_team(tmp_path, a_task("ask"), a_task("other")) as (bench, _):
+        summary = await LeadAgent(bench, lm).run()
+        assert summary.ended == "waiting"
+        assert status_of(summary) == {"ask": BLOCKED, "other": COMPLETED}
+        [blocker] = await bench.store.blockers(1)
+        await bench.store.answer_blocker(blocker.id, "One.")
+        assert (await LeadAgent(bench, lm).run()).done
+
+
+async def test_a_cancelled_run_ends_every_worker_and_leaves_the_status_true(tmp_path: Path):
+    never = asyncio.Event()
+
+    async def wait(_: int = 0) -> str:
+        await never.wait()
+        return ""
+
+    lm = TeamLM(a=wait, b=wait)
+    async with a_team(tmp_path, a_task("a"), a_task("b"), a_task("c", "a")) as (bench, _):
+        run = asyncio.create_task(LeadAgent(bench, lm).run())
+
+        async def both_asked() -> bool:
+            return len(lm.asked) == 2
+
+        await until(both_asked)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        tasks = await bench.store.tasks(1)
+        assert [task.status for task in tasks] == [READY, READY, PENDING]
+        assert tasks[0].reason == "the run was cancelled"
+        assert {each.status for each in await bench.store.agents(1)} == {"retired"}
+        assert left_over(Path(bench.project.root)) == []
+        number = await bench.store.last_event(1)
+
+        lm.answers.clear()
+        summary = await LeadAgent(bench, lm).run()
+        assert set(status_of(summary).values()) == {COMPLETED}
+        assert (await bench.store.events(1, after=number))[0].number > number
+
+
+async def test_the_time_of_a_run_is_over(tmp_path: Path):
+    async def wait(_: int) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async with a_team(tmp_path, a_task("a")) as (bench, _):
+        summary = await LeadAgent(bench, TeamLM(a=wait), timeout=1.0).run()
+        assert summary.ended == "timeout"
+        [task] = summary.tasks
+        assert (task.status, task.reason) == (READY, "the run was timed out")
+    assert left_over(Path(bench.project.root)) == []
+
+
+async def test_a_task_without_progress_fails_and_is_tried_again(tmp_path: Path):
+    async def wait(count: int) -> str:
+        if count == 1:
+            await asyncio.Event().wait()
+        return right("a")
+
+    async with a_team(tmp_path, a_task("a")) as (bench, _):
+        summary = await LeadAgent(bench, TeamLM(a=wait), task_timeout=3.0).run()
+        assert status_of(summary) == {"a": COMPLETED}
+        assert ("a", FAILED) in await changes(bench)
+        failed = [e.event for e in await bench.store.events(1) if "failed" in str(e.event)]
+        assert any("no progress for 3 s" in str(event) for event in failed)
+
+
+async def test_the_budget_of_a_run_stops_it_and_a_larger_one_continues_it(tmp_path: Path):
+    lm = TeamLM()
+    tasks = [a_task("a"), a_task("b", "a"), a_task("c", "b")]
+    async with a_team(tmp_path, *tasks) as (bench, _):
+        summary = await LeadAgent(bench, lm, budget=Budget(calls=2)).run()
+        assert summary.ended == "budget"
+        assert status_of(summary) == {"a": COMPLETED, "b": COMPLETED, "c": READY}
+        assert summary.tasks[2].reason == "the budget of the run is spent"
+        assert (await LeadAgent(bench, lm, budget=Budget(calls=2)).run()).ended == "budget"
+
+        summary = await LeadAgent(bench, lm, budget=Budget(calls=3)).run()
+        assert (summary.ended, summary.spent.calls) == ("done", 3)
+        assert summary.spent.cost == pytest.approx(0.3)
+
+
+async def test_the_budget_of_a_task_fails_that_task_alone(tmp_path: Path):
+    lm = TeamLM(a=broken)
+    async with a_team(tmp_path, a_task("a"), a_task("b")) as (bench, _):
+        summary = await LeadAgent(bench, lm, task_budget=Budget(cost=0.15)).run()
+        assert status_of(summary) == {"a": FAILED, "b": COMPLETED}
+        assert "task 'a' has a budget of $0.15" in summary.tasks[0].reason
+        assert lm.asked.count("a") == 1
+
+
+async def test_people_pause_resume_and_stop_a_run(tmp_path: Path):
+    held: dict[str, asyncio.Event] = {"a": asyncio.Event(), "b": asyncio.Event()}
+
+    def wait(key: str) -> Callable[[int], Awaitable[str]]:
+        async def answer(_: int) -> str:
+            await held[key].wait()
+            return right(key)
+
+        return answer
+
+    lm = TeamLM(a=wait("a"), b=wait("b"))
+    async with a_team(tmp_path, a_task("a"), a_task("b", "a"), a_task("c", "b")) as (bench, _):
+        run = asyncio.create_task(LeadAgent(bench, lm, wait=True, poll=0.02).run())
+        await lm.is_asked.wait()
+        await add_request(bench.store, 1, "pause")
+        held["a"].set()
+
+        async def is_ready() -> bool:
+            return (await bench.store.tasks(1))[1].status is READY
+
+        await until(is_ready)
+        assert lm.asked == ["a"]
+        await add_request(bench.store, 1, "resume")
+
+        async def b_is_asked() -> bool:
+            return lm.asked == ["a", "b"]
+
+        await until(b_is_asked)
+        await add_request(bench.store, 1, "stop")
+        held["b"].set()
+        summary = await run
+        assert summary.ended == "stopped"
+        assert status_of(summary) == {"a": COMPLETED, "b": COMPLETED, "c": READY}
+
+
+async def test_people_kill_and_skip_single_tasks(tmp_path: Path):
+    async def wait(_: int) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    lm = TeamLM(a=wait, b=wait)
+    tasks = [a_task("a"), a_task("b"), a_task("on-a", "a"), a_task("on-b", "b")]
+    async with a_team(tmp_path, *tasks) as (bench, [a, b, *_]):
+        run = asyncio.create_task(LeadAgent(bench, lm, poll=0.02).run())
+
+        async def both_asked() -> bool:
+            return len(lm.asked) == 2
+
+        await until(both_asked)
+        await add_request(bench.store, 1, "kill", a.id)
+        await add_request(bench.store, 1, "skip", b.id)
+        summary = await run
+        assert status_of(summary) == {
+            "a": CANCELLED,
+            "b": SKIPPED,
+            "on-a": BLOCKED,
+            "on-b": COMPLETED,
+        }
+        assert summary.tasks[0].reason == "killed by a person"
+        assert summary.tasks[2].reason == "its prerequisite 'a' was cancelled"
+        assert summary.ended == "done"
+    assert left_over(Path(bench.project.root)) == []
+
+
+async def test_a_task_stops_after_the_attempt_that_is_in_progress(tmp_path: Path):
+    go_on = asyncio.Event()
+
+    async def answer(count: int) -> str:
+        await go_on.wait()
+        return broken(count)
+
+    lm = TeamLM(a=answer)
+    async with a_team(tmp_path, a_task("a")) as (bench, [a]):
+        run = asyncio.create_task(LeadAgent(bench, lm, poll=0.02).run())
+        await lm.is_asked.wait()
+        request = await add_request(bench.store, 1, "stop", a.id)
+
+        from bae.team.controls import open_requests
+
+        async def is_taken() -> bool:
+            return request.id not in [each.id for each in await open_requests(bench.store, 1)]
+
+        await until(is_taken)
+        go_on.set()
+        summary = await run
+        assert status_of(summary) == {"a": CANCELLED}
+        assert lm.asked == ["a"]
+        assert len(await bench.store.attempts(a.id)) == 1
+
+
+async def test_a_second_lead_on_the_same_project_is_refused(tmp_path: Path):
+    async def wait(_: int) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    lm = TeamLM(a=wait)
+    async with a_team(tmp_path, a_task("a")) as (bench, _):
+        run = asyncio.create_task(LeadAgent(bench, lm, poll=0.02).run())
+        await lm.is_asked.wait()
+        with pytest.raises(TeamError, match="another lead is working") as caught:
+            await LeadAgent(bench, lm).run()
+        assert caught.value.code == "bae-team-busy"
+        await add_request(bench.store, 1, "kill")
+        assert (await run).ended == "killed"
+
+
+async def test_what_nobody_can_carry_out_is_refused_before_anything_is_spent(tmp_path: Path):
+    lm = TeamLM()
+    async with a_team(tmp_path, a_task("a"), a_task("b", kind="poet")) as (bench, _):
+        with pytest.raises(TeamError, match="no worker for tasks of the kind 'poet'"):
+            await LeadAgent(bench, lm).run()
+    assert lm.asked == []
+
+
+async def test_a_worker_that_lies_does_not_complete_its_task(tmp_path: Path):
+    from bae.team import worker
+    from bae.team.models import TaskResult
+
+    class Liar(worker.WorkerAgent):
+        kind = "liar"
+
+        async def execute_task(self, task: Task) -> Any:
+            return TaskResult(status="completed", task_id=task.id, commit="0" * 40)
+
+    class Broken(Liar):
+        kind = "broken"
+
+        async def execute_task(self, task: Task) -> Any:
+            raise ValueError("half a worker")
+
+    kinds = dict(worker._KINDS)
+    try:
+        for cls in (Liar, Broken):
+            worker.register_worker(cls.kind, cls)
+        tasks = [a_task("a", kind="liar"), a_task("b", kind="broken")]
+        async with a_team(tmp_path, *tasks) as (bench, _):
+            summary = await LeadAgent(bench, TeamLM()).run()
+    finally:
+        worker._KINDS.clear()
+        worker._KINDS.update(kinds)
+    assert status_of(summary) == {"a": FAILED, "b": FAILED}
+    assert summary.tasks[0].reason == "it was reported as completed, and is not merged"
+    assert summary.tasks[1].reason == "ValueError: half a worker"
+
+
+async def test_what_the_user_commits_meanwhile_is_merged_by_the_next_run(tmp_path: Path):
+    async with a_team(tmp_path, a_task("a"), a_task("b", "a")) as (bench, _):
+        root = Path(bench.project.root)
+        commit_files(root, {"mine.txt": "mine\n"}, "by the user")
+        summary = await LeadAgent(bench, TeamLM()).run()
+        assert summary.done
+    assert (root / "mine.txt").exists()
+    assert (root / "b.js").exists()
+    assert git(root, "rev-parse", "HEAD") == summary.head
