@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -141,16 +141,11 @@ async def test_a_stalled_client_is_dropped_while_others_get_everything(store: St
                 taken += await receive(client, 20)
         for taken in got.values():
             assert [each["number"] for each in taken] == numbers
-        # It learns why, behind what it has not read; or finds the connection cut.
-        read = b""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(10):
-            try:
-                while piece := await loop.sock_recv(stuck, 1 << 20):
-                    read = (read + piece)[-200:]
-            except ConnectionResetError:
-                read = b"too slow"
-        assert b"too slow" in read
+        async with asyncio.timeout(10):  # until its connection is ended
+            with suppress(ConnectionResetError):
+                while await loop.sock_recv(stuck, 1 << 20):
+                    pass
         numbers = await add(store, 1)
         for client in (one, two):
             assert (await receive(client, 1))[0]["number"] == numbers[0]

@@ -40,6 +40,7 @@ TRY_AGAIN_LATER: Final = 1013
 """How a slow client is closed."""
 _REFUSED: Final = 1008
 _CLOSE_SECONDS: Final = 2.0
+_KERNEL_BYTES: Final = 128 * 1024
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -374,6 +375,9 @@ def _listen(host: str, port: int) -> socket.socket:
             code="bae-team-server",
             fix="name another port, or 0 for a free one",
         ) from error
+    # Each connection has this from its listener. Else the system keeps megabytes for a client that
+    # reads nothing, and it takes long to see that it does not.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
     listener.setblocking(False)
     return listener
 
