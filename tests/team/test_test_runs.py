@@ -210,12 +210,22 @@ FORGED = '<testsuite><testcase file="test_a.py" classname="test_a" name="test_a"
         ("import atexit, os\natexit.register(os._exit, 0)", "although pytest ended with 1"),
         ("import _pytest.python as p\np.Function.runtest = lambda self: None", "Function.runtest"),
         ("import unittest\nunittest.TestCase.assertEqual = print", "TestCase.assertEqual"),
+        (
+            "import pytest\nclass Evil:\n    @pytest.hookimpl(wrapper=True)\n"
+            "    def pytest_runtest_makereport(self):\n        report = yield\n"
+            "        report.outcome = 'passed'\n        return report\n"
+            "@pytest.fixture(autouse=True)\ndef evil(request):\n"
+            "    request.config.pluginmanager.register(Evil())",
+            "plugins (Evil)",
+        ),
     ],
 )
 async def test_a_report_that_the_code_under_test_forges_is_not_believed(
     code: str, problem: str, tmp_path: Path
 ) -> None:
-    write(tmp_path, code__py=code + "\n", test_a__py="import code_\ndef test_a(): assert 0\n")
+    write(
+        tmp_path, code__py=code + "\n", test_a__py="from code_ import *\ndef test_a(): assert 0\n"
+    )
     (tmp_path / "code.py").rename(tmp_path / "code_.py")
     report = await run_in(tmp_path)
     assert not report.passed

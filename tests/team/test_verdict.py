@@ -264,6 +264,9 @@ def test_tests_that_existed_may_not_be_changed(after: str, reason: str) -> None:
         ("a.test.js", "test(1);\n", "test(0);\ntest(1);\n", True),
         ("tests/__snapshots__/a.snap", "1", "2", True),
         ("src/app.py", "1", "2", False),
+        ("tests/test_new.py", None, "pytest_plugins = ['evil']\n", True),
+        ("src/evil.py", None, "class A:\n    def pytest_runtest_call(self): pass\n", True),
+        ("src/hooks.py", "def pytest_x(): 1\n", "def pytest_x(): 2\n", False),
         ("tests/test_new.py", None, "def test_a(): pass", False),
     ],
 )

@@ -240,6 +240,11 @@ def _tampering(changes: Sequence[Change]) -> Iterator[str]:
         elif (settings := _CONFIGURATIONS.get(name)) is not None:
             if settings(each.before) != settings(each.after):
                 yield f"{path}: the part that decides how tests are run was changed: restore it"
+        elif path.endswith(".py") and (added := _hooks(each.after) - _hooks(each.before)):
+            yield (
+                f"{path} has {', '.join(sorted(added))}, which would run around every test: this "
+                "task may not change how tests are run"
+            )
         elif each.before is not None and is_test_file(path):
             if each.after is None:
                 yield f"{path} has tests that existed, and was deleted: restore it"
@@ -248,6 +253,20 @@ def _tampering(changes: Sequence[Change]) -> Iterator[str]:
                     f"{path} has tests that existed, and was edited ({reason}): restore it, and "
                     "put new tests at its end or into a new file"
                 )
+
+
+def _hooks(content: bytes | None) -> set[str]:
+    """The hooks and plugins of pytest that a file has: at its top level, or in classes there."""
+    try:
+        body = ast.parse(content or b"").body
+    except (SyntaxError, ValueError, RecursionError):
+        return set()
+    names: set[str] = set()
+    for each in (*body, *(part for top in body for part in getattr(top, "body", ()))):
+        targets = getattr(each, "targets", [getattr(each, "target", None)])
+        found = (getattr(target, "id", getattr(each, "name", "")) for target in targets)
+        names.update(name for name in found if str(name).startswith("pytest_"))
+    return names
 
 
 def _edited(path: str, before: bytes, after: bytes) -> str:

@@ -35,8 +35,12 @@ class _Witness:
         os.unlink(key)
         self._report = report
         self._before = _functions()
+        self._plugins: List[Any] = []  # noqa: UP006
         self._ran = 0
         self._failed = 0
+
+    def pytest_collection_finish(self, session: Any) -> None:
+        self._plugins = session.config.pluginmanager.get_plugins()
 
     def pytest_collectreport(self, report: Any) -> None:
         self._failed += bool(report.failed)
@@ -57,12 +61,19 @@ class _Witness:
             "exit_code": int(exitstatus),
             "failed": self._failed,
             "not_run": max(0, session.testscollected - self._ran),
-            "replaced": _replaced(self._before),
+            "replaced": _replaced(self._before) + self._added(session.config.pluginmanager),
         }
         text = json.dumps(told)
         signature = sign(self._key, text.encode(), "sha256").hexdigest()
         with open(self._report + ".signed", "w") as file:
             file.write(signature + "\n" + text)
+
+    def _added(self, manager: Any) -> List[str]:  # noqa: UP006
+        """The plugins that tests, or what they test, have added while they ran."""
+        new = [
+            each for each in manager.get_plugins() if self._plugins and each not in self._plugins
+        ]
+        return ["plugins (%s)" % type(each).__name__ for each in new if not _is_installed(each)]  # noqa: UP031
 
 
 _Found = Dict[Tuple[Any, str], Tuple[Any, Any]]  # noqa: UP006
@@ -91,10 +102,16 @@ def _replaced(before: _Found) -> List[str]:  # noqa: UP006
         now = _function(holder.__dict__.get(key))
         if now is not None and now is function and now.__code__ is code:
             continue
-        file = now.__code__.co_filename if now is not None else ""
-        if not any(folder in file for folder in _INSTALLED):
+        if now is None or not _is_installed(now):
             names.append("%s.%s" % (getattr(holder, "__name__", "?"), key))  # noqa: UP031
     return names[:10]
+
+
+def _is_installed(value: Any) -> bool:
+    module = sys.modules.get(getattr(value, "__module__", "") or "", value)
+    code = getattr(value, "__code__", None)
+    file = code.co_filename if code is not None else getattr(module, "__file__", "") or ""
+    return any(folder in file for folder in _INSTALLED)
 
 
 def _function(value: Any) -> Optional[FunctionType]:  # noqa: UP045
