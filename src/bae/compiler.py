@@ -190,7 +190,7 @@ class CompiledGraph(Generic[S, T]):
 
     def _chosen(self, by: str, nodes: Iterable[Any] | None) -> list[type[Node]]:
         """The classes that the parameter `by` names, itself or as the keys of a mapping."""
-        from bae.optimizer.nodes import is_node_class
+        from bae.optimizer.node_schemas import is_node_class
 
         if nodes is None:
             return list(self.predictors)
@@ -228,7 +228,7 @@ def create_optimized_lm(
 
         return _optimized(load_optimized(graph, compiled_path), lm)
     from bae.lm.policies.learned import WithPrompts
-    from bae.optimizer.artefacts import load_artefacts
+    from bae.optimizer.artifacts import load_artefacts
 
     found = load_artefacts(graph, compiled_path)
     prompts = {cls: artefact.prompts() for cls, artefact in found.items()}

@@ -4,7 +4,7 @@ which any backend can be taught by. `bae.compiler` does all of it for a graph at
 from bae.evals.case_types import every_node
 from bae.evals.judge import Judge
 from bae.evals.metrics import NodeMetric, Score, fields_metric, node_transition_metric
-from bae.optimizer.artefacts import (
+from bae.optimizer.artifacts import (
     Artefact,
     Learned,
     LearnedExample,
@@ -38,7 +38,7 @@ from bae.optimizer.metrics import (
     Metric,
     metrics_for,
 )
-from bae.optimizer.node_schema import (
+from bae.optimizer.node_schemas import (
     NodeSchema,
     schema_of,
 )

@@ -259,7 +259,7 @@ class _Sides:
 def _check(cls: Any, after: Any, concurrency: int, graph: Any) -> None:
     from bae.evals.case_types import every_node
     from bae.graph import Graph
-    from bae.optimizer.nodes import is_node_class
+    from bae.optimizer.node_schemas import is_node_class
 
     if not is_node_class(cls):
         raise TypeError(f"compare({cls!r}, …): give a node class")

@@ -25,8 +25,8 @@ from bae.lm.prompts import (
     text_of_json,
 )
 from bae.lm.signatures import is_known, model_name, node_to_signature, with_source
-from bae.optimizer.artefact_fit import is_filled
-from bae.optimizer.transitions import Transition, lm_chooses, transitions_of
+from bae.optimizer.node_schemas import chooses, is_filled
+from bae.optimizer.transitions import Transition, transitions_of
 from bae.plan import plan_of
 from bae.secrets import Secrets
 
@@ -130,7 +130,7 @@ def choice_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
     """The examples to train the choice of a node class with: those that went on from such a node
     as the LM chose, as `known` and `choice`. None where there is nothing for it to choose."""
     plan = plan_of(cls, strict=True)
-    if not lm_chooses(plan):
+    if not chooses(cls):
         return []
     names = names_of(plan.offered)
     return [

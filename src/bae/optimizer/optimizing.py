@@ -85,10 +85,10 @@ async def aoptimize_node(
     once and leaves no thread of its own behind; a metric of yours that is no coroutine and is at
     work just then ends when it is done, in its worker thread.
     """
-    from bae.optimizer.artefact_fit import is_parsed
-    from bae.optimizer.artefacts import Made
+    from bae.optimizer.artifacts import Made
     from bae.optimizer.examples import choice_examples, fill_examples
     from bae.optimizer.metrics import metrics_for
+    from bae.optimizer.node_schemas import is_parsed
     from bae.optimizer.part_training import optimize_part
     from bae.optimizer.predictors import fresh_predictor
     from bae.optimizer.questions import PARTS, PartQuestions, scene_in

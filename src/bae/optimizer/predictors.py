@@ -24,17 +24,16 @@ from bae.lm.signatures import (
     says,
     with_source,
 )
-from bae.optimizer.artefact_fit import chooses, is_filled, misfit
-from bae.optimizer.artefacts import (
+from bae.optimizer.artifacts import (
     Artefact,
     Learned,
     LearnedExample,
     Made,
     load_artefacts,
+    misfit,
     save_artefacts,
 )
-from bae.optimizer.node_schema import schema_of
-from bae.optimizer.nodes import nodes_among
+from bae.optimizer.node_schemas import chooses, is_filled, nodes_among, schema_of
 from bae.plan import plan_of
 
 if TYPE_CHECKING:

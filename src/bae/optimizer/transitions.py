@@ -12,13 +12,13 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from bae.lm.prompts import shown_fields
+from bae.optimizer.node_schemas import chooses
 from bae.plan import plan_of
 from bae.records import RunStarted
 from bae.result import GraphResult
 
 if TYPE_CHECKING:
     from bae.node import Node
-    from bae.plan import NodePlan
 
 UNNAMED: Final = "trace-"
 """How the root of a trace begins that belongs to no run anybody knows."""
@@ -61,14 +61,9 @@ def transitions_of(trace: Sequence[Node] | GraphResult[Any]) -> list[Transition]
         Transition(node, type(following), following, run_id, "", step, root)
         for step, (node, following) in enumerate(pairwise(nodes))
     ]
-    if over and nodes and lm_chooses(plan := plan_of(type(nodes[-1]))) and plan.may_end:
+    if over and nodes and chooses(type(nodes[-1])) and plan_of(type(nodes[-1])).may_end:
         found.append(Transition(nodes[-1], NoneType, None, run_id, "", len(nodes) - 1, root))
     return found
-
-
-def lm_chooses(plan: NodePlan) -> bool:
-    """Whether it is for the LM to say where a run goes on from such a node."""
-    return not plan.written and len(plan.offered) > 1
 
 
 def _begun_as(result: GraphResult[Any]) -> str:

@@ -27,7 +27,7 @@ from bae.cli.live.wording import count
 if TYPE_CHECKING:
     from bae.cli.improving.status import Status
     from bae.node import Node
-    from bae.optimizer.artefacts import Artefact
+    from bae.optimizer.artifacts import Artefact
     from bae.optimizer.calls import CallLog
     from bae.optimizer.comparing import Comparison
     from bae.optimizer.progress import Progress
@@ -79,7 +79,7 @@ class Learning:
     def _there(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artefact]:
         """The artefacts that the directory has. One that does not fit is as good as none."""
         from bae.exceptions import ArtefactError
-        from bae.optimizer.artefacts import artefacts_there
+        from bae.optimizer.artifacts import artefacts_there
 
         misfits: dict[type[Node], ArtefactError] = {}
         there = artefacts_there(self.wanted.graph, self.wanted.directory, misfits)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.lm import LM
     from bae.node import Node
-    from bae.optimizer.artefacts import Artefact
+    from bae.optimizer.artifacts import Artefact
 
 Artefacts = dict["type[Node]", "Artefact"]
 """What was learnt, by the class of the node."""
@@ -23,12 +23,12 @@ Artefacts = dict["type[Node]", "Artefact"]
 def artefacts_in(graph: Graph[Any, Any], directory: str) -> Artefacts:
     """The artefacts of a directory for the nodes of a graph. Raises where there is none, or where
     some no longer fit their nodes, which it names."""
-    from bae.optimizer.artefacts import artefacts_there, misfits_in
+    from bae.optimizer.artifacts import all_misfits, artefacts_there
 
     misfits: dict[type[Node], ArtefactError] = {}
     found = artefacts_there(graph, directory, misfits)
     if misfits:
-        raise misfits_in(directory, tuple(misfits.values()))
+        raise all_misfits(directory, tuple(misfits.values()))
     if not found:
         raise refused(
             f"{directory} has no artefact for a node of the graph {graph.name}",

@@ -1,0 +1,518 @@
+"""Artefacts: the learned prompts of a node class as plain JSON, one file for each class, that reads
+well in review. Any backend is asked with them, through `bae.lm.WithPrompts`, without DSPy."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic_core import to_jsonable_python
+
+from bae.draft import validated
+from bae.exceptions import ArtefactError, BaeError, describe, faults
+from bae.lm.answers import Wrong, build
+from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample
+from bae.lm.prompts import asked_fields, names_of
+from bae.optimizer.node_schemas import (
+    NodeSchema,
+    chooses,
+    is_filled,
+    nodes_among,
+    schema_changes,
+    schema_of,
+    seen_fields,
+    type_changes,
+)
+from bae.plan import plan_of
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.node import Node
+
+_log = logging.getLogger("bae.optimizer")
+_ENDING: Final = ".json"
+_CONTEXT: Final = "context"
+"""What examples call the values that were looked up, beside the node that the run comes from."""
+
+
+class LearnedExample(BaseModel):
+    """A question and its answer, as JSON values.
+
+    `known` is what the model is told: `{"A": {…}, "context": {…}}`, with the fields of the node `A`
+    that the run comes from and the values that were looked up. `answer` has the fields to fill, or
+    `{"choice": "B"}`.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    known: dict[str, JsonValue]
+    answer: dict[str, JsonValue]
+
+
+class Learned(BaseModel):
+    """The learned prompt for one question: its `instruction`, and the `examples` shown before
+    it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    instruction: str
+    examples: list[LearnedExample] = []
+
+    def prompt(self) -> LearnedPrompt:
+        """The same for `bae.lm.WithPrompts`."""
+        examples = (PromptExample(each.known, each.answer) for each in self.examples)
+        return LearnedPrompt(self.instruction, tuple(examples))
+
+
+class Made(BaseModel):
+    """How an artefact was made: by which `optimizer`, with which `seed`, for which `model` and with
+    which `teacher`, and from how many `examples` for each part, with `notes`. A part that was left
+    as it was is in `kept`, with how it was made. It may have more keys, such as scores."""
+
+    model_config = ConfigDict(extra="allow")
+
+    optimizer: str
+    seed: int
+    model: str = ""
+    teacher: str = ""
+    examples: dict[str, int] = {}
+    notes: list[str] = []
+    kept: dict[str, Made] = {}
+
+    def keeping(self, part: str, before: Made | None) -> Made:
+        """The same, where a part is the one that was there `before`."""
+        made = self._limited(lambda name: name != part)
+        made.kept = {**made.kept, **({} if before is None else {part: before.of(part)})}
+        return made
+
+    def of(self, part: str) -> Made:
+        """How one part was made."""
+        if part in self.kept:
+            return self.kept[part]
+        made = self._limited(lambda name: name == part)
+        made.notes = [note for note in made.notes if note.startswith(f"{part}: ")]
+        made.kept = {}
+        return made
+
+    def _limited(self, wanted: Callable[[str], bool]) -> Made:
+        """The same, with the values by part for some parts alone."""
+        said = self.model_dump()
+        for name, value in said.items():
+            told = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+            if told and told.keys() <= {"fill", "choice"}:
+                said[name] = {part: each for part, each in told.items() if wanted(part)}
+        return Made.model_validate(said)
+
+
+class Artefact(BaseModel):
+    """What was learned for a node class: for the `fill` of its fields and for the `choice` of its
+    successor, with the schema of the class that it was `made` for. `sources` are the classes that
+    the examples of the fill come from, with what a model sees of each; saving puts them there."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    format: Literal["bae-artefact-1"] = "bae-artefact-1"
+    node: str
+    schema_: NodeSchema = Field(alias="schema")
+    sources: dict[str, dict[str, str]] = {}
+    fill: Learned | None = None
+    choice: Learned | None = None
+    made: Made | None = None
+
+    def prompts(self) -> NodePrompts:
+        """The same for `bae.lm.WithPrompts`, which asks any backend with it."""
+        return NodePrompts(
+            fill=None if self.fill is None else self.fill.prompt(),
+            choice=None if self.choice is None else self.choice.prompt(),
+        )
+
+
+def save_artefacts(
+    artefacts: Mapping[type[Node], Artefact],
+    directory: str | Path,
+    *,
+    among: Graph[Any, Any] | Iterable[type[Node]] = (),
+) -> list[Path]:
+    """Write artefacts into a directory, one file for each node class, and return the files.
+
+    The directory is made if need be. An existing file is replaced as a whole; others are left
+    alone. `among` is the graph, or all its node classes. Give it, so that an artefact is refused
+    once the nodes that its examples come from have changed, and so that file names tell classes
+    apart: if two share a name, theirs have the module in front. An artefact that does not fit its
+    class is refused, and nothing is written.
+    """
+    classes = nodes_among(tuple(artefacts), "save_artefacts")
+    every = nodes_among(among, "save_artefacts(among=…)")
+    every = tuple(dict.fromkeys((*every, *classes)))
+    files = _file_names(every)
+    texts: dict[Path, str] = {}
+    for cls, artefact in artefacts.items():
+        file = Path(directory) / files[cls]
+        sources = _Sources.of(cls, every, among)
+        kept = artefact.model_copy(update={"sources": sources.recorded(artefact)})
+        _check(cls, kept, str(file), sources)
+        texts[file] = _text(kept, str(file), cls)
+    file = Path(directory)
+    try:
+        file.mkdir(parents=True, exist_ok=True)
+        for file, text in texts.items():
+            _replace(file, text)
+    except OSError as error:
+        raise ArtefactError(
+            f"{file} could not be written",
+            file=str(file),
+            cause=error,
+            fix="choose a directory that can be written to",
+        ) from error
+    return list(texts)
+
+
+def load_artefacts(
+    nodes: Graph[Any, Any] | Iterable[type[Node]],
+    directory: str | Path,
+    *,
+    misfits: dict[type[Node], ArtefactError] | None = None,
+) -> dict[type[Node], Artefact]:
+    """The artefacts of a directory for the node classes of a graph, those of graphs inside it too,
+    or for the classes given. Classes without a file are left out.
+
+    Raises `ArtefactError`: `bae-artefact-changed` if the class, or one that examples come from, has
+    changed since, `bae-artefact-invalid` for a file that is none, and `bae-artefact-missing` if
+    there is no such directory. One error names all files that do not fit. Give a dict as `misfits`
+    to get the first two there, by class, and load the rest. Files that belong to none of the
+    classes are skipped, with a warning in the log; a directory with nothing for any of them is
+    warned of too.
+    """
+    found: dict[type[Node], ArtefactError] = {} if misfits is None else misfits
+    classes = nodes_among(nodes, "load_artefacts")
+    loaded = artefacts_there(nodes, directory, found)
+    if found and misfits is None:
+        raise all_misfits(directory, tuple(found.values()))
+    if not loaded and not found:
+        _log.warning(
+            "%s has no artefact for any of the node classes %s: nothing is learned for them there",
+            directory,
+            ", ".join(cls.__name__ for cls in classes),
+        )
+    return loaded
+
+
+def artefacts_there(
+    nodes: Graph[Any, Any] | Iterable[type[Node]],
+    directory: str | Path,
+    misfits: dict[type[Node], ArtefactError],
+) -> dict[type[Node], Artefact]:
+    """`load_artefacts` without the warning if there is none."""
+    classes = nodes_among(nodes, "load_artefacts")
+    folder = Path(directory)
+    if not folder.is_dir():
+        what = "is no directory" if folder.exists() else "is not there"
+        raise ArtefactError(
+            f"{folder} {what}, so nothing can be loaded from it",
+            code="bae-artefact-missing",
+            file=str(folder),
+            fix="give the directory that artefacts were saved to, as with `bae optimize … -o DIR`",
+        )
+    loaded: dict[type[Node], Artefact] = {}
+    for cls, file in _found_files(classes, folder).items():
+        try:
+            artefact = _read(file, cls)
+            _check(cls, artefact, str(file), _Sources.of(cls, classes, nodes))
+        except ArtefactError as error:
+            misfits[cls] = error
+        else:
+            loaded[cls] = artefact
+    return loaded
+
+
+def misfit(cls: type[Node], part: str, example: LearnedExample) -> str:
+    """What is wrong with an example for the class, with its place in it; empty if nothing is."""
+    return _wrong_answer(cls, part, example) or _Sources(cls, (), False).wrong(part, example)
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def _file_names(classes: Sequence[type[Node]]) -> dict[type[Node], str]:
+    """The file of each class: its name, with the module in front if several share one. File systems
+    may take upper and lower case for the same."""
+    short = Counter(_short_name(cls).casefold() for cls in classes)
+    names: dict[type[Node], str] = {}
+    taken: set[str] = set()
+    for cls in classes:
+        name = _short_name(cls)
+        if short[name.casefold()] > 1:
+            name = _long_name(cls)
+        stem, number = name.removesuffix(_ENDING), 1
+        while name.casefold() in taken:  # two of one name in one module
+            number += 1
+            name = f"{stem}-{number}{_ENDING}"
+        taken.add(name.casefold())
+        names[cls] = name
+    return names
+
+
+def _short_name(cls: type[Node]) -> str:
+    return re.sub(r"[^\w.\-\[\]]+", "_", cls.__name__) + _ENDING
+
+
+def _long_name(cls: type[Node]) -> str:
+    name = f"{cls.__module__}.{cls.__qualname__.replace('<locals>.', '')}"
+    return re.sub(r"[^\w.\-\[\]]+", "_", name) + _ENDING
+
+
+def _found_files(classes: Sequence[type[Node]], folder: Path) -> dict[type[Node], Path]:
+    """The files of a directory by their class. Other files are skipped, with a warning."""
+    there = {file.name: file for file in sorted(folder.glob(f"[!.]*{_ENDING}"))}
+    found: dict[type[Node], Path] = {}
+    for cls, name in _file_names(classes).items():
+        # Saved beside other classes it may have the longer name, and alone the shorter one.
+        for candidate in (name, _long_name(cls), _short_name(cls)):
+            file = there.get(candidate)
+            if file is not None and (candidate == name or _is_of(file, cls, classes)):
+                found[cls] = file
+                break
+    for name in sorted(there.keys() - {file.name for file in found.values()}):
+        _log.warning(
+            "%s is for none of the node classes %s, and is skipped",
+            there[name],
+            ", ".join(cls.__name__ for cls in classes),
+        )
+    return found
+
+
+def _is_of(file: Path, cls: type[Node], classes: Sequence[type[Node]]) -> bool:
+    """Whether a file that more than one class might have belongs to this one, by its schema."""
+    same = [each for each in classes if _short_name(each) == _short_name(cls)]
+    if len(same) == 1:
+        return True
+    made_for = _read(file, cls).schema_.hash
+    return [each for each in same if schema_of(each).hash == made_for] == [cls]
+
+
+def _read(file: Path, cls: type[Node]) -> Artefact:
+    try:
+        data = json.loads(file.read_bytes())
+        return Artefact.model_validate(data, strict=True, by_alias=True, by_name=False)
+    except (OSError, ValueError, RecursionError) as error:
+        why = "; ".join(faults(error)[:5]) if isinstance(error, ValidationError) else str(error)
+        raise ArtefactError(
+            f"{file} is no artefact: {why}",
+            file=str(file),
+            node_type=cls,
+            cause=error,
+            fix="restore the file as it was written, or delete it and optimize again",
+        ) from error
+
+
+def _text(artefact: Artefact, file: str, cls: type[Node]) -> str:
+    """JSON as it is written: readable in review, and the same every time. The order inside examples
+    is the one that the model sees, and so is theirs."""
+    said = artefact.model_dump(by_alias=True)
+    if said["made"] is not None and not said["made"]["kept"]:
+        del said["made"]["kept"]
+    if not said["schema"]["words"]:
+        del said["schema"]["words"]
+    said["made"] = to_jsonable_python(said["made"], inf_nan_mode="constants", fallback=str)
+    said = {key: value for key, value in said.items() if value is not None and value != {}}
+    try:
+        text = json.dumps(said, ensure_ascii=False, indent=2, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise ArtefactError(
+            f"what was learned for {cls.__name__} cannot be written to {file} as JSON",
+            file=file,
+            node_type=cls,
+            cause=error,
+            fix="leave out numbers that are not finite, and values that contain themselves",
+        ) from error
+    # A lone surrogate cannot be written as text, but in JSON its escape can.
+    return text.encode("utf-8", "backslashreplace").decode() + "\n"
+
+
+def _replace(file: Path, text: str) -> None:
+    beside = file.with_name(f".{file.name}-{os.urandom(8).hex()}")
+    try:
+        with open(beside, "x", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, file)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+
+
+# --- whether an artefact fits its class -------------------------------------------------------
+
+
+def _check(cls: type[Node], artefact: Artefact, file: str, sources: _Sources) -> None:
+    """Raise `ArtefactError` if the artefact in a file is not for this class as it is now, or has
+    examples from a class that has changed."""
+    if artefact.node != cls.__name__:
+        raise _invalid(cls, file, f"node: it is for {artefact.node}, and not for {cls.__name__}")
+    changes = schema_changes(artefact.schema_, schema_of(cls))
+    if not changes and artefact.choice is not None and not chooses(cls):
+        changes = ["the LM no longer chooses its successor"]
+    if not changes and artefact.fill is not None and not is_filled(cls):
+        changes = ["the LM has no field to fill"]
+    changes = changes or [*sources.changes(artefact)]
+    if changes:
+        raise ArtefactError(
+            f"{file} was made for another {cls.__name__} than there is now: {'; '.join(changes)}",
+            code="bae-artefact-changed",
+            file=file,
+            node_type=cls,
+            changes=changes,
+            fix=f"optimize {cls.__name__} again, or delete the file to go without",
+        )
+    for part, learned in (("fill", artefact.fill), ("choice", artefact.choice)):
+        for number, example in enumerate(learned.examples if learned is not None else ()):
+            wrong = _wrong_answer(cls, part, example) or sources.wrong(part, example)
+            if wrong:
+                raise _invalid(cls, file, f"{part}.examples[{number}].{wrong}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """The node classes that lead to a class, as far as they are known. `whole` if these are all, as
+    with a graph."""
+
+    target: type[Node]
+    classes: tuple[type[Node], ...]
+    whole: bool
+
+    @classmethod
+    def of(cls, target: type[Node], among: Iterable[type[Node]], given: object) -> _Sources:
+        from bae.graph import Graph
+
+        leading = tuple(each for each in among if target in plan_of(each, strict=True).offered)
+        return cls(target, leading, isinstance(given, Graph))
+
+    def recorded(self, artefact: Artefact) -> dict[str, dict[str, str]]:
+        """The classes that the examples of a fill come from, with what a model sees of each."""
+        examples = artefact.fill.examples if artefact.fill else ()
+        names = {name for each in examples for name in each.known if name != _CONTEXT}
+        found = dict(artefact.sources)
+        for name in names:
+            known = self._named(name)
+            if len(known) == 1:
+                found[name] = seen_fields(known[0])
+        return {name: found[name] for name in sorted(names & found.keys())}
+
+    def changes(self, artefact: Artefact) -> Iterator[str]:
+        """What has changed about the classes that examples come from."""
+        for name, then in artefact.sources.items():
+            known = self._named(name)
+            if not known and self.whole:
+                yield f"its examples come from {name}, which leads no more to it"
+            elif known and all(seen_fields(cls) != then for cls in known):
+                for each in type_changes(then, seen_fields(known[0])):
+                    yield f"its examples come from {name}, where {each}"
+
+    def wrong(self, part: str, example: LearnedExample) -> str:
+        """What is wrong with the node that an example comes from, with its place; empty if nothing
+        is, as far as that can be known."""
+        names = [name for name in example.known if part == "choice" or name != _CONTEXT]
+        if len(names) > 1:
+            return f"known: it has {' and '.join(names)}, where a run comes from one node"
+        for name in names:
+            if part == "choice" and name != self.target.__name__:
+                return f"known.{name}: the choice is made at {self.target.__name__}"
+            known = [self.target] if part == "choice" else self._named(name)
+            if not known and self.whole:
+                return f"known.{name}: no {name} leads to {self.target.__name__}"
+            said = [_unseen(cls, example.known[name]) for cls in known]
+            if said and all(said):
+                return f"known.{name}{said[0]}"
+        return ""
+
+    def _named(self, name: str) -> list[type[Node]]:
+        return [cls for cls in self.classes if cls.__name__ == name]
+
+
+def _unseen(cls: type[Node], said: Any) -> str:
+    """Why a model cannot have seen this of a node; empty if it can."""
+    if cls.__pydantic_decorators__.model_serializers:
+        return ""  # it has a form of its own
+    if not isinstance(said, dict):
+        return ": it is no object"
+    unknown = [field for field in cast(dict[str, Any], said) if field not in seen_fields(cls)]
+    return f".{unknown[0]}: {cls.__name__} has no such field that a model sees" if unknown else ""
+
+
+def _wrong_answer(cls: type[Node], part: str, example: LearnedExample) -> str:
+    plan = plan_of(cls, strict=True)
+    if part == "choice":
+        names = list(names_of(plan.offered))
+        if set(example.answer) != {"choice"}:
+            return 'answer: it must be {"choice": …} and nothing else'
+        chosen = example.answer["choice"]
+        known = chosen in names
+        return "" if known else f"answer.choice: {chosen!r} is not one of {', '.join(names)}"
+    asked = asked_fields(cls)
+    unknown = [name for name in example.answer if name not in asked]
+    if unknown:
+        return f"answer.{unknown[0]}: {cls.__name__} is asked for {', '.join(asked)} alone"
+    missing = [n for n in asked if n not in example.answer and plan.fields[n].required]
+    if missing:
+        return f"answer.{missing[0]}: it is missing"
+    context: Any = example.known.get(_CONTEXT, {})
+    if not isinstance(context, dict):
+        return "known.context: it is no object"
+    sourced = {field.name for field in plan.sourced}
+    strange = [name for name in cast(dict[str, Any], context) if name not in sourced]
+    if strange:
+        return f"known.context.{strange[0]}: {cls.__name__} looks up no such value"
+    try:
+        if plan.sourced:
+            # Values that the model was not shown are not in the example, so there is no whole node.
+            validated(cls, example.answer, frozenset(example.answer))
+            return ""
+        built = build(cls, asked, example.answer, {})
+        errors = built.errors if isinstance(built, Wrong) else ()
+    except ValidationError as error:
+        errors = tuple(faults(error))
+    except Exception as error:  # validators are the node's own code
+        cause = error.cause if isinstance(error, BaeError) else None
+        errors = (describe(cause or error),)
+    return f"answer.{'; '.join(errors)}" if errors else ""
+
+
+def _invalid(cls: type[Node], file: str, why: str) -> ArtefactError:
+    return ArtefactError(
+        f"{file} does not fit {cls.__name__}: {why}",
+        file=file,
+        node_type=cls,
+        fix="fix that place or remove the example, or optimize again",
+    )
+
+
+def all_misfits(directory: str | Path, errors: Sequence[ArtefactError]) -> ArtefactError:
+    """One error for all files of a directory that do not fit."""
+    if len(errors) == 1:
+        return errors[0]
+    told = "".join(f"\n- {each.message}" for each in errors)
+    invalid = any(each.code != "bae-artefact-changed" for each in errors)
+    changes = [
+        f"{each.node_type.__name__}: {change}"
+        for each in errors
+        if each.node_type is not None
+        for change in each.changes
+    ]
+    return ArtefactError(
+        f"{len(errors)} artefacts in {directory} do not fit:{told}",
+        code="bae-artefact-invalid" if invalid else "bae-artefact-changed",
+        file=str(directory),
+        changes=changes,
+        fix="optimize these classes again, or delete the files to go without",
+    )

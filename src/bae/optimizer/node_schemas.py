@@ -1,0 +1,188 @@
+"""What an artefact records about node classes, to be refused when they have changed: the hash of
+the JSON schema of the fields, their sources, the successors and the texts of `NodeConfig`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from types import NoneType
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.json_schema import GenerateJsonSchema
+
+from bae.assignable import type_name
+from bae.core_schemas import field_schema
+from bae.evals.case_types import every_node
+from bae.lm.prompts import asked_fields, names_of, once, shown_fields
+from bae.markers import Dep, Gate, Map, Recall
+from bae.node import Node
+from bae.plan import FieldPlan, NodePlan, plan_of
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+
+
+class NodeSchema(BaseModel):
+    """A node class as an artefact records it: `fields` by name, each with its JSON schema and its
+    source, and the successors in `leads_to`. `words` are the instruction of its `NodeConfig`, which
+    a learned one replaces, and the descriptions of its successors. `hash` is of all of them, in any
+    order."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hash: str
+    fields: dict[str, str]
+    leads_to: list[str]
+    words: dict[str, str] = {}
+
+
+def schema_of(cls: type[Node]) -> NodeSchema:
+    """The schema of a node class.
+
+    Names, types, bounds, sources, successors and the texts of `NodeConfig` are in it. Descriptions
+    of fields, titles, examples, defaults and docstrings are not, nor is the order of anything.
+    """
+    return once(cls, "schema", lambda: _make(plan_of(cls, strict=True)))
+
+
+def schema_changes(old: NodeSchema, new: NodeSchema) -> list[str]:
+    """What differs in `new`, one text for each field or successor; empty if nothing does."""
+    if old.hash == new.hash:
+        return []
+    found = [
+        *type_changes(old.fields, new.fields),
+        *(f"it leads no more to {name}" for name in old.leads_to if name not in new.leads_to),
+        *(f"it leads to {name} now" for name in new.leads_to if name not in old.leads_to),
+        *(
+            f"its {name} was {old.words.get(name)!r}, is {new.words.get(name)!r}"
+            for name in {**old.words, **new.words}
+            if old.words.get(name) != new.words.get(name)
+        ),
+    ]
+    return found or ["its hash is not the one of its fields"]
+
+
+def type_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    """What differs between two sets of fields, by name, each with its type."""
+    for name, text in old.items():
+        if name not in new:
+            yield f"{name} is gone (was {text})"
+        elif new[name] != text:
+            yield f"{name} was {text}, is {new[name]}"
+    for name, text in new.items():
+        if name not in old:
+            yield f"{name} is new ({text})"
+
+
+def seen_fields(cls: type[Node]) -> dict[str, str]:
+    """What a model sees of a node: the fields by name, each with its type."""
+
+    def find() -> dict[str, str]:
+        shown = shown_fields(cls)
+        known = {n: f for n, f in cls.__pydantic_fields__.items() if n in shown and not f.exclude}
+        computed = [name for name in cls.__pydantic_computed_fields__ if name in shown]
+        types = {name: _type_text(cls, name) for name in known}
+        return dict(sorted((types | dict.fromkeys(computed, "computed")).items()))
+
+    return once(cls, "seen", find)
+
+
+def is_filled(cls: type[Node]) -> bool:
+    """Whether a model is asked for fields of the class, and nodes have its answer: of a text that
+    was parsed they have the value alone."""
+    return bool(asked_fields(cls)) and not is_parsed(cls)
+
+
+def is_parsed(cls: type[Node]) -> bool:
+    """Whether a model answers the class with a text for `Text(parse)`."""
+    text = plan_of(cls, strict=True).text
+    return text is not None and text.parse is not None
+
+
+def chooses(cls: type[Node]) -> bool:
+    """Whether a model chooses the successor of the class."""
+    plan = plan_of(cls, strict=True)
+    return not plan.written and len(plan.offered) > 1
+
+
+def nodes_among(nodes: Graph[Any, Any] | Iterable[type[Node]], by: str) -> tuple[type[Node], ...]:
+    """The node classes of a graph, or those given, each once; `by` is the function called."""
+    from bae.graph import Graph
+
+    if isinstance(nodes, Graph):
+        return every_node(nodes)
+    wrong = TypeError(f"{by} takes a Graph, or node classes, and not {nodes!r}")
+    if isinstance(nodes, type) or not isinstance(cast(object, nodes), Iterable):
+        raise wrong
+    found = tuple(dict.fromkeys(nodes))
+    if not all(is_node_class(cls) for cls in found):
+        raise wrong
+    return found
+
+
+def is_node_class(value: object) -> bool:
+    """Whether something is a class of nodes."""
+    return isinstance(value, type) and issubclass(value, Node)
+
+
+def _make(plan: NodePlan) -> NodeSchema:
+    fields = {field.name: _field_text(plan, field) for field in plan.fields.values()}
+    offered = names_of(plan.offered)
+    words = {"instruction": plan.instruction} if plan.instruction != plan.name else {}
+    for name, cls in offered.items():
+        if cls is not NoneType and (description := plan_of(cls).description):
+            words[f"description of {name}"] = description
+    said = json.dumps([sorted(fields.items()), sorted(offered), sorted(words.items())])
+    found = hashlib.sha256(said.encode()).hexdigest()[:32]
+    return NodeSchema(hash=found, fields=fields, leads_to=list(offered), words=words)
+
+
+def _field_text(plan: NodePlan, field: FieldPlan) -> str:
+    kind = _type_text(plan.node, field.name)
+    by = field.call.name if field.call is not None else ""
+    match field.marker:
+        case None:
+            return kind if field.text is None else f"{kind} in plain text"
+        case Dep():
+            return f"{kind} from {by}"
+        case Map(over=over):
+            return f"{kind} from {by} for each of {over}"
+        case Gate():
+            return f"{kind} from a person"
+        case Recall(node_type=node_type):
+            return f"{kind} recalled{f' from {node_type.__name__}' if node_type else ''}"
+
+
+def _type_text(cls: type[Node], name: str) -> str:
+    """The JSON schema of a field as text: `string`, `{"minLength": 3, "type": "string"}`."""
+    try:
+        schema = field_schema(cls, name)
+        while schema["type"] == "default":
+            schema = schema["schema"]
+        made = _plain(GenerateJsonSchema().generate(schema, "validation"))
+    except Exception:  # a type that JSON does not have, or with code of its own that raises
+        return type_name(cls.__pydantic_fields__[name].annotation)
+    only: Any = made.get("type") if made.keys() == {"type"} else None
+    return only or json.dumps(made, sort_keys=True, ensure_ascii=False)
+
+
+_LEFT_OUT = ("title", "description", "default", "examples", "deprecated", "required")
+
+
+def _plain(schema: Any) -> Any:
+    """A JSON schema without titles, descriptions, defaults and examples, alternatives in order."""
+    if isinstance(schema, list):
+        return [_plain(each) for each in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for key, value in cast("dict[str, Any]", schema).items():
+        if key in ("properties", "$defs"):  # these have names of the user's
+            found[key] = {name: _plain(each) for name, each in value.items()}
+        elif key in ("enum", "anyOf", "oneOf"):
+            found[key] = sorted(_plain(value), key=lambda each: json.dumps(each, sort_keys=True))
+        elif key not in _LEFT_OUT and not key.startswith("x-"):
+            found[key] = _plain(value)
+    return found
