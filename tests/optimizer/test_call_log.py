@@ -58,7 +58,7 @@ async def asked(log: CallLog, lm: Backend, *texts: str, budget: Budget | None = 
         for text in texts:
             await around.fill(Note, {}, text)
         return
-    await log.charge(budget)
+    log.charge(budget)
     with budget:
         for text in texts:
             await around.fill(Note, {}, text)
@@ -121,57 +121,6 @@ async def test_a_budget_around_everything_is_charged_for_new_calls_alone(lm: Say
     assert around.usage.calls == 1
 
 
-async def test_the_time_of_calls_is_charged_and_not_the_time_between_them(
-    lm: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    now = 1000.0
-    monkeypatch.setattr("bae.optimizer.calls.monotonic", lambda: now)
-
-    def takes_two_seconds(prompt: Prompt) -> Any:
-        nonlocal now
-        now += 2
-        return {"text": "fine"}
-
-    slow = Says(takes_two_seconds)
-    async with CallLog(tmp_path / "calls.sqlite") as log:
-        now += 500  # nothing is asked for a long time
-        await asked(log, slow, "a")
-        now += 500
-        await asked(log, slow, "b")
-
-    budget = Budget(seconds=60, clock=lambda: 0.0)
-    async with CallLog(tmp_path / "calls.sqlite") as log:
-        await asked(log, slow, "b", "a", budget=budget)
-    assert budget.elapsed == 4
-
-
-async def test_calls_that_were_under_way_at_once_count_as_one_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    now = 0.0
-    monkeypatch.setattr("bae.optimizer.calls.monotonic", lambda: now)
-    both = asyncio.Barrier(3)
-
-    class Waits(Says):
-        async def answer(self, prompt: Prompt) -> Answer:
-            await both.wait()
-            await both.wait()
-            return await super().answer(prompt)
-
-    lm = Waits(lambda prompt: {"text": "fine"})
-    async with CallLog(tmp_path / "calls.sqlite") as log:
-        tasks = [asyncio.create_task(asked(log, lm, text)) for text in "ab"]
-        await both.wait()
-        now = 7.0
-        await both.wait()
-        await asyncio.gather(*tasks)
-
-    budget = Budget(seconds=60, clock=lambda: 0.0)
-    async with CallLog(tmp_path / "calls.sqlite") as log:
-        await asked(log, lm, "a", "b", budget=budget)
-    assert budget.elapsed == 7
-
-
 # Judges
 
 
@@ -180,14 +129,14 @@ GOLD, GIVEN = Note(text="rain"), Note(text="it pours")
 
 def judged_by(log: CallLog, lm: Backend, notes: list[str]) -> Judge:
     """A judge as an optimisation asks it."""
-    from bae.optimizer.asked_lms import logged
+    from bae.optimizer.calls import with_log
 
     pytest.importorskip("dspy")
-    return logged(Judge(lm), log, notes.append)
+    return with_log(Judge(lm), log, notes.append)
 
 
 @pytest.mark.once
-async def test_a_judge_without_a_verdict_counts_nothing_and_is_asked_again_by_the_next_life(
+async def test_a_judge_without_a_verdict_counts_nothing_and_is_asked_again_by_the_next_process(
     tmp_path: Path,
 ):
     file = tmp_path / "calls.sqlite"
@@ -197,7 +146,7 @@ async def test_a_judge_without_a_verdict_counts_nothing_and_is_asked_again_by_th
         judge = judged_by(log, bad, notes)
         assert await judge(GOLD, GIVEN) == Score(0.0, "the judge gave no verdict")
         tried = len(bad.asked)
-        # The same life knows that already, and does not pay for it twice.
+        # The same process knows that already, and does not pay for it twice.
         assert (await judge(GOLD, GIVEN)).value == 0.0
         assert len(bad.asked) == tried > 1
     assert set(notes) == {"the judge gave no verdict on some answers, which count 0"}
@@ -205,12 +154,11 @@ async def test_a_judge_without_a_verdict_counts_nothing_and_is_asked_again_by_th
     budget = Budget(calls=100)
     good = Says(lambda prompt: {"reason": "well", "grade": "good"})
     async with CallLog(file) as log:
-        await log.charge(budget)
+        log.charge(budget)
         with budget:
             assert await judged_by(log, good, notes)(GOLD, GIVEN) == Score(0.75, "well")
     assert len(good.asked) == 1
-    # Every question that came up again was paid for in the earlier life.
-    assert budget.usage.calls == 2
+    assert budget.usage.calls == 1
 
     async with CallLog(file) as log:
         assert await judged_by(log, bad, notes)(GOLD, GIVEN) == Score(0.75, "well")
@@ -218,7 +166,7 @@ async def test_a_judge_without_a_verdict_counts_nothing_and_is_asked_again_by_th
 
 
 @pytest.mark.once
-async def test_a_judge_that_refused_is_asked_again_by_the_next_life(tmp_path: Path):
+async def test_a_judge_that_refused_is_asked_again_by_the_next_process(tmp_path: Path):
     class Refuses(Says):
         async def answer(self, prompt: Prompt) -> Answer:
             return replace(await super().answer(prompt), stop="refused")
@@ -260,8 +208,8 @@ async def test_the_model_that_is_optimised_is_not_asked_again_what_it_could_not_
 
 
 def test_sync_code_closes_the_file(lm: Says, tmp_path: Path):
-    with CallLog(tmp_path / "calls.sqlite") as log:
-        asyncio.run(asked(log, lm, "a"))
+    log = CallLog(tmp_path / "calls.sqlite")
+    asyncio.run(asked(log, lm, "a"))
     log.close()
     with sqlite3.connect(tmp_path / "calls.sqlite") as database:
         database.execute("PRAGMA journal_mode = DELETE")  # which nobody else may have open

@@ -23,7 +23,7 @@ pytest.importorskip("h11")
 
 import wrong_by_design
 from bae import BaeError
-from bae.lm import Budget, SQLiteCache
+from bae.lm import Budget
 from bae.lm.backend import Prompt, Question
 from bae.optimizer import OPTIMIZERS, CallLog, aoptimize_node
 from bae.testing import ScriptedLM
@@ -193,17 +193,13 @@ class CallLogs:
         await self.log.aclose()
 
 
-@pytest.mark.parametrize("content", [b"no database at all" * 99, None, b"cache"])
+@pytest.mark.parametrize("content", [b"no database at all" * 99, None])
 async def test_a_file_that_is_no_log_of_calls_is_refused_before_anything_is_asked(
     content, provider, student, tmp_path
 ):
     file = tmp_path / "calls.sqlite"
     if content is None:
         file.mkdir()
-    elif content == b"cache":
-        cache = SQLiteCache(file)
-        await cache.put("a key", json.dumps({"version": 1, "text": "{}", "models": []}))
-        await cache.aclose()
     else:
         file.write_bytes(content)
 
@@ -251,4 +247,4 @@ async def test_an_lm_that_says_nothing_of_itself_is_warned_of_once(tmp_path, cap
             log.around(scripted)
             log.around(scripted, rollout=1)
     (message,) = caplog.messages
-    assert "ScriptedLM says nothing of its settings" in message
+    assert "ScriptedLM has no settings" in message

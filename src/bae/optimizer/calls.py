@@ -1,46 +1,52 @@
-"""The log of calls: every answer that an optimisation was given, kept before it is used, so that
-one which was killed goes on from there and asks nothing twice. `optimizing.py` and `comparing.py`
-ask through it."""
+"""The call log: every answer of an optimization, kept in the store of the LM cache before it is
+used, so that one that was killed resumes without asking anything twice."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 from weakref import WeakSet
 
+from pydantic import TypeAdapter
+from pydantic_core import to_json
+
+from bae.evals.judge import Judge
 from bae.exceptions import BaeError, BaeLMError
-from bae.lm.adapter import LMAdapter
-from bae.lm.backend import Answer, Prompt
+from bae.lm.adapter import LMAdapter, is_lossless
+from bae.lm.backend import UNPARSED, Answer, Prompt
+from bae.lm.extras import load_dspy
 from bae.lm.policies.budget import budgets_in_force
-from bae.lm.policies.cache import SharedRequests
-from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
-from bae.lm.policies.policy import innermost
-from bae.optimizer.call_records import CallRecord, Spans, record_in, record_of
-from bae.optimizer.logged_lm import LoggedLM
+from bae.lm.policies.cache import SharedRequests, cache_key
+from bae.lm.policies.cache_stores import SQLiteCache
+from bae.lm.policies.policy import Policy, innermost
+from bae.plan import plan_of
 from bae.tasks import finish_despite_cancel
 from bae.usage import Usage, report
 
 if TYPE_CHECKING:
     from bae.language_model import LM
+    from bae.lm.backend import Backend
     from bae.lm.policies.budget import Budget
+    from bae.node import Node
+    from bae.optimizer.metrics import Metric
 
-
+FORMAT: Final = "bae-call-1"
 _log = logging.getLogger("bae.optimizer")
 
 
 @dataclass(frozen=True, slots=True)
 class CallStatistics:
     """How many questions were answered by an LM (`calls`), from the log (`from_log`), and by the
-    answer to an equal one that was under way (`joined`), by this object. `earlier` is what the
-    calls of earlier lives had used whose answers were read from the log, each counted once: what
-    else came from it was asked before in this life."""
+    answer to an equal one in progress (`joined`). `earlier` is the usage of earlier processes for
+    the answers that were read from the log, each counted once."""
 
     calls: int
     from_log: int
@@ -49,36 +55,31 @@ class CallStatistics:
 
 
 class CallLog:
-    """A file of all answers that an optimisation was given: `CallLog("calls.sqlite")`.
+    """A file of all answers that an optimization was given: `CallLog("calls.sqlite")`.
 
     Give it, or its path, as `calls=`. A question that was answered before is answered from the
-    file, and asks nobody: an optimisation that was killed and is started again with the same
-    arguments ends as if nothing had happened. Questions are told apart by model, settings and
-    everything the model is shown, so one file may serve many optimisations. The budget of an
-    optimisation is charged what the answers that it reads from the file have cost in earlier lives,
-    and nothing of what others have asked.
+    file: an optimization that was killed and is started again with the same arguments ends as if
+    nothing had happened. Questions are told apart by model, settings and everything that the model
+    is shown, so one file may serve many optimizations. The budget of an optimization is charged for
+    the answers that it reads from the file, with the calls, tokens and cost of earlier processes;
+    `seconds` are those of this process.
 
-    Asked again are a judge's questions alone to which it gave no verdict in an earlier life. An LM
-    that says nothing of its settings, such as a `ScriptedLM`, is known for this process alone.
-    Without a path nothing outlives this object.
+    Only judge questions that got no verdict in an earlier process are asked again. The answers of
+    an LM without `settings`, such as a `ScriptedLM`, are known in this process alone. Without a
+    path nothing is kept beyond this object.
 
-    The file stays open until `aclose()` or `close()`, or the end of a `with` or `async with` block.
+    The file stays open until `aclose()` or `close()`, or the end of an `async with` block.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
-        self._store: CacheStore = _Memory() if self.path is None else _File(self.path)
-        self._name = "" if self.path is None else f"calls {self.path.resolve()}"
+        self._store = None if self.path is None else _Store(self.path, size=None)
+        self._known: dict[str, _Call] = {}
+        """The answers that this process has read or asked for."""
         self._shared = SharedRequests()
         self._calls = self._from_log = 0
-        self.used: dict[str, Usage] = {}
-        self._life = uuid4().hex
-        self._since = monotonic()
-        self._earlier: Usage | None = None
+        self._earlier = Usage()
         self._budgets: WeakSet[Budget] = WeakSet()
-        self._paid: set[str] = set()
-        self._read_back = Usage()
-        self._spans = Spans()
         self._warned = False
 
     def __repr__(self) -> str:
@@ -87,43 +88,48 @@ class CallLog:
     def around(
         self, lm: LM | str, rollout: int | None = None, *, hopeful: bool = False
     ) -> LoggedLM:
-        """The LM, asked through this log. A `rollout` tells askings of the same question apart:
-        each is answered anew, once. A `hopeful` one asks again what had no valid answer in an
-        earlier life."""
+        """The LM, asked through this log. Each `rollout` of the same question has an answer of its
+        own. A `hopeful` LM is asked again what had no valid answer in an earlier process."""
         logged = LoggedLM(lm, self, rollout, hopeful)
-        self._warn_of(logged)
+        inner = innermost(logged)
+        if self.path is None or self._warned:
+            return logged
+        if isinstance(inner, LMAdapter) and not inner.has_settings:
+            self._warned = True
+            _log.warning(
+                "%s has no settings, so %s knows its answers in this process alone",
+                type(inner.lm).__name__,
+                self.path,
+            )
         return logged
 
     def statistics(self) -> CallStatistics:
         """What was asked so far."""
-        return CallStatistics(self._calls, self._from_log, self._shared.joined, self._read_back)
+        return CallStatistics(self._calls, self._from_log, self._shared.joined, self._earlier)
 
-    async def open(self) -> Usage:
-        """Read the file, and answer what its calls have used until then. Raises where it cannot be
-        used: before anything is asked."""
-        if self._earlier is None:
-            store = self._store
-            try:
-                texts = await store.texts() if isinstance(store, _File) else []
-            except BaeLMError as error:
-                raise self._unusable(error) from error
-            calls = [self._read(text) for text in texts]
-            self._earlier = Usage.total(each.usage for each in calls if each.life != self._life)
-        return self._earlier
+    async def open(self) -> int:
+        """Open the file, and return how many answers it has. Raises if it cannot be used, before
+        anything is asked."""
+        if self._store is None:
+            return len(self._known)
+        try:
+            return await self._store.count()
+        except BaeLMError as error:
+            raise self._unusable(error) from error
 
-    async def charge(self, budget: Budget) -> None:
-        """From now on, charge to a budget what answers from the file have cost in earlier lives, as
-        they are read while it is in force: each once, with the time that it took."""
-        await self.open()
+    def charge(self, budget: Budget) -> None:
+        """From now on, charge a budget for answers of earlier processes when they are read while it
+        is in force, each once."""
         self._budgets.add(budget)
 
     async def aclose(self) -> None:
-        """Close the file. It is opened again when there is need."""
-        await self._store.aclose()
+        """Close the file. It opens again when it is used again."""
+        if self._store is not None:
+            await self._store.aclose()
 
     def close(self) -> None:
         """`aclose` for sync callers."""
-        if isinstance(self._store, _File):
+        if self._store is not None:
             self._store.close()
 
     async def __aenter__(self) -> Self:
@@ -139,138 +145,199 @@ class CallLog:
         """Close the file."""
         await self.aclose()
 
-    def __enter__(self) -> Self:
-        """Close the file at the end of the block, in sync code."""
-        return self
+    # For `LoggedLM`.
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the file."""
-        self.close()
+    async def answer(self, key: str, asks: LoggedLM, prompt: Prompt) -> tuple[Answer, Usage]:
+        """The answer that is there, or that of an equal question in progress, or that of the LM;
+        with the usage that it had when it was given."""
+        answer = await self._shared.answer(key, lambda: self._look_and_ask(key, asks, prompt))
+        call = self._known.get(key)
+        return answer, answer.usage if call is None else call.usage
 
-    # For the LM that asks through this.
-
-    async def answered(self, key: str, asks: LoggedLM, prompt: Prompt) -> Answer:
-        """The answer that is there, or the one that comes, or else that of the LM."""
-        return await self._shared.answer(key, lambda: self._look_and_ask(key, asks, prompt))
-
-    async def give_up(self, keys: list[str]) -> None:
-        """Note that no answer to these was valid, which together are all askings of one
-        question."""
-        for key in keys:
-            place, found = await self._found(key)
-            if found is not None and not found.given_up:
-                await self._keep(place, replace(found, given_up=self._life))
+    async def forget(self, keys: list[str]) -> None:
+        """Have another process ask these again. This one knows the answers."""
+        if self._store is not None:
+            for key in keys:
+                await self._store.drop(key)
 
     async def _look_and_ask(self, key: str, asks: LoggedLM, prompt: Prompt) -> Answer:
-        asked = key
-        key, found = await self._found(key)
-        if found is not None:
+        call = await self._found(key)
+        if call is not None:
             self._from_log += 1
-            self.used[asked] = found.usage
-            self._charge(key, found)
-            return Answer(found.text, Usage(models=found.usage.models), found.stop)
-        began = monotonic() - self._since
+            return Answer(call.text, Usage(models=call.usage.models), call.stop)
         answer = await asks.ask(prompt)
         self._calls += 1
-        self.used[asked] = answer.usage
-        self._charge(key, None)
-        kept = record_of(prompt, answer, self._life, began, monotonic() - self._since)
-        if kept is not None:
+        call = _call(prompt, answer)
+        if call is not None:
+            self._known[key] = call
+            self._charge(key, Usage())
             try:
-                # It is paid for, so it is kept even where nobody waits for it any more.
-                await finish_despite_cancel(self._keep(key, kept))
+                # It is paid for, so it is kept even if no caller waits for it any more.
+                await finish_despite_cancel(self._put(key, call))
             except BaseException:
                 report(answer.usage)
                 raise
         return answer
 
-    async def _found(self, key: str) -> tuple[str, CallRecord | None]:
-        """The call of a question, if there is one, and the key that it has, or is to have."""
-        while True:
+    async def _found(self, key: str) -> _Call | None:
+        call = self._known.get(key)
+        if call is None and self._store is not None:
             try:
                 text = await self._store.get(key)
             except BaeLMError as error:
                 raise self._unusable(error) from error
-            found = None if text is None else self._read(text)
-            if found is None or found.given_up in ("", self._life):
-                return key, found
-            # It stays in the file, since it was paid for, and what is asked now stands beside it.
-            self._charge(key, found)
-            key = sha256(f"{key} after {found.given_up}".encode()).hexdigest()
+            if text is not None:
+                call = self._known[key] = self._read(text)
+                self._earlier += call.usage
+                self._charge(key, call.usage)
+        return call
 
-    def _charge(self, key: str, found: CallRecord | None) -> None:
-        """Charge what was `found` to the budgets in force; what was asked just now is charged, and
-        not to be charged again when it is read."""
-        if key in self._paid:
-            return
-        self._paid.add(key)
-        used, seconds = Usage(), 0.0
-        if found is not None and found.life != self._life:
-            used, seconds = found.usage, self._spans.add(found.life, found.began, found.ended)
-            self._read_back += used
+    def _charge(self, key: str, used: Usage) -> None:
+        """Charge the budgets in force for an answer. What was asked now is charged already, and
+        counts as charged if it is read again."""
         for budget in budgets_in_force():
             if budget in self._budgets:
-                budget.carry(f"{self._name} {key}", used, seconds)
+                budget.carry(f"call {key}", used, 0.0)
 
-    async def _keep(self, key: str, call: CallRecord) -> None:
+    async def _put(self, key: str, call: _Call) -> None:
+        if self._store is None:
+            return
         try:
-            await self._store.put(key, call.written())
+            await self._store.put(key, json.dumps({"format": FORMAT, **asdict(call)}))
         except BaeLMError as error:
             raise self._unusable(error) from error
 
-    def _read(self, text: str) -> CallRecord:
-        found = record_in(text)
-        if found is None:
-            raise self._unusable(ValueError("it holds answers, but not of a log of calls"))
-        return found
-
-    def _warn_of(self, asks: LoggedLM) -> None:
-        inner = innermost(asks)
-        if self.path is None or self._warned:
-            return
-        if isinstance(inner, LMAdapter) and not inner.has_settings:
-            self._warned = True
-            _log.warning(
-                "%s says nothing of its settings, so %s knows its answers for this process alone",
-                type(inner.lm).__name__,
-                self.path,
-            )
+    def _read(self, text: str) -> _Call:
+        try:
+            if json.loads(text)["format"] == FORMAT:
+                return _form().validate_json(text)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            pass
+        raise self._unusable(ValueError("it holds answers, but not of a call log"))
 
     def _unusable(self, error: Exception) -> BaeError:
         cause = error.cause if isinstance(error, BaeError) and error.cause else error
         busy = isinstance(cause, sqlite3.OperationalError) and "locked" in str(cause)
         return BaeError(
-            f"the log of calls {self.path} cannot be used",
+            f"the call log {self.path} cannot be used",
             code="bae-calls-unusable",
             cause=cause,
             fix="another process has been writing to it for too long: wait for it to end"
             if busy
-            else "name a file that does not exist yet, or the log of an earlier optimisation; "
+            else "name a file that does not exist yet, or the log of an earlier optimization; "
             "check the path and its permissions",
         )
 
 
-class _File(SQLiteCache):
-    """The store of a log: answers of any age and number, all of which can be read at once."""
+class LoggedLM(Policy):
+    """An LM asked through a call log; `CallLog.around` makes it. `used` is what its answers used
+    when they were given, also those that come from the log."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, size=None)
+    def __init__(self, lm: LM | str, calls: CallLog, rollout: int | None, hopeful: bool) -> None:
+        super().__init__(lm)
+        self.used = Usage()
+        self._log = calls
+        self._rollout = rollout
+        self._hopeful = hopeful
+        # By the text, which is the same however often a question is asked again.
+        self._asked: dict[str, list[str]] = {}
+        self._refused: set[str] = set()
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        """The answer of the log, or else of the LM."""
+        key = cache_key(self.inner, prompt)
+        if self._rollout is not None:
+            key = sha256(f"{key} rollout {self._rollout}".encode()).hexdigest()
+        answer, used = await self._log.answer(key, self, prompt)
+        self.used += used
+        if self._hopeful:
+            self._asked.setdefault(prompt.text, []).append(key)
+            if answer.stop == "refused":
+                self._refused.add(prompt.text)
+        return answer
+
+    async def reject(self, prompt: Prompt) -> None:
+        """Pass on that the answer was not valid. After the last one, a `hopeful` LM has another
+        process ask again; otherwise the log keeps the answer, which was paid for."""
+        await super().reject(prompt)
+        if len(prompt.turns) >= self.attempts or prompt.text in self._refused:
+            self._refused.discard(prompt.text)
+            await self._log.forget(self._asked.pop(prompt.text, []))
+
+
+def backend_of(lm: LM | str | Any, why: str) -> Backend:
+    """The backend of an LM of bae, its name, a `dspy.LM`, or None for the default."""
+    from bae.lm.policies.policy import as_backend
+    from bae.lm.registry import cached_lm, default_lm
+
+    if lm is None:
+        lm = default_lm(why)
+    elif isinstance(lm, str):
+        lm = cached_lm(lm)
+    elif isinstance(lm, load_dspy("optimize_node").BaseLM):
+        from bae.lm.dspy_backend import DSPyBackend
+
+        lm = DSPyBackend(lm)
+    return as_backend(lm)
+
+
+def student_for(cls: type[Node], lm: LM | str | Any) -> LM | str | Any:
+    """The LM that a run asks for a node class: the one pinned to it, or else `lm`."""
+    pinned = plan_of(cls).lm
+    return lm if pinned is None else pinned
+
+
+def with_log(metric: Metric | Judge | None, calls: CallLog, note: Callable[[str], None]) -> Any:
+    """The metric, with its judges asked through the log. An answer without a verdict counts 0, with
+    a `note`, and another process asks again."""
+
+    def through(each: Any) -> Any:
+        if not isinstance(each, Judge):
+            return each
+        asked = calls.around(backend_of(each.lm, "it is to judge"), hopeful=True)
+        return each.asking(asked, note)
+
+    if isinstance(metric, Mapping):
+        given = cast("Mapping[type[Node], Any]", metric)
+        return {cls: through(each) for cls, each in given.items()}
+    return through(metric)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """An answer in the log."""
+
+    text: str
+    stop: Any
+    usage: Usage
+
+
+@cache
+def _form() -> TypeAdapter[_Call]:
+    return TypeAdapter(_Call)
+
+
+def _call(prompt: Prompt, answer: Answer) -> _Call | None:
+    """What is kept of an answer, or None if JSON cannot express it."""
+    if not is_lossless(prompt, answer):
+        return None
+    text = answer.text
+    if not text and answer.value is not UNPARSED:
+        try:
+            text = to_json(answer.value).decode()
+        except (ValueError, TypeError):
+            return None
+    return _Call(text, answer.stop, answer.usage)
+
+
+class _Store(SQLiteCache):
+    """The store of a log, whose answers can be counted."""
 
     def close(self) -> None:
         self._close()
 
-    async def texts(self) -> list[str]:
-        def read(database: sqlite3.Connection) -> list[str]:
-            return [str(row[0]) for row in database.execute("SELECT text FROM answers ORDER BY at")]
+    async def count(self) -> int:
+        def read(database: sqlite3.Connection) -> int:
+            return int(database.execute("SELECT count(*) FROM answers").fetchone()[0])
 
         return await self._do(read)
-
-
-class _Memory(MemoryCache):
-    def __init__(self) -> None:
-        super().__init__(size=1_000_000)

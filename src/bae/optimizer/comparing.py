@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bae.evals.intervals import Interval, interval, paired_difference
 from bae.exceptions import BudgetError
 from bae.node import Node
-from bae.optimizer.asked_lms import backend_of, logged, student_for
-from bae.optimizer.calls import CallLog
+from bae.optimizer.calls import CallLog, backend_of, student_for, with_log
 from bae.optimizer.progress import Progress, Telling
 from bae.tasks import all_or_first_error
 from bae.usage import Usage
@@ -124,7 +123,7 @@ async def compare(
     try:
         await log.open()
         if budget is not None:
-            await log.charge(budget)
+            log.charge(budget)
         student = backend_of(student_for(cls, lm), f"{cls.__name__} is to be compared")
         with budget or nullcontext():
             for part in PARTS:
@@ -137,7 +136,7 @@ async def compare(
                 sides = _Sides(
                     questions,
                     Settling(questions, lm, graph),
-                    metrics_for(cls, part, logged(metric, log, telling.note)),
+                    metrics_for(cls, part, with_log(metric, log, telling.note)),
                     student,
                     learned_prompt,
                     log,

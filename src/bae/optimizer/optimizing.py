@@ -14,9 +14,8 @@ from pydantic_core import to_jsonable_python
 from bae.graph import run_sync
 from bae.lm.signatures import says
 from bae.node import Node
-from bae.optimizer.asked_lms import backend_of, logged, named, student_for
 from bae.optimizer.by_name import checked_options
-from bae.optimizer.calls import CallLog
+from bae.optimizer.calls import CallLog, backend_of, student_for, with_log
 from bae.optimizer.progress import Part, Progress, Telling
 from bae.plan import plan_of
 from bae.result import GraphResult
@@ -113,7 +112,8 @@ async def aoptimize_node(
         student = backend_of(student_for(node_cls, lm), f"{node_cls.__name__} is to be optimised")
         taught_by = student if teacher is None else backend_of(teacher, "it is to teach")
         backends = {"student": student, "teacher": taught_by}
-        about |= {"model": named(student), "teacher": named(taught_by)}
+        about["model"] = student.model or repr(student)
+        about["teacher"] = taught_by.model or repr(taught_by)
     if (system := scene_in(graph, node_cls).system) is not None:
         about["system"] = system
     log = calls if isinstance(calls, CallLog) else CallLog(calls)
@@ -123,7 +123,7 @@ async def aoptimize_node(
     try:
         await log.open()
         if budget is not None:
-            await log.charge(budget)
+            log.charge(budget)
         with budget or nullcontext():
             if is_parsed(node_cls):
                 telling = Telling(node_cls.__name__, "fill", log, progress)
@@ -141,7 +141,7 @@ async def aoptimize_node(
                     telling.phase = "skipped"
                     telling.note(_too_few(len(chosen), len(asking), minimum))
                 else:
-                    score = metrics_for(node_cls, part, logged(metric, log, telling.note))
+                    score = metrics_for(node_cls, part, with_log(metric, log, telling.note))
                     questions[part] = len(asking)
                     reached = await optimize_part(
                         PartQuestions(node_cls, part, getattr(predictor, part), graph),

@@ -16,7 +16,7 @@ from bae.language_model import in_scene
 from bae.lm.backend import choice_with
 from bae.lm.prompts import names_of
 from bae.node import Node
-from bae.optimizer.asked_lms import student_for
+from bae.optimizer.calls import student_for
 from bae.optimizer.questions import PartQuestion, Told
 from bae.plan import NodePlan, plan_of
 from bae.usage import Attempt, Event, metered

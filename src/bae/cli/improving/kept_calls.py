@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from bae.cli.exits import refused
 from bae.cli.improving.locking import Lock
-from bae.usage import Usage
+from bae.cli.exits import refused
 
 if TYPE_CHECKING:
     from bae.lm import LM
@@ -56,7 +56,7 @@ class KeptCalls:
         self._new = not self._file.exists()
         # Answers that nobody can be told to have given would lie there for nothing.
         self.calls = CallLog(self._file if known else None)
-        self.before = Usage()
+        self.before = 0
         self.stays = True
         """Whether the log stays; `let_go` decides."""
 
@@ -81,7 +81,7 @@ class KeptCalls:
         """How many calls the log keeps."""
         if self.calls.path is None:
             return 0
-        return self.before.calls + self.statistics.calls
+        return self.before + self.statistics.calls
 
     async def around(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do some work with the log open."""
@@ -136,7 +136,7 @@ def _known(asked: Iterable[LM | str]) -> tuple[bool, str]:
     from bae.lm.adapter import LMAdapter
     from bae.lm.policies.policy import innermost
     from bae.lm.registry import LazyLM
-    from bae.optimizer.asked_lms import backend_of
+    from bae.optimizer.calls import backend_of
 
     known, forgotten = False, dict[str, None]()
     for lm in asked:

@@ -58,7 +58,7 @@ class Wanted:
     @property
     def asked(self) -> list[LM | str]:
         """Who is asked: the models that learn, their teacher and the judges."""
-        from bae.optimizer.asked_lms import student_for
+        from bae.optimizer.calls import student_for
 
         learning = [student_for(cls, self.lm) for cls in self.classes]
         teacher = [] if self.teacher is None else [self.teacher]

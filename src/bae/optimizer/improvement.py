@@ -1,0 +1,514 @@
+"""Optimize, compare, write if better: what the runs of a journal teach is learned for each node
+of a graph, proved on runs that were held out, and written to a directory where it is better."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sqlite3
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+
+from bae.evals.case_runs import is_eval_run
+from bae.evals.case_types import every_node
+from bae.evals.intervals import Interval
+from bae.evals.judge import Judge
+from bae.exceptions import ArtefactError, BaeError, BudgetError
+from bae.lm.policies.budget import Budget
+from bae.optimizer.artifacts import artefacts_there, save_artefacts
+from bae.optimizer.calls import CallLog, CallStatistics
+from bae.optimizer.comparing import Comparison, compare
+from bae.optimizer.optimizing import MINIMUM, aoptimize_node
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal.store import Journal
+    from bae.language_model import LM
+    from bae.node import Node
+    from bae.optimizer.artifacts import Artefact
+    from bae.optimizer.metrics import Metric
+    from bae.optimizer.progress import Progress
+
+Part = Literal["fill", "choice"]
+PARTS: Final[tuple[Part, Part]] = ("fill", "choice")
+Verdict = Literal[
+    "better",
+    "better, not beyond chance",
+    "not better",
+    "no better than what is there",
+    "there already",
+    "nothing learned",
+    "nothing held out",
+    "not compared",
+    "too few examples",
+]
+CALLS: Final = ".calls"
+"""The folder of the call log, inside the directory. Git ignores it: calls hold what users typed,
+and the artefacts beside it belong in git."""
+
+
+@dataclass(slots=True)
+class PartResult:
+    """What was done for one part of a node, its `fill` or its `choice`.
+
+    `examples` are all there were, `train` those to learn from, which ask so many different
+    `questions`, and `held_out` those to compare on; `corrected_train` and `corrected_held_out`
+    were corrected by people. `there` is the score of the artefact that was in the directory before.
+    """
+
+    node: str
+    part: Part
+    examples: int
+    train: int
+    held_out: int
+    corrected_train: int = 0
+    corrected_held_out: int = 0
+    verdict: Verdict = "not compared"
+    written: bool = False
+    comparison: Comparison | None = None
+    there: Interval | None = None
+    notes: list[str] = field(default_factory=list[str])
+    questions: int = 0
+
+
+@dataclass(slots=True)
+class Misfit:
+    """An artefact in the directory that does not fit its node; `stays` if nothing replaced it."""
+
+    file: Path
+    why: str
+    stays: bool = True
+
+
+@dataclass(slots=True)
+class Improvement:
+    """Learns from the runs of a journal, and writes the learned prompts that make the graph better:
+
+    ```python
+    found = await Improvement(graph, journal, "learned", lm="local").run()
+    ```
+
+    The share `held_out` of the finished runs is only compared on. Each of the `nodes`, or of all,
+    is optimized on the others, asked with and without the learned prompt on what was held out, and
+    written to the directory if it is better: `certain` writes only what is better beyond chance,
+    `force` also what is not better. What the directory has already is replaced only by something
+    better. Runs of evaluations are left out unless `evals`, and so are those with an id in
+    `without`. `options` are those of the optimizer; the other arguments are as for
+    `aoptimize_node`.
+
+    Every answer is kept in the directory, in `.calls`, until all is done and written: interrupted,
+    failed or out of budget, the same optimization resumes and pays for no answer twice.
+
+    The results are there also if it fails or is interrupted: `parts` has a `PartResult` for each
+    part of a node with examples, `files` what was written, `misfits` the artefacts that do not fit
+    their nodes. `done` says whether every node was reached; `out_of_budget` is the message of the
+    budget if it was spent first. `train_count` and `held_out_count` are numbers of examples;
+    `repeated` were not held out since they ask the same as others, `from_evals` come from
+    evaluations, and `left_out` from runs in `without`. `calls` are the LM calls, `kept` how many
+    answers the directory keeps for another try, and `forgotten` names LMs whose answers cannot be
+    kept.
+    """
+
+    graph: Graph[Any, Any]
+    journal: Journal
+    directory: str | Path
+    lm: LM | str | Any = None
+    teacher: LM | str | Any = None
+    metric: Metric | Judge | None = None
+    optimizer: str = "bootstrap"
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    nodes: Sequence[type[Node]] = ()
+    without: Collection[str] = ()
+    evals: bool = False
+    held_out: float = 0.3
+    minimum: int = MINIMUM
+    seed: int = 0
+    concurrency: int = 4
+    budget: Budget = field(default_factory=Budget)
+    force: bool = False
+    certain: bool = False
+    progress: Callable[[Progress], None] | None = None
+
+    train_count: int = field(default=0, init=False)
+    held_out_count: int = field(default=0, init=False)
+    repeated: int = field(default=0, init=False)
+    from_evals: int = field(default=0, init=False)
+    left_out: int = field(default=0, init=False)
+    parts: list[PartResult] = field(default_factory=list[PartResult], init=False)
+    files: list[Path] = field(default_factory=list[Path], init=False)
+    misfits: list[Misfit] = field(default_factory=list[Misfit], init=False)
+    done: bool = field(default=False, init=False)
+    out_of_budget: str = field(default="", init=False)
+    calls: CallStatistics = field(default_factory=lambda: CallStatistics(0, 0, 0), init=False)
+    kept: int = field(default=0, init=False)
+    forgotten: str = field(default="", init=False)
+    _train: list[Any] = field(default_factory=list[Any], init=False, repr=False)
+    _held_out: list[Any] = field(default_factory=list[Any], init=False, repr=False)
+
+    async def run(self) -> Self:
+        """Do all of it. Raises `bae-optimize-nothing` if there is nothing to learn from, and
+        `bae-optimizing-elsewhere` if another process writes to the directory."""
+        for judge in self._judges():
+            judge.ready()
+        async with self._log() as log:
+            found = await self._examples()
+            learnable = {
+                cls: parts
+                for cls, parts in found.items()
+                if any(part.verdict != "too few examples" for part in parts)
+            }
+            there = self._there(learnable)
+            for cls, parts in learnable.items():
+                try:
+                    await self._improve(cls, parts, there.get(cls), log)
+                except BudgetError as error:
+                    if error.budget is not self.budget:
+                        raise
+                    self.out_of_budget = error.message
+                    return self
+            self.done = True
+        return self
+
+    @property
+    def unwritten(self) -> list[PartResult]:
+        """What was learned and not written, though `force` would write it."""
+        return [
+            part
+            for part in self.parts
+            if not part.written and is_written(part.verdict, force=True, certain=False)
+        ]
+
+    async def _examples(self) -> dict[type[Node], list[PartResult]]:
+        """Read the journal, hold a share of its runs out, and count what there is for each node."""
+        from bae.optimizer.collecting import examples_from
+        from bae.optimizer.splitting import split_apart
+
+        graph, journal = self.graph, self.journal
+        every = named = await examples_from(journal, graph, evals=True)
+        if self.without:
+            named = await examples_from(journal, graph, evals=True, without=self.without)
+        kept = [
+            each
+            for each in named
+            if self.evals
+            or not is_eval_run(str(each["root"]))
+            # A fork counts. The mark is in other runs that ask the same, too.
+            or (each["corrected"] and not is_eval_run(str(each["run_id"])))
+        ]
+        self.from_evals = len(named) - len(kept)
+        # Without a mistaken fork, the run that it was forked from counts again.
+        self.left_out = max(0, len(every) - len(named))
+        if not kept:
+            raise self._nothing()
+        self._train, self._held_out, repeated = split_apart(kept, self.held_out, self.seed)
+        self.train_count, self.held_out_count = len(self._train), len(self._held_out)
+        self.repeated = len(repeated)
+        classes = self.nodes or every_node(graph)
+        found = {cls: [*self._counted(cls)] for cls in classes}
+        self.parts = [part for parts in found.values() for part in parts]
+        if not self.parts:
+            names = ", ".join(cls.__name__ for cls in classes)
+            raise BaeError(
+                f"the runs of {graph.name} have no step to {names} that a language model took",
+                code="bae-optimize-nothing",
+                fix="name another node, or run the graph with this journal until it gets there",
+            )
+        return found
+
+    def _counted(self, cls: type[Node]) -> Iterator[PartResult]:
+        from bae.optimizer.examples import choice_examples, fill_examples
+        from bae.optimizer.same_questions import distinct
+
+        for part, of in zip(PARTS, (fill_examples, choice_examples), strict=True):
+            train, held = of(cls, self._train), of(cls, self._held_out)
+            if train or held:
+                questions = len(distinct(train))
+                corrected = [
+                    sum(bool(e["bae"]["corrected"]) for e in side) for side in (train, held)
+                ]
+                few = questions < self.minimum
+                yield PartResult(
+                    cls.__name__,
+                    part,
+                    len(train) + len(held),
+                    len(train),
+                    len(held),
+                    *corrected,
+                    verdict="too few examples" if few else "not compared",
+                    questions=questions,
+                )
+
+    def _there(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artefact]:
+        """The artefacts that the directory has. One that does not fit counts as none."""
+        misfits: dict[type[Node], ArtefactError] = {}
+        there = artefacts_there(self.graph, self.directory, misfits)
+        for cls, error in misfits.items():
+            self.misfits.append(Misfit(Path(error.file), error.message))
+            becomes = (
+                "it is replaced if something better than the plain prompt is learned"
+                if cls in learnable
+                else "it stays as it is, since nothing is learned for it"
+            )
+            _log.warning("%s; %s", error.message, becomes)
+        return there
+
+    async def _improve(
+        self, cls: type[Node], parts: list[PartResult], there: Artefact | None, log: CallLog
+    ) -> None:
+        from bae.optimizer.predictors import artefact_of
+
+        predictor = await aoptimize_node(
+            cls,
+            self._train,
+            self.metric,
+            lm=self.lm,
+            teacher=self.teacher,
+            optimizer=self.optimizer,
+            budget=self.budget,
+            seed=self.seed,
+            calls=log,
+            concurrency=self.concurrency,
+            progress=self.progress,
+            minimum=self.minimum,
+            **self.options,
+        )
+        found = artefact_of(predictor)
+        compared = await self._compare(cls, predictor, log)
+        before = await self._scores_there(cls, found, there, log)
+        for part in parts:
+            if part.verdict == "too few examples":
+                continue
+            notes = found.made.notes if found.made is not None else []
+            part.notes += [each for each in notes if each.startswith(f"{part.part}: ")]
+            part.comparison, part.there = compared.get(part.part), before.get(part.part)
+            learned = getattr(found, part.part)
+            if learned is None:
+                part.verdict = "nothing learned"
+            elif there is not None and getattr(there, part.part) == learned:
+                part.verdict = "there already"
+            else:
+                part.verdict = verdict_on(part.comparison, part.there, held_out=part.held_out)
+            part.written = is_written(part.verdict, force=self.force, certain=self.certain)
+        self._write(cls, found, there, [part for part in parts if part.written])
+
+    async def _compare(
+        self, cls: type[Node], predictor: Any, log: CallLog, *, there: bool = False
+    ) -> dict[str, Comparison]:
+        progress = self.progress
+        if progress is not None and there:
+            progress = partial(_about_there, progress)
+        found = await compare(
+            cls,
+            predictor,
+            self._held_out,
+            self.metric,
+            lm=self.lm,
+            calls=log,
+            concurrency=self.concurrency,
+            budget=self.budget,
+            progress=progress,
+            graph=self.graph,
+        )
+        return {each.part: each for each in found}
+
+    async def _scores_there(
+        self, cls: type[Node], found: Artefact, there: Artefact | None, log: CallLog
+    ) -> dict[str, Interval]:
+        """The scores of the artefact that is there, where it differs from what was found."""
+        from bae.optimizer.predictors import predictor_of
+
+        if there is None:
+            return {}
+        same = {part: None for part in PARTS if getattr(there, part) == getattr(found, part)}
+        other = there.model_copy(update=same)
+        if other.fill is None and other.choice is None:
+            return {}
+        compared = await self._compare(cls, predictor_of(cls, other), log, there=True)
+        return {part: each.after for part, each in compared.items()}
+
+    def _write(
+        self, cls: type[Node], found: Artefact, there: Artefact | None, parts: Sequence[PartResult]
+    ) -> None:
+        """Write what is better. A part that was there and is not replaced stays."""
+        if not parts:
+            return
+        kept: dict[Part, Any] = {part: getattr(there, part, None) for part in PARTS}
+        kept |= {each.part: getattr(found, each.part) for each in parts}
+        made = found.made
+        if made is not None:
+            scores: dict[Part, Any] = {part.part: scores_of(part) for part in parts}
+            made = made.model_copy(update={"held_out": scores})
+            for part in PARTS:
+                if part not in scores:
+                    stays = None if kept[part] is None else there
+                    made = made.keeping(part, stays and stays.made)
+        artefact = found.model_copy(update={**kept, "made": made})
+        files = save_artefacts({cls: artefact}, self.directory, among=self.graph)
+        self.files += files
+        for each in self.misfits:
+            each.stays = each.stays and each.file not in files
+
+    @asynccontextmanager
+    async def _log(self) -> AsyncGenerator[CallLog]:
+        """The call log in the directory, which this process has to itself. It stays for as long as
+        the same optimization could use it."""
+        directory = Path(self.directory)
+        folder = directory / CALLS
+        made = _make(folder)
+        known, self.forgotten = _known_lms(self._asked())
+        with closing(_lock(folder / "lock", directory)):
+            # Answers that no other process can recognize are not kept.
+            log = CallLog(folder / "calls.db" if known else None)
+            before = 0
+            try:
+                before = await log.open()
+                yield log
+            finally:
+                await log.aclose()
+                self.calls = log.statistics()
+                self.kept = before + self.calls.calls if known else 0
+                if (self.done and not self.unwritten) or not self.kept:
+                    self.kept = 0
+                    shutil.rmtree(folder, ignore_errors=True)
+                    for each in made:
+                        with suppress(OSError):  # it has artefacts now
+                            os.rmdir(each)
+
+    def _asked(self) -> list[Any]:
+        """The LMs that are asked: those that learn, their teacher and the judges."""
+        from bae.optimizer.calls import student_for
+
+        students = [student_for(cls, self.lm) for cls in self.nodes or every_node(self.graph)]
+        teacher = [] if self.teacher is None else [self.teacher]
+        return [*students, *teacher, *(judge.lm for judge in self._judges())]
+
+    def _judges(self) -> list[Judge]:
+        given: Any = self.metric
+        metrics: list[Any] = [given]
+        if isinstance(given, Mapping):
+            metrics = [*cast("Mapping[Any, Any]", given).values()]
+        return [each for each in metrics if isinstance(each, Judge)]
+
+    def _nothing(self) -> BaeError:
+        name = self.graph.name
+        if self.from_evals:
+            said = f"there are runs of {name} from evaluations alone, which are left out"
+            fix = "run the graph with other inputs, or learn from those too: evals=True"
+        elif self.left_out:
+            said = f"there is nothing to learn from but the runs of {name} that are left out"
+            fix = "run the graph with this journal, or leave out fewer runs"
+        else:
+            said = f"there is no finished run of {name} to learn from"
+            fix = (
+                "run the graph with this journal, correct what is wrong in its runs with "
+                "`bae runs fork RUN --at STEP --set FIELD=VALUE`, and try again"
+            )
+        return BaeError(said, code="bae-optimize-nothing", fix=fix)
+
+
+def verdict_on(comparison: Comparison | None, there: Interval | None, *, held_out: int) -> Verdict:
+    """The verdict of a comparison on the held-out examples. `there` is the score of the artefact
+    that was there before, if there was one."""
+    if not held_out:
+        return "nothing held out"
+    if comparison is None:
+        return "not compared"
+    if not comparison.better:
+        return "not better"
+    if there is not None and there.mean >= comparison.after.mean:
+        return "no better than what is there"
+    return "better" if comparison.certain else "better, not beyond chance"
+
+
+def is_written(verdict: Verdict, *, force: bool, certain: bool) -> bool:
+    """Whether a part with this verdict is written."""
+    if verdict in ("too few examples", "nothing learned", "there already"):
+        return False  # there is nothing to write
+    if force or verdict == "better":
+        return True
+    return verdict == "better, not beyond chance" and not certain
+
+
+def scores_of(part: PartResult) -> dict[str, Any]:
+    """How a part compares on the held-out examples, as JSON values."""
+    compared = part.comparison
+    if compared is None:
+        return {"n": part.held_out}
+    found = {each: getattr(compared, each) for each in ("before", "after", "difference")}
+    names = ("mean", "low", "high", "level")
+    rounded = {
+        key: {name: round(getattr(each, name), 4) for name in names} for key, each in found.items()
+    }
+    return {"n": compared.n, **rounded}
+
+
+_log = logging.getLogger("bae.optimizer")
+
+
+def _about_there(progress: Callable[[Progress], None], told: Progress) -> None:
+    from dataclasses import replace
+
+    progress(replace(told, part=f"{told.part}, what is there"))
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make the folder of the call log, and return the directories that had to be made for it."""
+    made = [each for each in folder.parents if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+    except OSError as error:
+        raise BaeError(
+            f"{folder.parent} is no directory that can be written to: {error.strerror}",
+            code="bae-artefact-invalid",
+            cause=error,
+            fix="name another directory",
+        ) from error
+    return made
+
+
+def _lock(file: Path, directory: Path) -> sqlite3.Connection:
+    """A lock that ends with the process, however that ends: one of SQLite, which every system
+    has."""
+    database = sqlite3.connect(file, timeout=0, isolation_level=None)
+    try:
+        database.execute("BEGIN EXCLUSIVE")
+    except sqlite3.DatabaseError as error:
+        database.close()
+        raise BaeError(
+            f"another optimization writes to {directory}",
+            code="bae-optimizing-elsewhere",
+            cause=error,
+            fix="wait for it to end, or name another directory",
+        ) from error
+    return database
+
+
+def _known_lms(asked: Iterable[Any]) -> tuple[bool, str]:
+    """Whether a log can recognize one of these LMs in another process, and those that it cannot."""
+    from bae.lm.adapter import LMAdapter
+    from bae.lm.policies.policy import innermost
+    from bae.lm.registry import LazyLM
+    from bae.optimizer.calls import backend_of
+
+    known, unknown = False, dict[str, None]()
+    for lm in asked:
+        inner = None if isinstance(lm, LazyLM) else innermost(backend_of(lm, "it is asked"))
+        if isinstance(inner, LMAdapter) and not inner.has_settings:
+            unknown[type(inner.lm).__name__] = None
+        else:
+            known = True
+    return known, " and ".join(unknown)
