@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from bae.cli.exits import refused
 from bae.cli.improving.locking import Lock
-from bae.cli.exits import refused
 
 if TYPE_CHECKING:
     from bae.lm import LM
