@@ -3,7 +3,6 @@ prompt and remembers nothing, so that a team that is killed and started again ge
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,15 +10,15 @@ from typing import Any
 
 from bae import LM
 from bae.lm import Answer, Backend, Prompt, Usage
-from bae.team.models import Project, Task, TaskStatus
+from bae.team.lead import LeadAgent, TeamSummary
+from bae.team.models import Project
 from bae.team.store import Store
 from bae.team.workbench import Workbench
-from bae.team.worker import worker_class
 
-_S = TaskStatus
-
-Script = Mapping[str, str | Sequence[str | BaseException]]
-"""The answers to the attempts at each task, by its key; the last one is that of all later ones."""
+Given = str | BaseException
+Script = Mapping[str, str | Sequence[Given] | Callable[[str], Given]]
+"""The answers to the attempts at each task, by its key; the last one is that of all later ones. Or
+a function of the prompt."""
 
 Told = Callable[[str, int], Awaitable[None]]
 """Awaited before an answer, with the key of the task and the number of the attempt."""
@@ -50,6 +49,8 @@ class TeamScript(Backend):
         self.prompts.append(text)
         await self.told(key, attempt)
         answers = self.script[key]
+        if callable(answers):
+            answers = [answers(text)]
         given = answers if isinstance(answers, str) else answers[min(attempt, len(answers)) - 1]
         if isinstance(given, BaseException):
             raise given
@@ -57,26 +58,14 @@ class TeamScript(Backend):
 
 
 async def run_team(
-    project: Project, store: Store, lm: LM, *, max_agents: int = 4, **options: Any
-) -> None:
-    """Have workers carry out the tasks of a project, all at one bench; then deliver."""
-    turns = asyncio.Semaphore(max_agents)
+    project: Project,
+    store: Store,
+    lm: LM,
+    *,
+    max_agents: int = 4,
+    wait: bool = False,
+    **options: Any,
+) -> TeamSummary:
+    """Have a team carry out the tasks of a project; `options` are those of its bench."""
     async with Workbench.open(project, store, **options) as bench:
-
-        async def work(task: Task) -> None:
-            async with turns:
-                for before, after in ((_S.PENDING, _S.READY), (_S.READY, _S.IN_PROGRESS)):
-                    await store.move(task.id, before, after)
-                worker = worker_class(task.kind)(project_id=project.id, bench=bench, lm=lm)
-                result = await worker.execute_task(task)
-                if result.question:
-                    await store.add_blocker(task.id, result.question)
-                after = {"completed": _S.COMPLETED, "blocked": _S.BLOCKED, "failed": _S.FAILED}
-                await store.move(
-                    task.id, _S.IN_PROGRESS, after[result.status], commit=result.commit
-                )
-
-        async with asyncio.TaskGroup() as group:
-            for task in await store.tasks(project.id):
-                group.create_task(work(task))
-        await bench.integration.deliver()
+        return await LeadAgent(bench, lm, max_agents=max_agents, wait=wait).run()

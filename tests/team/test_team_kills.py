@@ -1,0 +1,132 @@
+"""A team that is killed at random instants ends as one that was not: no work is lost, no task is
+stranded, and nothing is left over. Fifty kills: `pytest -m slow tests/team/test_team_kills.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bae.team.models import TaskStatus
+from bae.team.store import Store
+from git_repositories import git, kill_all, left_over
+from team_goal_process import END, FILES, PLAN
+from team_parts import NODE, a_project
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's"),
+    pytest.mark.skipif(shutil.which("node") is None, reason="no node"),
+]
+TESTS = Path(__file__).resolve().parents[1]
+BOUND = 120  # seconds that a run may take; an undisturbed one takes a few
+AGENTS = 4
+
+
+async def set_up(tmp_path: Path) -> tuple[Path, list[str]]:
+    """The goal, and the command that works on it."""
+    async with a_project(tmp_path, *PLAN, files=FILES, command=NODE) as (store, project, _):
+        program, log = TESTS / "team_goal_process.py", tmp_path / "asked"
+        log.touch()
+        command = [sys.executable, str(program), str(project.id), str(store.path), str(log)]
+        return Path(project.root), command
+
+
+def start(command: list[str], temporary: Path) -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    env["TMPDIR"] = str(temporary)
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+
+
+def processes_at(place: Path) -> list[str]:
+    """What still runs there, or was started for it."""
+    found: list[str] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                cwd, words = os.readlink(entry / "cwd"), (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(place) in cwd or str(place).encode() in words:
+                found.append(words.replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+def wait_for_the_end(place: Path) -> None:
+    """Wait for processes that a kill has left: they end by themselves."""
+    until = time.monotonic() + BOUND
+    while left := processes_at(place):
+        assert time.monotonic() < until, left
+        time.sleep(0.05)
+
+
+async def check_end(root: Path, tmp_path: Path, kills: int) -> None:
+    """What must be true of a team that has ended."""
+    async with await Store.open(tmp_path / "state" / "team.db") as store:
+        project = (await store.projects())[0]
+        tasks = await store.tasks(project.id)
+        agents = await store.agents(project.id)
+    assert {task.key: task.status for task in tasks} == {
+        each.key: TaskStatus.COMPLETED for each in PLAN
+    }
+    assert [agent for agent in agents if agent.status == "working"] == []
+    assert git(root, "status", "--porcelain") == ""
+    assert {name: (root / name).read_text() for name in git(root, "ls-files").split()} == END
+    subjects = git(root, "log", "--format=%s", "--reverse").split("\n")
+    assert sorted(subjects[1:]) == sorted(each.title for each in PLAN)
+    for task in tasks:
+        assert git(root, "branch", "--list", task.branch, "--format=%(refname:short)")
+        assert task.commit is not None
+        assert git(root, "merge-base", "--is-ancestor", task.commit, "HEAD") == ""
+    assert left_over(root) == []
+    assert os.listdir(tmp_path / "temporary") == []
+    await asyncio.to_thread(wait_for_the_end, tmp_path)
+    # An answer that was given is in the journal: what is asked again was under way in a kill.
+    asked = Counter((tmp_path / "asked").read_text().splitlines())
+    assert sum(asked.values()) - len(asked) <= kills * AGENTS
+
+
+async def run_killed(tmp_path: Path, chance: random.Random, kills: int, longest: float) -> int:
+    """Have a team reach its goal, killed so often at most. Returns how often it was."""
+    root, command = await set_up(tmp_path)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    done = 0
+    while True:
+        process = start(command, temporary)
+        try:
+            # The instant is random, and that is the point of the test.
+            timeout = chance.uniform(0.3, longest) if done < kills else BOUND
+            await asyncio.to_thread(process.wait, timeout)
+        except subprocess.TimeoutExpired:
+            kill_all(process, commands=chance.random() < 0.5)
+            assert done < kills, "it does not end"
+            done += 1
+            continue
+        output, _ = process.communicate()
+        assert (process.returncode, output) == (0, "done\n")
+        break
+    await check_end(root, tmp_path, done)
+    return done
+
+
+async def test_a_team_that_is_killed_again_and_again_ends_as_one_that_was_not(
+    tmp_path: Path,
+) -> None:
+    assert await run_killed(tmp_path, random.Random(16), 4, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+async def test_fifty_kills(tmp_path: Path, seed: int) -> None:
+    chance, kills, goal = random.Random(seed), 0, 0
+    while kills < 10:
+        kills += await run_killed(tmp_path / str(goal), chance, 10 - kills, 8)
+        goal += 1
