@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,15 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
-from bae.lm import Answer, Backend, Budget, Prompt, Usage
-from bae.team.controls import add_request
+from bae.lm import Budget
+from bae.team import worker
+from bae.team.controls import add_request, open_requests
 from bae.team.lead import LeadAgent, TeamSummary
-from bae.team.models import PlannedTask, Task, TaskStatus, TeamError
+from bae.team.models import PlannedTask, Task, TaskResult, TaskStatus, TeamError
 from bae.team.workbench import Workbench
-from bae.team.worker_graph import Turn
 from bounded import BOUND
 from git_repositories import commit_files, git, left_over
+from team_lead_process import TeamLM, never, right
 from team_parts import JAVASCRIPT, NODE, a_bench, edits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -32,15 +34,6 @@ CANCELLED, SKIPPED = TaskStatus.CANCELLED, TaskStatus.SKIPPED
 @pytest.fixture(autouse=True)
 def no_configuration_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-
-def right(key: str) -> str:
-    """The answer of an LLM that does a task: a module of its name, with a test."""
-    test = f"""const test = require("node:test");
-const {{ equal }} = require("node:assert");
-test("{key}", () => equal(require("./{key}.js").f(), 1));
-"""
-    return edits({f"{key}.js": "exports.f = () => 1;\n", f"{key}.test.js": test})
 
 
 def right_python(key: str) -> str:
@@ -57,33 +50,6 @@ def broken(count: int) -> str:
 def a_team(tmp_path: Path, *tasks: PlannedTask) -> AbstractAsyncContextManager[Any]:
     """A project in JavaScript, whose tests start faster than those in Python."""
     return a_bench(tmp_path, *tasks, files=JAVASCRIPT, command=NODE)
-
-
-class TeamLM(Backend):
-    """Answers by the task and how often it was asked about it; right, if nothing else is said."""
-
-    def __init__(self, **answers: Any) -> None:
-        super().__init__(retries=0, attempts=0)
-        self.answers = {key.replace("_", "-"): answer for key, answer in answers.items()}
-        self.asked: list[str] = []
-        self.is_asked = asyncio.Event()
-
-    async def answer(self, prompt: Prompt) -> Answer:
-        turn = prompt.question.source
-        assert isinstance(turn, Turn)
-        self.asked.append(turn.task)
-        self.is_asked.set()
-        said: Any = self.answers.get(turn.task, right(turn.task))
-        if callable(said):
-            said = said(self.asked.count(turn.task))
-        if isinstance(said, Awaitable):
-            said = await said
-        if isinstance(said, BaseException):
-            raise said
-        return Answer(said, Usage(1, 100, 100, cost=0.1))
-
-    def least_cost(self, usage: Usage) -> float | None:
-        return 0.1
 
 
 def a_task(key: str, *depends_on: str, **more: Any) -> PlannedTask:
@@ -199,13 +165,7 @@ async def test_without_waiting_a_run_ends_at_questions_and_the_next_one_continue
 
 
 async def test_a_cancelled_run_ends_every_worker_and_leaves_the_status_true(tmp_path: Path):
-    never = asyncio.Event()
-
-    async def wait(_: int = 0) -> str:
-        await never.wait()
-        return ""
-
-    lm = TeamLM(a=wait, b=wait)
+    lm = TeamLM(a=never, b=never)
     async with a_team(tmp_path, a_task("a"), a_task("b"), a_task("c", "a")) as (bench, _):
         run = asyncio.create_task(LeadAgent(bench, lm).run())
 
@@ -230,12 +190,8 @@ async def test_a_cancelled_run_ends_every_worker_and_leaves_the_status_true(tmp_
 
 
 async def test_the_time_of_a_run_is_over(tmp_path: Path):
-    async def wait(_: int) -> str:
-        await asyncio.Event().wait()
-        return ""
-
     async with a_team(tmp_path, a_task("a")) as (bench, _):
-        summary = await LeadAgent(bench, TeamLM(a=wait), timeout=1.0).run()
+        summary = await LeadAgent(bench, TeamLM(a=never), timeout=1.0).run()
         assert summary.ended == "timeout"
         [task] = summary.tasks
         assert (task.status, task.reason) == (READY, "the run was timed out")
@@ -243,13 +199,10 @@ async def test_the_time_of_a_run_is_over(tmp_path: Path):
 
 
 async def test_a_task_without_progress_fails_and_is_tried_again(tmp_path: Path):
-    async def wait(count: int) -> str:
-        if count == 1:
-            await asyncio.Event().wait()
-        return right("a")
-
     async with a_team(tmp_path, a_task("a")) as (bench, _):
-        summary = await LeadAgent(bench, TeamLM(a=wait), task_timeout=3.0).run()
+        summary = await LeadAgent(
+            bench, TeamLM(a=lambda n: never() if n == 1 else right("a")), task_timeout=3.0
+        ).run()
         assert status_of(summary) == {"a": COMPLETED}
         assert ("a", FAILED) in await changes(bench)
         failed = [e.event for e in await bench.store.events(1) if "failed" in str(e.event)]
@@ -316,11 +269,7 @@ async def test_people_pause_resume_and_stop_a_run(tmp_path: Path):
 
 
 async def test_people_kill_and_skip_single_tasks(tmp_path: Path):
-    async def wait(_: int) -> str:
-        await asyncio.Event().wait()
-        return ""
-
-    lm = TeamLM(a=wait, b=wait)
+    lm = TeamLM(a=never, b=never)
     tasks = [a_task("a"), a_task("b"), a_task("on-a", "a"), a_task("on-b", "b")]
     async with a_team(tmp_path, *tasks) as (bench, [a, b, *_]):
         run = asyncio.create_task(LeadAgent(bench, lm, poll=0.02).run())
@@ -357,8 +306,6 @@ async def test_a_task_stops_after_the_attempt_that_is_in_progress(tmp_path: Path
         await lm.is_asked.wait()
         request = await add_request(bench.store, 1, "stop", a.id)
 
-        from bae.team.controls import open_requests
-
         async def is_taken() -> bool:
             return request.id not in [each.id for each in await open_requests(bench.store, 1)]
 
@@ -371,11 +318,7 @@ async def test_a_task_stops_after_the_attempt_that_is_in_progress(tmp_path: Path
 
 
 async def test_a_second_lead_on_the_same_project_is_refused(tmp_path: Path):
-    async def wait(_: int) -> str:
-        await asyncio.Event().wait()
-        return ""
-
-    lm = TeamLM(a=wait)
+    lm = TeamLM(a=never)
     async with a_team(tmp_path, a_task("a")) as (bench, _):
         run = asyncio.create_task(LeadAgent(bench, lm, poll=0.02).run())
         await lm.is_asked.wait()
@@ -395,9 +338,6 @@ async def test_what_nobody_can_carry_out_is_refused_before_anything_is_spent(tmp
 
 
 async def test_a_worker_that_lies_does_not_complete_its_task(tmp_path: Path):
-    from bae.team import worker
-    from bae.team.models import TaskResult
-
     class Liar(worker.WorkerAgent):
         kind = "liar"
 
@@ -434,3 +374,84 @@ async def test_what_the_user_commits_meanwhile_is_merged_by_the_next_run(tmp_pat
     assert (root / "mine.txt").exists()
     assert (root / "b.js").exists()
     assert git(root, "rev-parse", "HEAD") == summary.head
+
+
+# Other processes
+
+PROCESS = Path(__file__).parents[1] / "team_lead_process.py"
+
+
+@asynccontextmanager
+async def a_process(bench: Workbench, *waiting: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A process that runs the team; it is killed in the end."""
+    command = (sys.executable, str(PROCESS), str(bench.store.path), *waiting)
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+async def read_until(process: asyncio.subprocess.Process, text: str) -> str:
+    """The first line that a process prints with a text in it."""
+    assert process.stdout is not None
+    async with asyncio.timeout(BOUND):
+        async for line in process.stdout:
+            if text in line.decode():
+                return line.decode()
+    raise AssertionError(f"the process ended before {text}")
+
+
+@pytest.mark.parametrize("moment", ["runs the tests", "merges", "progress_update"])
+async def test_a_killed_run_is_continued_and_ends_as_an_undisturbed_one(
+    tmp_path: Path, moment: str
+):
+    tasks = [a_task("a"), a_task("b"), a_task("c", "a", "b")]
+    async with a_team(tmp_path, *tasks) as (bench, _):
+        async with a_process(bench) as process:
+            await read_until(process, moment)
+        before = {task.key: task.commit for task in await bench.store.tasks(1)}
+        async with a_process(bench) as process:
+            ended = await read_until(process, '"ended"')
+
+        assert json.loads(ended) == {"ended": "done", "calls": 3}  # none is paid for twice
+        after = {task.key: task for task in await bench.store.tasks(1)}
+        assert {task.status for task in after.values()} == {COMPLETED}
+        assert all(after[key].commit == commit for key, commit in before.items() if commit)
+        assert sorted(history(bench)) == ["Write a", "Write b", "Write c", "first"]
+        agents = await bench.store.agents(1)
+        assert {each.status for each in agents} == {"retired"}
+    assert left_over(Path(bench.project.root)) == []
+
+
+async def test_requests_and_answers_come_from_other_processes(tmp_path: Path):
+    async with a_team(tmp_path, a_task("a"), a_task("b", "a")) as (bench, [a, _]):
+        async with a_process(bench, "a") as process:
+            await read_until(process, "task_assigned")
+            with pytest.raises(TeamError, match="another lead is working"):
+                await LeadAgent(bench, TeamLM()).run()
+            await add_request(bench.store, 1, "skip", a.id)
+            ended = await read_until(process, '"ended"')
+        assert json.loads(ended)["ended"] == "done"
+        assert [task.status for task in await bench.store.tasks(1)] == [SKIPPED, COMPLETED]
+
+
+async def test_a_request_to_stop_that_no_run_has_taken_does_not_stop_the_next_one(tmp_path: Path):
+    async with a_team(tmp_path, a_task("a"), a_task("b")) as (bench, [_, b]):
+        await add_request(bench.store, 1, "stop")
+        await add_request(bench.store, 1, "stop", b.id)
+        summary = await LeadAgent(bench, TeamLM()).run()
+        assert status_of(summary) == {"a": COMPLETED, "b": CANCELLED}
+        assert await open_requests(bench.store, 1) == []
+
+
+async def test_a_paused_task_waits_and_a_resumed_one_continues(tmp_path: Path):
+    async with a_team(tmp_path, a_task("a"), a_task("b", "a")) as (bench, [a, _]):
+        await add_request(bench.store, 1, "pause", a.id)
+        summary = await LeadAgent(bench, TeamLM()).run()
+        assert (summary.ended, status_of(summary)) == ("waiting", {"a": BLOCKED, "b": BLOCKED})
+        assert summary.tasks[0].reason == "paused by a person"
+        await add_request(bench.store, 1, "resume")
+        assert (await LeadAgent(bench, TeamLM()).run()).done

@@ -1,0 +1,97 @@
+"""The agents of a team: made quickly, used again, retired."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+
+from bae.team.models import AgentInfo, PlannedTask, TeamError
+from bae.team.pool import AgentPoolManager
+from bae.team.worker import BackendWorkerAgent, TestWorkerAgent
+from bae.testing import ScriptedLM
+from team_parts import a_bench
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
+
+
+class Told:
+    """Remembers what is broadcast."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+
+    async def broadcast(self, message: dict[str, Any], /) -> None:
+        self.messages.append(message)
+
+
+def some_tasks(count: int) -> list[PlannedTask]:
+    return [PlannedTask(key=f"t{n}", title=f"Task {n}") for n in range(count)]
+
+
+async def test_agents_are_made_in_under_a_tenth_of_a_second_and_used_again(tmp_path: Path):
+    told = Told()
+    async with a_bench(tmp_path, *some_tasks(3), ws_manager=told) as (bench, [one, two, three]):
+        async with AgentPoolManager(bench, ScriptedLM()) as pool:
+            since = perf_counter()
+            first = await pool.take("backend", one.id)
+            assert perf_counter() - since < 0.1
+            assert isinstance(first, BackendWorkerAgent)
+            other = await pool.take("test", two.id)
+            assert isinstance(other, TestWorkerAgent)
+            await pool.give_back(first)
+            assert await pool.take("backend", three.id) is first
+            assert {each.id: each.task_id for each in pool.agents} == {
+                first.agent_id: three.id,
+                other.agent_id: two.id,
+            }
+        stored = await bench.store.agents(bench.project.id)
+        assert [each.status for each in stored] == ["retired", "retired"]
+        events = [each.event.to_message() for each in await bench.store.events(1)]
+    assert told.messages == events  # sent as they were stored
+    created = [each["agent_id"] for each in events if each["type"] == "agent_created"]
+    assert created == ["backend-1", "test-2"]
+
+
+async def test_an_idle_agent_of_another_kind_makes_room(tmp_path: Path):
+    async with (
+        a_bench(tmp_path, *some_tasks(2)) as (bench, [one, two]),
+        AgentPoolManager(bench, ScriptedLM(), most=1) as pool,
+    ):
+        first = await pool.take("backend", one.id)
+        with pytest.raises(TeamError, match="all 1 agents of the pool are working"):
+            await pool.take("test", two.id)
+        await pool.give_back(first)
+        taken = await pool.take("test", two.id)
+        assert [each.id for each in pool.agents] == [taken.agent_id]
+        with pytest.raises(TeamError, match="no worker for tasks of the kind 'poet'"):
+            await pool.take("poet", two.id)
+
+
+async def test_those_that_ask_at_once_get_different_agents(tmp_path: Path):
+    async with (
+        a_bench(tmp_path, *some_tasks(4)) as (bench, tasks),
+        AgentPoolManager(bench, ScriptedLM(), most=4) as pool,
+    ):
+        taken = await asyncio.gather(*(pool.take("backend", task.id) for task in tasks))
+        assert len({worker.agent_id for worker in taken}) == 4
+        for worker in taken:
+            await pool.give_back(worker)
+        again = await asyncio.gather(*(pool.take("backend", task.id) for task in tasks))
+        assert set(again) == set(taken)
+
+
+async def test_agents_that_a_killed_process_has_left_are_retired(tmp_path: Path):
+    async with a_bench(tmp_path) as (bench, [task]):
+        left = AgentInfo(id="backend-7", kind="backend", status="working", task_id=task.id)
+        await bench.store.save_agent(bench.project.id, left)
+        async with AgentPoolManager(bench, ScriptedLM()) as pool:
+            [known] = await bench.store.agents(bench.project.id)
+            assert (known.status, known.task_id) == ("retired", None)
+            assert (await pool.take("backend", task.id)).agent_id == "backend-8"
