@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field, ValidationError, model_validator
 
-from bae import LM, BaeError, BaeLMError, Dep, FillError, Graph, Map, Node, Recall, Usage
+from bae import LM, BaeLMError, Dep, FillError, Graph, Map, Node, Recall, Usage
 from bae.journal import AnswerJudged
 from bae.lm import metered
 from bae.testing import Asked, ScriptedLM, ScriptError
@@ -66,13 +66,6 @@ async def test_answers_are_given_in_order_a_choice_and_a_fill_taking_one_each():
     lm.assert_complete()
 
 
-@pytest.mark.parametrize("choice", [Draft, "Draft"], ids=["class", "name"])
-async def test_a_choice_is_a_class_or_its_name(choice: Any):
-    lm = ScriptedLM([choice])
-
-    assert await lm.choose_type([Refusal, Draft], {}) is Draft
-
-
 @pytest.mark.parametrize("choice", [None, NoneType, "None"], ids=str)
 async def test_none_chooses_to_end_the_run(choice: Any):
     result = await graph.arun(Start(), ScriptedLM([choice]))
@@ -112,10 +105,6 @@ async def test_a_node_with_nothing_to_fill_takes_no_answer():
     lm.assert_complete()
 
 
-async def test_one_offered_type_takes_no_answer():
-    assert await ScriptedLM().choose_type([Draft], {}) is Draft
-
-
 # Answers by type
 
 
@@ -131,35 +120,15 @@ async def test_answers_by_type_are_given_to_the_type_that_is_filled():
     lm.assert_complete()
 
 
-async def test_class_names_serve_as_well_as_classes():
-    lm = ScriptedLM({"Draft": [{"text": "one"}], "Review": {"fine": True}}, choices=["Draft", None])
-    result = await graph.arun(Start(), lm)
-
-    assert way(result.trace) == ["Start", "Draft", "Review"]
-    lm.assert_complete()
-
-
-async def test_without_choices_the_one_offered_type_that_has_answers_is_chosen():
-    lm = ScriptedLM({Draft: {"text": "one"}, Review: {"fine": True}}, choices=[])
-    with pytest.raises(ScriptError, match="none of them"):
-        await graph.arun(Start(), lm)
-
-    assert [asked.kind for asked in lm.asked] == ["choose_type", "fill", "fill", "choose_type"]
-
-
-async def test_two_offered_types_with_answers_left_need_a_choice():
-    lm = ScriptedLM({"Draft": {"text": "one"}, "Review": {"fine": True}})
+async def test_without_choices_the_one_offered_type_with_answers_left_is_chosen():
+    lm = ScriptedLM({"Draft": {"text": "one"}, Review: lambda question: {"fine": True}})
+    assert await lm.choose_type([Draft, Refusal, NoneType], {}) is Draft
     with pytest.raises(ScriptError) as caught:
         await lm.choose_type([Draft, Review], {})
 
     assert "asked to choose among Draft, Review" in caught.value.message
     assert "answers left for Draft, Review" in caught.value.message
     assert caught.value.fix == "say which in choices=[…]"
-
-
-async def test_a_text_by_type_is_one_answer_and_a_wrong_one():
-    with pytest.raises(ScriptError, match="the next answer is 'text'"):
-        await ScriptedLM({Draft: "text"}).fill(Draft, {}, "Draft")
 
 
 async def test_a_function_by_type_is_asked_every_time_and_given_the_question():
@@ -185,12 +154,6 @@ async def test_a_function_is_told_what_was_wrong_with_its_answer_before():
         return {"text": "long enough" if question.errors else ""}
 
     assert (await ScriptedLM({Draft: draft}).fill(Draft, {}, "Draft")).text == "long enough"
-
-
-async def test_a_type_with_a_function_always_has_an_answer_to_be_chosen_for():
-    lm = ScriptedLM({Draft: lambda question: {"text": "any"}})
-
-    assert await lm.choose_type([Draft, Refusal, NoneType], {}) is Draft
 
 
 # From a file
@@ -243,11 +206,6 @@ def test_a_file_that_is_no_script_is_refused(tmp_path: Path, script: Any, said: 
     assert said in caught.value.message
 
 
-def test_a_file_that_is_not_there_is_an_ordinary_error(tmp_path: Path):
-    with pytest.raises(FileNotFoundError):
-        ScriptedLM.from_file(tmp_path / "nowhere.json")
-
-
 # Wrong answers
 
 
@@ -279,17 +237,15 @@ async def test_answers_that_stay_wrong_are_a_fill_error_after_the_attempts():
     assert "3 answers in a row were not valid" in error.message
     assert "text: Input should be a valid string" in error.message
     assert way(error.trace) == ["Start"]
+    assert [(each.answer, each.verdict) for each in error.tried] == [
+        ('{"text":"no"}', "invalid"),
+        ('{"text":"no"}', "invalid"),
+        ('{"text":3,"stars":"x"}', "invalid"),
+    ]
     lm.assert_complete()
-
-
-@pytest.mark.parametrize("attempts", [1, 2, 5])
-async def test_attempts_says_how_many_answers_there_may_be(attempts: int):
-    lm = ScriptedLM([{"text": ""}] * 9, attempts=attempts)
     with pytest.raises(FillError) as caught:
-        await lm.fill(Draft, {}, "Draft")
-
-    assert caught.value.attempts == attempts
-    assert len(lm.asked) == attempts
+        await ScriptedLM([{"text": ""}] * 9, attempts=2).fill(Draft, {}, "Draft")
+    assert caught.value.attempts == 2
 
 
 async def test_the_models_own_validators_have_a_say():
@@ -324,12 +280,6 @@ async def test_an_exception_in_the_script_is_raised(where: str):
     lm.assert_complete()
 
 
-async def test_an_exception_by_type_is_raised_when_that_type_is_filled():
-    lm = ScriptedLM({Draft: ConnectionError("down")})
-    with pytest.raises(BaeLMError, match="while filling Draft"):
-        await graph.arun(Start(), lm)
-
-
 # More and less
 
 
@@ -346,14 +296,6 @@ async def test_asked_for_one_more_fill_it_fails_loudly():
     assert way(caught.value.trace) == ["Start", "Draft"]
 
 
-async def test_asked_for_one_more_choice_it_fails_loudly():
-    with pytest.raises(ScriptError) as caught:
-        await graph.arun(Start(), ScriptedLM())
-
-    assert caught.value.code == "bae-script-exhausted"
-    assert "asked for a choice among Draft, Refusal, None" in caught.value.message
-
-
 async def test_asked_for_a_type_it_has_nothing_for_it_says_what_it_has():
     with pytest.raises(ScriptError) as caught:
         await graph.arun(Start(), ScriptedLM({Review: {"fine": True}}, choices=[Draft]))
@@ -364,23 +306,15 @@ async def test_asked_for_a_type_it_has_nothing_for_it_says_what_it_has():
     )
 
 
-async def test_a_choice_that_is_not_offered_fails_loudly():
-    with pytest.raises(ScriptError) as caught:
-        await graph.arun(Start(), ScriptedLM([Review]))
-
-    assert caught.value.code == "bae-script-mismatch"
-    assert caught.value.message.startswith(
-        "a choice among Draft, Refusal, None was asked for, but the next answer is <class"
-    )
-
-
-@pytest.mark.parametrize("answer", [{"text": "one"}, Draft(text="one")], ids=["values", "node"])
-async def test_a_fill_where_a_choice_is_asked_for_fails_loudly(answer: Any):
+@pytest.mark.parametrize("answer", [Review, {"text": "one"}, Draft(text="one")], ids=str)
+async def test_a_choice_that_is_not_offered_or_none_fails_loudly(answer: Any):
     with pytest.raises(ScriptError) as caught:
         await graph.arun(Start(), ScriptedLM([answer]))
 
     assert caught.value.code == "bae-script-mismatch"
-    assert "a choice among Draft, Refusal, None was asked for" in caught.value.message
+    assert caught.value.message.startswith(
+        "a choice among Draft, Refusal, None was asked for, but the next answer is "
+    )
 
 
 @pytest.mark.parametrize("answer", [Review, None, "Review", Review(fine=True)], ids=str)
@@ -399,11 +333,6 @@ def test_a_script_that_was_not_used_up_is_an_assertion_error_that_lists_what_is_
         ScriptedLM({Draft: {"text": "x"}}).assert_complete()
     with pytest.raises(AssertionError, match="Refusal"):
         ScriptedLM(choices=[Refusal]).assert_complete()
-
-
-def test_a_script_that_was_used_up_or_empty_is_complete():
-    ScriptedLM().assert_complete()
-    ScriptedLM({Draft: []}).assert_complete()
 
 
 def test_a_script_is_not_changed_by_being_used():
@@ -457,14 +386,6 @@ async def test_every_part_of_every_question_is_remembered():
     ]
 
 
-async def test_a_question_that_could_not_be_answered_is_remembered_too():
-    lm = ScriptedLM()
-    with pytest.raises(BaeError):
-        await graph.arun(Start(), lm)
-
-    assert [asked.kind for asked in lm.asked] == ["choose_type"]
-
-
 # From a written body
 
 
@@ -498,12 +419,6 @@ async def test_make_and_decide_answer_from_the_script_in_a_written_body():
     assert lm.asked[1].types == (Draft, Refusal, NoneType)
     assert lm.asked[1].context == {"text": "made"}
     lm.assert_complete()
-
-
-async def test_decide_ends_the_run_when_the_script_says_none():
-    result = await Graph(start=Begin).arun(Begin(), ScriptedLM([{"text": "made"}, None]))
-
-    assert way(result.trace) == ["Begin", "Middle"]
 
 
 async def test_what_make_leaves_out_is_resolved_when_the_run_gets_there():
@@ -570,16 +485,6 @@ async def test_every_answer_is_in_the_journal_with_what_was_wrong_with_it():
     assert result.usage == Usage(calls=5, attempts=5)
 
 
-async def test_the_error_of_answers_that_stay_wrong_holds_them_all():
-    lm = ScriptedLM([{"text": "a"}, {"text": "b"}, {"text": "c"}])
-    with pytest.raises(FillError) as caught:
-        await lm.fill(Draft, {}, "Draft")
-
-    tried = caught.value.tried
-    assert [attempt.answer for attempt in tried] == ['{"text":"a"}', '{"text":"b"}', '{"text":"c"}']
-    assert {attempt.verdict for attempt in tried} == {"invalid"}
-
-
 @pytest.mark.parametrize(
     ("script", "code", "said"),
     [
@@ -604,4 +509,4 @@ async def test_a_script_that_ends_after_a_wrong_answer_says_what_was_wrong_with_
     assert error.message.startswith("asked for the fields of Draft again, but ")
     assert said in error.message
     assert "answer 1 was refused: text: String should have at least 3 characters" in error.message
-    assert (error.fix or "").startswith("mend the answer")
+    assert (error.fix or "").startswith("fix the answer")

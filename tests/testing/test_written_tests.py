@@ -81,7 +81,7 @@ def test_a_run_becomes_a_test_that_passes_and_fails_with_a_diff_when_a_body_is_c
         '''\
         """A run of Morning (abc123) that must still go the same way.
 
-        It is replayed: no LM, no dependency and nobody at a gate is asked, the bodies of nodes
+        It is replayed: no LM, no dependency and no person is asked, the bodies of nodes
         are called. Written by `bae runs test`; edit it as you like.
         """
 

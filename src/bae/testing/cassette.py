@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from bae.exceptions import JournalError
@@ -40,7 +39,7 @@ def replaying(file: str | os.PathLike[str]) -> Recorded:
     ```
 
     The file is one that `Journal.export` has written, or that of a `SQLiteJournal`; it is never
-    changed. No LM, no dependency and nobody at a gate is asked; your written bodies are called.
+    changed. No LM, no dependency and no person at a gate is asked; your written bodies are called.
     Where the graph goes another way than it did, or asks an LM something else, `run` raises
     `ReplayError`, which says what is different. In async tests, `await recorded.arun(graph)`.
     """
@@ -48,7 +47,7 @@ def replaying(file: str | os.PathLike[str]) -> Recorded:
 
 
 class Recorded:
-    """What `replaying` gives: the runs of a file. Use it in a `with` or an `async with`."""
+    """The runs of a file, opened by `replaying`. Use it in a `with` or an `async with`."""
 
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self._path = Path(file)
@@ -109,24 +108,14 @@ class Recorded:
         self._open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         await in_thread_to_the_end(self._open)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await in_thread_to_the_end(self.close)
 
     def _open(self) -> None:
@@ -178,7 +167,7 @@ _MANY: Final = 10_000
 
 def _copy(path: Path, to: Path) -> None:
     """Copy a journal as it is at this moment, without a trace beside it."""
-    # A file that nobody has open has no log beside it, and reading it must not make one.
+    # A file that is open nowhere has no log beside it, and reading it must not make one.
     live = path.with_name(f"{path.name}-wal").exists()
     mode = "mode=ro" if live else "immutable=1"
     try:

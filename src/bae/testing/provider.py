@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, 
 from contextlib import contextmanager
 from inspect import isawaitable
 from threading import Event, Lock, Thread
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from pydantic import BaseModel
@@ -405,12 +404,7 @@ class Provider(_Provider):
         await self._start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         await self._stop(error)
 
 
@@ -446,12 +440,7 @@ class ThreadedProvider(_Provider):
             raise self._failure
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._loop is not None and self._ending is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._ending.set)
             self._thread.join()

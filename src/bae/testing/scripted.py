@@ -74,7 +74,7 @@ class ScriptedLM(RoutingLM):
     classes. In order, a choice and a fill each take one answer. By type, `choices` are taken in
     order; without any the LM chooses the one offered type that has answers left. By type an answer
     may also be a function of the question, `{Summary: lambda asked: {"text": …}}`: it is called
-    each time, which suits maps, where the order of questions is nobody's.
+    each time, which suits maps, whose questions come in any order.
 
     A wrong answer is followed by the next one in the script, as a model is asked again, up to
     `attempts` in all; then `FillError`. Asked more than is scripted, it raises `ScriptError`; call
@@ -301,7 +301,7 @@ class ScriptedLM(RoutingLM):
         if not answers and tried:
             raise ScriptError(
                 f"asked for {wanted} again, but the script has no answer left{_refusals(tried)}",
-                fix=_MEND,
+                fix=_FIX,
             )
         if not answers:
             others = ", ".join(name for name, left in self._by_name.items() if left)
@@ -326,14 +326,14 @@ class ScriptedLM(RoutingLM):
             f"asked for the fields of {target.__name__}{' again' if tried else ''}, but the next "
             f"answer is {answer!r}{_refusals(tried)}",
             code="bae-script-mismatch",
-            fix=_MEND
+            fix=_FIX
             if tried
             else f"put a {'dict' if text is None else 'text'} or a {target.__name__} there",
         )
 
 
 _JUDGED: Final = Usage(calls=1, attempts=1)
-_MEND: Final = "mend the answer; or put the next one after it, where it is meant to be wrong"
+_FIX: Final = "fix the answer; or put the next one after it, where it is meant to be wrong"
 
 
 def _refusals(tried: Sequence[Attempt]) -> str:

@@ -56,7 +56,7 @@ def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo) -> str:
     lines = [
         f'"""A run of {name} ({run_id}) that must still go the same way.',
         "",
-        "It is replayed: no LM, no dependency and nobody at a gate is asked, the bodies of nodes",
+        "It is replayed: no LM, no dependency and no person is asked, the bodies of nodes",
         "are called. Written by `bae runs test`; edit it as you like.",
         '"""',
         "",
