@@ -132,6 +132,8 @@ def test_one_bad_edit_among_many_changes_nothing(files: list[tuple[str, tuple[st
             "/etc/passwd",
             "//x",
             ".git/hooks/pre-commit",
+            ".worktreeinclude",
+            ".WorktreeInclude",
             "sub/.GIT/config",
         ),
         *(".git", ".git./x", "..", "~/x", "~root/x", "C:\\x", "C:/x", "a\\..\\b", "link/x", "link"),

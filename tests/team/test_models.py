@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+import bae.team
+from bae.team import EditError, GitError, SandboxError, TeamError, WorkspaceError
 from bae.team.models import (
     TRANSITIONS,
     TaskResult,
@@ -17,6 +22,25 @@ from bae.team.models import (
     may_move,
     summary,
 )
+
+
+def test_every_error_of_the_team_can_be_caught_as_one():
+    for error in (EditError, GitError, SandboxError, WorkspaceError):
+        assert issubclass(error, TeamError)
+
+
+def test_a_missing_package_is_reported_with_how_to_install_it():
+    source = "import sys; sys.modules['sqlalchemy'] = None; import bae.team; bae.team.Store"
+    ran = subprocess.run([sys.executable, "-c", source], stderr=subprocess.PIPE, check=False)
+    said = ran.stderr.decode()
+    assert "needs the package sqlalchemy, which is not installed" in said
+    assert "pip install 'bae-graphs[team]'" in said
+
+
+def test_every_public_name_is_there():
+    pytest.importorskip("sqlalchemy")
+    for name in bae.team.__all__:
+        assert getattr(bae.team, name) is not None
 
 
 def test_every_status_has_its_transitions_and_completed_is_final():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bae.team.git import Repository
-from bae.team.repository import LARGEST_FILE, Code, outline_file, read_code
+from bae.team.repository import LARGEST_FILE, Code, CodeReader, outline_file, read_code
 from git_repositories import make_repository, write
 
 
@@ -145,6 +145,24 @@ def test_an_outline_shows_the_named_files_first_and_stays_within_its_bound():
     assert f"… and {2000 - outline.count('.py')} more files" in outline
     assert code().outline().count("\n") >= len(FILES)
     assert "more files" not in code().outline()
+
+
+async def test_a_reader_finds_in_changed_files_what_a_fresh_index_finds(tmp_path: Path):
+    files = {f"m{n}.py": f"def word{n}(): pass\n" for n in range(20)}
+    root = make_repository(tmp_path / "project", files)
+    repository = await Repository.open(root)
+    reader = CodeReader(repository)
+    await reader.read()
+    write(root, {"m3.py": "def word4(): pass\n", "new.py": "def fresh(): word4()\n"})
+    (root / "m5.py").unlink()
+
+    code = await reader.read()
+
+    fresh = await read_code(repository)
+    assert code == fresh
+    for query in ("word3", "word4", "word5", "fresh", "m5.py", "def pass"):
+        assert code.search(query) == fresh.search(query)
+    assert [match.path for match in code.search("fresh word4")][:2] == ["new.py", "m3.py"]
 
 
 def test_conventions_are_what_the_repository_says_itself():

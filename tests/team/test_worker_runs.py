@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bae import Graph, Node, NodeError
 from bae.team import (
     BackendWorkerAgent,
     EditError,
@@ -240,6 +241,22 @@ async def test_a_question_that_the_team_did_not_hear_of_is_not_worked_out_again(
         await bench.store.add_blocker(task.id, "Which way?")
         worker = BackendWorkerAgent(project_id=1, bench=bench, lm=ScriptedLM({Answer: [RIGHT]}))
         assert (await worker.execute_task(task)).status == "completed"
+
+
+async def test_a_run_of_another_version_of_bae_begins_again(tmp_path: Path) -> None:
+    class Assignment(Node):
+        chapter: int
+
+        async def __call__(self) -> None:
+            raise OSError("the power is off")
+
+    async with a_bench(tmp_path) as (bench, [task]):
+        older, run = Graph(start=Assignment), f"task-{task.id}-1"
+        with pytest.raises(NodeError):
+            await older.arun(Assignment(chapter=1), journal=bench.journal, run_id=run)
+        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=ScriptedLM({Answer: [RIGHT]}))
+        result = await worker.execute_task(task)
+        assert (result.status, result.error) == ("completed", None)
 
 
 def test_temporary_folders_of_killed_processes_are_removed() -> None:

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from bae.exceptions import BudgetError
 from bae.lm.policies.budget import BYTES_PER_TOKEN, Budget, estimated_tokens
 from bae.lm.policies.policy import Policy, innermost
 from bae.team import tables
+from bae.team.tables import sa
 from bae.usage import Usage, metered
 
 if TYPE_CHECKING:

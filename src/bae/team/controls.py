@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import sqlalchemy as sa
-
 from bae.team import tables
 from bae.team.models import Action, Request, TeamError
+from bae.team.tables import sa
 
 if TYPE_CHECKING:
     from bae.team.store import Store

@@ -206,7 +206,8 @@ class WorkerAgent:
         """The worktree of a task, made when it is first needed."""
         bench = await self.open()
         if task.id not in self._workspaces:
-            self._workspaces[task.id] = await bench.workspaces.start(task.branch)
+            with bench.busy(task.id):  # its setup may take a while, and has a limit itself
+                self._workspaces[task.id] = await bench.workspaces.start(task.branch)
         return self._workspaces[task.id]
 
     async def say(self, task: Task, text: str) -> None:
@@ -259,9 +260,8 @@ class WorkerAgent:
     # --- runs ---
 
     async def _execute(self, bench: Workbench, task: Task) -> TaskResult:
-        return await self._run(
-            bench, task, await self._run_id(bench, task), Assignment(task_id=task.id, key=task.key)
-        )
+        run, start = await self._run_id(bench, task), Assignment(task_id=task.id, key=task.key)
+        return await self._run(bench, task, run, start)
 
     async def _run(
         self, bench: Workbench, task: Task, run: str, start: Assignment | Draft
@@ -288,6 +288,9 @@ class WorkerAgent:
             last, used, why = ended.result, ended.usage, "done"
         except BaeError as error:
             why = "failed"
+            if error.code == "bae-run-changed":  # it is of another version of bae: begin again
+                await bench.journal.delete([run])
+                return await self._run(bench, task, run, start)
             _log.info("task %s failed", task.key, exc_info=True)
             last, used = error, error.journal.usage() if error.journal else Usage()
         finally:
@@ -318,7 +321,10 @@ class WorkerAgent:
     async def _leave(self, task_id: int, why: str) -> None:
         workspace = self._workspaces.pop(task_id, None)
         if workspace is not None and self._bench is not None:
-            await self._bench.workspaces.remove(workspace, why)
+            try:
+                await self._bench.workspaces.remove(workspace, why)
+            except (BaeError, OSError):  # it is there still: nothing is lost, and recover cleans
+                _log.warning("the worktree %s is left", workspace.path, exc_info=True)
 
 
 class BackendWorkerAgent(WorkerAgent):
