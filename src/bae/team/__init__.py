@@ -5,14 +5,50 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bae.team.edit_format import EditError
-    from bae.team.events import Event, StoredEvent, broadcast
+    from bae.team.event_log import SlowSubscriber, Subscription, subscribe
+    from bae.team.events import (
+        ActivityUpdate,
+        AgentCreated,
+        AgentRetired,
+        AgentStatusChanged,
+        BlockerCreated,
+        BlockerResolved,
+        Broadcaster,
+        CommitCreated,
+        CorrectionAttempt,
+        Event,
+        ProgressUpdate,
+        StoredEvent,
+        TaskAssigned,
+        TaskBlocked,
+        TaskStatusChanged,
+        TaskUnblocked,
+        TestResult,
+        broadcast,
+        broadcast_activity,
+        broadcast_agent_created,
+        broadcast_agent_retired,
+        broadcast_agent_status,
+        broadcast_blocker_created,
+        broadcast_blocker_resolved,
+        broadcast_commit_created,
+        broadcast_correction_attempt,
+        broadcast_progress,
+        broadcast_task_assigned,
+        broadcast_task_blocked,
+        broadcast_task_status,
+        broadcast_task_unblocked,
+        broadcast_test_result,
+    )
     from bae.team.git import GitError, Repository
+    from bae.team.lead import LeadAgent, TeamSummary
     from bae.team.models import (
         AgentInfo,
         Attempt,
         Blocker,
         PlannedTask,
         Project,
+        Request,
         Task,
         TaskResult,
         TaskStatus,
@@ -20,8 +56,11 @@ if TYPE_CHECKING:
         TestCase,
         TestReport,
     )
+    from bae.team.planning import plan_tasks
+    from bae.team.pool import AgentPoolManager
     from bae.team.project import detect
     from bae.team.sandbox import Limits, Protection, SandboxError, protection
+    from bae.team.server import WebSocketManager, team_app
     from bae.team.store import Store, store_path
     from bae.team.workbench import Workbench
     from bae.team.worker import (
@@ -36,37 +75,76 @@ if TYPE_CHECKING:
     from bae.team.workspaces import WorkspaceError
 
 __all__ = [
+    "ActivityUpdate",
+    "AgentCreated",
     "AgentInfo",
+    "AgentPoolManager",
+    "AgentRetired",
+    "AgentStatusChanged",
     "Attempt",
     "BackendWorkerAgent",
     "Blocker",
+    "BlockerCreated",
+    "BlockerResolved",
+    "Broadcaster",
+    "CommitCreated",
+    "CorrectionAttempt",
     "EditError",
     "Event",
     "FrontendWorkerAgent",
     "GitError",
+    "LeadAgent",
     "Limits",
     "PlannedTask",
+    "ProgressUpdate",
     "Project",
     "Protection",
     "Repository",
+    "Request",
     "SandboxError",
+    "SlowSubscriber",
     "Store",
     "StoredEvent",
+    "Subscription",
     "Task",
+    "TaskAssigned",
+    "TaskBlocked",
     "TaskResult",
     "TaskStatus",
+    "TaskStatusChanged",
+    "TaskUnblocked",
     "TeamError",
+    "TeamSummary",
     "TestCase",
     "TestReport",
+    "TestResult",
     "TestWorkerAgent",
+    "WebSocketManager",
     "Workbench",
     "WorkerAgent",
     "WorkspaceError",
     "broadcast",
+    "broadcast_activity",
+    "broadcast_agent_created",
+    "broadcast_agent_retired",
+    "broadcast_agent_status",
+    "broadcast_blocker_created",
+    "broadcast_blocker_resolved",
+    "broadcast_commit_created",
+    "broadcast_correction_attempt",
+    "broadcast_progress",
+    "broadcast_task_assigned",
+    "broadcast_task_blocked",
+    "broadcast_task_status",
+    "broadcast_task_unblocked",
+    "broadcast_test_result",
     "detect",
+    "plan_tasks",
     "protection",
     "register_worker",
     "store_path",
+    "subscribe",
+    "team_app",
     "worker_class",
     "worker_kinds",
 ]
@@ -74,19 +152,33 @@ __all__ = [
 # A name is imported from its module when it is first asked for: most need the extra `team`.
 _MODULES = {
     "edit_format": "EditError",
-    "events": "Event StoredEvent broadcast",
-    "git": "GitError Repository",
-    "models": (
-        "AgentInfo Attempt Blocker PlannedTask Project Task TaskResult TaskStatus TeamError "
-        "TestCase TestReport"
+    "event_log": "SlowSubscriber Subscription subscribe",
+    "events": (
+        "ActivityUpdate AgentCreated AgentRetired AgentStatusChanged BlockerCreated "
+        "BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event ProgressUpdate "
+        "StoredEvent TaskAssigned TaskBlocked TaskStatusChanged TaskUnblocked TestResult "
+        "broadcast broadcast_activity broadcast_agent_created broadcast_agent_retired "
+        "broadcast_agent_status broadcast_blocker_created broadcast_blocker_resolved "
+        "broadcast_commit_created broadcast_correction_attempt broadcast_progress "
+        "broadcast_task_assigned broadcast_task_blocked broadcast_task_status "
+        "broadcast_task_unblocked broadcast_test_result"
     ),
+    "git": "GitError Repository",
+    "lead": "LeadAgent TeamSummary",
+    "models": (
+        "AgentInfo Attempt Blocker PlannedTask Project Request Task TaskResult TaskStatus "
+        "TeamError TestCase TestReport"
+    ),
+    "planning": "plan_tasks",
+    "pool": "AgentPoolManager",
     "project": "detect",
     "sandbox": "Limits Protection SandboxError protection",
+    "server": "WebSocketManager team_app",
     "store": "Store store_path",
     "workbench": "Workbench",
     "worker": (
-        "BackendWorkerAgent FrontendWorkerAgent TestWorkerAgent WorkerAgent register_worker "
-        "worker_class worker_kinds"
+        "BackendWorkerAgent FrontendWorkerAgent TestWorkerAgent WorkerAgent "
+        "register_worker worker_class worker_kinds"
     ),
     "workspaces": "WorkspaceError",
 }
