@@ -120,6 +120,10 @@ bench-durable: .venv-bench/.bench ## Measure what it costs that a run survives
 bench-fills: .venv/.dev ## Measure what a fill costs over calling the same SDK by hand
 	.venv/bin/python -m benchmarks.fills
 
+.PHONY: bench-team
+bench-team: .venv/.dev ## Measure a team: five workers against one, idle agents, events to 50 clients
+	.venv/bin/python -m benchmarks.team
+
 .PHONY: optimise
 optimise: .venv/.dev ## Have the local model learn from runs, and see what came of it, offline
 	.venv/bin/python -m benchmarks.optimising

@@ -30,6 +30,18 @@ _BEAT: Final = 1.0
 _KEPT_REPORTS: Final = 32
 
 
+def _prepare_runs() -> None:
+    """Import and prove what the first run of a worker would, off the event loop."""
+    from importlib import import_module
+
+    from bae.team.worker_graph import correction_graph, worker_graph
+
+    for name in ("bae.runner", "bae.given_lm", "bae.journal.resume"):
+        import_module(name)
+    for graph in (worker_graph, correction_graph):
+        graph.validate(journal=True)
+
+
 def _same(task: Task, lm: LM) -> LM:
     return lm
 
@@ -99,6 +111,7 @@ class Workbench:
         workspaces = Workspaces(repository, project.branch, setup=project.setup, run=set_up)
         integration = Integration(workspaces, test)
         await integration.open()
+        await asyncio.to_thread(_prepare_runs)
         # As durable as the store: it survives the end of the process at any moment.
         async with SQLiteJournal(store.path.with_name(RUNS), durability="normal") as journal:
             yield cls(
