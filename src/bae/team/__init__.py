@@ -4,6 +4,7 @@ carry them out, each a bae graph."""
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bae.team.board import watch
     from bae.team.edit_format import EditError
     from bae.team.event_log import SlowSubscriber, Subscription, subscribe
     from bae.team.events import (
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from bae.team.pool import AgentPoolManager
     from bae.team.project import detect
     from bae.team.sandbox import Limits, Protection, SandboxError, protection
-    from bae.team.server import WebSocketManager, team_app
+    from bae.team.server import Address, WebSocketManager, serving, team_app
     from bae.team.store import Store, store_path
     from bae.team.workbench import Workbench
     from bae.team.worker import (
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActivityUpdate",
+    "Address",
     "AgentCreated",
     "AgentInfo",
     "AgentPoolManager",
@@ -142,15 +144,18 @@ __all__ = [
     "plan_tasks",
     "protection",
     "register_worker",
+    "serving",
     "store_path",
     "subscribe",
     "team_app",
+    "watch",
     "worker_class",
     "worker_kinds",
 ]
 
 # A name is imported from its module when it is first asked for: most need the extra `team`.
 _MODULES = {
+    "board": "watch",
     "edit_format": "EditError",
     "event_log": "SlowSubscriber Subscription subscribe",
     "events": (
@@ -173,7 +178,7 @@ _MODULES = {
     "pool": "AgentPoolManager",
     "project": "detect",
     "sandbox": "Limits Protection SandboxError protection",
-    "server": "WebSocketManager team_app",
+    "server": "Address WebSocketManager serving team_app",
     "store": "Store store_path",
     "workbench": "Workbench",
     "worker": (
