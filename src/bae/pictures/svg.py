@@ -110,7 +110,7 @@ MARGIN, GAP, FRAME = 24, 28, 20
 HEADER, ROW, PAD, PILL, RING = 36, 22, 16, 5, 4
 """The height of a name and of a field, what is beside them, beside the text in a pill, and between
 the two outlines of a box at which a run may end."""
-WIDEST: Final = 88
+WIDEST: Final = 72
 """The most characters in a row of a box."""
 ROWS_WIDE: Final = 900
 """How wide a row of frames may be, where the picture itself is not wider."""

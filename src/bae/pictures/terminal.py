@@ -181,6 +181,8 @@ class _Writer:
         rows = layers(len(picture.boxes), picture.edges)[0]
         # Boxes that share the columns with others are cut first, and more where lines need room.
         shared = [max(rows) + 1 if self.across else rows.count(row) for row in rows]
+        spacing = SPACING_ACROSS if self.across else SPACING
+        tried: list[Size] = []
         for spare in range(7, 44, 4):
             texts = [
                 self.rows(box, max(NARROWEST, min(WIDEST, self.width // many - spare)))
@@ -192,7 +194,9 @@ class _Writer:
                 least = (5, 2) if place in loops else (1, 1)
                 height = max(len(text) + (len(text) > 1), least[1])
                 sizes.append(Size(max(*map(row_length, text), least[0]) + 4, height + 2))
-            spacing = SPACING_ACROSS if self.across else SPACING
+            if sizes == tried:
+                continue  # nothing was cut by it
+            tried = sizes
             laid = arrange(sizes, picture.edges, spacing, across=self.across)
             if laid.width > self.width:
                 continue
