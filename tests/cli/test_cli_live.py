@@ -26,8 +26,8 @@ from rich.console import Console
 
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.cli.live import Display, LiveTree, PlainLines, display_for
-from bae.cli.live.runs import MOST_STEPS
 from bae.cli.live.values import text_of
+from bae.cli.live.view import MOST_STEPS
 from bae.cli.live.wording import summary_of, took
 from bae.history import History
 from bae.journal import MemoryJournal
@@ -606,15 +606,6 @@ class Odd:
         raise ValueError("no")
 
 
-class Endless:
-    def __repr__(self) -> str:
-        _never.wait()
-        return "at last"
-
-
-_never = threading.Event()
-
-
 class Hushed(BaseModel):
     password: str
 
@@ -642,14 +633,6 @@ def test_values_are_shown_whatever_they_are():
     assert text_of(Location(city="Lisbon")) == "city='Lisbon'"
     assert text_of([Location(city="Lisbon")]) == "[Location(city='Lisbon')]"
     assert "sesame" not in text_of({"a": Hushed(password="sesame"), "b": [SecretStr("sesame")]})
-
-
-def test_a_repr_that_never_returns_is_not_waited_for():
-    try:
-        assert text_of(Endless()) == "<Endless>"
-        assert text_of([Endless()] * 1000) == text_of([Endless()] * 1000)  # nobody asks again
-    finally:
-        _never.set()
 
 
 texts = st.text(st.characters(codec=None), max_size=40)
@@ -845,13 +828,10 @@ async def test_the_tree_is_off_the_screen_while_somebody_is_asked():
 
     with tree:
         await shown(dressing, Wake(message="ugh"), tree=tree, lm=script())
-        with tree.paused():
+        with tree.asking():
             off = written()
-            assert off.endswith("\x1b[1A\x1b[2K")
+            assert off.endswith("\n\n"), "what led to the question, and room for it"
             assert off.count("\x1b[?25l") == off.count("\x1b[?25h")
-            with tree.paused():  # somebody else is asked at the same time
-                pass
-            assert written() == off
         assert written().count("\x1b[?25l") == off.count("\x1b[?25l") + 1
     assert plain(tree.whole()) in written()
 
@@ -919,7 +899,7 @@ _run = ObservedRun("run")
 
 async def test_lines_say_what_happens_one_each_without_escapes():
     lines = PlainLines(console(force_terminal=False))
-    with lines, observing(lines.observe), lines.paused():
+    with lines, observing(lines.observe):
         await dressing.arun(Wake(message="ugh"), lm=script())
     written = lines.console.file.getvalue()
     assert "\x1b" not in written
@@ -1009,7 +989,7 @@ def test_a_terminal_too_narrow_for_a_tree_gets_lines(width: int):
 
 async def test_a_quiet_display_writes_nothing_and_knows_the_sum():
     silent = Display(console())
-    with silent, observing(silent.observe), silent.paused():
+    with silent, observing(silent.observe):
         await dressing.arun(Wake(message="ugh"), lm=script())
     assert silent.console.file.getvalue() == ""
     assert re.match(r"4 nodes in \S+ s · 3 LM calls · \$0$", silent.summary().plain)

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from rich.text import Text
 
 from bae.cli import exits
+from bae.cli.live.display import turn_logging
 from bae.cli.live.values import text_of
 from bae.cli.printing import err
 from bae.cli.signals import Signals
@@ -159,11 +160,16 @@ def _printed_above() -> Generator[None]:
     file."""
     from prompt_toolkit.patch_stdout import patch_stdout
 
-    stdout = sys.stdout
+    stdout, stderr = sys.stdout, sys.stderr
     with patch_stdout(raw=True):
         if not stdout.isatty():
             sys.stdout = stdout
-        yield
+        proxy = sys.stderr
+        turn_logging(stderr, proxy)
+        try:
+            yield
+        finally:
+            turn_logging(proxy, stderr)
 
 
 def forget_typed() -> None:

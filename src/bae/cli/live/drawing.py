@@ -1,17 +1,17 @@
-"""Rows as lines of text with colours, cut to the width of the terminal; values are written out
-here. `tree.py` puts the lines on the screen."""
+"""Rows of the tree, and how they are drawn: as lines of text with colors, cut to the width of the
+terminal. Values are written out here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-from bae.cli.live.row import Row
 from bae.cli.live.values import Shown
+from bae.work import Question
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +20,38 @@ SPINNING: Final = 10
 """Turns of a spinner in a second."""
 WIDEST: Final = 60
 """Cells after which notes stand, however long a value is: else they were far from the others."""
+
+
+State = Literal["coming", "going", "done", "failed", "cancelled", "waiting"]
+"""How far something is. What is `waiting` waits for a person."""
+
+Values = tuple[tuple[str, Shown], ...]
+"""Values with their names, in one line."""
+Guides = tuple[bool, ...]
+"""For each level around a row, whether something follows there."""
+
+
+@dataclass(slots=True)
+class Row:
+    """A row: where it stands, what it is of, and up to three things to say. Values are written out
+    when it is drawn."""
+
+    guides: Guides
+    kind: Literal["node", "field", "lm", "choice", "item", "text", "error", "more"]
+    state: State = "done"
+    name: str = ""
+    value: str | Shown | Values = ""
+    note: str = ""
+    dim: bool = False
+    asking: Question | None = None
+    """What the LM is doing for the field of this row."""
+    block: int = 0
+    """Rows of one block have their columns under each other."""
+
+    @property
+    def matters(self) -> bool:
+        """Whether it is under way, or went wrong."""
+        return self.state in ("going", "failed", "waiting") or self.kind == "text"
 
 
 @dataclass(frozen=True, slots=True)

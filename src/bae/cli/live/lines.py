@@ -3,41 +3,32 @@ move its cursor: a log file, a pipe, an editor."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from contextlib import suppress
+from typing import Final
 
-from rich.text import Text
+from rich.console import Console
 
 from bae.cli.live.display import Display
 from bae.cli.live.drawing import fitted
-from bae.cli.live.errors import said_of
-from bae.cli.live.fields import held, name_of
-from bae.cli.live.runs import RunView, hides
+from bae.cli.live.rows import held, name_of
 from bae.cli.live.values import text_of
-from bae.cli.live.wording import count, spent, took
-from bae.cli.live.writing import LineWriter, write_line
+from bae.cli.live.view import RunView, hides
+from bae.cli.live.wording import count, line_of, spent, took
 from bae.cli.texts import WITHHELD, in_lines, in_one_line
+from bae.observers import ObservedRun
 from bae.plan import plan_of
+from bae.records import Record
+from bae.run_tree import Change
 from bae.secrets import may_show
 from bae.work import GraphRun, Item, Question, Source, Step, Work
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from bae.observers import ObservedRun
-    from bae.records import Record
-    from bae.run_tree import Change
-    from bae.usage import Usage
-
-NAMES: Final = 16
+_NAMES: Final = 16
 """How wide the column of names is."""
-LONGEST: Final = 200
+_LONGEST: Final = 200
 """Cells after which a line is cut where it is not for a terminal."""
-PROGRESS: Final = 1.0
+_PROGRESS: Final = 1.0
 """Seconds between two lines about the items of a map."""
-ITEMS: Final = 10
+_ITEMS: Final = 10
 """Items of a map whose graphs are written of: the first ones."""
 Line = tuple[str, ...]
 """What a line is about, what there is to say, and then facts that are never cut off."""
@@ -48,37 +39,8 @@ class PlainLines(Display):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._told = 0.0
+        self._progressed = 0.0
         self._failed = ""
-        self._unread = 0
-        self._writer: LineWriter | None = None
-
-    def __enter__(self) -> Self:
-        self._writer = LineWriter(self.console.file, self.signs.dots)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            self._unread += writer.close()
-
-    @contextmanager
-    def paused(self) -> Generator[None]:
-        """Write no lines in the block."""
-        writer = self._writer
-        if writer is not None:
-            writer.hold()
-        try:
-            with super().paused():
-                yield
-        finally:
-            if writer is not None:
-                writer.release()
 
     def say(self, text: str) -> None:
         """Write a line about something beside the run."""
@@ -98,28 +60,22 @@ class PlainLines(Display):
     def _write(self, line: Line, seconds: float, path: str) -> None:
         name, said, *after = line
         where = f"{_inside(path)}  " if path else ""
-        said = f"{max(0.0, seconds):6.2f} s  {where}{name:<{NAMES}}  {said}"
-        longest = self.console.width if self.console.is_terminal else LONGEST
+        said = f"{max(0.0, seconds):6.2f} s  {where}{name:<{_NAMES}}  {said}"
+        longest = self.console.width if self.console.is_terminal else _LONGEST
         said = self.signs.said(in_one_line(said.rstrip()))
         # What is cut is the value, and never how long it took.
-        facts = self.signs.said(in_one_line(_after(*after)))
+        facts = ", ".join(filter(None, after))
+        facts = self.signs.said(in_one_line(f"  ({facts})" if facts else ""))
         self._put(fitted(said, max(1, longest - len(facts)), self.signs.dots) + facts)
 
     def _put(self, line: str) -> None:
-        writer = self._writer
-        if writer is not None:
-            writer.put(line)
-            return
-        with suppress(OSError):  # of what comes before it is entered, or after
-            write_line(self.console.file, line)
-
-    def summary(self, usage: Usage | None = None, seconds: float | None = None) -> Text:
-        """The run in a line, after one that says how many were left out."""
-        said = super().summary(usage, seconds)
-        if not self._unread:
-            return said
-        left_out = f"{self.signs.dots} {count(self._unread, 'line')} left out\n"
-        return Text(left_out, "dim").append_text(said)
+        file = self.console.file
+        with suppress(OSError, ValueError):  # its reader is gone, which is nothing to the run
+            try:
+                file.write(f"{line}\n")
+            except UnicodeEncodeError:  # a character that this stream cannot write
+                file.write(f"{line}\n".encode("ascii", "backslashreplace").decode())
+            file.flush()
 
     def _line(self, view: RunView, change: Change, work: Work) -> Line | None:
         """The name and the text of a line; None of what is not worth one."""
@@ -140,7 +96,7 @@ class PlainLines(Display):
                     return "resumed", f"{count(view.history.whole_steps, 'node')} from before"
             case GraphRun() if change == "ended" and work.outcome not in ("", "ended"):
                 error = view.error(work)
-                # Where the line of a dependency has told it, how the command ends tells it again.
+                # Where the line of a dependency has it, how the command ends has it again.
                 return None if self._failed and self._failed in error else (work.outcome, error)
             case _:
                 pass
@@ -164,7 +120,7 @@ class PlainLines(Display):
                 restart = question.restarts[-1]
                 wait = took(restart.wait)
                 said = f"is asked again{f' in {wait}' if wait else ''}"
-                return "  LM", f"{said} after {said_of(restart.error)}"
+                return "  LM", f"{said} after {line_of(restart.error)}"
             case "ended" if question.state == "done":
                 after = took(question.took), *spent(question.usage)
                 if question.chosen is not None:
@@ -200,9 +156,9 @@ class PlainLines(Display):
     def _progress(self, view: RunView, item: Item) -> Line | None:
         """How far a map is, now and then."""
         source, at = item.source, item.ended or 0.0
-        if at - max(self._told, source.started) < PROGRESS:
+        if at - max(self._progressed, source.started) < _PROGRESS:
             return None
-        self._told = at
+        self._progressed = at
         total = view.items(source)
         of = "" if total is None else f" of {total:,}"
         return f"  {source.by}", f"{source.items_done:,}{of} items done"
@@ -210,11 +166,6 @@ class PlainLines(Display):
 
 def _value(source: Source) -> str:
     return WITHHELD if hides(source) else text_of(source.value)
-
-
-def _after(*facts: str) -> str:
-    said = ", ".join(filter(None, facts))
-    return f"  ({said})" if said else ""
 
 
 def _inside(path: str) -> str:
@@ -225,7 +176,5 @@ def _inside(path: str) -> str:
 
 def _is_far(path: str) -> bool:
     """Whether a graph is that of an item which is not among the first."""
-    if not path.endswith("]"):
-        return "]/" in path and any(_is_far(part) for part in path.split("/"))
-    number = path[path.rindex("[") + 1 : -1]
-    return number.isdecimal() and int(number) >= ITEMS
+    numbers = [part[part.rindex("[") + 1 : -1] for part in path.split("/") if part.endswith("]")]
+    return any(number.isdecimal() and int(number) >= _ITEMS for number in numbers)

@@ -1,15 +1,14 @@
 """Values in a few characters, safe to put on a terminal: cut short before they are written out,
-secrets left out, nothing in them that a terminal would obey, and nobody's own `__repr__` waited
-for. `rows.py` and `lines.py` show values through this."""
+secrets left out, nothing in them that a terminal would obey."""
 
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
-from threading import Thread
+from itertools import islice
 from typing import Any, Final, cast
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
@@ -21,9 +20,15 @@ from bae.node import Node
 
 LONGEST: Final = 400
 """Characters after which a value is cut, however wide the terminal is."""
-PATIENCE: Final = 0.05
-"""Seconds that the `__repr__` of a class of somebody's own may take."""
 _DEEPEST: Final = 5
+_BRACKETS: Final[dict[type[Any], str]] = {
+    list: "[]",
+    tuple: "()",
+    set: "{}",
+    frozenset: "{}",
+    deque: "[]",
+    dict: "{}",
+}
 
 
 class Shown:
@@ -42,7 +47,7 @@ class Shown:
         """The value in one line."""
         value = self._value  # looked at first: it is gone once the text is there
         if self._text is None:
-            if isinstance(value, BaseModel) and _shows_itself_plainly(type(value)):
+            if isinstance(value, BaseModel) and _shows_its_fields(type(value)):
                 self._model = type(value).__name__
             self._text = text_of(value)
             self._value = None
@@ -59,9 +64,8 @@ def text_of(value: Any, longest: int = LONGEST) -> str:
     """A value in one line of at most so many characters. A model is shown without its name, as its
     fields."""
     try:
-        model = cast(object, value)
-        if isinstance(model, BaseModel) and _shows_itself_plainly(type(model)):
-            said = _joined(_fields_of_model(model, _DEEPEST), " ", longest)
+        if isinstance(value, BaseModel) and _shows_its_fields(type(value)):
+            said = _joined(_model_fields(value, _DEEPEST), " ", longest)
         else:
             said = _text(value, _DEEPEST, longest)
     except Exception:  # whatever a class does when it is looked at
@@ -76,71 +80,56 @@ def is_hidden(info: FieldInfo | None) -> bool:
 
 def _text(value: Any, deeper: int, longest: int) -> str:
     kind = cast("type[Any]", type(value))
-    write = _WRITERS.get(kind.__repr__)
-    if write is not None:
-        return write(value, deeper, longest)
+    if isinstance(value, str) and kind.__repr__ is str.__repr__:
+        # The end of a URL may be further on, so that what is cut off is cut off afterwards.
+        return quoted(without_password(value[: 4 * longest])[: longest + 1])
+    if isinstance(value, bytes | bytearray):
+        return repr(bytes(value[: longest + 1]))
+    if isinstance(value, int) and value.bit_length() >= 1000:
+        return f"<int of {value.bit_length()} bits>"
+    if isinstance(value, Secret | SecretStr | SecretBytes):
+        return WITHHELD
     if isinstance(value, type):
         return cast("type[Any]", value).__name__
-    if kind.__repr__ is object.__repr__:
-        return f"<{kind.__name__}>"
     if isinstance(value, enum.Enum):
         return f"{kind.__name__}.{value.name}"
-    if isinstance(value, BaseModel) and _shows_itself_plainly(kind):
-        if deeper == 0:
-            return f"{kind.__name__}(…)"
-        return f"{kind.__name__}({_joined(_fields_of_model(value, deeper), ', ', longest)})"
-    if is_dataclass(value) and _is_written_by_dataclass(kind):
-        if deeper == 0:
-            return f"{kind.__name__}(…)"
+    base = next((each for each in _BRACKETS if kind.__repr__ is each.__repr__), None)
+    if base is not None:
+        opening, closing = _BRACKETS[base]
+        parts = _items(value, deeper, longest) if deeper else ["…"]
+        return f"{opening}{_joined(parts, ', ', longest)}{closing}"
+    if isinstance(value, BaseModel) and _shows_its_fields(kind):
+        parts = _model_fields(value, deeper) if deeper else ["…"]
+        return f"{kind.__name__}({_joined(parts, ', ', longest)})"
+    if is_dataclass(value) and kind.__dataclass_params__.repr:
         held = (
-            (field.name, getattr(value, field.name, ...))
-            for field in fields_of(value)
-            if field.repr
+            (each.name, getattr(value, each.name, ...)) for each in fields_of(value) if each.repr
         )
-        return f"{kind.__name__}({_joined(_named(held, deeper), ', ', longest)})"
-    if kind.__module__.partition(".")[0] in _TRUSTED:
-        return _own(value, longest)
-    return _asked(value, kind, longest)
+        parts = _named(held, deeper) if deeper else ["…"]
+        return f"{kind.__name__}({_joined(parts, ', ', longest)})"
+    if kind.__repr__ is object.__repr__:
+        return f"<{kind.__name__}>"
+    try:
+        shown = str(value) if kind.__module__ in _TRUSTED else repr(value)
+    except Exception:
+        return f"<{kind.__name__}>"
+    return cut(without_password(shown), longest)
 
 
-def _string(value: str, deeper: int, longest: int) -> str:
-    # The end of a URL may be further on, so that what is cut off is cut off afterwards.
-    near = without_password(str.__getitem__(value, slice(4 * longest)))
-    return quoted(near[: longest + 1])
+_TRUSTED: Final = ("datetime", "decimal", "pathlib", "uuid", "ipaddress", "pydantic_core")
+"""Modules of classes that are shown as their text."""
 
 
-def _bytes(value: bytes, deeper: int, longest: int) -> str:
-    return repr(bytes(value[: longest + 1]))
+def _items(value: Any, deeper: int, longest: int) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, held in islice(cast("dict[Any, Any]", value).items(), longest + 1):
+            yield f"{_text(key, deeper - 1, longest)}: {_text(held, deeper - 1, longest)}"
+    else:
+        for each in islice(value, longest + 1):
+            yield _text(each, deeper - 1, longest)
 
 
-def _number(value: int, deeper: int, longest: int) -> str:
-    return (
-        int.__repr__(value) if value.bit_length() < 1000 else f"<int of {value.bit_length()} bits>"
-    )
-
-
-def _in_brackets(
-    opening: str, closing: str, each_of: Callable[[Any], Iterator[Any]]
-) -> Callable[[Any, int, int], str]:
-    # `each_of` is that of the built-in class: a subclass may go through its items for ever.
-    def write(value: Any, deeper: int, longest: int) -> str:
-        parts = (_text(each, deeper - 1, longest) for each in each_of(value))
-        said = _joined(parts if deeper else iter("…"), ", ", longest)
-        return f"{opening}{said}{closing}"
-
-    return write
-
-
-def _mapping(value: dict[Any, Any], deeper: int, longest: int) -> str:
-    parts = (
-        f"{_text(key, deeper - 1, longest)}: {_text(each, deeper - 1, longest)}"
-        for key, each in dict[Any, Any].items(value)
-    )
-    said = _joined(parts if deeper else iter("…"), ", ", longest)
-    return f"{{{said}}}"
-
-
-def _fields_of_model(model: BaseModel, deeper: int) -> Iterator[str]:
+def _model_fields(model: BaseModel, deeper: int) -> Iterator[str]:
     declared = type(model).__pydantic_fields__
     held = (
         (name, value)
@@ -151,12 +140,12 @@ def _fields_of_model(model: BaseModel, deeper: int) -> Iterator[str]:
     yield from _named((model.__pydantic_extra__ or {}).items(), deeper)
 
 
-def _named(held: Any, deeper: int) -> Iterator[str]:
+def _named(held: Iterable[tuple[str, Any]], deeper: int) -> Iterator[str]:
     for name, value in held:
         yield f"{name}={_text(value, deeper - 1, LONGEST)}"
 
 
-def _joined(parts: Iterator[str], between: str, longest: int) -> str:
+def _joined(parts: Iterable[str], between: str, longest: int) -> str:
     """As many parts as there is room for: the rest is not even looked at."""
     said: list[str] = []
     length = 0
@@ -169,78 +158,10 @@ def _joined(parts: Iterator[str], between: str, longest: int) -> str:
     return between.join(said)
 
 
-def _shows_itself_plainly(kind: type[Any]) -> bool:
+def _shows_its_fields(kind: type[Any]) -> bool:
     """Whether a model shows its fields; one that shows itself otherwise may have a reason to."""
     return (
         kind.__repr__ is BaseModel.__repr__
         and kind.__str__ is BaseModel.__str__
         and kind.__repr_args__ in (BaseModel.__repr_args__, Node.__repr_args__)
     )
-
-
-def _is_written_by_dataclass(kind: type[Any]) -> bool:
-    code = getattr(getattr(kind.__repr__, "__wrapped__", None), "__code__", None)
-    return getattr(code, "co_filename", "") == "<string>"
-
-
-def _own(value: Any, longest: int) -> str:
-    if isinstance(value, Secret | SecretStr | SecretBytes):
-        return WITHHELD
-    return cut(without_password(str(value)), longest)
-
-
-def _asked(value: Any, kind: type[Any], longest: int) -> str:
-    """What a class of somebody's own says of its objects, unless that takes long: then it is asked
-    no more."""
-    if kind in _slow:
-        return f"<{kind.__name__}>"
-    said: list[str] = []
-
-    def ask() -> None:
-        try:
-            said.append(cut(repr(value), longest))
-        except BaseException:
-            said.append(f"<{kind.__name__}>")
-
-    asking = Thread(target=ask, daemon=True, name="bae repr")
-    asking.start()
-    asking.join(PATIENCE)
-    if not said:
-        _slow.add(kind)
-        return f"<{kind.__name__}>"
-    return said[0]
-
-
-_slow: Final[set[type[Any]]] = set()
-_TRUSTED: Final = frozenset(
-    {"datetime", "decimal", "fractions", "ipaddress", "pathlib", "pydantic", "pydantic_core"}
-    | {"re", "uuid", "zoneinfo"}
-)
-"""Whose `__str__` is quick."""
-_Write = Callable[[Any, int, int], str]
-
-
-def _by_repr(kinds: Iterable[tuple[Any, _Write]]) -> dict[Any, _Write]:
-    return {kind.__repr__: write for kind, write in kinds}
-
-
-_WRITERS: Final = _by_repr(
-    [
-        (str, _string),
-        (bytes, _bytes),
-        (bytearray, _bytes),
-        (int, _number),
-        (bool, lambda value, deeper, longest: str(value)),
-        (float, lambda value, deeper, longest: float.__repr__(value)),
-        (type(None), lambda value, deeper, longest: "None"),
-        (list, _in_brackets("[", "]", list[Any].__iter__)),
-        (tuple, _in_brackets("(", ")", tuple[Any, ...].__iter__)),
-        (set, _in_brackets("{", "}", set[Any].__iter__)),
-        (frozenset, _in_brackets("{", "}", frozenset[Any].__iter__)),
-        (deque, _in_brackets("[", "]", deque[Any].__iter__)),
-        (dict, _mapping),
-        (OrderedDict, _mapping),
-        (defaultdict, _mapping),
-    ]
-)
-"""How the built-in classes are shown, and those that leave their `__repr__` as it is."""

@@ -1,8 +1,11 @@
-"""How times, tokens, costs and the sum of a run are said."""
+"""How times, tokens, costs, errors and the sum of a run are worded."""
 
 from __future__ import annotations
 
+from pydantic_core import ValidationError
+
 from bae.cli.texts import in_one_line
+from bae.exceptions import BaeError, describe
 from bae.usage import Usage
 
 
@@ -43,12 +46,8 @@ def cost(usage: Usage) -> str:
 
 def spent(usage: Usage) -> list[str]:
     """Tokens and cost of a few calls, as far as there is something to say."""
-    said: list[str] = []
-    if usage.tokens:
-        said.append(count(usage.tokens, "token"))
-    if usage.cost:
-        said.append(cost(usage))
-    return said
+    tokens = [count(usage.tokens, "token")] if usage.tokens else []
+    return [*tokens, *([cost(usage)] if usage.cost else [])]
 
 
 def summary_of(nodes: int, seconds: float, usage: Usage, between: str = " · ") -> str:
@@ -62,3 +61,21 @@ def summary_of(nodes: int, seconds: float, usage: Usage, between: str = " · ") 
     if usage.calls and usage.models:
         parts.append(in_one_line(", ".join(usage.models)))
     return between.join(parts)
+
+
+def line_of(error: BaseException) -> str:
+    """An error in one line: what happened, and the causes as far as they add something."""
+    try:
+        said = error.message if isinstance(error, BaeError) else describe(error)
+        cause = error.cause if isinstance(error, BaeError) else None
+        while cause is not None and not isinstance(cause, ValidationError):
+            text = cause.message if isinstance(cause, BaeError) else describe(cause)
+            name = type(cause).__name__
+            if said.endswith(name):  # "… raised TimeoutError"
+                said += text.removeprefix(name)
+            elif text not in said:
+                said += f": {text}"
+            cause = cause.cause if isinstance(cause, BaeError) else None
+    except Exception:  # whatever it does when it is written out
+        said = type(error).__name__
+    return in_one_line(said[:1000])

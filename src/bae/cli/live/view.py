@@ -1,15 +1,14 @@
-"""The runs that a display shows: mostly one, and those that its bodies start by themselves."""
+"""The runs that a display shows: mostly one, and those that its bodies start by themselves. Each is
+a history, with the texts of its values, which are made once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from bae.cli.live.errors import said_of
-from bae.cli.live.row import Row, State
-from bae.cli.live.rows import rows_of
+from bae.cli.live.drawing import Row, State
 from bae.cli.live.values import Shown, is_hidden
-from bae.cli.live.wording import count
+from bae.cli.live.wording import count, line_of
 from bae.history import History
 from bae.markers import Map
 from bae.plan import plan_of
@@ -134,7 +133,7 @@ class RunView:
         if work.error is None:
             return ""
         if work not in self._errors:
-            self._errors[work] = said_of(work.error)
+            self._errors[work] = line_of(work.error)
         return self._errors[work]
 
     def _text(self, key: tuple[Work, str, bool], value: Any, hidden: bool) -> Shown:
@@ -172,6 +171,8 @@ class RunViews:
 
     def rows(self, now: float, room: int) -> list[Row]:
         """The rows of all of them, at most so many: the first run has half of the room at least."""
+        from bae.cli.live.rows import rows_of  # which reads views
+
         if not self._of:
             return []
         first, *others = self._of.values()
