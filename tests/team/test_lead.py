@@ -22,6 +22,7 @@ from bae.team.models import PlannedTask, Task, TaskResult, TaskStatus, TeamError
 from bae.team.workbench import Workbench
 from bounded import BOUND
 from git_repositories import commit_files, git, left_over
+from policy_parts import settled
 from team_lead_process import TeamLM, never, right
 from team_parts import JAVASCRIPT, NODE, a_bench, edits
 
@@ -52,6 +53,16 @@ def a_team(tmp_path: Path, *tasks: PlannedTask) -> AbstractAsyncContextManager[A
     return a_bench(tmp_path, *tasks, files=JAVASCRIPT, command=NODE)
 
 
+class Told:
+    """Remembers what is broadcast."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+
+    async def broadcast(self, message: dict[str, Any], /) -> None:
+        self.messages.append(message)
+
+
 def a_task(key: str, *depends_on: str, **more: Any) -> PlannedTask:
     return PlannedTask(key=key, title=f"Write {key}", depends_on=depends_on, **more)
 
@@ -76,7 +87,7 @@ def history(bench: Workbench) -> list[str]:
 
 
 async def until(ready: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(BOUND):
+    async with asyncio.timeout(4 * BOUND):
         while not await ready():  # noqa: ASYNC110 - of another process, or of the lead
             await asyncio.sleep(0.01)
 
@@ -91,7 +102,9 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
     lm = TeamLM(left=lambda _: together("left"), right=lambda _: together("right"))
     lm.answers |= {key: right_python(key) for key in ("top", "end")}
     tasks = [a_task("top"), a_task("left", "top"), a_task("right", "top")]
-    async with a_bench(tmp_path, *tasks, a_task("end", "left", "right")) as (bench, _):
+    tasks.append(a_task("end", "left", "right"))
+    told = Told()
+    async with a_bench(tmp_path, *tasks, ws_manager=told) as (bench, _):
         summary = await LeadAgent(bench, lm).run()
 
         assert summary.ended == "done"
@@ -109,6 +122,8 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
         assert {each.status for each in await bench.store.agents(1)} == {"retired"}
         events = [each.event for each in await bench.store.events(bench.project.id)]
         assert len({e.agent_id for e in events if e.type == "agent_created"}) == 2  # used again
+        sent = sorted(map(str, told.messages))
+        assert sent == sorted(str(event.to_message()) for event in events)  # each one once
         last = [e for e in events if e.type == "progress_update"][-1]
         assert last.counts == {str(status): n for status, n in summary.counts.items()}
     root = Path(bench.project.root)
@@ -182,11 +197,13 @@ async def test_a_cancelled_run_ends_every_worker_and_leaves_the_status_true(tmp_
         assert {each.status for each in await bench.store.agents(1)} == {"retired"}
         assert left_over(Path(bench.project.root)) == []
         number = await bench.store.last_event(1)
+        await settled()
+        assert await bench.store.last_event(1) == number
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
         lm.answers.clear()
         summary = await LeadAgent(bench, lm).run()
         assert set(status_of(summary).values()) == {COMPLETED}
-        assert (await bench.store.events(1, after=number))[0].number > number
 
 
 async def test_the_time_of_a_run_is_over(tmp_path: Path):
@@ -376,6 +393,24 @@ async def test_what_the_user_commits_meanwhile_is_merged_by_the_next_run(tmp_pat
     assert git(root, "rev-parse", "HEAD") == summary.head
 
 
+async def test_tasks_are_added_edited_and_dropped_while_others_are_in_progress(tmp_path: Path):
+    go_on = asyncio.Event()
+
+    async def answer(_: int) -> str:
+        await go_on.wait()
+        return right("a")
+
+    lm = TeamLM(a=answer)
+    async with a_team(tmp_path, a_task("a"), a_task("b", "a"), a_task("c", "a")) as (bench, tasks):
+        run = asyncio.create_task(LeadAgent(bench, lm, poll=0.02).run())
+        await lm.is_asked.wait()
+        await bench.store.drop_task(tasks[1].id)
+        await bench.store.edit_task(tasks[2].id, a_task("c2", "a"))
+        await bench.store.add_tasks(1, [a_task("d")])
+        go_on.set()
+        assert status_of(await run) == dict.fromkeys(["a", "c2", "d"], COMPLETED)
+
+
 # Other processes
 
 PROCESS = Path(__file__).parents[1] / "team_lead_process.py"
@@ -397,7 +432,7 @@ async def a_process(bench: Workbench, *waiting: str) -> AsyncGenerator[asyncio.s
 async def read_until(process: asyncio.subprocess.Process, text: str) -> str:
     """The first line that a process prints with a text in it."""
     assert process.stdout is not None
-    async with asyncio.timeout(BOUND):
+    async with asyncio.timeout(4 * BOUND):
         async for line in process.stdout:
             if text in line.decode():
                 return line.decode()

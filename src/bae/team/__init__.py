@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bae.team.board import watch
+    from bae.team.controls import add_request
     from bae.team.edit_format import EditError
     from bae.team.event_log import SlowSubscriber, Subscription, subscribe
     from bae.team.events import (
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from bae.team.pool import AgentPoolManager
     from bae.team.project import detect
     from bae.team.sandbox import Limits, Protection, SandboxError, protection
+    from bae.team.schedule import DryRun, plan_dry_run
     from bae.team.server import Address, WebSocketManager, serving, team_app
     from bae.team.store import Store, store_path
     from bae.team.workbench import Workbench
@@ -91,6 +93,7 @@ __all__ = [
     "Broadcaster",
     "CommitCreated",
     "CorrectionAttempt",
+    "DryRun",
     "EditError",
     "Event",
     "FrontendWorkerAgent",
@@ -125,6 +128,7 @@ __all__ = [
     "Workbench",
     "WorkerAgent",
     "WorkspaceError",
+    "add_request",
     "broadcast",
     "broadcast_activity",
     "broadcast_agent_created",
@@ -141,6 +145,7 @@ __all__ = [
     "broadcast_task_unblocked",
     "broadcast_test_result",
     "detect",
+    "plan_dry_run",
     "plan_tasks",
     "protection",
     "register_worker",
@@ -156,6 +161,7 @@ __all__ = [
 # A name is imported from its module when it is first asked for: most need the extra `team`.
 _MODULES = {
     "board": "watch",
+    "controls": "add_request",
     "edit_format": "EditError",
     "event_log": "SlowSubscriber Subscription subscribe",
     "events": (
@@ -178,6 +184,7 @@ _MODULES = {
     "pool": "AgentPoolManager",
     "project": "detect",
     "sandbox": "Limits Protection SandboxError protection",
+    "schedule": "DryRun plan_dry_run",
     "server": "Address WebSocketManager serving team_app",
     "store": "Store store_path",
     "workbench": "Workbench",

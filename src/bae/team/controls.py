@@ -6,13 +6,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from bae.team import tables
-from bae.team.models import Action, Request, TeamError
+from bae.team.models import Action, Request, Task, TaskStatus, TeamError, may_move
 from bae.team.tables import sa
 
 if TYPE_CHECKING:
     from bae.team.store import Store
+    from bae.team.team_run import TeamRun
 
 _STAYS: Final[tuple[Action, ...]] = ("pause", "resume")
+_PAST: Final[dict[Action, str]] = {
+    "stop": "stopped",
+    "kill": "killed",
+    "pause": "paused",
+    "resume": "resumed",
+    "retry": "retried",
+    "skip": "skipped",
+}
+_S = TaskStatus
 
 
 async def add_request(
@@ -70,3 +80,65 @@ async def read_paused(store: Store, project_id: int) -> frozenset[int | None]:
             last.clear()
         last[row["task_id"]] = row["action"]
     return frozenset(task_id for task_id, action in last.items() if action == "pause")
+
+
+async def take_request(run: TeamRun, request: Request) -> str:
+    """Have a run do what a person asks for: what became of it."""
+    if request.task_id is None:
+        return await _take_for_all(run, request.action)
+    task = await run.bench.store.task(request.task_id)
+    work = run.works.get(task.id)
+    match request.action:
+        case "retry":
+            return await _retry(run, task)
+        case "resume":
+            if work and work.asked == "pause":
+                work.asked = None
+            return "resumed"
+        case "pause":
+            if work:
+                work.asked = work.asked or "pause"
+            return "pauses after its attempt" if work else "paused"
+        case "stop" if work:
+            work.asked = work.asked or "stop"
+            return "stops after its attempt"
+        case "kill" | "skip" if work:
+            work.asked = request.action
+            work.cut_off()
+            return "its work is cut off"
+        case _:
+            after = _S.SKIPPED if request.action == "skip" else _S.CANCELLED
+            return await _put(run, task, after, f"{_PAST[request.action]} by a person")
+
+
+async def _take_for_all(run: TeamRun, action: Action) -> str:
+    if action == "retry":
+        tasks = await run.bench.store.tasks(run.bench.project.id)
+        again = [task for task in tasks if task.status in (_S.FAILED, _S.CANCELLED)]
+        for task in again:
+            await _retry(run, task)
+        return f"retried: {', '.join(task.key for task in again) or 'none'}"
+    for work in run.works.values():
+        if action == "kill":
+            work.cut_off()
+        elif action == "resume" and work.asked == "pause":
+            work.asked = None
+    if action in ("stop", "kill"):
+        run.ending = "stopped" if action == "stop" else "killed"
+    return _PAST[action]
+
+
+async def _retry(run: TeamRun, task: Task) -> str:
+    run.budgets.refused.pop(task.id, None)
+    return await _put(run, task, _S.PENDING, "", forgive=True)
+
+
+async def _put(
+    run: TeamRun, task: Task, after: TaskStatus, reason: str, *, forgive: bool = False
+) -> str:
+    """Have a task that nobody works on where a person wants it."""
+    if not may_move(task.status, after):
+        return f"it is {task.status}"
+    await run.withdraw(task, reason or "it is tried again")
+    moved = await run.move(task.id, task.status, after, reason=reason, forgive=forgive)
+    return f"it is {moved.status}" if moved else "another process was faster"
