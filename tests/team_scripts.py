@@ -64,8 +64,10 @@ async def run_team(
     *,
     max_agents: int = 4,
     wait: bool = False,
+    timeout: float | None = None,
     **options: Any,
 ) -> TeamSummary:
     """Have a team carry out the tasks of a project; `options` are those of its bench."""
     async with Workbench.open(project, store, **options) as bench:
-        return await LeadAgent(bench, lm, max_agents=max_agents, wait=wait).run()
+        lead = LeadAgent(bench, lm, max_agents=max_agents, wait=wait, timeout=timeout)
+        return await lead.run()

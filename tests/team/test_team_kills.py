@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,9 +18,11 @@ import pytest
 
 from bae.team.models import TaskStatus
 from bae.team.store import Store
+from bounded import some_turns
 from git_repositories import git, kill_all, left_over
-from team_goal_process import END, FILES, PLAN
+from team_goal_process import END, FILES, PLAN, SCRIPT
 from team_parts import NODE, a_project
+from team_scripts import TeamScript, run_team
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's"),
@@ -121,6 +124,56 @@ async def test_a_team_that_is_killed_again_and_again_ends_as_one_that_was_not(
     tmp_path: Path,
 ) -> None:
     assert await run_killed(tmp_path, random.Random(16), 4, 5)
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.slow)])
+async def test_a_run_that_is_cancelled_or_timed_out_leaves_nothing_in_progress_and_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    chance, goal = random.Random(rounds), 0
+    while rounds > 0:
+        place = tmp_path / str(goal)
+        (place / "temporary").mkdir(parents=True)
+        monkeypatch.setattr(tempfile, "tempdir", str(place / "temporary"))
+        rounds -= await run_cancelled(place, chance, rounds)
+        goal += 1
+
+
+async def run_cancelled(tmp_path: Path, chance: random.Random, rounds: int) -> int:
+    """Have a team reach its goal, cut off so often at most. Returns how often it was."""
+    root, _ = await set_up(tmp_path)
+    done = 0
+    async with await Store.open(tmp_path / "state" / "team.db") as store:
+        project = (await store.projects())[0]
+        while True:
+            longest = chance.uniform(0.05, 5) if done < rounds else BOUND
+            timed = chance.random() < 0.5
+            lm = TeamScript(SCRIPT)
+            run = asyncio.create_task(
+                run_team(project, store, lm, timeout=longest if timed else None)
+            )
+            await asyncio.wait([run], timeout=None if timed else longest)
+            run.cancel()
+            try:
+                summary = await run
+            except asyncio.CancelledError:
+                pass
+            else:
+                if summary.ended == "done":
+                    break
+                assert summary.ended == "timeout"
+            assert done < rounds, "it does not end"
+            done += 1
+            # All has ended: workers, their processes, and what is written.
+            assert processes_at(tmp_path) == []
+            assert len(asyncio.all_tasks()) == 1
+            tasks, events = await store.tasks(project.id), await store.events(project.id)
+            assert [task for task in tasks if task.status is TaskStatus.IN_PROGRESS] == []
+            await some_turns()
+            assert await store.events(project.id) == events
+            assert left_over(root) == []
+    await check_end(root, tmp_path, done)
+    return done
 
 
 @pytest.mark.slow
