@@ -153,6 +153,10 @@ CHEATS: dict[str, tuple[dict[str, str | None], str]] = {
     ),
     "exit 0 in the code": ({"calc.py": "import os\nos._exit(0)\n"}, "wrote no report"),
     "exit 0 in a new test": ({"test_a.py": "import os\nos._exit(0)\n"}, "wrote no report"),
+    "tests rewritten while they run": (
+        {"calc.py": WRONG + "open('tests/test_calc.py', 'w').write('def test_add(): pass')\n"},
+        "tests/test_calc.py was written while the tests ran",
+    ),
     "a false pytest": ({"pytest.py": "print('3 passed')\n"}, "take the place of the test program"),
 }
 

@@ -155,6 +155,33 @@ async def test_a_setup_command_that_fails_is_reported_with_its_output_and_run_ag
     await workspaces.remove(workspace)
 
 
+async def test_a_start_that_is_cancelled_after_git_has_made_the_worktree_leaves_none(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+):
+    workspaces, _ = await open_team(root)
+    merge_base = workspaces.repository.merge_base
+
+    async def cancelled(one: str, other: str) -> str | None:
+        assert left_over(root) != []
+        starting.cancel()
+        return await merge_base(one, other)
+
+    monkeypatch.setattr(workspaces.repository, "merge_base", cancelled)
+    starting = asyncio.create_task(workspaces.start(TASK))
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert left_over(root) == []
+
+
+async def test_a_directory_that_is_no_worktree_is_not_touched(root: Path):
+    workspaces, _ = await open_team(root)
+    path = workspaces.directory / "bae.task-1-login"
+    write(path, {"mine.txt": "mine\n"})
+    with pytest.raises(GitError, match="already exists"):
+        await workspaces.start(TASK)
+    assert (path / "mine.txt").read_text() == "mine\n"
+
+
 async def test_what_is_not_committed_is_kept_when_a_worktree_is_removed(root: Path):
     workspaces, _ = await open_team(root)
     workspace = await workspaces.start(TASK)

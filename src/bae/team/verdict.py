@@ -71,6 +71,7 @@ async def verify(
     """
     changes = await read_changes(workspace)
     after = await run_tests(project, workspace.path, **limits)
+    rewritten = _rewritten(changes, await read_changes(workspace))
     if before is None:
         async with workspaces.scratch(workspace.base) as base:
             before = await run_tests(project, base.path, **limits)
@@ -82,7 +83,7 @@ async def verify(
     problems = await asyncio.to_thread(
         judge, before, after, changes, on_base=on_base, edits_tests=edits_tests, tests=tests
     )
-    return Verdict(after, changes, problems)
+    return Verdict(after, changes, (*rewritten, *problems))
 
 
 async def read_changes(workspace: Workspace) -> tuple[Change, ...]:
@@ -253,6 +254,14 @@ def _tampering(changes: Sequence[Change]) -> Iterator[str]:
                     f"{path} has tests that existed, and was edited ({reason}): restore it, and "
                     "put new tests at its end or into a new file"
                 )
+
+
+def _rewritten(before: Sequence[Change], after: Sequence[Change]) -> Iterator[str]:
+    """What the code did to tests while they ran."""
+    known = {each.path: each for each in before}
+    for each in after:
+        if _TEST_NAME.fullmatch(PurePosixPath(each.path).name) and known.get(each.path) != each:
+            yield f"{each.path} was written while the tests ran: the code may not change its tests"
 
 
 def _hooks(content: bytes | None) -> set[str]:

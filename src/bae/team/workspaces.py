@@ -211,16 +211,17 @@ class Workspaces:
         admin = (await asyncio.to_thread(self._entries)).get(path)
         if admin and (fresh or not await asyncio.to_thread(_has_work, path, admin)):
             await self._clear(path, admin, "started again")
-        async with self.repository.administration():
-            new = path not in await asyncio.to_thread(self._entries)
-            if new:
-                await self._set_branch(branch, path.name.removeprefix(_PREFIX), fresh)
-                await self._add(path, branch)
-        head = await self.repository.commit_id(BRANCHES + self.team)
-        base = await self.repository.merge_base(head, BRANCHES + branch)
-        if base is None:
-            raise WorkspaceError(f"{branch} and {self.team} have no commit in common")
+        new = False
         try:
+            async with self.repository.administration():
+                if path not in await asyncio.to_thread(self._entries):
+                    new = not await asyncio.to_thread(path.exists)  # else git refuses it
+                    await self._set_branch(branch, path.name.removeprefix(_PREFIX), fresh)
+                    await self._add(path, branch)
+            head = await self.repository.commit_id(BRANCHES + self.team)
+            base = await self.repository.merge_base(head, BRANCHES + branch)
+            if base is None:
+                raise WorkspaceError(f"{branch} and {self.team} have no commit in common")
             return await self._prepare(path, branch, base)
         except BaseException:
             if new:  # nothing was worked on in it yet
