@@ -86,7 +86,7 @@ def keys(bae: Bae) -> list[str]:
 
 def test_a_repository_with_tests_needs_no_words(bae: Bae, tmp_path: Path):
     said = bae("init").out
-    assert f"shop in {tmp_path / 'shop'}" in said
+    assert f"folder       {tmp_path / 'shop'}" in said
     assert "python -m pytest" in said
     assert "bae/team" in said
     assert "sandbox" in said
@@ -110,7 +110,7 @@ def test_a_command_that_reports_no_tests_is_refused(bae: Bae):
 
 def test_work_that_is_not_committed_is_pointed_out(bae: Bae):
     Path("prices.py").write_text("")
-    assert "1 files are not committed" in bae("init").err
+    assert "the team does not see it: 1 file" in bae("init").err
 
 
 def test_init_again_changes_the_settings_and_keeps_the_plan(shop: Bae):
@@ -259,3 +259,28 @@ def test_the_main_path_in_processes_of_its_own(tmp_path: Path, bae: Bae):
     run("plan", "A shop", *LM)
     run("tasks", "approve")
     assert "4 pending" in run("status")
+
+
+def test_at_a_terminal_what_is_open_is_asked(tmp_path: Path, bae: Bae):
+    pytest.importorskip("pyte")
+    from terminal_session import CTRL_D, Session
+
+    (tmp_path / "new").mkdir()
+    with Session(tmp_path / "new", "team", "init") as terminal:
+        terminal.shows("Which command runs the tests?")
+        terminal.types("\r")  # no answer
+        terminal.types("python -m pytest -q\r")
+        assert terminal.ends() == 0
+    (tmp_path / "new" / "stdout").unlink()
+    with Session(tmp_path / "new", "team", "plan", "A shop", *ASKS) as terminal:
+        terminal.shows("? Which currency?")
+        terminal.types("Euros\r")
+        terminal.shows("? Which country?")
+        terminal.types(CTRL_D)
+        assert terminal.ends() == 3
+        assert "bae team plan --answers" in terminal.screen
+    with Session(tmp_path / "new", "team", "plan", *ASKS) as terminal:
+        terminal.shows("? Which country?")  # the first answer is stored
+        terminal.types("Portugal\r")
+        assert terminal.ends() == 0
+        assert "○ prices" in terminal.screen

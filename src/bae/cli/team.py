@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bae.cli import exits, team_tasks
+from bae.cli import exits, team_run, team_tasks
 from bae.cli.options import AsJSON, LMName, NoAsk, examples
+from bae.cli.team_project import Workers, open_team, run_async
 
 if TYPE_CHECKING:
     from bae.journal import Journal
@@ -28,7 +29,6 @@ group = typer.Typer(
         "bae team watch",
     ),
 )
-group.add_typer(team_tasks.group, name="tasks")
 
 _QUESTIONS: Final = "questions.md"
 
@@ -83,8 +83,6 @@ def init(
     Languages and the test command are read off the files; what cannot be known is asked. The state
     is kept beside the repository, in `.NAME.team`. Run it again to change the settings.
     """
-    from bae.cli.team_project import run_async
-
     run_async(lambda: _init(directory, test, setup, branch, not no_ask))
 
 
@@ -97,7 +95,7 @@ async def _init(
     from bae.cli.exits import refused
     from bae.cli.printing import note
     from bae.cli.team_output import print_fields, print_next, project_fields
-    from bae.cli.team_project import find_work_tree, words
+    from bae.cli.team_project import counted, find_work_tree, words
     from bae.team import sandbox
     from bae.team.git import Repository
     from bae.team.project import detect, find_problems
@@ -133,7 +131,7 @@ async def _init(
     print_fields(project_fields(project, await sandbox.protection(), str(state)))
     dirty = (await repository.git("status", "--porcelain")).splitlines()
     if dirty:
-        note(f"{len(dirty)} files are not committed, and the team does not see them: commit them")
+        note(f"not committed, so the team does not see it: {counted(len(dirty), 'file')}")
     print_next("bae team plan 'WHAT TO BUILD'")
 
 
@@ -197,6 +195,7 @@ def plan(
             "--decide", help="Leave all questions to the LLM, which notes what it assumes."
         ),
     ] = False,
+    workers: Workers = None,
     lm: LMName = None,
     as_json: AsJSON = False,
     no_ask: NoAsk = False,
@@ -207,51 +206,48 @@ def plan(
     asked at once; else the questions are written into a file for `--answers`, and the exit code is
     3. Nothing runs before you approve the tasks.
     """
-    from bae.cli.team_project import run_async
 
-    run_async(lambda: _plan(goal, file, answers, decide, lm, as_json, not no_ask))
+    async def work() -> None:
+        from bae.cli.printing import note, print_json
+        from bae.cli.team_output import as_data, print_next, print_tasks
+        from bae.cli.team_project import find_lm, load_workers
+        from bae.journal import SQLiteJournal
+        from bae.team.planning import format_questions, plan_tasks
 
-
-async def _plan(
-    goal: str | None,
-    file: str | None,
-    answers: str | None,
-    decide: bool,
-    lm: str | None,
-    as_json: bool,
-    asks: bool,
-) -> None:
-    from bae.cli.printing import note, print_json
-    from bae.cli.team_output import as_data, print_next, print_tasks
-    from bae.cli.team_project import find_lm, open_team
-    from bae.journal import SQLiteJournal
-    from bae.team.planning import format_questions, plan_tasks
-
-    async with open_team() as team:
-        runs = team.store.path.with_name("runs.db")
-        async with SQLiteJournal(runs) as journal:
-            wanted = await _goal(goal, file, journal)
-            answer = _answers(answers, decide, asks)
-            model = find_lm(lm)
-            note("planning …")
-            planned = await plan_tasks(
-                wanted, team.project, team.store, model, journal=journal, answer=answer
-            )
-        if planned.questions:
-            path = team.store.path.with_name(_QUESTIONS)
-            path.write_text(format_questions(planned.questions), encoding="utf-8")
+        async with open_team() as team:
+            runs = team.store.path.with_name("runs.db")
+            async with SQLiteJournal(runs) as journal:
+                wanted = await _goal(goal, file, journal)
+                answer = _answers(answers, decide, not no_ask)
+                kinds = load_workers(team, workers)
+                model = find_lm(lm)
+                note("planning …")
+                planned = await plan_tasks(
+                    wanted,
+                    team.project,
+                    team.store,
+                    model,
+                    journal=journal,
+                    answer=answer,
+                    kinds=kinds,
+                )
+            if planned.questions:
+                path = team.store.path.with_name(_QUESTIONS)
+                path.write_text(format_questions(planned.questions), encoding="utf-8")
+                if as_json:
+                    print_json({"questions": planned.questions, "file": str(path)})
+                else:
+                    note("\n".join(("These questions are open:", *planned.questions)))
+                    note(f"write the answers below the questions in {path}")
+                    print_next(f"bae team plan --answers {path}")
+                raise typer.Exit(exits.WAITING)
             if as_json:
-                print_json({"questions": planned.questions, "file": str(path)})
-            else:
-                note("\n".join(("These questions are open:", *planned.questions)))
-                note(f"write the answers below the questions in {path}")
-                print_next(f"bae team plan --answers {path}")
-            raise typer.Exit(exits.WAITING)
-        if as_json:
-            print_json({"requirements": planned.requirements, "tasks": as_data(planned.tasks)})
-            return
-        print_tasks(await team.tasks())
-        print_next("bae team requirements", "bae team tasks show KEY", "bae team tasks approve")
+                print_json({"requirements": planned.requirements, "tasks": as_data(planned.tasks)})
+                return
+            print_tasks(await team.tasks())
+            print_next("bae team requirements", "bae team tasks show KEY", "bae team tasks approve")
+
+    run_async(work)
 
 
 async def _goal(goal: str | None, file: str | None, journal: Journal) -> str:
@@ -293,7 +289,6 @@ def requirements(
     ] = None,
 ) -> None:
     """Print the requirements document that every worker reads, or replace it."""
-    from bae.cli.team_project import run_async
 
     async def work() -> None:
         from bae.cli.printing import out
@@ -313,26 +308,32 @@ def requirements(
 @group.command(epilog=examples("bae team status", "bae team status --json"))
 def status(as_json: AsJSON = False) -> None:
     """Show where the team is: its project, tasks by status, open questions, what was spent."""
-    from bae.cli.team_project import run_async
-
     run_async(lambda: _status(as_json))
 
 
 async def _status(as_json: bool) -> None:
+    from dataclasses import asdict
+
     from bae.cli.printing import print_json
     from bae.cli.team_output import (
+        as_data,
         counts_text,
         print_blockers,
         print_fields,
         print_tasks,
         project_fields,
+        spent_text,
     )
     from bae.cli.team_project import open_team
     from bae.team import sandbox
+    from bae.team.budgets import read_spent
+    from bae.team.controls import read_paused
     from bae.team.models import summary
 
     async with open_team() as team:
         tasks = await team.tasks()
+        spent = await read_spent(team.store)
+        paused = await read_paused(team.store, team.project.id)
         blockers = await team.store.blockers(team.project.id, open_only=True)
         counts = summary(task.status for task in tasks)
         if as_json:
@@ -341,7 +342,9 @@ async def _status(as_json: bool) -> None:
                     "project": team.project.model_dump(mode="json"),
                     "counts": counts,
                     "not_approved": sum(not task.approved for task in tasks),
-                    "blockers": [each.model_dump(mode="json") for each in blockers],
+                    "paused": [task.key for task in tasks if {task.id, None} & paused],
+                    "spent": asdict(spent),
+                    "blockers": as_data(blockers),
                 }
             )
             return
@@ -352,8 +355,16 @@ async def _status(as_json: bool) -> None:
             {
                 "tasks": counts_text(counts),
                 "not approved": str(waiting or ""),
+                "paused": ", ".join(task.key for task in tasks if task.id in paused)
+                if None not in paused
+                else "the run",
+                "spent": spent_text(spent),
                 "questions": str(len(blockers) or ""),
             }
         )
         print_tasks(tasks)
         print_blockers(blockers, tasks)
+
+
+group.add_typer(team_run.group)
+group.add_typer(team_tasks.group, name="tasks")

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from bae.cli.printing import out, print_hanging
+from bae.cli.team_project import counted
 from bae.cli.texts import cut, in_lines, in_one_line
 from bae.team.test_runs import write_command
 
 if TYPE_CHECKING:
     from rich.tree import Tree
 
+    from bae.team.budgets import Spent
     from bae.team.models import Attempt, Blocker, Project, Task, TaskStatus
 
 MARKS: Final[Mapping[str, tuple[str, str]]] = {
@@ -29,6 +31,8 @@ MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "skipped": ("-", "dim"),
 }
 _LABEL: Final = 13
+_WIDE: Final = 1_000
+"""Columns where there is no terminal: a line stays a line."""
 
 
 def print_fields(fields: Mapping[str, str]) -> None:
@@ -51,7 +55,8 @@ def print_next(*commands: str) -> None:
 def project_fields(project: Project, sandbox: str, state: str) -> dict[str, str]:
     """What a project is, to be printed."""
     return {
-        "project": f"{project.name} in {project.root}",
+        "project": project.name,
+        "folder": project.root,
         "languages": ", ".join(project.languages),
         "tests": write_command(project.test_command),
         "setup": shlex.join(project.setup),
@@ -66,7 +71,10 @@ def print_tasks(tasks: Sequence[Task]) -> None:
     if not tasks:
         out().print("There are no tasks yet.")
         return
-    out().print(draw_tasks(tasks), soft_wrap=True)
+    console = out()
+    if not console.is_terminal:
+        console.width = _WIDE
+    console.print(draw_tasks(tasks))
 
 
 def draw_tasks(tasks: Sequence[Task]) -> Tree:
@@ -159,6 +167,13 @@ def counts_text(counts: Mapping[TaskStatus, int]) -> str:
     """How many tasks are in each status that any is in."""
     found = [f"{n} {str(status).replace('_', ' ')}" for status, n in counts.items() if n]
     return ", ".join(found) or "no tasks"
+
+
+def spent_text(spent: Spent) -> str:
+    """What was spent; nothing where no call was made."""
+    if not spent.calls:
+        return ""
+    return f"{counted(spent.calls, 'call')}, {spent.tokens:,} tokens, ${spent.cost:.2f}"
 
 
 def as_data(models: Sequence[Any]) -> list[dict[str, Any]]:

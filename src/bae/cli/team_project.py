@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
 
 from bae.cli.exits import refused
 from bae.exceptions import BaeError
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
     from bae.team.store import Store
 
 T = TypeVar("T")
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="FILE",
+        show_default=False,
+        help="A file outside the repository, or a module, that registers workers of your own.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -37,11 +48,26 @@ class Team:
 
 
 def run_async(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Carry out what a command does. The packages of the extra `team` are asked for first."""
+    """Carry out what a command does. The packages of the extra `team` are asked for first. Ctrl-C,
+    SIGTERM and SIGHUP cancel it, so that everything it started ends with it."""
+    from bae.cli import exits
+    from bae.cli.signals import Signals
     from bae.lm.extras import need
 
     need("sqlalchemy", extra="team", by="bae team")
-    return asyncio.run(work())
+    with Signals(str) as signals:
+
+        async def main() -> T:
+            task = asyncio.ensure_future(work())
+            signals.cancels(task, str)
+            return await task
+
+        try:
+            return asyncio.run(main())
+        except asyncio.CancelledError:
+            if signals.code == exits.INTERRUPTED:
+                raise KeyboardInterrupt from None
+            raise typer.Exit(signals.code) from None
 
 
 @asynccontextmanager
@@ -106,6 +132,26 @@ def find_lm(named: str | None) -> LM:
         if lacking:
             error.fix = f"name one with --lm, or set BAE_LM; `bae lm list` says more\n{lacking}"
         raise
+
+
+def load_workers(team: Team, said: str | None) -> tuple[str, ...]:
+    """Import the workers of a file or module: the kinds of tasks that there are workers for."""
+    from bae.lm.imported import load_module
+    from bae.team.worker import worker_kinds
+
+    if said is not None:
+        inside = Path(said).resolve().is_relative_to(team.project.root)
+        if said.endswith(".py") and inside:
+            raise refused(
+                f"{said} is in the repository, where the team may change it: it would run outside "
+                "the sandbox",
+                fix="keep the file elsewhere, or install it as a module",
+            )
+        try:
+            load_module(said)
+        except Exception as error:  # whatever the code of the workers raises
+            raise refused(f"the workers of {said} cannot be imported", None, error) from error
+    return worker_kinds()
 
 
 def can_ask() -> bool:
@@ -186,6 +232,6 @@ def _print_question(question: str) -> None:
     err().print(said, soft_wrap=True)
 
 
-def joined(names: Sequence[str]) -> str:
-    """Names in a line."""
-    return ", ".join(names) or "none"
+def counted(number: int, thing: str) -> str:
+    """How many things: `1 task`, `2 tasks`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -8,7 +8,15 @@ from typing import Annotated, Any, Final
 import typer
 
 from bae.cli.options import AsJSON, examples
-from bae.cli.team_project import Team, find_task, open_team, read_file, read_text, run_async
+from bae.cli.team_project import (
+    Team,
+    counted,
+    find_task,
+    open_team,
+    read_file,
+    read_text,
+    run_async,
+)
 
 group = typer.Typer(
     help="Look at the tasks of the plan, and approve, add, edit or drop them.\n\n"
@@ -148,7 +156,7 @@ def approve(tasks: AllOrSome = None) -> None:
             named = [find_task(known, each) for each in tasks] if tasks else known
             found = [task for task in named if not task.approved]
             await team.store.approve_tasks([task.id for task in found])
-            note(f"{len(found)} tasks approved")
+            note(f"{counted(len(found), 'task')} approved")
             print_next("bae team run")
 
     run_async(work)
@@ -261,7 +269,7 @@ def drop(tasks: SomeTasks) -> None:
             for task in reversed(known):
                 if task.key in found:
                     await team.store.drop_task(task.id)
-            note(f"{len(found)} tasks dropped")
+            note(f"{counted(len(found), 'task')} dropped")
 
     run_async(work)
 

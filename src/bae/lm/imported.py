@@ -22,7 +22,7 @@ def imported_lm(where: str) -> LM:
     if not place or not name.isidentifier():
         raise _wrong(f"{where!r} names no LM in a file or module")
     try:
-        found: Any = getattr(_module(place), name)
+        found: Any = getattr(load_module(place), name)
         lm = found if _is_lm(found) or not callable(found) else found()
     except BaeLMError:
         raise
@@ -33,7 +33,8 @@ def imported_lm(where: str) -> LM:
     return lm
 
 
-def _module(place: str) -> ModuleType:
+def load_module(place: str) -> ModuleType:
+    """A module by its file, or by its name, looked for in this directory too."""
     if not place.endswith(".py"):
         if str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))

@@ -32,7 +32,8 @@ from bae.team.events import (
     TaskStatusChanged,
     TestResult,
 )
-from bae.team.models import AgentInfo, Blocker, Project, Task, TaskStatus
+from bae.team.locks import finish
+from bae.team.models import AgentInfo, Blocker, Project, Task, TaskStatus, TeamError
 from bae.usage import Usage
 
 if TYPE_CHECKING:
@@ -75,27 +76,34 @@ async def watch(
     The work may be done by this process or by another."""
     last = await store.last_event(project_id)
     board = await read_board(store, project_id)
-    if not (console.is_terminal and not console.is_dumb_terminal and console.file.isatty()):
-        signs = signs_for(console)
-        async with aclosing(_follow(store, project_id, last if after is None else after)) as new:
-            async for batch in new:
-                await board.refresh(store)
-                for event in batch:
-                    if line := board.line(event, signs):
-                        console.print(line, soft_wrap=True)
-        return
+    number = last if after is None else after
+    screen: Redrawn | None = None
     picture = _Picture(board, console)
-    screen = Redrawn(console, picture.draw)
-    screen.start()
+    if console.is_terminal and not console.is_dumb_terminal and console.file.isatty():
+        number = max(0, last - PAST)
+        screen = Redrawn(console, picture.draw)
+        screen.start()
+
+    async def show(batch: Sequence[StoredEvent]) -> None:
+        nonlocal number
+        await board.refresh(store)
+        board.take(batch)
+        number = batch[-1].number if batch else number
+        for event in batch if screen is None else ():
+            if line := board.line(event, signs_for(console)):
+                console.print(line, soft_wrap=True)
+
     try:
-        async with aclosing(_follow(store, project_id, max(0, last - PAST))) as new:
+        async with aclosing(_follow(store, project_id, number)) as new:
             async for batch in new:
-                board.take(batch)
-                await board.refresh(store)
+                await show(batch)
     finally:
-        with suppress(OSError):  # of a terminal that is gone
-            screen.stop()
-            console.print(picture.draw())
+        with suppress(OSError, TeamError):  # of a terminal that is gone, or a file
+            await finish(show(await store.events(project_id, number)))  # what happened last
+        if screen is not None:
+            with suppress(OSError):
+                screen.stop()
+                console.print(picture.draw())
 
 
 async def _follow(

@@ -1,0 +1,272 @@
+"""`bae team run` and what people do meanwhile, with real git, tests and sandboxes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("typer")
+
+from bae.cli import main
+from git_repositories import git, make_repository
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
+
+SCRIPT = '''
+import asyncio
+from bae.testing import ScriptedLM
+
+CODE = """
+<<<<<<< FILE {key}.py
+def {key}():
+    return "{key}"
+>>>>>>> FILE
+<<<<<<< FILE test_{key}.py
+from {key} import {key}
+
+
+def test_{key}():
+    assert {key}() == "{key}"
+>>>>>>> FILE
+"""
+
+def write(asked):
+    key = asked.source.task
+    if key == "orders" and "Answer:" not in asked.instruction:
+        return "QUESTION: Which tax?"
+    if key == "broken":
+        return CODE.format(key=key).replace("return", "assert not")
+    return CODE.format(key=key)
+
+def make():
+    return ScriptedLM({"Answer": write})
+
+class Endless(ScriptedLM):
+    async def fill(self, *args, **kwargs):
+        print("asked", flush=True)
+        await asyncio.Event().wait()
+
+def endless():
+    return Endless({"Answer": write})
+
+from bae.team.worker import WorkerAgent, register_worker
+
+class DocsWorker(WorkerAgent):
+    kind = "docs"
+    role = "You write documentation."
+
+register_worker("docs", DocsWorker)
+'''
+LM = ("--lm", "python:../lm.py:make")
+TESTS = "env PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest -q"
+Bae = Callable[..., Any]
+
+
+@pytest.fixture
+def bae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Bae:
+    """The command, in a repository with a team."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "120")
+    (tmp_path / "lm.py").write_text(SCRIPT)
+    monkeypatch.chdir(make_repository(tmp_path / "shop", {"readme.txt": "A shop\n"}))
+
+    def run(*arguments: str, code: int = 0) -> SimpleNamespace:
+        capfd.readouterr()
+        got = main(["team", *arguments])
+        out, err = capfd.readouterr()
+        assert got == code, f"{arguments}: {got}\n{out}{err}"
+        return SimpleNamespace(out=out, err=err)
+
+    run("init", "--test", TESTS)
+    return run
+
+
+def add(bae: Bae, *titles: str) -> None:
+    """Tasks that each depend on the one before."""
+    for number, title in enumerate(titles):
+        bae("tasks", "add", title, *(("--after", titles[number - 1]) if number else ()))
+
+
+def statuses(bae: Bae) -> dict[str, str]:
+    return {task["key"]: task["status"] for task in json.loads(bae("tasks", "list", "--json").out)}
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "bae", "team", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "BAE_LM": "none"},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    assert process.stdout is not None
+    read: list[str] = []
+    for line in process.stdout:
+        read.append(line)
+        if text in line:
+            return "".join(read)
+    raise AssertionError(f"{text!r} was not printed: {''.join(read)}")
+
+
+def test_all_tasks_are_merged_one_commit_each_and_are_in_the_users_checkout(bae: Bae):
+    add(bae, "prices", "page")
+    said = bae("run", *LM)
+    assert statuses(bae) == {"prices": "completed", "page": "completed"}
+    assert git(Path(), "log", "--format=%s").splitlines() == ["page", "prices", "first"]
+    assert git(Path(), "status", "--porcelain") == ""
+    assert Path("page.py").exists()
+    assert "✓ prices" in said.out
+    assert "completed" in said.err  # each event is a line where there is no terminal
+    bae("run", *LM)  # nothing is left to do
+
+
+def test_a_question_is_answered_and_the_task_continues(bae: Bae):
+    add(bae, "prices", "orders", "page")
+    said = bae("run", "--quiet", *LM, code=3)
+    assert "Which tax?" in said.out
+    assert "bae team answer" in said.err
+    assert statuses(bae) == {"prices": "completed", "orders": "blocked", "page": "blocked"}
+    assert "orders  Which tax?" in bae("blockers").out
+    bae("answer", "orders", "19 %")
+    assert "No task waits" in bae("blockers").out
+    assert "-> 19 %" in bae("blockers", "--all").out
+    assert "there is no open question" in bae("answer", "orders", "7 %", code=1).err
+    data = json.loads(bae("run", "--json", *LM).out)
+    assert data["counts"]["completed"] == 3
+    assert "19 %" in bae("tasks", "show", "orders").out
+
+
+def test_a_dry_run_starts_nothing(bae: Bae):
+    add(bae, "prices", "page")
+    bae("tasks", "add", "stock")
+    said = bae("run", "--dry-run").out.splitlines()
+    assert said == ["  1  prices, stock", "  2  page", "The longest chain: prices -> page"]
+    assert set(statuses(bae).values()) == {"pending"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 1, "name one with --lm"),
+        (("--lm", "nope"), 1, "there is no LM named"),
+        (("--workers", "nowhere.at.all", *LM), 1, "cannot be imported"),
+        (("--workers", "here.py", *LM), 1, "is in the repository"),
+        (("--budget", "seconds=3", *LM), 2, "--timeout"),
+        (("--budget", "much", *LM), 2, "--budget"),
+        (("--max-agents", "0", *LM), 2, "--max-agents"),
+    ],
+)
+def test_what_is_missing_is_reported_before_anything_is_spent(
+    bae: Bae, arguments: tuple[str, ...], code: int, said: str
+):
+    add(bae, "prices")
+    assert said in bae("run", *arguments, code=code).err
+    assert statuses(bae) == {"prices": "pending"}
+
+
+def test_without_tasks_there_is_nothing_to_run(bae: Bae):
+    assert "bae team plan" in bae("run", *LM, code=1).err
+
+
+def test_tasks_that_are_not_approved_do_not_run(bae: Bae, tmp_path: Path):
+    plan = {"tasks": [{"key": "prices", "title": "prices"}, {"key": "page", "title": "page"}]}
+    answers = {"OpenQuestions": {"questions": []}, "Requirements": "A shop.", "Plan": plan}
+    (tmp_path / "plan.json").write_text(json.dumps({"fills": answers}))
+    bae("plan", "A shop", "--lm", "scripted:../plan.json")
+    assert "bae team tasks approve" in bae("run", *LM, code=1).err
+    bae("tasks", "approve", "page")
+    said = bae("run", *LM, code=1)
+    assert "not approved, and so not run: 1 task" in said.err
+    found = statuses(bae)
+    assert found["page"] == "completed"
+    assert found["prices"] != "completed"
+
+
+def test_a_task_that_is_skipped_holds_up_no_other(bae: Bae):
+    add(bae, "orders", "page")
+    bae("skip", "orders")
+    bae("run", *LM)
+    assert statuses(bae) == {"orders": "skipped", "page": "completed"}
+    bae("retry", "orders")
+    bae("run", "--no-wait", *LM, code=3)
+    assert statuses(bae)["orders"] == "blocked"
+
+
+def test_a_note_is_shown_to_the_next_attempt(bae: Bae):
+    add(bae, "prices")
+    bae("note", "prices", "Mind the tax.")
+    assert "- Mind the tax." in bae("tasks", "show", "prices").out
+
+
+def test_a_worker_of_your_own_takes_tasks_of_its_kind(bae: Bae):
+    bae("tasks", "add", "manual", "--kind", "docs")
+    bae("run", "--workers", "../lm.py", *LM)
+    assert statuses(bae) == {"manual": "completed"}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_interrupted_leaves_nothing_and_continues(
+    bae: Bae, number: int, code: int, tmp_path: Path
+):
+    add(bae, "prices")
+    with started("run", "--lm", "python:../lm.py:endless") as process:
+        read_until(process, "asked")
+        process.send_signal(number)
+        assert process.wait(60) == code
+    assert statuses(bae)["prices"] != "in_progress"
+    assert git(Path(), "worktree", "list").count("\n") == 0
+    bae("retry", "prices")
+    bae("run", *LM)
+    assert statuses(bae) == {"prices": "completed"}
+
+
+def test_another_process_kills_the_run(bae: Bae):
+    add(bae, "prices")
+    with started("run", "--lm", "python:../lm.py:endless") as process:
+        read_until(process, "asked")
+        bae("kill")
+        assert process.wait(60) == 1
+    assert statuses(bae)["prices"] != "in_progress"
+
+
+def test_events_are_followed_from_another_process_until_ctrl_c(bae: Bae):
+    add(bae, "prices")
+    with started("watch", "--after", "0") as process:
+        bae("run", *LM)
+        assert "prices" in read_until(process, "completed")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_the_page_is_served_until_ctrl_c(bae: Bae):
+    with started("serve") as process:
+        url = re.search(r"http://127.0.0.1:\d+/", read_until(process, "page"))
+        assert url is not None
+        with urlopen(url[0], timeout=30) as page:
+            assert b"<html" in page.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert "token" in bae("serve", "--host", "0.0.0.0", code=1).err
