@@ -267,20 +267,20 @@ def test_at_a_terminal_what_is_open_is_asked(tmp_path: Path, bae: Bae):
 
     (tmp_path / "new").mkdir()
     with Session(tmp_path / "new", "team", "init") as terminal:
-        terminal.shows("Which command runs the tests?")
+        terminal.shows("Which command runs the tests?", "\n  >")
         terminal.types("\r")  # no answer
         terminal.types("python -m pytest -q\r")
         assert terminal.ends() == 0
     (tmp_path / "new" / "stdout").unlink()
     with Session(tmp_path / "new", "team", "plan", "A shop", *ASKS) as terminal:
-        terminal.shows("? Which currency?")
+        terminal.shows("? Which currency?\n  >")
         terminal.types("Euros\r")
-        terminal.shows("? Which country?")
+        terminal.shows("? Which country?\n  >")
         terminal.types(CTRL_D)
         assert terminal.ends() == 3
         assert "bae team plan --answers" in terminal.screen
     with Session(tmp_path / "new", "team", "plan", *ASKS) as terminal:
-        terminal.shows("? Which country?")  # the first answer is stored
+        terminal.shows("? Which country?\n  >")  # the first answer is stored
         terminal.types("Portugal\r")
         assert terminal.ends() == 0
         assert "○ prices" in terminal.screen

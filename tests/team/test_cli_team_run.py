@@ -243,10 +243,11 @@ def test_a_run_that_is_interrupted_leaves_nothing_and_continues(
     assert statuses(bae) == {"prices": "completed"}
 
 
-def test_another_process_kills_the_run(bae: Bae):
+def test_one_run_at_a_time_and_another_process_kills_it(bae: Bae):
     add(bae, "prices")
     with started("run", "--lm", "python:../lm.py:endless") as process:
         read_until(process, "asked")
+        assert "another lead is working" in bae("run", *LM, code=4).err
         bae("kill")
         assert process.wait(60) == 1
     assert statuses(bae)["prices"] != "in_progress"

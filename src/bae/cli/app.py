@@ -44,6 +44,8 @@ COMMANDS: Final = {
 """In the order of `bae --help`: what one needs first, first. A command is a function, with examples
 in the EPILOG of its module, or a Typer app."""
 
+_ELSEWHERE: Final = ("bae-run-owned", "bae-optimizing-elsewhere", "bae-team-busy")
+"""The errors where another process has what a command is about."""
 _RUNS: Final = ("run", "resume", "fork", "answer")
 """The commands whose JSON is the outcome of a run."""
 
@@ -251,7 +253,7 @@ def _tell(error: BaseException, debug: bool) -> int:
         tell_error(error)
     if isinstance(error, exits.Misuse):
         return exits.MISUSED
-    elsewhere = getattr(error, "code", "") in ("bae-run-owned", "bae-optimizing-elsewhere")
+    elsewhere = getattr(error, "code", "") in _ELSEWHERE
     return exits.ELSEWHERE if elsewhere else exits.FAILED
 
 

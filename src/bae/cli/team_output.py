@@ -173,7 +173,8 @@ def spent_text(spent: Spent) -> str:
     """What was spent; nothing where no call was made."""
     if not spent.calls:
         return ""
-    return f"{counted(spent.calls, 'call')}, {spent.tokens:,} tokens, ${spent.cost:.2f}"
+    cost = f", ${spent.cost:.2f}" if spent.cost else ""
+    return f"{counted(spent.calls, 'call')}, {spent.tokens:,} tokens{cost}"
 
 
 def as_data(models: Sequence[Any]) -> list[dict[str, Any]]:

@@ -228,7 +228,9 @@ async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: boo
                 "notes": "\n".join(summary.notes),
             }
         )
-        if blockers:
+        if summary.ended in _NEXT:
+            print_next(*_NEXT[summary.ended])
+        elif blockers:
             print_next(f"bae team answer {blockers[0].id} 'YOUR ANSWER'", "bae team run")
         elif not all(task.approved for task in summary.tasks):
             print_next("bae team tasks approve", "bae team run")
@@ -246,6 +248,11 @@ _ENDS: Final = {
     "killed": "killed",
     "budget": "ended by its budget",
     "timeout": "ended by its timeout",
+}
+_NEXT: Final = {
+    "paused": ("bae team resume", "bae team run"),
+    "budget": ("bae team run --budget MORE",),
+    "timeout": ("bae team run",),
 }
 
 
