@@ -70,12 +70,13 @@ def test_an_arrow_is_dotted_where_the_lm_chooses_to_go_on_or_to_stop():
     assert Picture(Graph(start=Loop).to_mermaid()).edges == [("Loop", "-.->", "Loop")]
 
 
-def test_two_classes_of_one_name_get_identifiers_of_their_own_and_keep_their_label():
+def test_two_classes_of_one_name_get_identifiers_of_their_own_and_their_module():
     classes = build([([1], False, False), ([2], False, False), ([], True, False)], name="Same")
     classes[2].__name__ = "Same_2"
     picture = Picture(Graph(start=classes[0]).to_mermaid())
 
-    assert picture.labels == {"Same": "Same", "Same_2": "Same", "Same_2_2": "Same_2"}
+    label = f"{classes[0].__module__}.Same"
+    assert picture.labels == {"Same": label, "Same_2": label, "Same_2_2": "Same_2"}
     assert [(a, b) for a, _, b in picture.edges] == [("Same", "Same_2"), ("Same_2", "Same_2_2")]
 
 

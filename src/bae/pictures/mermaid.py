@@ -72,7 +72,6 @@ def _box(box: Box) -> str:
     elif box.inner:
         opening, closing = "[[", "]]"
     rows = [f"{box.name} ({', '.join(box.tags)})" if box.tags else box.name]
-    rows += [box.apart] if box.apart else []
     for field in box.fields:
         origin = f" {field.origin}" if field.origin else ""
         rows.append(f"{field.name}: {field.type} · {field.label}{origin}")

@@ -73,8 +73,6 @@ class Box:
     doc: str
     lm: str
     """The LM that is pinned to the class."""
-    apart: str
-    """What tells the class from others of its name; empty where it is the only one."""
 
     @property
     def inner(self) -> bool:
@@ -219,7 +217,7 @@ class _Reader:
         lm = plan.lm or ""
         return Box(
             id=self.boxes[key, cls],
-            name=_plain(cls.__name__),
+            name=_plain(_name(cls, graph.nodes)),
             start=start,
             ending=("always" if not plan.successors else "may") if plan.may_end else "never",
             chooser=_chooser(plan),
@@ -229,7 +227,6 @@ class _Reader:
             place=_plain(_place(cls)),
             doc="\n".join(map(_plain, doc.splitlines())),
             lm=_plain(lm if isinstance(lm, str) else type(lm).__name__),
-            apart=_plain(_apart(cls, graph.nodes)),
         )
 
     def _field(self, field: FieldPlan, source: FieldSource, origin: str) -> Shown:
@@ -345,13 +342,10 @@ def _type_text(tp: Any) -> str:
     return " | ".join(texts)
 
 
-def _apart(cls: type[Node], nodes: Iterable[type[Node]]) -> str:
+def _name(cls: type[Node], nodes: Iterable[type[Node]]) -> str:
+    """The name of a class, with its module where another in the graph is called the same."""
     twins = [other for other in nodes if other.__name__ == cls.__name__]
-    if len(twins) == 1:
-        return ""
-    if len({other.__module__ for other in twins}) == len(twins):
-        return cls.__module__
-    return f"{cls.__module__}, {twins.index(cls) + 1} of {len(twins)}"
+    return cls.__name__ if len(twins) == 1 else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _place(cls: type[Node]) -> str:

@@ -212,10 +212,7 @@ class _Writer:
 
     def list(self, picture: Picture) -> list[list[Piece]]:
         """Every box under the one before it, with its fields and its arrows."""
-        names = {
-            box.id: self.marks.spell(f"{box.name} ({box.apart})" if box.apart else box.name)
-            for box in picture.boxes
-        }
+        names = {box.id: self.marks.spell(box.name) for box in picture.boxes}
         back = layers(len(picture.boxes), picture.edges)[1]
         rows: list[list[Piece]] = []
         for box in picture.boxes:
@@ -261,9 +258,6 @@ def box_rows(
     tags: list[Piece] = [(f"  {tag}", "start" if tag == "start" else "end") for tag in box.tags]
     room = widest - row_length(tags)
     title = [(cut(marks.spell(box.name), room, marks.dots), "name")]
-    room -= row_length(title) + 2
-    if box.apart and room > 4:
-        title.append((f"  {cut(marks.spell(box.apart), room, marks.dots)}", "note"))
     rows = [[*title, *tags]]
     shown = box.fields if fields else ()
     sources = max((len(field.label) for field in shown), default=0)
