@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -11,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from bae import Graph, Node, NodeError
+from bae import BaeLMError, Graph, Node, NodeError
 from bae.team import (
     BackendWorkerAgent,
     EditError,
     FrontendWorkerAgent,
+    PlannedTask,
     Store,
     TeamError,
     TestWorkerAgent,
@@ -25,8 +27,9 @@ from bae.team import (
     worker_kinds,
 )
 from bae.team.locks import TemporaryFolder, remove_abandoned
-from bae.team.worker_graph import Answer
+from bae.team.worker_graph import Answer, Turn
 from bae.testing import Provider, ScriptedLM
+from bae.testing.scripted import Asked
 from bounded import BOUND
 from git_repositories import descendants, git, left_over
 from team_parts import FAILING, SUB, WRONG, a_bench, a_project, edits
@@ -89,7 +92,34 @@ async def test_anthropic_is_asked_by_its_own_client(
         assert "Write a function sub in calc.py." in str(request.body)
 
 
+async def test_a_worker_alone_carries_out_one_task_at_a_time(tmp_path: Path) -> None:
+    tasks = [PlannedTask(key=key, title=f"Write {key}") for key in ("one", "two")]
+    async with a_project(tmp_path, *tasks) as (store, project, added):
+
+        def answer(asked: Asked) -> str:
+            assert isinstance(asked.source, Turn)
+            return edits({f"{asked.source.task}.py": "x = 1\n"})
+
+        lm = ScriptedLM({Answer: answer})
+        worker = BackendWorkerAgent(project_id=project.id, db=store, lm=lm)
+        results = await asyncio.gather(*map(worker.execute_task, added))
+        assert [result.status for result in results] == ["completed", "completed"]
+
+
+async def test_workers_at_a_bench_share_the_lm_that_they_name(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    answers = [edits({name: "x = 1\n"}) for name in ("one.py", "two.py")]
+    script.write_text(json.dumps({"fills": {"Answer": answers}}))
+    tasks = [PlannedTask(key=key, title=f"Write {key}") for key in ("one", "two")]
+    async with a_bench(tmp_path, *tasks) as (bench, added):
+        for task in added:
+            worker = BackendWorkerAgent(project_id=1, bench=bench, lm=f"scripted:{script}")
+            assert (await worker.execute_task(task)).status == "completed"
+
+
 async def test_a_worker_needs_a_store_or_a_bench() -> None:
+    with pytest.raises(BaeLMError, match="no LM named 'nobody'"):
+        BackendWorkerAgent(project_id=1, db="x", lm="nobody")
     with pytest.raises(TypeError, match="db="):
         BackendWorkerAgent(project_id=1)
     with pytest.raises(ValueError, match="Anthropic"):

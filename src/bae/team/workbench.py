@@ -7,11 +7,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
 from bae import LM
 from bae.journal import Journal, SQLiteJournal
+from bae.lm import resolve
+from bae.lm.registry import default_lm
 from bae.team import sandbox
 from bae.team.edit_format import EditFormat
 from bae.team.events import Broadcaster, Event, broadcast
@@ -81,6 +84,8 @@ class Workbench:
     def __post_init__(self) -> None:
         self._reports: dict[str, TestReport] = {}
         self._testing: dict[str, asyncio.Lock] = {}
+        self._lms: dict[str | None, LM] = {}
+        self._naming = asyncio.Lock()
 
     @classmethod
     @asynccontextmanager
@@ -135,6 +140,16 @@ class Workbench:
         """Store an event, then send it."""
         await self.store.add_events([event])
         await broadcast(self.ws_manager, event)
+
+    async def named_lm(self, name: str | None) -> LM:
+        """The LM of a name, made once for all agents; without one, the one that this machine
+        offers."""
+        async with self._naming:
+            if name not in self._lms:
+                why = "the agents of a team need one"
+                make = partial(resolve, name) if name else partial(default_lm, why)
+                self._lms[name] = await asyncio.to_thread(make)
+            return self._lms[name]
 
     async def verify(self, task: Task, workspace: Workspace) -> Verdict:
         """Run the tests of a task's worktree, and judge its work."""

@@ -11,11 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, cast, overload
 
-from bae import LM, BaeError, GraphResult
-from bae.journal import Record
-from bae.lm import Usage, resolve
-from bae.lm.registry import default_lm
-from bae.observers import observing
+from bae import LM, BaeError
+from bae.lm.registry import name_error
 from bae.team.edits import apply_answer
 from bae.team.events import ActivityUpdate, Broadcaster, CommitCreated, TestResult
 from bae.team.git import BRANCHES
@@ -26,20 +23,8 @@ from bae.team.store import Store
 from bae.team.task_context import Context, gather_context
 from bae.team.verdict import Verdict
 from bae.team.workbench import Workbench
-from bae.team.worker_graph import (
-    Answer,
-    Assignment,
-    Blocked,
-    Delivered,
-    Desk,
-    Draft,
-    Stopped,
-    Turn,
-    compose_brief,
-    correction_graph,
-    get_desk,
-    worker_graph,
-)
+from bae.team.worker_graph import Answer, Turn, compose_brief
+from bae.team.worker_runs import run_correction, run_task
 from bae.team.workspaces import Workspace
 
 _log = logging.getLogger(__name__)
@@ -80,11 +65,15 @@ class WorkerAgent:
         self._db = db
         self._root = root
         self._ws_manager = ws_manager
-        self._lm = _given_lm(lm, api_key)
+        self._lm = lm
+        self._api_key = _checked_key(lm, api_key)
         self._bench = bench
-        self._alone = bench is None
+        self.alone = bench is None
+        """Whether it works without a team."""
         self._opened: AsyncExitStack | None = None
         self._workspaces: dict[int, Workspace] = {}
+        self._turn = asyncio.Lock()
+        self._opening = asyncio.Lock()
 
     # --- a task ---
 
@@ -95,33 +84,30 @@ class WorkerAgent:
     async def execute_task(self, task: Mapping[str, Any]) -> dict[str, Any]: ...
 
     async def execute_task(self, task: Task | Mapping[str, Any]) -> TaskResult | dict[str, Any]:
-        """Carry out a task until it is merged, blocked by a question, or failed. A plain dict, with
-        at least the `id` of a stored task, gives a plain dict.
+        """Carry out a task until it is merged, blocked by a question, or failed; one at a time. A
+        plain dict, with at least the `id` of a stored task, gives a plain dict.
 
         A run that was killed, cancelled or failed continues where it was. A cancellation is raised
         after everything has ended; what was written is kept.
         """
-        mine = self._bench is None
-        try:
-            bench = await self.open()
-            if isinstance(task, Task):
-                return await self._execute(bench, task)
-            stored = await bench.store.task(int(task["id"]))
-            values = {**stored.model_dump(), **task}
-            return (await self._execute(bench, Task.model_validate(values))).to_dict()
-        finally:
-            if mine:
-                await finish(self.close())
+        async with self._turn:
+            mine = self._bench is None
+            try:
+                bench = await self.open()
+                if isinstance(task, Task):
+                    return await run_task(self, bench, task)
+                stored = await bench.store.task(int(task["id"]))
+                values = {**stored.model_dump(), **task}
+                return (await run_task(self, bench, Task.model_validate(values))).to_dict()
+            finally:
+                if mine:
+                    await finish(self.close())
 
     async def self_correct(self, task: Task, failure: str) -> TaskResult:
         """Have the LLM correct what an attempt has left, with the text of its failure, at most as
         often as the bench allows; then merge it, as `execute_task` does."""
-        bench = await self.open()
-        tried = await bench.store.attempts(task.id)
-        number = max((each.number for each in tried), default=0) + 1
-        start = Draft(first=number - 1, number=number, failure=failure)
-        run = f"task-{task.id}-corrected-{urandom(4).hex()}"
-        return await self._run(bench, task, run, start)
+        async with self._turn:
+            return await run_correction(self, await self.open(), task, failure)
 
     # --- steps ---
 
@@ -191,9 +177,13 @@ class WorkerAgent:
     # --- what the steps need ---
 
     async def lm(self) -> LM:
-        """The LM that is asked."""
-        if self._lm is None:
-            self._lm = await asyncio.to_thread(default_lm, f"{type(self).__name__} needs one")
+        """The LM that is asked. The workers at a bench share one where they name the same."""
+        if self._lm is not None and not isinstance(self._lm, str):
+            return self._lm
+        if self._api_key is None:
+            return await (await self.open()).named_lm(self._lm)
+        model = (self._lm or "").partition(":")[2]
+        self._lm = await asyncio.to_thread(_anthropic, model, self._api_key)
         return self._lm
 
     async def brief(self, task: Task, context: Context | str, failure: str = "") -> str:
@@ -205,10 +195,20 @@ class WorkerAgent:
     async def workspace(self, task: Task) -> Workspace:
         """The worktree of a task, made when it is first needed."""
         bench = await self.open()
-        if task.id not in self._workspaces:
-            with bench.busy(task.id):  # its setup may take a while, and has a limit itself
-                self._workspaces[task.id] = await bench.workspaces.start(task.branch)
-        return self._workspaces[task.id]
+        async with self._opening:
+            if task.id not in self._workspaces:
+                with bench.busy(task.id):  # its setup may take a while, and has a limit itself
+                    self._workspaces[task.id] = await bench.workspaces.start(task.branch)
+            return self._workspaces[task.id]
+
+    async def leave(self, task_id: int, why: str) -> None:
+        """Remove the worktree of a task, and keep what is in it."""
+        workspace = self._workspaces.pop(task_id, None)
+        if workspace is not None and self._bench is not None:
+            try:
+                await self._bench.workspaces.remove(workspace, why)
+            except (BaeError, OSError):  # it is there still: nothing is lost, and recover cleans
+                _log.warning("the worktree %s is left", workspace.path, exc_info=True)
 
     async def say(self, task: Task, text: str) -> None:
         """Report what is being done."""
@@ -219,7 +219,9 @@ class WorkerAgent:
 
     async def open(self) -> Workbench:
         """The bench that the worker works at; alone, it is opened when it is first needed."""
-        if self._bench is None:
+        async with self._opening:
+            if self._bench is not None:
+                return self._bench
             async with AsyncExitStack() as stack:
                 store = self._db
                 if not isinstance(store, Store):
@@ -232,14 +234,14 @@ class WorkerAgent:
                 opening = Workbench.open(project, store, ws_manager=self._ws_manager)
                 self._bench = await stack.enter_async_context(opening)
                 self._opened = stack.pop_all()
-        return self._bench
+            return self._bench
 
     async def close(self) -> None:
         """Remove the worktrees that steps have made, and keep what is in them on its branches; then
         close what the worker has opened."""
         try:
             for task_id in tuple(self._workspaces):
-                await self._leave(task_id, "left")
+                await self.leave(task_id, "left")
         finally:
             if self._opened is not None:
                 opened, self._opened, self._bench = self._opened, None, None
@@ -256,75 +258,6 @@ class WorkerAgent:
         traceback: TracebackType | None,
     ) -> None:
         await finish(self.close())
-
-    # --- runs ---
-
-    async def _execute(self, bench: Workbench, task: Task) -> TaskResult:
-        run, start = await self._run_id(bench, task), Assignment(task_id=task.id, key=task.key)
-        return await self._run(bench, task, run, start)
-
-    async def _run(
-        self, bench: Workbench, task: Task, run: str, start: Assignment | Draft
-    ) -> TaskResult:
-        desk = Desk(self, bench, task, run)
-
-        def progress(_: object, record: Record) -> None:
-            bench.on_progress(task.id)
-
-        why = "cancelled"
-        try:
-            lm = bench.limit_lm(task, await self.lm())
-            graph = worker_graph if isinstance(start, Assignment) else correction_graph
-            with observing(progress):
-                ended: GraphResult[Delivered | Blocked | Stopped] = await cast(Any, graph).arun(
-                    start,
-                    lm,
-                    max_iters=0,
-                    dep_cache={get_desk: desk},
-                    journal=bench.journal,
-                    run_id=run,
-                    resume=True,
-                )
-            last, used, why = ended.result, ended.usage, "done"
-        except BaeError as error:
-            why = "failed"
-            if error.code == "bae-run-changed":  # it is of another version of bae: begin again
-                await bench.journal.delete([run])
-                return await self._run(bench, task, run, start)
-            _log.info("task %s failed", task.key, exc_info=True)
-            last, used = error, error.journal.usage() if error.journal else Usage()
-        finally:
-            await finish(self._leave(task.id, why))
-        return await _result(bench, task, last, used)
-
-    async def _run_id(self, bench: Workbench, task: Task) -> str:
-        """The newest run of a task, if it is to continue, or a new one."""
-        prefix, newest, ended = f"task-{task.id}-", 0, True
-        async for info in bench.journal.every_run(graph=worker_graph.name):
-            number = info.run_id.removeprefix(prefix)
-            if number != info.run_id and number.isdecimal() and int(number) > newest:
-                newest, ended = int(number), info.status == "ended"
-        if not ended or (newest and await self._is_unheard(bench, task, f"{prefix}{newest}")):
-            return f"{prefix}{newest}"
-        return f"{prefix}{newest + 1}"
-
-    async def _is_unheard(self, bench: Workbench, task: Task, run: str) -> bool:
-        """Whether a run has ended with a question that the team was killed before it stored."""
-        if self._alone:
-            return False
-        ended = await worker_graph.resume(run, journal=bench.journal)
-        if not isinstance(ended.result, Blocked):
-            return False
-        asked = await bench.store.blockers(task.project_id)
-        return ended.result.question not in [e.question for e in asked if e.task_id == task.id]
-
-    async def _leave(self, task_id: int, why: str) -> None:
-        workspace = self._workspaces.pop(task_id, None)
-        if workspace is not None and self._bench is not None:
-            try:
-                await self._bench.workspaces.remove(workspace, why)
-            except (BaeError, OSError):  # it is there still: nothing is lost, and recover cleans
-                _log.warning("the worktree %s is left", workspace.path, exc_info=True)
 
 
 class BackendWorkerAgent(WorkerAgent):
@@ -382,37 +315,21 @@ def worker_class(kind: str) -> type[WorkerAgent]:
     return _KINDS[kind]
 
 
-def _given_lm(lm: LM | str | None, api_key: str | None) -> LM | None:
-    if api_key is not None and (lm is None or isinstance(lm, str)):
-        name = lm or "anthropic"
-        kind, _, model = name.partition(":")
-        if kind != "anthropic":
-            raise ValueError(f"api_key=… is for Anthropic's API, and not for {name!r}")
-        from bae.lm import AnthropicBackend
+def _checked_key(lm: LM | str | None, api_key: str | None) -> str | None:
+    """The key, where the LM is one that takes it. A name that no LM has is refused."""
+    if isinstance(lm, str) and (wrong := name_error(lm)):
+        raise wrong
+    if api_key is None or (lm is not None and not isinstance(lm, str)):
+        return None
+    if lm is not None and lm.partition(":")[0] != "anthropic":
+        raise ValueError(f"api_key=… is for Anthropic's API, and not for {lm!r}")
+    return api_key
 
-        return AnthropicBackend(*filter(None, [model]), api_key=api_key)
-    return resolve(lm) if isinstance(lm, str) else lm
 
+def _anthropic(model: str, api_key: str) -> LM:
+    from bae.lm import AnthropicBackend  # whose package takes a while to load
 
-async def _result(
-    bench: Workbench, task: Task, last: Delivered | Blocked | Stopped | BaeError, used: Usage
-) -> TaskResult:
-    tried = await bench.store.attempts(task.id)
-    about: dict[str, Any] = {
-        "task_id": task.id,
-        "attempts": len(tried),
-        "report": tried[-1].report if tried else None,
-        "files": tried[-1].files if tried else (),
-        "usage": used,
-    }
-    if isinstance(last, Delivered):
-        told = f"{task.title}: merged as {last.commit[:12]}"
-        return TaskResult(status="completed", commit=last.commit, summary=told, **about)
-    if isinstance(last, Blocked):
-        return TaskResult(status="blocked", question=last.question, **about)
-    if isinstance(last, Stopped):
-        return TaskResult(status="failed", error=f"stopped after attempt {last.number}", **about)
-    return TaskResult(status="failed", error=_described(last), **about)
+    return AnthropicBackend(*filter(None, [model]), api_key=api_key)
 
 
 def _test_result(task: Task, report: TestReport, problem: str) -> TestResult:
@@ -424,13 +341,3 @@ def _test_result(task: Task, report: TestReport, problem: str) -> TestResult:
         seconds=report.seconds,
         problem=problem,
     )
-
-
-def _described(error: BaseException) -> str:
-    """An error with what caused it, in a few lines."""
-    lines = [str(error)]
-    cause = error.__cause__
-    while cause is not None and len(lines) < 5:
-        lines.append(f"{type(cause).__name__}: {cause}")
-        cause = cause.__cause__
-    return bounded("\n".join(dict.fromkeys(lines)), 4000)
