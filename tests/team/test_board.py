@@ -184,6 +184,23 @@ async def test_without_a_terminal_each_event_is_a_line(store: Store):
     ]
 
 
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+async def test_what_happened_last_is_shown_however_soon_the_end_comes(
+    store: Store, kind: type[io.StringIO]
+):
+    output = kind()
+    console = Console(file=output, width=80, height=30, color_system=None)
+    task = asyncio.create_task(watch(store, 1, console, after=0))
+    await store.move(1, PENDING, READY)
+    await until(output, "ready")
+    await store.move(1, READY, IN_PROGRESS)
+    await store.move(1, IN_PROGRESS, COMPLETED, commit=COMMIT)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert "completed" in output.getvalue().splitlines()[-1]
+
+
 async def test_at_a_terminal_the_board_changes_and_stays_as_it_was_last(store: Store):
     output = Terminal()
     console = Console(file=output, width=80, height=30, force_terminal=True, color_system=None)

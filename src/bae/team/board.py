@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from time import localtime, strftime, time
@@ -15,8 +15,8 @@ from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 
+from bae.cli.live.display import Redrawn, can_redraw
 from bae.cli.live.drawing import SPINNING, UNICODE, Signs, fitted, signs_for
-from bae.cli.live.redrawn import Redrawn
 from bae.cli.live.wording import count, spent, took
 from bae.cli.texts import in_one_line
 from bae.team.budgets import Spent, read_spent
@@ -51,6 +51,7 @@ _LONGEST: Final = 500
 _REFRESH_SECONDS: Final = 0.1
 _Part: TypeAlias = tuple[str, str]
 _Line: TypeAlias = Sequence[_Part]
+_Show: TypeAlias = Callable[[Sequence[StoredEvent]], Awaitable[None]]
 _S = TaskStatus
 _ORDER: Final = (
     *(_S.IN_PROGRESS, _S.BLOCKED, _S.FAILED, _S.READY, _S.PENDING),
@@ -74,36 +75,43 @@ async def watch(
     """Show a project's work until this is cancelled: the board at a terminal, which stays there as
     it was last, and elsewhere a line for each event after the number `after` (None: each new one).
     The work may be done by this process or by another."""
-    last = await store.last_event(project_id)
+    number = await store.last_event(project_id)
     board = await read_board(store, project_id)
-    number = last if after is None else after
-    screen: Redrawn | None = None
     picture = _Picture(board, console)
-    if console.is_terminal and not console.is_dumb_terminal and console.file.isatty():
-        number = max(0, last - PAST)
-        screen = Redrawn(console, picture.draw)
+    screen = Redrawn(console, picture.draw)
+    moves = can_redraw(console)
+    if moves:
+        number = max(0, number - PAST)
         screen.start()
+    elif after is not None:
+        number = after
 
     async def show(batch: Sequence[StoredEvent]) -> None:
-        nonlocal number
         await board.refresh(store)
         board.take(batch)
-        number = batch[-1].number if batch else number
-        for event in batch if screen is None else ():
-            if line := board.line(event, signs_for(console)):
+        for event in () if moves else batch:
+            if line := board.line(event, picture.signs):
                 console.print(line, soft_wrap=True)
 
     try:
         async with aclosing(_follow(store, project_id, number)) as new:
             async for batch in new:
                 await show(batch)
+                number = batch[-1].number
+    except asyncio.CancelledError:
+        with suppress(TeamError, RuntimeError):  # of a store that is closed
+            await finish(_last(store, project_id, number, show))
+        raise
     finally:
-        with suppress(OSError, TeamError):  # of a terminal that is gone, or a file
-            await finish(show(await store.events(project_id, number)))  # what happened last
-        if screen is not None:
-            with suppress(OSError):
+        if moves:
+            with suppress(OSError):  # of a terminal that is gone
                 screen.stop()
                 console.print(picture.draw())
+
+
+async def _last(store: Store, project_id: int, number: int, show: _Show) -> None:
+    """Show what happened since, so that what stays on the screen is true."""
+    await show(await store.events(project_id, number, most=PAST))
 
 
 async def _follow(
@@ -282,13 +290,13 @@ class _Picture:
     def __init__(self, board: Board, console: Console) -> None:
         self._board = board
         self._console = console
-        self._signs = signs_for(console)
+        self.signs = signs_for(console)
         self._last: Sequence[Text] = ()
 
     def draw(self) -> Group:
         with suppress(Exception):  # rather the picture before than a thread that dies in one
             width, height = self._console.size
-            self._last = self._board.lines(width, height, time(), self._signs)
+            self._last = self._board.lines(width, height, time(), self.signs)
         return Group(*self._last)
 
 
