@@ -3,22 +3,32 @@ a journal the classes of today would break."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
+from rich.text import Text
 
+from bae.calls import every_call
 from bae.cli import exits
+from bae.cli.journals import use
+from bae.cli.live.wording import count
+from bae.cli.loading import Loaded, load, shown
 from bae.cli.options import AsJSON, Module, examples
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.text import Text
-
-    from bae.cli.loading import Loaded
-    from bae.cli.source_lines import SourceLine
-    from bae.exceptions import BaeError, Problem
-    from bae.journal.compatibility import BrokenRun
+from bae.cli.printing import error_data, note, out, print_hanging, print_json
+from bae.cli.texts import in_lines
+from bae.exceptions import BaeError, Problem
+from bae.graph import Graph
+from bae.journal.compatibility import BrokenRun
+from bae.journal.compatibility import check as broken_runs
+from bae.journal.store import Journal
+from bae.node import Node
 
 EPILOG: Final = examples(
     "bae check app.py",
@@ -81,10 +91,6 @@ def _check(
     was: Sequence[str],
     as_json: bool,
 ) -> bool:
-    from bae.cli.loading import load
-    from bae.cli.source_lines import line_of
-    from bae.exceptions import BaeError
-
     loaded = load(module)
     problems = loaded.graph.validate(journal=durable)
     found = [(problem, line_of(loaded.graph, problem.place)) for problem in problems]
@@ -118,11 +124,6 @@ def _unreached(loaded: Loaded) -> list[str]:
     """The node classes that the module defines and that no graph of it, nor a graph inside one,
     leads to: one that was left behind, or that a return type forgets. Base classes are left out,
     and names that begin with an underscore. Empty where it is not known where some node leads."""
-    import sys
-
-    from bae.graph import Graph
-    from bae.node import Node
-
     module = sys.modules.get(loaded.module)
     there = list(vars(module).items()) if module else []
     graphs: list[Any] = [loaded.graph, *(each for _, each in there if isinstance(each, Graph))]
@@ -147,16 +148,10 @@ def _unreached(loaded: Loaded) -> list[str]:
 
 
 def _broken(loaded: Loaded, file: str, was: Sequence[str]) -> list[BrokenRun]:
-    import asyncio
+    async def look(journal: Journal) -> list[BrokenRun]:
+        return await broken_runs(loaded.graph, journal, was=was)
 
-    from bae.cli.journals import file_to_read, open_to_read
-    from bae.journal.compatibility import check
-
-    async def looked_at() -> list[BrokenRun]:
-        async with open_to_read(file_to_read(file)) as journal:
-            return await check(loaded.graph, journal, was=was)
-
-    return asyncio.run(looked_at())
+    return use(file, look)
 
 
 _STYLES: Final = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
@@ -164,30 +159,21 @@ _INDENT: Final = 8
 
 
 def _print_problem(problem: Problem, line: SourceLine | None) -> None:
-    from rich.text import Text
-
-    from bae.cli.printing import out, print_hanging
-    from bae.cli.texts import in_lines
-
     said = Text(in_lines(str(problem)))
     said.stylize(_STYLES[problem.severity], 0, len(problem.severity))
     said.stylize("bold", _INDENT, _INDENT + len(problem.place))
     if problem.fix:
         at = said.plain.index("\n")
         said.stylize("green", at + 1 + _INDENT, at + 1 + _INDENT + len("fix:"))
-    where = f"{_short(line)}  " if line is not None else ""
+    where = f"{shown(Path(line.file))}:{line.line}  " if line is not None else ""
     said.append(f"\n{' ' * _INDENT}{where}[{problem.code}]", style="dim")
     print_hanging(out(), said, _INDENT)
 
 
 def _print_sum(loaded: Loaded, problems: Sequence[Problem]) -> None:
-    from rich.text import Text
-
-    from bae.cli.printing import out, print_hanging
-
     graph = loaded.graph
-    nodes = _count(len(graph.nodes), "node")
-    edges = _count(sum(map(len, graph.edges.values())), "edge")
+    nodes = count(len(graph.nodes), "node")
+    edges = count(sum(map(len, graph.edges.values())), "edge")
     ends = " | ".join(cls.__name__ for cls in graph.terminal_nodes)
     said = Text(f"{_name(loaded)}: {nodes}, {edges}, {f'ends at {ends}' if ends else 'no end'}: ")
     said.append_text(_verdict(problems))
@@ -195,31 +181,20 @@ def _print_sum(loaded: Loaded, problems: Sequence[Problem]) -> None:
 
 
 def _print_unreached(left: Sequence[str]) -> None:
-    from rich.text import Text
-
-    from bae.cli.printing import out, print_hanging
-
     if left:
         print_hanging(out(), Text(f"not reached: {', '.join(left)}", style="dim"), 2)
 
 
 def _verdict(problems: Sequence[Problem]) -> Text:
-    from rich.text import Text
-
     counts: list[Text] = []
     for severity, style in _STYLES.items():
         number = sum(problem.severity == severity for problem in problems)
         if number:
-            counts.append(Text(_count(number, severity), style=style))
+            counts.append(Text(count(number, severity), style=style))
     return Text(", ").join(counts) if counts else Text("no problems", style="bold green")
 
 
 def _print_broken(loaded: Loaded, file: str, broken: Sequence[BrokenRun] | None) -> None:
-    from rich.text import Text
-
-    from bae.cli.printing import note, out, print_hanging
-    from bae.cli.texts import in_lines
-
     name = loaded.graph.name
     if broken is None:
         note(f"{file} was not looked at: fix the errors first")
@@ -227,7 +202,7 @@ def _print_broken(loaded: Loaded, file: str, broken: Sequence[BrokenRun] | None)
     for run in broken:
         print_hanging(out(), Text(in_lines(str(run), 6)), 4)
     if broken:
-        last = Text(f"{file}: {_count(len(broken), 'run')} of {name} cannot be resumed", "bold red")
+        last = Text(f"{file}: {count(len(broken), 'run')} of {name} cannot be resumed", "bold red")
     else:
         last = Text(f"{file}: every unfinished run of {name} can be resumed", "green")
     print_hanging(out(), last, 2)
@@ -241,10 +216,6 @@ def _print_data(
     error: BaeError | None,
     failed: bool,
 ) -> None:
-    from dataclasses import asdict
-
-    from bae.cli.printing import error_data, print_json
-
     graph = loaded.graph
     print_json(
         {
@@ -290,13 +261,81 @@ def _name(loaded: Loaded) -> str:
     return loaded.said if named else f"{loaded.said}:{loaded.attribute}"
 
 
-def _short(line: SourceLine) -> str:
-    from pathlib import Path
-
-    path = Path(line.file)
-    here = Path.cwd()
-    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{line.line}"
+# --- where in the source -------------------------------------------------------------------------
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of a file."""
+
+    file: str
+    line: int
+
+
+def line_of(graph: Graph[Any, Any], place: str) -> SourceLine | None:
+    """The line that the place of a problem is at: of `Outfit.mood` that of the field, of
+    `Walk -> Rest` that of `Walk`. None where it cannot be told, as of a class made by a program."""
+    first = place.partition(" ")[0]
+    name, _, member = first.partition(".")
+    named = [cls for cls in _classes(graph) if cls.__name__ == name]
+    for cls in named:
+        if not member or member in cls.__pydantic_fields__ or hasattr(cls, member):
+            return _line(cls, member)
+    return _line(named[0], "") if named else None
+
+
+def _classes(graph: Graph[Any, Any]) -> Iterator[type[Node]]:
+    """The node classes of a graph, of the graphs inside it, and those that its end names."""
+    graphs = [graph]
+    for each in graphs:
+        yield from each.plans
+        yield from each.end
+        for plan in each.plans.values():
+            for field in plan.sourced:
+                for call in every_call(field.call):
+                    if call.graph is not None and all(
+                        call.graph.start is not other.start for other in graphs
+                    ):
+                        graphs.append(call.graph)
+
+
+def _line(cls: type, member: str) -> SourceLine | None:
+    for owner in cls.__mro__ if member else (cls,):
+        found = _written(owner)
+        if found is None:
+            if owner is cls:
+                return None
+            continue
+        file, first, members = found
+        if not member:
+            return SourceLine(file, first)
+        if member in members:
+            return SourceLine(file, members[member])
+    return _line(cls, "") if member else None
+
+
+@cache
+def _written(cls: type) -> tuple[str, int, dict[str, int]] | None:
+    """The file of a class, the line of its `class`, and those of what its body defines."""
+    if cls.__module__ in ("builtins", "pydantic.main", "bae.node"):
+        return None
+    try:
+        file = inspect.getsourcefile(cls)
+        text, begin = inspect.getsourcelines(cls)
+        tree = ast.parse(inspect.cleandoc("\n" + "".join(text)))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    body = tree.body[0] if tree.body else None
+    if file is None or not isinstance(body, ast.ClassDef) or body.name != cls.__name__:
+        return None
+    members: dict[str, int] = {}
+    for statement in body.body:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                pass
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                pass
+            case _:
+                continue
+        members[name] = begin + statement.lineno - 1
+    return file, begin + body.lineno - 1, members

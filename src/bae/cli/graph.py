@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
+from rich.text import Text
 
+from bae.cli.exits import refused
+from bae.cli.loading import load
 from bae.cli.options import AsJSON, Module, examples
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rich.text import Text
-
-    from bae.pictures import Drawing, Picture
+from bae.cli.printing import out, print_json
+from bae.pictures import Drawing, Picture, picture_of, to_mermaid, to_svg, to_text
 
 group = typer.Typer(no_args_is_help=True, help="Draw a graph: in the terminal, or into a file.")
 
@@ -90,10 +90,6 @@ def show(
 
     A picture that is too wide for the terminal becomes a list.
     """
-    from bae.cli.loading import load
-    from bae.cli.printing import out, print_json
-    from bae.pictures import picture_of, to_text
-
     graph = load(module).graph
     if as_json:
         print_json(_as_json(picture_of(graph)))
@@ -146,13 +142,6 @@ def export(
     as_json: AsJSON = False,
 ) -> None:
     """Write a picture of a graph into a file."""
-    from pathlib import Path
-
-    from bae.cli.exits import refused
-    from bae.cli.loading import load
-    from bae.cli.printing import out, print_json
-    from bae.pictures import to_mermaid, to_svg
-
     output = output or f"graph.{format or 'svg'}"
     path = Path(output)
     ending = (format or path.suffix).lower().removeprefix(".")
@@ -182,19 +171,12 @@ def mermaid(
     no_fields: NoFields = False,
 ) -> None:
     """Print a graph as a Mermaid flowchart, to be put into Markdown."""
-    import sys
-
-    from bae.cli.loading import load
-    from bae.pictures import to_mermaid
-
     graph = load(module).graph
     sys.stdout.write(to_mermaid(graph, fields=not no_fields, direction=direction.value))
     sys.stdout.flush()
 
 
 def _write(path: Path, content: str) -> None:
-    from bae.cli.exits import refused
-
     try:
         path.write_text(content, encoding="utf-8", newline="\n")
     except OSError as error:
@@ -206,8 +188,6 @@ def _write(path: Path, content: str) -> None:
 
 
 def _colored(drawing: Drawing) -> list[Text]:
-    from rich.text import Text
-
     return [
         Text.assemble(*((text, COLORS.get(role, "")) for text, role in row)) for row in drawing.rows
     ]

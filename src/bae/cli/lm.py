@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+import asyncio
+from dataclasses import asdict
+from typing import Annotated, Final
 
 import typer
+from rich.text import Text
 
 from bae.cli.completing import lm_names
+from bae.cli.models import lm_named
 from bae.cli.options import AsJSON, examples
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from bae.cli.trial import Trial
-    from bae.lm.registry import DefaultName, Kind
+from bae.cli.printing import err, out, print_hanging, print_json
+from bae.cli.texts import in_lines
+from bae.cli.trial import Trial, ask
+from bae.exceptions import BaeLMError
+from bae.lm.registry import DefaultName, Kind, cached_lm, default_lm, default_name, kinds
 
 group = typer.Typer(
     no_args_is_help=True,
@@ -31,14 +34,9 @@ def list_(as_json: AsJSON = False) -> None:
 
     Nothing is called, so a key that is set may still be a wrong one: `bae lm try` finds out.
     """
-    from bae.cli.printing import out, print_hanging, print_json
-    from bae.lm.registry import default_name, kinds
-
     default = default_name()
     found = kinds()
     if as_json:
-        from dataclasses import asdict
-
         print_json(
             {
                 "default": default.name or None,
@@ -87,14 +85,6 @@ def try_(
     It is asked as a run asks: for a structured answer, held to its types. An LM that passes can
     fill nodes.
     """
-    import asyncio
-
-    from bae.cli.models import lm_named
-    from bae.cli.printing import err, print_json
-    from bae.cli.trial import ask
-    from bae.exceptions import BaeLMError
-    from bae.lm.registry import cached_lm, default_lm, default_name
-
     name = spec or default_name().name
     if name:
         lm = cached_lm(name)
@@ -132,8 +122,6 @@ _INDENT: Final = _STATE + 13
 
 
 def _about(kind: Kind, default: DefaultName) -> Text:
-    from rich.text import Text
-
     below = f"\n{' ' * _INDENT}"
     said = Text()
     said.append(f"{kind.state:<{_STATE}}", style=_STATES[kind.state])
@@ -152,8 +140,6 @@ def _about(kind: Kind, default: DefaultName) -> Text:
 
 
 def _of_default(default: DefaultName) -> Text:
-    from rich.text import Text
-
     said = Text("\n")
     if default.name:
         said.append("Without --lm: ", style="bold").append(default.name, style="bold cyan")
@@ -163,11 +149,6 @@ def _of_default(default: DefaultName) -> Text:
 
 
 def _print_trial(name: str, trial: Trial) -> None:
-    from rich.text import Text
-
-    from bae.cli.printing import out, print_hanging
-    from bae.cli.texts import in_lines
-
     usage = trial.usage
     cost = "unknown" if usage.cost is None else f"${usage.cost:.6f}".rstrip("0").rstrip(".")
     more = f", {usage.attempts} attempts" if usage.attempts > 1 else ""

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
+from rich.text import Text
 
+from bae.cli.exits import refused
+from bae.cli.improving.taught import artefacts_in, taught
+from bae.cli.loading import load
+from bae.cli.models import prove
 from bae.cli.options import AsJSON, Input, Module, Optimized, Sets, examples
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bae.graph import Graph
-    from bae.lm import Prompt
+from bae.cli.printing import note, out, print_hanging, print_json
+from bae.cli.start import start_node
+from bae.cli.texts import in_lines
+from bae.graph import Graph
+from bae.lm import Prompt
+from bae.plan import plan_of
+from bae.testing.prompts import Unasked
 
 EPILOG: Final = examples(
     "bae prompts app.py",
@@ -44,13 +51,6 @@ def prompts(
     Nothing is called: no function, no body and no language model. Values are samples, which name
     their fields; `-i` and `--set` give those of the start node.
     """
-    from bae.cli.improving.taught import artefacts_in, taught
-    from bae.cli.loading import load
-    from bae.cli.models import prove
-    from bae.cli.printing import note, print_json
-    from bae.cli.start import start_node
-    from bae.testing.prompts import Unasked
-
     graph = load(module).graph
     prove(graph, module)
     nodes: list[Any] = []
@@ -76,8 +76,6 @@ def _about(graph: Graph[Any, Any], found: Sequence[Prompt], node: str | None) ->
     kept = [p for p in found if any(_name(cls) == node for cls in _classes(p))]
     if kept:
         return kept
-    from bae.cli.exits import refused
-
     asked = dict.fromkeys(cls.__name__ for p in found for cls in _classes(p) if cls is not NoneType)
     raise refused(
         f"no prompt of the graph {graph.name} asks for {node}, or offers it",
@@ -92,11 +90,6 @@ def _classes(prompt: Prompt) -> list[type]:
 
 
 def _print(prompt: Prompt) -> None:
-    from rich.text import Text
-
-    from bae.cli.printing import out, print_hanging
-    from bae.cli.texts import in_lines
-
     said = Text(_heading(prompt), style="bold")
     for role, text in prompt.parts():
         said.append(f"\n{role}", style="cyan not bold")
@@ -134,8 +127,6 @@ def _as_json(prompt: Prompt) -> dict[str, Any]:
 
 
 def _asked_by_body(prompt: Prompt) -> bool:
-    from bae.plan import plan_of
-
     source = prompt.question.source
     return source is not None and plan_of(type(source)).written
 

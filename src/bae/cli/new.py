@@ -1,0 +1,290 @@
+"""`bae new`: a small project that works, to be changed into one's own, from the files in
+`template`. It depends on the bae that wrote it, wherever that was installed from."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import os
+import re
+import shlex
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import url2pathname
+
+import typer
+from rich.text import Text
+
+from bae.cli.exits import Misuse, refused
+from bae.cli.options import AsJSON, LMName, examples
+from bae.cli.printing import out, print_hanging, print_json
+from bae.lm.extras import is_there
+from bae.lm.registry import default_name, name_error
+
+EPILOG: Final = examples("bae new wardrobe", "bae new support-desk --lm claude-cli:sonnet")
+FILES: Final = {
+    "module.py.txt": "@module@.py",
+    "test_module.py.txt": "tests/test_@module@.py",
+    "answers.json.txt": "tests/answers.json",
+    "pyproject.toml.txt": "pyproject.toml",
+    "README.md.txt": "README.md",
+    "gitignore.txt": ".gitignore",
+}
+"""The templates, and where each goes."""
+TEMPLATES: Final = Path(__file__).parent / "template"
+_SCRIPT: Final = "scripted:tests/answers.json"
+"""The LM that is there whatever else is not."""
+_NAME: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?")
+_TAKEN: Final = ("bae", "tests", "conftest", "setup")
+_BAE: Final = "bae-graphs[cli]"
+
+
+def new(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            show_default=False,
+            help="What to call it: a directory of that name is made here. Give a path to have it "
+            "elsewhere.",
+        ),
+    ],
+    lm: LMName = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over files that are there already.")
+    ] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Write a small project that works: a graph, a test that needs no language model, a README.
+
+    With `--lm` the command lines in it name that language model.
+    """
+    error = name_error(lm) if lm is not None else None
+    if error is not None:
+        raise error
+    if not name.strip():
+        raise Misuse(
+            "no NAME was given",
+            code="bae-command-refused",
+            fix="give one, as `bae new wardrobe`; `bae new .` takes this directory",
+        )
+    folder = Path(name)
+    project = _named(folder.resolve().name, lm or "", folder)
+    files = project.files(origin())
+    _refuse_existing(folder, files, force)
+    _write(folder, files)
+    if as_json:
+        print_json({"path": str(folder), "files": list(files)})
+    else:
+        _print_next(folder, project, list(files))
+
+
+def _print_next(folder: Path, project: Project, files: list[str]) -> None:
+    said = Text(f"{folder} has a project of {len(files)} files:\n")
+    for path in files:
+        said.append(f"  {path}\n", style="cyan")
+    said.append("\nNext:\n", style="bold")
+    none = not project.lm and not default_name().name
+    commands = [(replace(project, lm=_SCRIPT) if none else project).run, "bae check"]
+    commands += ["pytest"] if is_there("pytest") else ["pip install pytest", "pytest"]
+    if str(folder) != ".":
+        commands.insert(0, f"cd {shlex.quote(str(folder))}")
+    for step in commands:
+        said.append(f"  {step}\n", style="bold")
+    if none:
+        said.append(
+            "\nNo language model is ready here, so the run takes its answers from a file. "
+            "`bae lm list` says what is missing.\n"
+        )
+    said.right_crop(1)
+    print_hanging(out(), said, 2)
+
+
+# --- the project --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """What is to be written: the project's name, that of its module, and the LM for the command
+    lines in it, empty for the one that a run finds by itself."""
+
+    name: str
+    module: str
+    lm: str = ""
+
+    @property
+    def run(self) -> str:
+        """The command that runs the graph."""
+        words = ["bae", "run", "--set", "text=Where is my parcel?"]
+        return shlex.join([*words, "--lm", self.lm] if self.lm else words)
+
+    def files(self, origin: Origin) -> dict[str, str]:
+        """The text of every file, by its path in the project."""
+        values = {
+            "project": self.name,
+            "module": self.module,
+            "run": self.run,
+            "install": shlex.quote(origin.requirement),
+            "dependency": json.dumps(_BAE if origin.uv else origin.requirement),
+            "source": origin.source,
+        }
+
+        def filled(text: str) -> str:
+            return re.sub(r"@(\w+)@", lambda found: values[found[1]], text)
+
+        return {
+            filled(path): filled((TEMPLATES / template).read_text(encoding="utf-8"))
+            for template, path in FILES.items()
+        }
+
+
+def _named(name: str, lm: str, folder: Path) -> Project:
+    """The project of a name, which must do for a distribution and, with `-` as `_`, a module.
+    `folder` is where it goes: what lies there already is its own."""
+    if not _NAME.fullmatch(name):
+        raise refused(
+            f"{name!r} cannot be the name of a project",
+            fix="use the letters a to z, digits, - and _, with a letter first and no - or _ last",
+        )
+    module = name.lower().replace("-", "_")
+    own = {Path.cwd(), folder.resolve()}
+    elsewhere = [path for path in sys.path if Path(path).resolve() not in own]
+    taken = ""
+    if keyword.iskeyword(module) or module in _TAKEN:
+        taken = f"{module} means something else in Python"
+    elif module in sys.stdlib_module_names or _is_module(module, elsewhere):
+        taken = f"there is a module {module} already, which it would hide"
+    if taken:
+        raise refused(
+            f"{name} cannot be the name of a project: {taken}",
+            fix=f"give it another name, as {name}-agent",
+        )
+    return Project(name, module, lm)
+
+
+def _is_module(name: str, path: list[str]) -> bool:
+    found = PathFinder.find_spec(name, path)
+    return found is not None and found.origin is not None  # a mere directory hides nothing
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def _refuse_existing(folder: Path, files: dict[str, str], force: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise refused(f"{folder} is there already, and no directory", fix="give another name")
+    for path in files:
+        if (folder / path).is_dir():
+            raise refused(f"{folder / path} is a directory", fix="give another name, or move it")
+    there = [path for path in files if (folder / path).exists()]
+    if there and not force:
+        raise refused(
+            f"{folder} has {', '.join(there)} already, and nothing was written",
+            fix="give another name, or --force to write over "
+            + ("it" if len(there) == 1 else "them"),
+        )
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    """Write the files under a folder, which is made if need be. Where one cannot be written nothing
+    is left behind, and what was there is as it was."""
+    staged: list[tuple[Path, Path]] = []
+    made: list[Path] = []
+    file = folder
+    try:
+        for path, text in files.items():
+            file = folder / path
+            missing = [each for each in (file.parent, *file.parent.parents) if not each.is_dir()]
+            for each in reversed(missing):
+                each.mkdir()
+                made.append(each)
+            staged.append((file.with_name(f"{file.name}.bae-new"), file))
+            staged[-1][0].write_text(text, encoding="utf-8")
+        for beside, file in staged:
+            os.replace(beside, file)
+    except BaseException as error:
+        for beside, _ in staged:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+        for each in reversed(made):
+            with suppress(OSError):
+                each.rmdir()
+        if not isinstance(error, OSError):
+            raise
+        raise refused(
+            f"{file} could not be written: {error.strerror}",
+            fix="choose a directory that can be written to",
+            cause=error,
+        ) from error
+
+
+# --- where bae is from --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The URL that bae was installed from, empty where that was an index; and, where that is of
+    this machine alone, the same as uv wants it."""
+
+    url: str = ""
+    uv: str = ""
+
+    @property
+    def requirement(self) -> str:
+        """What pip is to be given."""
+        return f"{_BAE} @ {self.url}" if self.url else _BAE
+
+    @property
+    def source(self) -> str:
+        """The part of a pyproject.toml that says to uv where this machine has bae: a path of this
+        machine is no use to others, so that the dependency does not have it."""
+        if not self.uv:
+            return ""
+        return (
+            "# Where this machine has bae: it was not installed from an index. Others change it.\n"
+            f"[tool.uv.sources]\nbae-graphs = {self.uv}\n\n"
+        )
+
+
+def origin() -> Origin:
+    """Where the bae that runs was installed from, as its metadata say."""
+    try:
+        said: Any = json.loads(distribution("bae_graphs").read_text("direct_url.json") or "{}")
+        url = _without_password(said.get("url") or "")
+        vcs, folder = said.get("vcs_info"), said.get("subdirectory") or ""
+        folder_info: Any = said.get("dir_info") or {}
+        editable = folder_info.get("editable") is True
+        here = urlsplit(url).scheme == "file"
+        if not url:
+            return Origin()
+        if vcs:
+            commit = vcs.get("commit_id") or ""
+            uv = _table(git=url, rev=commit, subdirectory=folder)
+            url = f"{vcs.get('vcs', 'git')}+{url}@{commit}".rstrip("@")
+        else:
+            # With `/` on any system: TOML would read `\\` as an escape.
+            path = url2pathname(urlsplit(url).path).replace("\\", "/")
+            uv = _table(path=path, editable=editable, subdirectory=folder)
+    except (PackageNotFoundError, ValueError, OSError, AttributeError, TypeError):
+        return Origin()
+    return Origin(f"{url}#subdirectory={folder}" if folder else url, uv if here else "")
+
+
+def _table(**values: str | bool) -> str:
+    """An inline table of TOML, of the values that say something. JSON writes them as TOML does."""
+    said = [f"{n} = {json.dumps(v, ensure_ascii=False)}" for n, v in values.items() if v]
+    return f"{{ {', '.join(said)} }}"
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at or (parts.scheme == "ssh" and ":" not in user):
+        return url
+    return urlunsplit(parts._replace(netloc=host))
