@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 MODULES = (
     *("bae", "bae.compiler", "bae.evals", "bae.journal", "bae.lm", "bae.observers"),
-    *("bae.optimizer", "bae.otel", "bae.pictures", "bae.testing"),
+    *("bae.optimizer", "bae.otel", "bae.pictures", "bae.team", "bae.testing"),
 )
 RECORDER = ROOT / "tools" / "record_terminal.py"
 
