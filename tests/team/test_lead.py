@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
+from bae.exceptions import BaeError
 from bae.lm import Budget
 from bae.team import worker
 from bae.team.controls import add_request, open_requests
@@ -352,6 +353,16 @@ async def test_what_nobody_can_carry_out_is_refused_before_anything_is_spent(tmp
         with pytest.raises(TeamError, match="no worker for tasks of the kind 'poet'"):
             await LeadAgent(bench, lm).run()
     assert lm.asked == []
+
+
+async def test_a_run_without_an_lm_is_refused_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("BAE_LM", "no-such-model")
+    async with a_team(tmp_path, a_task("a")) as (bench, _):
+        with pytest.raises(BaeError, match="BAE_LM is set, but"):
+            await LeadAgent(bench).run()
+        assert await bench.store.events(1) == []
 
 
 async def test_a_worker_that_lies_does_not_complete_its_task(tmp_path: Path):

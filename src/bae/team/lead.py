@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bae import LM, BaeError
 from bae.exceptions import describe
 from bae.lm.policies.budget import Budget
+from bae.lm.registry import cached_lm, default_lm
 from bae.team.budgets import Budgets, Spent, begin_run, finish_run, read_spent
 from bae.team.controls import close_request, open_requests, read_paused, take_request
 from bae.team.locks import FileLock, finish
@@ -120,9 +121,10 @@ class LeadAgent:
         for task in await store.tasks(project_id):
             if task.status not in DONE:
                 worker_class(task.kind)  # raises for a kind that there is no worker for
+        lm = await asyncio.to_thread(_find_lm, self.lm)
         number = await begin_run(store, project_id)
         budgets = Budgets(store, number, per_run=self.budget, per_task=self.task_budget)
-        pool = AgentPoolManager(bench, self.lm, most=self.max_agents)
+        pool = AgentPoolManager(bench, lm, most=self.max_agents)
         branch = await bench.repository.current_branch()
         run = TeamRun(bench, number, budgets, pool, branch, self.task_timeout)
         before = bench.limit_lm, bench.on_progress, bench.should_stop
@@ -317,6 +319,13 @@ class LeadAgent:
             await run.end_work(task, _S.READY, "the budget of the run is spent")
         else:
             await run.end_work(task, _S.FAILED, result.error or "")
+
+
+def _find_lm(lm: LM | str | None) -> LM:
+    """The one LM of all workers. Raises where there is none, before anything is started."""
+    if lm is None:
+        return default_lm("the workers of a team need one")
+    return cached_lm(lm) if isinstance(lm, str) else lm
 
 
 async def _follow(run: TeamRun) -> None:
