@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from bae import LM, BaeError
 from bae.exceptions import describe
 from bae.lm.policies.budget import Budget
-from bae.lm.registry import cached_lm, default_lm
 from bae.team.budgets import Budgets, Spent, begin_run, finish_run, read_spent
 from bae.team.controls import close_request, open_requests, read_paused, take_request
 from bae.team.locks import FileLock, finish
@@ -121,7 +120,9 @@ class LeadAgent:
         for task in await store.tasks(project_id):
             if task.status not in DONE:
                 worker_class(task.kind)  # raises for a kind that there is no worker for
-        lm = await asyncio.to_thread(_find_lm, self.lm)
+        lm = self.lm
+        if lm is None or isinstance(lm, str):
+            lm = await bench.named_lm(lm)  # raises where there is none
         number = await begin_run(store, project_id)
         budgets = Budgets(store, number, per_run=self.budget, per_task=self.task_budget)
         pool = AgentPoolManager(bench, lm, most=self.max_agents)
@@ -319,13 +320,6 @@ class LeadAgent:
             await run.end_work(task, _S.READY, "the budget of the run is spent")
         else:
             await run.end_work(task, _S.FAILED, result.error or "")
-
-
-def _find_lm(lm: LM | str | None) -> LM:
-    """The one LM of all workers. Raises where there is none, before anything is started."""
-    if lm is None:
-        return default_lm("the workers of a team need one")
-    return cached_lm(lm) if isinstance(lm, str) else lm
 
 
 async def _follow(run: TeamRun) -> None:
