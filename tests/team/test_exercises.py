@@ -68,7 +68,7 @@ def some(count: int) -> tuple[Exercise, ...]:
     return tuple(ours)
 
 
-SIZES = [pytest.param(4), pytest.param(20, marks=pytest.mark.slow)]
+SIZES = [pytest.param(3), pytest.param(20, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("count", SIZES)

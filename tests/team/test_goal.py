@@ -130,7 +130,7 @@ async def test_a_goal_of_eight_tasks(tmp_path: Path) -> None:
                 await other.answer_blocker(asked.id, ANSWER)
 
         lm = TeamScript(SCRIPT, told)
-        async with asyncio.timeout(BOUND * 3), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(BOUND * 8), asyncio.TaskGroup() as group:
             group.create_task(answer())
             summary = await run_team(
                 project, store, lm, ws_manager=watcher, max_agents=6, wait=True

@@ -126,7 +126,7 @@ async def test_a_team_that_is_killed_again_and_again_ends_as_one_that_was_not(
     assert await run_killed(tmp_path, random.Random(16), 4, 5)
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(40, marks=pytest.mark.slow)])
 async def test_a_run_that_is_cancelled_or_timed_out_leaves_nothing_in_progress_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
