@@ -42,7 +42,12 @@ CHECKOUT = {
 LINES = {name: f'exports.{name} = require("./{name}.js");\n' for name in ("cart", "tax")}
 INDEX = {name: {"index.js": FILES["index.js"] + line} for name, line in LINES.items()}
 BOTH = {"index.js": FILES["index.js"] + "".join(LINES.values())}
-END = {**FILES, **MONEY, **CART, **TAX, **CHECKOUT, **BOTH}
+SHIPPING = {
+    "shipping.js": "exports.price = () => 500;\n",
+    **with_test("shipping", 'equal(require("./shipping.js").price(), 500)'),
+}
+ANSWER = "Shipping is 5.00, always."
+END = {**FILES, **MONEY, **CART, **TAX, **CHECKOUT, **SHIPPING, **BOTH}
 """All files in the end, whatever was killed, and whichever of two tasks was merged first."""
 
 WRONG = {**CART, "cart.js": "exports.total = () => 0;\n", **INDEX["cart"]}
@@ -52,12 +57,14 @@ SCRIPT = {
     "cart": [edits(WRONG), edits({**CART, **INDEX["cart"]}), edits({**CART, **BOTH})],
     "tax": [edits({**TAX, **INDEX["tax"]}), edits({**TAX, **BOTH})],
     "checkout": edits(CHECKOUT),
+    "shipping": lambda prompt: edits(SHIPPING) if ANSWER in prompt else "QUESTION: Which price?",
 }
 PLAN = [
     PlannedTask(key="money", title="Read amounts", kind="backend"),
     PlannedTask(key="cart", title="Add up a cart", kind="frontend", depends_on=("money",)),
     PlannedTask(key="tax", title="Add tax", kind="frontend", depends_on=("money",)),
     PlannedTask(key="checkout", title="Pay", kind="backend", depends_on=("cart", "tax")),
+    PlannedTask(key="shipping", title="Price of shipping", kind="backend"),
 ]
 
 
@@ -70,8 +77,8 @@ async def main(project_id: int, db: Path, log: Path) -> None:
 
     async with await Store.open(db) as store:
         project = await store.project(project_id)
-        await run_team(project, store, TeamScript(SCRIPT, note))
-    print("done", flush=True)
+        summary = await run_team(project, store, TeamScript(SCRIPT, note))
+    print(summary.ended, flush=True)
 
 
 if __name__ == "__main__":

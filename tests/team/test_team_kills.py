@@ -20,7 +20,7 @@ from bae.team.models import TaskStatus
 from bae.team.store import Store
 from bounded import some_turns
 from git_repositories import git, kill_all, left_over
-from team_goal_process import END, FILES, PLAN, SCRIPT
+from team_goal_process import ANSWER, END, FILES, PLAN, SCRIPT
 from team_parts import NODE, a_project
 from team_scripts import TeamScript, run_team
 
@@ -76,9 +76,11 @@ async def check_end(root: Path, tmp_path: Path, kills: int) -> None:
         project = (await store.projects())[0]
         tasks = await store.tasks(project.id)
         agents = await store.agents(project.id)
+        asked_people = await store.blockers(project.id)
     assert {task.key: task.status for task in tasks} == {
         each.key: TaskStatus.COMPLETED for each in PLAN
     }
+    assert [each.question for each in asked_people] == ["Which price?"]
     assert [agent for agent in agents if agent.status == "working"] == []
     assert git(root, "status", "--porcelain") == ""
     assert {name: (root / name).read_text() for name in git(root, "ls-files").split()} == END
@@ -96,6 +98,15 @@ async def check_end(root: Path, tmp_path: Path, kills: int) -> None:
     assert sum(asked.values()) - len(asked) <= kills * AGENTS
 
 
+async def answer(tmp_path: Path) -> bool:
+    """Answer what the team asks, as a person does between two runs. Returns whether it asked."""
+    async with await Store.open(tmp_path / "state" / "team.db") as store:
+        asked = await store.blockers(1, open_only=True)
+        for each in asked:
+            await store.answer_blocker(each.id, ANSWER)
+    return bool(asked)
+
+
 async def run_killed(tmp_path: Path, chance: random.Random, kills: int, longest: float) -> int:
     """Have a team reach its goal, killed so often at most. Returns how often it was."""
     root, command = await set_up(tmp_path)
@@ -104,18 +115,20 @@ async def run_killed(tmp_path: Path, chance: random.Random, kills: int, longest:
     done = 0
     while True:
         process = start(command, temporary)
+        # The instant is random, and that is the point of the test.
+        timeout = chance.uniform(0.3, longest) if done < kills else BOUND
         try:
-            # The instant is random, and that is the point of the test.
-            timeout = chance.uniform(0.3, longest) if done < kills else BOUND
             await asyncio.to_thread(process.wait, timeout)
         except subprocess.TimeoutExpired:
             kill_all(process, commands=chance.random() < 0.5)
             assert done < kills, "it does not end"
             done += 1
+            await answer(tmp_path)
             continue
         output, _ = process.communicate()
-        assert (process.returncode, output) == (0, "done\n")
-        break
+        if not await answer(tmp_path):
+            assert (process.returncode, output) == (0, "done\n")
+            break
     await check_end(root, tmp_path, done)
     return done
 
@@ -161,6 +174,9 @@ async def run_cancelled(tmp_path: Path, chance: random.Random, rounds: int) -> i
             else:
                 if summary.ended == "done":
                     break
+                if summary.ended == "waiting":
+                    assert await answer(tmp_path)
+                    continue
                 assert summary.ended == "timeout"
             assert done < rounds, "it does not end"
             done += 1
