@@ -19,6 +19,7 @@ from bae.team import (
     FrontendWorkerAgent,
     PlannedTask,
     Store,
+    Task,
     TeamError,
     TestWorkerAgent,
     WorkerAgent,
@@ -27,6 +28,8 @@ from bae.team import (
     worker_kinds,
 )
 from bae.team.locks import TemporaryFolder, remove_abandoned
+from bae.team.task_context import Context
+from bae.team.verdict import Verdict
 from bae.team.worker_graph import Answer, Turn
 from bae.testing import Provider, ScriptedLM
 from bae.testing.scripted import Asked
@@ -151,6 +154,32 @@ def test_there_is_a_registry_of_workers() -> None:
     register_worker("docs", Writer)
     assert worker_class("docs") is Writer
     assert worker_kinds()[-1] == "docs"
+
+
+async def test_every_step_can_be_a_workers_own(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    class Own(WorkerAgent):
+        async def build_context(self, task: Task) -> Context:
+            done.append("context")
+            return await super().build_context(task)
+
+        async def generate_code(self, *args: Any, **options: Any) -> str:
+            done.append("code")
+            return RIGHT
+
+        async def apply_file_changes(self, *args: Any, **options: Any) -> tuple[str, ...]:
+            done.append("edits")
+            return await super().apply_file_changes(*args, **options)
+
+        async def run_tests(self, task: Task) -> Verdict:
+            done.append("tests")
+            return await super().run_tests(task)
+
+    async with a_bench(tmp_path) as (bench, [task]):
+        worker = Own(project_id=1, bench=bench, lm=ScriptedLM())
+        assert (await worker.execute_task(task)).status == "completed"
+    assert done == ["context", "code", "edits", "tests"]
 
 
 # --- cancelled and killed -------------------------------------------------------------------------

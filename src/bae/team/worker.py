@@ -117,12 +117,23 @@ class WorkerAgent:
         workspace = await self.workspace(task)
         return await gather_context(task, bench.store, bench.code, workspace.checkout)
 
-    async def generate_code(self, task: Task, context: Context | str, failure: str = "") -> str:
-        """Have the LLM write edits, as plain text; `failure` is what was wrong before."""
+    async def generate_code(
+        self,
+        task: Task,
+        context: Context | str,
+        failure: str = "",
+        *,
+        lm: LM | None = None,
+        turn: Turn | None = None,
+    ) -> str:
+        """Have the LLM write edits, as plain text; `failure` is what was wrong before. A `context`
+        that is a text is sent as it is."""
         bench = await self.open()
-        brief = await self.brief(task, context, failure)
-        lm = bench.limit_lm(task, await self.lm())
-        return (await lm.fill(Answer, {}, brief, Turn(task=task.key, attempt=1))).text
+        if not isinstance(context, str):
+            context = await self.brief(task, context, failure)
+        lm = lm or bench.limit_lm(task, await self.lm())
+        turn = turn or Turn(task=task.key, attempt=1)
+        return (await lm.fill(Answer, {}, context, turn)).text
 
     async def apply_file_changes(
         self, task: Task, answer: str, *, mark: str = ""
@@ -186,7 +197,7 @@ class WorkerAgent:
         self._lm = await asyncio.to_thread(_anthropic, model, self._api_key)
         return self._lm
 
-    async def brief(self, task: Task, context: Context | str, failure: str = "") -> str:
+    async def brief(self, task: Task, context: Context, failure: str = "") -> str:
         """What the LLM is asked, in plain text."""
         bench = await self.open()
         diff = await (await self.workspace(task)).diff()

@@ -192,9 +192,10 @@ class Draft(Node):
 
     async def __call__(self, lm: LM) -> Edits | Blocked:
         turn = Turn(task=self.desk.task.key, attempt=self.number, asked_again=self.asked)
+        worker, task = self.desk.worker, self.desk.task
         with metered() as used:
-            written = await lm.fill(Answer, {}, self.brief, turn)
-        question = question_in(written.text)
+            text = await worker.generate_code(task, self.brief, lm=lm, turn=turn)
+        question = question_in(text)
         if question is not None:
             return Blocked(question=question)
         return Edits(
@@ -203,7 +204,7 @@ class Draft(Node):
             failure=self.failure,
             usage=Usage.total(used),
             asked=self.asked,
-            answer=written.text,
+            answer=text,
         )
 
 
@@ -309,9 +310,7 @@ correction_graph = Graph(start=Draft, end=ENDS, system=SYSTEM)
 """A task from an attempt on that corrects what went wrong."""
 
 
-def compose_brief(
-    role: str, context: Context | str, failure: str, diff: str, form: EditFormat
-) -> str:
+def compose_brief(role: str, context: Context, failure: str, diff: str, form: EditFormat) -> str:
     """All that the LLM is told for an attempt, in plain text."""
     parts = [role, str(context)]
     if diff:
