@@ -32,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave_threads(code: int) -> None:
-    """End the process though threads are still working that nobody can stop: those of calls that a
-    run has given up, and all of them where the run did not come to its end."""
+    """End the process though threads that cannot be stopped are still working: those of calls that
+    a run has given up, and all of them where the run did not come to its end."""
     others = [each for each in threading.enumerate() if not each.daemon]
     others = [each for each in others if each is not threading.main_thread()]
     given_up = all(each.name.startswith("bae ") for each in others)

@@ -56,8 +56,8 @@ def check(
             "--against",
             metavar="FILE",
             show_default=False,
-            help="A journal: name its unfinished runs that could not go on with this code. It is "
-            "only read.",
+            help="A journal: name its unfinished runs that could not be resumed with this code. It "
+            "is only read.",
         ),
     ] = None,
     was: Annotated[

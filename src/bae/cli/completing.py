@@ -1,5 +1,5 @@
 """What a shell offers when Tab is pressed: files that a graph may be in, names of LMs, the ids of
-runs and the gates they wait at. It is asked while somebody types, so it is quick, says nothing and
+runs and the gates they wait at. It is asked while a line is typed, so it is quick, says nothing and
 never fails."""
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def list_(as_json: AsJSON = False) -> None:
     epilog=examples(
         "bae lm try",
         "bae lm try claude-cli:sonnet",
-        "bae lm try local --prompt 'Name a warm colour.'",
+        "bae lm try local --prompt 'Name a warm color.'",
     ),
 )
 def try_(

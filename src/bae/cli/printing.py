@@ -47,7 +47,7 @@ class _Results(Console):
 
 
 class _Progress(Console):
-    """What a command does goes on where nobody reads its progress."""
+    """A command continues where the reader of its progress is gone."""
 
     def _check_buffer(self) -> None:
         try:

@@ -26,7 +26,7 @@ from bae.testing.prompts import Unasked
 EPILOG: Final = examples(
     "bae prompts app.py",
     'bae prompts app.py Reply -i \'{"message": "just got up"}\'',
-    "bae prompts app.py --optimized learnt --json",
+    "bae prompts app.py --optimized learned --json",
 )
 
 

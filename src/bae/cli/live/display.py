@@ -181,7 +181,7 @@ class _Drawn(Live):
     """What Rich draws, as long as the terminal is there."""
 
     def refresh(self) -> None:
-        # In the thread that draws, nobody would catch it.
+        # In the thread that draws, it would not be caught.
         with suppress(OSError):
             super().refresh()
 

@@ -50,7 +50,7 @@ class Row:
 
     @property
     def matters(self) -> bool:
-        """Whether it is under way, or went wrong."""
+        """Whether it is in progress, or went wrong."""
         return self.state in ("going", "failed", "waiting") or self.kind == "text"
 
 

@@ -132,7 +132,7 @@ class _Layout:
         rows = [self._item(item, graph, guides) for item, graph in sorted(shown, key=_number)]
         more: list[str] = []
         if len(failed) + len(going) > len(shown):
-            more.append(f"{len(failed) + len(going) - len(shown):,} more under way")
+            more.append(f"{len(failed) + len(going) - len(shown):,} more in progress")
         if source.items_done and (going or failed):
             more.append(f"{source.items_done:,} done")
         if more:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import re
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -333,7 +335,7 @@ async def test_of_a_map_of_many_items_only_those_under_way_have_rows():
     assert all(frame.count("\n") < 19 for frame in frames)
     late = next(frame for frame in frames if re.search(r"summaries .* 4\d/60", frame))
     assert len(re.findall(r"\[\d+\] Summary", late)) <= 5
-    assert re.search(r"… (\d+ more under way, )?4\d done", late)
+    assert re.search(r"… (\d+ more in progress, )?4\d done", late)
     assert "[0]" not in late
     whole = plain(tree.whole())
     assert "summarise, 60 items" in whole
@@ -1094,3 +1096,35 @@ async def test_fields_that_code_will_give_are_not_said_to_come_from_an_lm():
     assert not any("LM" in frame for frame in frames)
     done = await shown(Graph(start=Hopeful), Hopeful())
     assert "look_at_it, 2 items" in done.whole
+
+
+# What others print.
+
+
+def test_what_others_print_stands_above_the_tree_in_whole_lines(monkeypatch: pytest.MonkeyPatch):
+    # No fixture: pytest has its own streams in a test.
+    streams = SimpleNamespace(out=Terminal(), err=Terminal())
+    monkeypatch.setattr(sys, "stdout", streams.out)
+    monkeypatch.setattr(sys, "stderr", streams.err)
+    handler = logging.StreamHandler(streams.err)
+    log = logging.getLogger("bae-test-of-output")
+    log.addHandler(handler)
+    tree = LiveTree(Console(stderr=True, color_system=None, width=60, legacy_windows=False))
+    try:
+        with tree:
+            sys.stderr.write("half a ")
+            log.warning("logged")
+            print("\x1b[2Jprinted")
+    finally:
+        log.removeHandler(handler)
+    said = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", streams.err.getvalue())
+    lines = [line for line in said.replace("\r", "\n").splitlines() if "nodes" not in line]
+    assert [line for line in lines if line.strip()] == ["half a logged", "printed"]
+    assert handler.stream is streams.err
+
+
+def test_what_is_said_beside_a_run_has_nothing_that_a_terminal_obeys():
+    for kind in (PlainLines, Display, LiveTree):
+        display = kind(Console(file=io.StringIO(), width=80, color_system=None))
+        display.say("note: \x1b]0;mine\x07 \u202e")
+        assert display.console.file.getvalue() == "note: \\x1b]0;mine\\x07 \\u202e\n"

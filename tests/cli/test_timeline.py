@@ -1,0 +1,161 @@
+"""The bars that `bae runs show` draws of a timeline."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+
+from rich.console import Console
+
+from bae.cli.timeline import bars_of, rows_of
+from bae.journal.report import Span, Timeline, Work
+
+pytestmark = pytest.mark.once
+
+
+def drawn(found: Timeline, width: int = 80, encoding: str = "utf-8", full: bool = False) -> str:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=file, width=width, color_system=None)
+    return "\n".join(line.plain for line in bars_of(found, console, full=full))
+
+
+def made_up(*lives: tuple[float, float], work: Iterator[Work] | tuple[Work, ...] = ()) -> Timeline:
+    return Timeline("x", "G", "ended", tuple(Span(*life) for life in lives), tuple(work))
+
+
+def dep(name: str, *spans: tuple[float, float], outcome: Any = "done") -> Work:
+    return Work("dep", f"0:Day.{name}", f"get_{name}", tuple(Span(*s) for s in spans), outcome)
+
+
+def node(*inside: Work) -> Work:
+    spans = (Span(min(w.start for w in inside), max(w.end for w in inside)),)
+    return Work("node", "0:Day", "Day", spans, "done", inside=inside)
+
+
+def test_bars_stand_where_the_work_was_and_say_when_and_how_long():
+    work = (node(dep("a", (0, 5)), dep("b", (0, 10)), dep("c", (5, 10), outcome="failed")),)
+    axis, *rows = drawn(made_up((0, 10), work=work), 80).splitlines()
+    assert axis.split() == ["0", "s", "10", "s", "from", "took"]
+    assert [re.split(r"[━─]+ *", row)[1] for row in rows] == [
+        "0 s  10 s",
+        "0 s   5 s",
+        "0 s  10 s",
+        "5 s   5 s  failed",
+    ]
+    bars = [re.search(r"[━─]+", row) for row in rows]
+    starts = [bar.start() for bar in bars if bar]
+    ends = [bar.end() for bar in bars if bar]
+    assert starts[0] == starts[1] == starts[2]
+    assert ends[0] == ends[2] == ends[3]
+    assert ends[1] - starts[3] in (0, 1)
+
+
+def test_the_time_between_a_crash_and_the_resume_is_narrow_and_marked():
+    work = (node(dep("a", (0, 10)), dep("b", (100_000, 100_010))),)
+    text = drawn(made_up((0, 10), (100_000, 100_010), work=work))
+    _, day, a, b, legend = text.splitlines()
+    assert all("╱" in row for row in (day, a, b))
+    assert a.index("━") < a.index("╱") < b.index("━")
+    assert abs(a.count("━") - b.count("━")) <= 1
+    assert "╱ no process worked on it: 27.8 h" in legend
+    assert "waited" not in legend
+
+
+def test_work_after_a_gap_is_from_where_it_stands_on_the_axis():
+    gate = Work("gate", "0:Day.g", "?", (Span(8, 100_001),), "done")
+    work = (node(dep("a", (0, 10)), gate, dep("b", (100_001, 100_010))),)
+    axis, day, a, g, b, legend = drawn(made_up((0, 10), (100_000, 100_010), work=work)).splitlines()
+    assert "20 s" in axis
+    assert re.search(r" 11 s +9 s$", b)
+    assert re.search(r" 8 s +27.8 h$", g)
+    assert "┅" in g
+    assert all("╱" in row and "┅" not in row for row in (day, a, b))
+    assert "┅ a person was waited for" in legend
+    ascii = drawn(made_up((0, 10), (100_000, 100_010), work=work), encoding="ascii")
+    assert re.search(r"g <- a person .*=\.", ascii)
+
+
+def test_many_gaps_are_told_by_their_number_and_their_sum():
+    lives = [(20.0 * i, 20.0 * i + 10) for i in range(6)]
+    text = drawn(made_up(*lives, work=(node(dep("a", (0, 10))),)))
+    assert "no process worked on it: 5 times, 50 s in all" in text
+
+
+def test_what_is_told_in_one_row_has_its_real_times_and_the_worst_outcome():
+    each = [
+        Work("node", f"{i}:Day", "Day", (Span(10 * i, 10 * i + 1),), "done") for i in range(100)
+    ]
+    each[30] = dataclasses.replace(each[30], outcome="cancelled")
+    each[40] = dataclasses.replace(each[40], outcome="failed")
+    (more,) = (row for row in rows_of(made_up((0, 1000), work=tuple(each))) if "more" in row.label)
+    assert (more.label, more.outcome, more.seconds, more.start) == ("… 60 more", "failed", 60, 200)
+
+
+def test_bars_are_drawn_in_ascii_where_there_is_no_more():
+    work = (node(dep("a", (0, 10)), dep("b", (20, 30))),)
+    text = drawn(made_up((0, 10), (20, 30), work=work), encoding="ascii")
+    assert text.isascii()
+    assert re.search(r"a <- get_a +=+ */", text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e4)), min_size=1, max_size=60),
+    st.integers(1, 300),
+    st.data(),
+)
+def test_no_row_is_wider_than_the_terminal_whatever_the_lives_of_the_run(lives, width, data):
+    spans: list[Span] = []
+    at = 0.0
+    for gap, lasted in lives:
+        spans.append(Span(at + gap, at + gap + lasted))
+        at = spans[-1].end
+    times = st.floats(spans[0].start, spans[-1].end)
+    chosen = [sorted(data.draw(st.tuples(times, times))) for _ in range(3)]
+    work = (node(*(dep(f"d{i}", (start, end)) for i, (start, end) in enumerate(chosen))),)
+    found = Timeline("x", "G", "ended", tuple(spans), work)
+    rows = drawn(found, width).splitlines()
+    for row in rows[1:5]:
+        assert len(row) <= max(width, 44)
+        assert re.search(r"[━─╱]", row)
+
+
+def test_long_runs_are_drawn_with_their_first_and_last_nodes():
+    each = [Work("node", f"{i}:Day", "Day", (Span(i, i + 1),), "done") for i in range(2000)]
+    found = made_up((0, 2000), work=tuple(each))
+    rows = rows_of(found)
+    assert len(rows) == 41
+    assert [row.label for row in rows[19:22]] == ["19 Day", "… 1960 more", "1980 Day"]
+    assert len(rows_of(found, full=True)) == 2000
+
+
+def test_a_question_that_is_open_is_drawn_until_now():
+    gate = Work("gate", "0:Ask.sure", "Sure?", (Span(0, 259_201),), "waiting")
+    _, ask, asked, legend = drawn(made_up((0, 1), work=(node(gate),))).splitlines()
+    assert "╱" in ask
+    assert "┅" in asked
+    assert asked.endswith("3 d  waiting")
+    assert "╱ no process worked on it: 3 d   ┅ a person was waited for" in legend
+
+
+def test_long_maps_are_drawn_as_a_few_rows_and_how_many_more():
+    items = tuple(
+        Work("item", f"0:Day.short[{i}]", f"[{i}]", (Span(i, i + 1),), "done") for i in range(50)
+    )
+    mapped = Work("map", "0:Day.short", "Piece", (Span(0, 50),), "done", inside=items)
+    found = made_up((0, 50), work=(node(mapped),))
+    text = drawn(found)
+    assert "short <- Piece x 50" in text
+    assert "… 47 more" in text
+    assert len(text.splitlines()) < 10
+    assert len(drawn(found, full=True).splitlines()) > 50
