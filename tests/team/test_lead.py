@@ -49,9 +49,9 @@ def broken(count: int) -> str:
     return edits({"sum.js": f"exports.add = (a, b) => {count} * 100;\n"})
 
 
-def a_team(tmp_path: Path, *tasks: PlannedTask) -> AbstractAsyncContextManager[Any]:
+def a_team(tmp_path: Path, *tasks: PlannedTask, **options: Any) -> AbstractAsyncContextManager[Any]:
     """A project in JavaScript, whose tests start faster than those in Python."""
-    return a_bench(tmp_path, *tasks, files=JAVASCRIPT, command=NODE)
+    return a_bench(tmp_path, *tasks, files=JAVASCRIPT, command=NODE, **options)
 
 
 class Told:
@@ -98,14 +98,13 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
 
     async def together(key: str) -> str:
         async with both:
-            return right_python(key)
+            return right(key)
 
     lm = TeamLM(left=lambda _: together("left"), right=lambda _: together("right"))
-    lm.answers |= {key: right_python(key) for key in ("top", "end")}
     tasks = [a_task("top"), a_task("left", "top"), a_task("right", "top")]
     tasks.append(a_task("end", "left", "right"))
     told = Told()
-    async with a_bench(tmp_path, *tasks, ws_manager=told) as (bench, _):
+    async with a_team(tmp_path, *tasks, ws_manager=told) as (bench, _):
         summary = await LeadAgent(bench, lm).run()
 
         assert summary.ended == "done"
@@ -170,8 +169,9 @@ async def test_an_answer_lets_a_task_continue_by_itself(tmp_path: Path):
 
 
 async def test_without_waiting_a_run_ends_at_questions_and_the_next_one_continues(tmp_path: Path):
-    lm = TeamLM(ask=lambda n: "QUESTION: Which number?" if n == 1 else right("ask"))
-    async with a_team(tmp_path, a_task("ask"), a_task("other")) as (bench, _):
+    lm = TeamLM(ask=lambda n: "QUESTION: Which number?" if n == 1 else right_python("ask"))
+    lm.answers["other"] = right_python("other")
+    async with a_bench(tmp_path, a_task("ask"), a_task("other")) as (bench, _):
         summary = await LeadAgent(bench, lm).run()
         assert summary.ended == "waiting"
         assert status_of(summary) == {"ask": BLOCKED, "other": COMPLETED}
@@ -450,7 +450,7 @@ async def read_until(process: asyncio.subprocess.Process, text: str) -> str:
     raise AssertionError(f"the process ended before {text}")
 
 
-@pytest.mark.parametrize("moment", ["runs the tests", "merges", "progress_update"])
+@pytest.mark.parametrize("moment", ["runs the tests", "merges"])
 async def test_a_killed_run_is_continued_and_ends_as_an_undisturbed_one(
     tmp_path: Path, moment: str
 ):
