@@ -5,8 +5,8 @@ the first run to the last, offline.
 
 A scripted teacher, which knows the answers, runs the graph on three quarters of the tickets, and
 slips now and then; a person mends those runs by forking them. From that journal the small model
-that comes with bae learns. Then it runs tickets that nothing was learnt or decided by, without and
-with what it has learnt. It prints the tables that docs/optimise.md carries.
+that comes with bae learns. Then it runs tickets that nothing was learned or decided by, without and
+with what it has learned. It prints the tables that docs/optimise.md carries.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BEGIN = "<!-- figures: begin, written by python -m benchmarks.optimising --write
 END = "<!-- figures: end -->"
 SEEN = 90
 """How many tickets become runs to learn from. By the others the example was tried out while it was
-written, so they are neither learnt from nor evaluated on."""
+written, so they are neither learned from nor evaluated on."""
 SLIPS = 12
 """Every so many runs the teacher is wrong, and a person mends it."""
 HELD_OUT = 0.4
@@ -159,7 +159,7 @@ async def learn(
     train, held_out, left_out = split_apart(await examples_from(journal, graph), part, seed)
     found.examples = len(train), len(held_out), len(left_out)
     for cls in (each for each in every_node(graph) if not nodes or each.__name__ in nodes):
-        learnt: NodePredictor = await aoptimize_node(
+        learned: NodePredictor = await aoptimize_node(
             cls,
             train,
             lm=lm,
@@ -170,14 +170,14 @@ async def learn(
             max_labeled_demos=SHOWN,
         )
         compared = await compare(
-            cls, learnt, held_out, lm=lm, calls=folder / "calls.db", concurrency=1, graph=graph
+            cls, learned, held_out, lm=lm, calls=folder / "calls.db", concurrency=1, graph=graph
         )
         found.comparisons += compared
         for each in compared:
             print(f"  {each}", file=sys.stderr)
             if not each.better and not force:  # as it was before
-                setattr(learnt, each.part, getattr(fresh_predictor(cls), each.part))
-        found.written += save_optimized({cls: learnt}, folder / "learnt", among=graph)
+                setattr(learned, each.part, getattr(fresh_predictor(cls), each.part))
+        found.written += save_optimized({cls: learned}, folder / "learned", among=graph)
 
 
 async def measure(
@@ -186,8 +186,8 @@ async def measure(
     new: Sequence[Case],
     **options: Any,
 ) -> Measured:
-    """Go the whole way: have `known` tickets run and learnt from, evaluate on `new` ones, load what
-    was learnt, and run with it. The options are those of `learn`."""
+    """Go the whole way: run `known` tickets and learn from them, evaluate on `new` ones, load what
+    was learned, and run with it. The options are those of `learn`."""
     from bae.compiler import create_optimized_lm
 
     graph = load_triage().graph
@@ -200,8 +200,8 @@ async def measure(
         teacher = Teacher(known)
         await learn(journal, folder, lm, teacher, found, **options)
         clock.lap("learn")
-        (folder / "learnt").mkdir(exist_ok=True)  # where nothing was better there is none
-        taught = create_optimized_lm(graph, folder / "learnt", lm)
+        (folder / "learned").mkdir(exist_ok=True)  # where nothing was better there is none
+        taught = create_optimized_lm(graph, folder / "learned", lm)
         found.evaluation = await evaluate(
             graph, new, {"local": lm, "taught": taught}, journal=journal, concurrency=1
         )
@@ -253,10 +253,10 @@ def figures(found: Measured) -> str:
                     for each in found.comparisons
                 ],
             ),
-            f"And {found.evaluation.contenders[0].total.cases} tickets that nothing was learnt or "
+            f"And {found.evaluation.contenders[0].total.cases} tickets that nothing was learned or "
             "decided by, through the whole graph:",
             evaluated(found.evaluation),
-            f"And the last step, a run with what was learnt: “{found.last.trace[0].text}” comes "
+            f"And the last step, a run with what was learned: “{found.last.trace[0].text}” comes "
             f"out as `{found.last.result!r}`.",
             f"Measured on {platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python "
             f"{platform.python_version()}, with the model that comes with bae: {took}.",
@@ -325,7 +325,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--seen", type=int, default=SEEN, metavar="N", help="tickets to learn from")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep journal and artefacts here")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep journal and artifacts here")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
     given = parser.parse_args()
     with TemporaryDirectory() as made:

@@ -1,12 +1,11 @@
 """Whatever is in a file that bae reads, the outcome is a result or a `BaeError`: journals, exported
-runs, caches, logs of calls, artefacts, cases, scripts and pyproject.toml, all changed at random,
+runs, caches, logs of calls, artifacts, cases, scripts and pyproject.toml, all changed at random,
 from a seed, by bytes and by values."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -23,14 +22,12 @@ from bae.journal import Journal, MemoryJournal, SQLiteJournal, check
 from bae.journal.export import RecordedRuns
 from bae.journal.gates import open_gates
 from bae.journal.report import report_run
-from bae.lm import Cached, SQLiteCache
+from bae.lm import Cached, LearnedPrompt, PromptExample, SQLiteCache
 from bae.optimizer import (
-    Artefact,
+    Artifact,
     CallLog,
-    Learned,
-    LearnedExample,
-    load_artefacts,
-    save_artefacts,
+    load_artifacts,
+    save_artifacts,
     schema_of,
 )
 from bae.testing import ScriptedLM, replaying
@@ -423,38 +420,17 @@ async def test_caches_and_logs_of_calls_that_were_changed(tmp_path, outcomes):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_artefacts_that_were_changed(damage, tmp_path, outcomes):
+async def test_artifacts_that_were_changed(damage, tmp_path, outcomes):
     known = {"Begin": {"words": ["a"]}, "context": {"weather": {"degrees": 3.0}}}
-    example = LearnedExample(known=known, answer={"mood": "calm"})
-    learned = Learned(instruction="Look outside", examples=[example])
-    (file,) = save_artefacts(
-        {Day: Artefact(node="Day", schema=schema_of(Day), fill=learned)}, tmp_path
+    example = PromptExample(known=known, answer={"mood": "calm"})
+    learned = LearnedPrompt(instruction="Look outside", examples=[example])
+    (file,) = save_artifacts(
+        {Day: Artifact(node="Day", schema=schema_of(Day), fill=learned)}, tmp_path
     )
     whole = file.read_bytes()
     for case in range(MANY):
         file.write_bytes(damage(whole, random.Random(case)))
-        await outcomes.of(case, load_artefacts, GRAPH, tmp_path)
-
-
-@pytest.mark.parametrize("what", ["bytes", "folder", "pipe"])
-def test_a_lock_of_an_optimization_that_is_something_else(what, tmp_path):
-    pytest.importorskip("typer")
-    from bae.cli.improving.kept_calls import KeptCalls
-
-    backend = ToyBackend(lambda prompt: {"mood": "calm"})
-    with KeptCalls(tmp_path, [backend]) as kept:
-        lock = kept.folder / "lock"
-    lock.unlink()
-    if what == "folder":
-        lock.mkdir()
-    elif what == "pipe":
-        os.mkfifo(lock)
-    for case in range(MANY if what == "bytes" else 1):
-        if what == "bytes":
-            whole = b"SQLite format 3\x00" + bytes(5000)
-            lock.write_bytes(damage_bytes(whole, random.Random(case)))
-        with pytest.raises(BaeError, match="is no directory that can be written to"):
-            KeptCalls(tmp_path, [backend])
+        await outcomes.of(case, load_artifacts, GRAPH, tmp_path)
 
 
 CASE = {

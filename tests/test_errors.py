@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 import bae
 from bae import (
-    ArtefactError,
+    ArtifactError,
     BaeError,
     BaeLMError,
     BaeParseError,
@@ -107,8 +107,8 @@ CLASSES: list[tuple[type[BaeError], str, dict[str, Any], dict[str, Any]]] = [
     (JournalError, "bae-journal-failed", {"run_id": "an id"}, {"run_id": "an id"}),
     (ReplayError, "bae-replay-diverged", {"diff": "-a\n+b"}, {"diff": "-a\n+b"}),
     (
-        ArtefactError,
-        "bae-artefact-invalid",
+        ArtifactError,
+        "bae-artifact-invalid",
         {"file": "learnt/Worn.json", "node_type": Worn, "changes": ["top: was str, is int"]},
         {"file": "learnt/Worn.json", "node_type": Worn, "changes": ("top: was str, is int",)},
     ),

@@ -1,5 +1,5 @@
 """A model that is wrong by design, on loopback: it knows nothing of a made-up code book, unless the
-prompt teaches it, by examples or by an instruction that names the book. What an optimiser of
+prompt teaches it, by examples or by an instruction that names the book. What an optimizer of
 prompts finds can be known beforehand, so tests can tell whether it has found it."""
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def answer(received: Any) -> dict[str, Any]:
         if knows_all(received, asked):
             taught = CODES
         return {"code": taught.get(known["colour"], "??")}
-    # Whatever an optimiser wants to know for itself: each text that is asked for is the hint.
+    # Whatever an optimizer wants to know for itself: each text that is asked for is the hint.
     return dict.fromkeys(fields, f"Write the code {HINT}")
 
 
@@ -136,12 +136,12 @@ RESUMED: dict[str, dict[str, Any]] = {
     "miprov2": {"num_candidates": 3, "num_trials": 3},
     "gepa": {"max_metric_calls": 40},
 }
-"""Options for optimisations that are killed and resumed."""
+"""Options for optimizations that are killed and resumed."""
 
 
 async def found_by(optimizer: str, url: str, calls: Any) -> Any:
-    """What an optimiser finds for `Coded`, as JSON. The models say in their names who asks."""
-    from bae.optimizer import aoptimize_node, artefact_of
+    """What an optimizer finds for `Coded`, as JSON. The models say in their names who asks."""
+    from bae.optimizer import aoptimize_node, artifact_of
 
     at = _At(url)
     async with asks(at, f"student-{optimizer}") as lm, asks(at, f"teacher-{optimizer}") as teacher:
@@ -155,7 +155,7 @@ async def found_by(optimizer: str, url: str, calls: Any) -> Any:
             seed=5,
             **RESUMED[optimizer],
         )
-    return artefact_of(found).model_dump(mode="json")
+    return artifact_of(found).model_dump(mode="json")
 
 
 class _At:
@@ -164,7 +164,7 @@ class _At:
 
 
 async def main(url: str, directory: str) -> None:
-    """Have all optimisers at work at once, each with a log of its own."""
+    """Have all optimizers at work at once, each with a log of its own."""
     async with asyncio.TaskGroup() as tasks:
         for name in RESUMED:
             tasks.create_task(found_by(name, url, f"{directory}/{name}.sqlite"))

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from bae.compiler import compile_graph as compile_graph
     from bae.compiler import create_optimized_lm as create_optimized_lm
     from bae.exceptions import (
-        ArtefactError,
+        ArtifactError,
         BaeError,
         BaeLMError,
         BaeParseError,
@@ -46,7 +46,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LM",
-    "ArtefactError",
+    "ArtifactError",
     "BaeError",
     "BaeLMError",
     "BaeParseError",

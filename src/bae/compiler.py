@@ -1,6 +1,5 @@
-"""A graph compiled for DSPy: a signature and a predictor for every node, which its own runs can
-optimise. What was learnt is kept in plain files by `bae.optimizer`; `create_optimized_lm` asks any
-LM with it, and needs no dspy for that."""
+"""A graph compiled for DSPy, with a signature and a predictor for every node, and any LM asked with
+the learned prompts of a directory: the names of bae 3.0 on top of `bae.optimizer`."""
 
 from __future__ import annotations
 
@@ -44,9 +43,9 @@ class CompiledGraph(Generic[S, T]):
     - `signatures`: the `dspy.Signature` of every node class, `node_to_signature` of it; the plain
       fields of a start are inputs, since the caller gives them.
     - `choices`: the signature of the choice, for classes where the LM chooses what comes next.
-    - `predictors`: the `NodePredictor` of every node class. Each is fresh until it is optimised.
+    - `predictors`: the `NodePredictor` of every node class. Each is fresh until it is optimized.
 
-    Run it as the graph, with `run` and `arun`: the LM is asked with what was learnt. `optimize` it
+    Run it as the graph, with `run` and `arun`: the LM is asked with what was learned. `optimize` it
     with examples of its own runs, `save` what came of that, and `load` it again.
     """
 
@@ -71,7 +70,7 @@ class CompiledGraph(Generic[S, T]):
 
     @property
     def optimized(self) -> dict[type[Node], NodePredictor]:
-        """The predictors that have learnt something."""
+        """The predictors that have learned something."""
         return {cls: each for cls, each in self.predictors.items() if not each.is_fresh}
 
     def run(
@@ -91,10 +90,10 @@ class CompiledGraph(Generic[S, T]):
         max_iters: int = 10,
         **options: Unpack[RunParameters],
     ) -> GraphResult[T]:
-        """Run the graph from `start_node` to its end, the LM asked with what was learnt.
+        """Run the graph from `start_node` to its end, the LM asked with what was learned.
 
         `lm` is an LM, the name of one, or a `dspy.LM`. It and the rest are as for `graph.arun`. A
-        node that has an LM pinned to it asks that one, with what was learnt too, unless `lm` is a
+        node that has an LM pinned to it asks that one, with what was learned too, unless `lm` is a
         `dspy.LM`: predictors ask that one alone.
         """
         return await self.graph.arun(start_node, self._asked(lm), max_iters, **options)
@@ -121,16 +120,16 @@ class CompiledGraph(Generic[S, T]):
         nodes: Iterable[type[Node] | str] | None = None,
         **options: Any,
     ) -> Self:
-        """Optimise the predictors, one node class after the other, and answer the graph itself.
+        """Optimize the predictors, one node class after the other, and answer the graph itself.
 
         `trainset` has examples as `trace_to_examples` and `examples_from` give them. `nodes` names
-        the classes to optimise, where it is not to be all. The rest is as for `optimize_node`; the
-        budget and the log of calls are shared by all of them. What a class has learnt before stays
-        where nothing new is learnt for it, and what is learnt is there as soon as its class is
+        the classes to optimize, where it is not to be all. The rest is as for `optimize_node`; the
+        budget and the log of calls are shared by all of them. What a class has learned before stays
+        where nothing new is learned for it, and what is learned is there as soon as its class is
         done, even if a later one fails.
         """
         from bae.optimizer.calls import CallLog
-        from bae.optimizer.optimizing import aoptimize_node
+        from bae.optimizer.optimization import aoptimize_node
 
         chosen = self._chosen("nodes", nodes)
         metrics: Any = metric
@@ -143,18 +142,18 @@ class CompiledGraph(Generic[S, T]):
             for cls in chosen:
                 if not self.predictors[cls].predictors():
                     continue  # there is nothing that a model is asked for
-                learnt = await aoptimize_node(
+                learned = await aoptimize_node(
                     cls, examples, metric, calls=log, graph=self.graph, **options
                 )
-                self.predictors[cls] = _kept(self.predictors[cls], learnt)
+                self.predictors[cls] = _kept(self.predictors[cls], learned)
         finally:
             if log is not calls:
                 await log.aclose()
         return self
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write what was learnt into a directory, one JSON file for each node class that has learnt
-        something, and answer the files."""
+        """Write the learned prompts into a directory, one JSON file for each node class that has
+        some, and return the files."""
         from bae.optimizer.predictors import save_optimized
 
         return save_optimized(self.predictors, path, among=self.graph)
@@ -163,29 +162,29 @@ class CompiledGraph(Generic[S, T]):
     def load(cls, graph: Graph[X, Y], path: str | Path) -> CompiledGraph[X, Y]:
         """Compile a graph with what was saved. A class without a file has a fresh predictor, and
         where none has one the log has a warning; files that were made for classes which are others
-        by now are refused, all by name (`bae-artefact-changed`)."""
+        by now are refused, all by name (`bae-artifact-changed`)."""
         from bae.optimizer.predictors import load_optimized
 
         _proven(graph, "CompiledGraph.load")
         return CompiledGraph(graph, load_optimized(graph, path))
 
     def __repr__(self) -> str:
-        learnt = [cls.__name__ for cls in self.optimized]
-        said = f"learnt: {', '.join(learnt)}" if learnt else "nothing learnt"
+        learned = [cls.__name__ for cls in self.optimized]
+        said = f"learned: {', '.join(learned)}" if learned else "nothing learned"
         return f"<CompiledGraph {self.graph.name}, {len(self.predictors)} nodes, {said}>"
 
     def _asked(self, lm: Any) -> Any:
-        """The LM of a run, with what was learnt."""
-        from bae.optimizer.predictors import artefact_of
+        """The LM of a run, with what was learned."""
+        from bae.optimizer.predictors import artifact_of
 
-        learnt = self.optimized
+        learned = self.optimized
         if _is_dspy(lm):
-            return _optimized(learnt, lm)
-        if not learnt:
+            return _optimized(learned, lm)
+        if not learned:
             return lm
         from bae.lm.policies.learned import WithPrompts
 
-        prompts = {cls: artefact_of(each).prompts() for cls, each in learnt.items()}
+        prompts = {cls: artifact_of(each).prompts() for cls, each in learned.items()}
         return WithPrompts(_found(lm, self.graph), prompts)
 
     def _chosen(self, by: str, nodes: Iterable[Any] | None) -> list[type[Node]]:
@@ -217,8 +216,8 @@ def create_optimized_lm(
     `lm` is any LM of bae or the name of one, or a `dspy.LM`; without one it is the LM that a run
     would use. With a `dspy.LM`, given or set by `dspy.configure`, this is an `OptimizedLM`. Pass it
     as `lm=` to `graph.run`. Its `get_stats()` counts how many questions were asked with something
-    learnt. What it raises for the files, and what it warns of, is as for
-    `bae.optimizer.load_artefacts`.
+    learned. What it raises for the files, and what it warns of, is as for
+    `bae.optimizer.load_artifacts`.
     """
     from bae.lm.registry import configured_lm
 
@@ -228,10 +227,10 @@ def create_optimized_lm(
 
         return _optimized(load_optimized(graph, compiled_path), lm)
     from bae.lm.policies.learned import WithPrompts
-    from bae.optimizer.artifacts import load_artefacts
+    from bae.optimizer.artifacts import load_artifacts
 
-    found = load_artefacts(graph, compiled_path)
-    prompts = {cls: artefact.prompts() for cls, artefact in found.items()}
+    found = load_artifacts(graph, compiled_path)
+    prompts = {cls: artifact.prompts() for cls, artifact in found.items()}
     return WithPrompts(_found(lm, graph), prompts)
 
 
@@ -248,7 +247,7 @@ def _proven(graph: object, by: str) -> None:
 
 
 def _is_dspy(lm: object) -> bool:
-    # Whoever gives one has imported dspy, and nobody else needs to.
+    # A caller who gives one has imported dspy.
     dspy: Any = sys.modules.get("dspy")
     return dspy is not None and isinstance(lm, dspy.BaseLM)
 
@@ -278,15 +277,15 @@ def _by_name(lm: Any) -> Any:
     return cached_lm(lm) if isinstance(lm, str) else lm
 
 
-def _kept(before: NodePredictor, learnt: NodePredictor) -> NodePredictor:
-    """What was learnt now, and what was learnt before where that is nothing."""
-    from bae.optimizer.predictors import has_learnt
+def _kept(before: NodePredictor, learned: NodePredictor) -> NodePredictor:
+    """What was learned now, and what was learned before where that is nothing."""
+    from bae.optimizer.predictors import has_learned
 
-    if learnt.is_fresh and not before.is_fresh:
+    if learned.is_fresh and not before.is_fresh:
         return before
     for part in ("fill", "choice"):
-        if has_learnt(before, part) and not has_learnt(learnt, part):
-            setattr(learnt, part, getattr(before, part))
-            learnt.made = learnt.made and learnt.made.keeping(part, before.made)
-            learnt.sources |= before.sources
-    return learnt
+        if has_learned(before, part) and not has_learned(learned, part):
+            setattr(learned, part, getattr(before, part))
+            learned.made = learned.made and learned.made.keeping(part, before.made)
+            learned.sources |= before.sources
+    return learned

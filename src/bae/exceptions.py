@@ -284,7 +284,7 @@ class ReplayError(JournalError):
         return "\n".join([first, *(f"  {line}" for line in self.diff.splitlines()), *more])
 
 
-class ArtefactError(BaeError):
+class ArtifactError(BaeError):
     """What was learnt for a node class cannot be used: its file cannot be read, or was made for a
     class that is another by now.
 
@@ -293,7 +293,7 @@ class ArtefactError(BaeError):
     is about all of them: `.node_type` is None then, and each of `.changes` begins with its class.
     """
 
-    code: str = "bae-artefact-invalid"
+    code: str = "bae-artifact-invalid"
     file: str = ""
     node_type: type[Node] | None = None
     changes: Sequence[str] = ()

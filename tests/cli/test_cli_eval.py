@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.text import Text
 
 from bae.cli import main
-from bae.cli.improving.amounts import dollars, many, share
-from bae.cli.improving.status import Status
-from bae.cli.improving.tables import Column, table
-from bae.cli.improving.working import work
+from bae.cli.execute import work
+from bae.cli.progress_line import ProgressLine
+from bae.cli.tables import Column, table_lines
+from bae.evals.page import dollars, many, share
 from bae.journal import SQLiteJournal
 from default_signals import restore_signals
 
@@ -703,49 +703,50 @@ def test_evaluators_of_a_dataset_are_named_or_left_out_for_a_metric(bae: Any) ->
         sys.modules.pop("polite", None)
 
 
-# What was learnt
+# What was learned
 
 
-def learn(directory: str = "learnt", answer: str = "dry it", known: Any = None) -> None:
-    """Write an artefact for the replies of app.py."""
+def learn(directory: str = "learned", answer: str = "dry it", known: Any = None) -> None:
+    """Write an artifact for the replies of app.py."""
     sys.path.insert(0, ".")
     import app  # pyright: ignore[reportMissingImports]  # it is written by the test
 
-    from bae.optimizer import Artefact, Learned, LearnedExample, save_artefacts, schema_of
+    from bae.lm import LearnedPrompt, PromptExample
+    from bae.optimizer import Artifact, save_artifacts, schema_of
 
     known = known or {"Ticket": {"text": "Wet!"}}
-    example = LearnedExample(known=known, answer={"answer": answer})
-    learned = Learned(instruction="Reply in two words", examples=[example])
-    artefact = Artefact(node="Reply", schema=schema_of(app.Reply), fill=learned)
-    save_artefacts({app.Reply: artefact}, directory)
+    example = PromptExample(known=known, answer={"answer": answer})
+    learned = LearnedPrompt(instruction="Reply in two words", examples=[example])
+    artifact = Artifact(node="Reply", schema=schema_of(app.Reply), fill=learned)
+    save_artifacts({app.Reply: artifact}, directory)
 
 
 def test_each_lm_is_evaluated_as_it_is_and_as_it_was_taught(bae: Any) -> None:
     learn()
     learn("more")
-    done = evaluate(bae, "--optimized", "learnt", "--optimized", "./more", lms=("poor", "good"))
+    done = evaluate(bae, "--optimized", "learned", "--optimized", "./more", lms=("poor", "good"))
     assert done.code == 0, done.err
     names = [line.strip().split("  ")[0] for line in done.out.splitlines()]
     assert names[2:8] == [
         "scripted:poor.json",
-        "scripted:poor.json + learnt/",
+        "scripted:poor.json + learned/",
         "scripted:poor.json + ./more/",
         "scripted:good.json",
-        "scripted:good.json + learnt/",
+        "scripted:good.json + learned/",
         "scripted:good.json + ./more/",
     ]
 
 
 def test_one_directory_by_two_names_is_there_twice(bae: Any) -> None:
     learn()
-    Path("link").symlink_to("learnt")
-    for other in ("./learnt", "learnt/", "link"):
-        done = evaluate(bae, "--optimized", "learnt", "--optimized", other)
+    Path("link").symlink_to("learned")
+    for other in ("./learned", "learned/", "link"):
+        done = evaluate(bae, "--optimized", "learned", "--optimized", other)
         assert done.code == 2
-        assert f"--optimized {other} is there twice, once as learnt" in done.err
+        assert f"--optimized {other} is there twice, once as learned" in done.err
 
 
-def test_what_was_learnt_for_a_class_that_is_another_by_now_is_refused_by_its_name(
+def test_what_was_learned_for_a_class_that_is_another_by_now_is_refused_by_its_name(
     bae: Any,
 ) -> None:
     learn()
@@ -755,9 +756,9 @@ def test_what_was_learnt_for_a_class_that_is_another_by_now_is_refused_by_its_na
         ("eval", "app.py", "--data", "cases.jsonl", "--lm", "scripted:good.json"),
         ("run", "app.py", "--set", "text=a", "--lm", "scripted:good.json"),
     ):
-        done = bae(*command, "--optimized", "learnt")
+        done = bae(*command, "--optimized", "learned")
         assert done.code == 1
-        assert "[bae-artefact-changed]" in done.err
+        assert "[bae-artifact-changed]" in done.err
         assert "Reply" in done.err
         assert "mood" in done.err
 
@@ -767,35 +768,35 @@ def test_a_directory_with_nothing_for_the_graph_is_refused(bae: Any) -> None:
     lm = ("--lm", "scripted:good.json")
     done = bae("run", "app.py", "--set", "text=a", "--optimized", "empty", *lm)
     assert done.code == 1
-    assert "empty has no artefact for a node of the graph Ticket" in done.err
+    assert "empty has no artifact for a node of the graph Ticket" in done.err
 
 
 def test_a_run_says_what_it_is_taught_by_and_how_to_go_on_with_that(bae: Any) -> None:
     learn(known={"Approval": {"ok": True}})
     lm = ("--lm", "scripted:good.json")
     Path("good.json").write_text('[{}, {"answer": "x"}]')
-    taught = ("--optimized", "learnt")
+    taught = ("--optimized", "learned")
     done = bae("run", "app.py:Parked", "--set", "text=a", *lm, *taught, "--no-ask")
     assert done.code == 3
-    assert "taught by learnt/: Reply (fill)" in done.err
+    assert "learned prompts from learned/: Reply (fill)" in done.err
     command = next(line for line in done.err.splitlines() if "bae runs answer" in line)
-    assert "--optimized learnt" in command
+    assert "--optimized learned" in command
     Path("good.json").write_text('[{"answer": "x"}]')
     answered = bae(*shlex.split(command.partition("bae ")[2]))
     assert answered.code == 0, answered.err
-    assert "taught by learnt/: Reply (fill)" in answered.err
+    assert "learned prompts from learned/: Reply (fill)" in answered.err
 
 
 def test_a_fork_with_a_directory_that_is_not_there_is_not_made(bae: Any) -> None:
     bae("run", "app.py", "--set", "text=a", "--lm", "scripted:good.json", "--run-id", "one")
     done = bae("runs", "fork", "one", "--at", "0", "-m", "app.py", "--optimized", "nowhere")
     assert done.code == 1
-    assert "[bae-artefact-missing]" in done.err
+    assert "[bae-artifact-missing]" in done.err
     assert len(json.loads(bae("runs", "list", "--json").out)) == 1
 
 
 @pytest.mark.once
-def test_a_taught_run_shows_the_model_what_was_learnt(
+def test_a_taught_run_shows_the_model_what_was_learned(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("h11")
@@ -809,7 +810,7 @@ def test_a_taught_run_shows_the_model_what_was_learnt(
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
         run = ("run", "app.py", "--set", "text=Rain.", "--lm", "anthropic")
         assert bae(*run).code == 0
-        assert bae(*run, "--optimized", "learnt").code == 0
+        assert bae(*run, "--optimized", "learned").code == 0
         plain, taught = (json.dumps(request.body) for request in provider.requests)
     assert "dry it well" not in plain
     assert "dry it well" in taught
@@ -827,12 +828,12 @@ def test_what_is_stopped_before_it_begins_is_never_begun() -> None:
     async def begin() -> None:
         begun.append(1)
 
-    class Interrupted(Status):
+    class Interrupted(ProgressLine):
         def __enter__(self) -> Self:
             os.kill(os.getpid(), signal.SIGINT)
             return super().__enter__()
 
-    ended = work(begin, Interrupted(Console()), lambda: "")
+    ended = work(begin, Interrupted(Console(), quiet=True), lambda: "")
     gc.collect()  # a coroutine that nobody has awaited would be a warning, which is an error here
     assert (ended.code, ended.value, ended.error, begun) == (130, None, None, [])
 
@@ -907,11 +908,11 @@ def test_optimizing_without_its_package_says_what_to_install(
 ) -> None:
     bae("run", "app.py", "--set", "text=a", "--lm", "scripted:good.json")
     monkeypatch.setitem(sys.modules, "dspy", None)
-    done = bae("optimize", "app.py", "-o", "learnt", "--lm", "scripted:good.json")
+    done = bae("optimize", "app.py", "-o", "learned", "--lm", "scripted:good.json")
     assert done.code == 1
     assert "[bae-lm-extra-missing]" in done.err
     assert "pip install" in done.err
-    assert not Path("learnt").exists()
+    assert not Path("learned").exists()
 
 
 # Tables
@@ -931,7 +932,7 @@ ROWS = [
 
 
 def lines(width: int | None) -> list[str]:
-    return [line.plain for line in table(COLUMNS, ROWS, width)]
+    return [line.plain for line in table_lines(COLUMNS, ROWS, width)]
 
 
 def test_a_table_is_as_wide_as_what_is_in_it_where_nothing_bounds_it() -> None:

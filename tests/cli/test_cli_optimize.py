@@ -1,5 +1,5 @@
-"""`bae optimize`: what is learnt from the runs of a journal, what is written of it and what is not,
-and that whatever ends it early, no call is paid for twice."""
+"""`bae optimize`: what is learned from the runs of a journal, what is written and what is not, and
+that whatever ends it early, no call is paid for twice."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ pytest.importorskip("anthropic")
 
 from bae import Graph, Node
 from bae.cli import main
-from bae.cli.improving.deciding import is_written, verdict_on
 from bae.evals import interval, paired_difference
 from bae.journal import SQLiteJournal
 from bae.optimizer import Comparison
-from bae.optimizer.by_name import OPTIONS
+from bae.optimizer.improvement import is_written, verdict_on
+from bae.optimizer.optimizers import OPTIONS
 from bae.testing import Provider, ScriptedLM, Stall, Status
 from default_signals import restore_signals
 
@@ -117,7 +117,7 @@ class Model:
         if not shown and "fill" not in self.knows:
             queue = right(number + 1)[1]
         choice = self.chooses if choice == "Reply" else choice
-        if "answer" in parts:  # both in one call, as long as nothing is learnt for it
+        if "answer" in parts:  # both in one call, as long as nothing is learned for it
             fields = {"fields": {"queue": queue}} if choice == "Reply" else {}
             return {"answer": {"choice": choice, **fields}}
         if "choice" in parts:
@@ -194,20 +194,20 @@ def bae(
     sys.modules.pop("app", None)
 
 
-def optimize(bae: Any, model: Model, *more: str, out: str = "learnt") -> Done:
+def optimize(bae: Any, model: Model, *more: str, out: str = "learned") -> Done:
     return bae("optimize", "app.py", "-o", out, *model.lm, *FEW, *more)
 
 
-def files(directory: str = "learnt") -> list[str]:
+def files(directory: str = "learned") -> list[str]:
     folder = Path(directory)
     return sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
 
 
 KEPT = [".calls"]
-"""The files of a directory that has calls, and no artefact."""
+"""The files of a directory that has calls, and no artifact."""
 
 
-# What is learnt
+# What is learned
 
 
 def test_what_is_better_on_runs_that_were_held_out_is_written_and_makes_runs_better(
@@ -215,19 +215,19 @@ def test_what_is_better_on_runs_that_were_held_out_is_written_and_makes_runs_bet
 ) -> None:
     done = optimize(bae, model)
     assert done.code == 0, done.err
-    # What is learnt cannot be asked for in one call, as an untaught model is.
+    # What is learned cannot be asked for in one call, as an untaught model is.
     assert "Ticket choice: better; it takes 11 calls where 6 did before\n" in done.out
     assert "Reply fill: better\n" in done.out
-    assert "written: learnt/Reply.json" in done.out
+    assert "written: learned/Reply.json" in done.out
     assert files() == ["Reply.json", "Ticket.json"]  # and no log: all is done
-    held_out = json.loads(Path("learnt/Reply.json").read_text())["made"]["held_out"]["fill"]
+    held_out = json.loads(Path("learned/Reply.json").read_text())["made"]["held_out"]["fill"]
     assert held_out["before"]["mean"] == 0
     assert held_out["after"]["mean"] == 1
     line = next(line for line in done.out.splitlines() if line.startswith("Reply fill  "))
     assert re.search(r"0\.00 \[.+?\]  1\.00 \[.+?\]  \+1\.00 \[\+0", line)
     run = ("run", "app.py", "--set", "text=number 41", *model.lm, "--json")
     assert bae(*run).data["result"]["type"] == "Spam"
-    taught = bae(*run, "--optimized", "learnt").data["result"]
+    taught = bae(*run, "--optimized", "learned").data["result"]
     assert taught == {"type": "Reply", "fields": {"queue": "south"}}
 
 
@@ -265,7 +265,7 @@ def test_json_has_both_parts_with_their_intervals_and_what_was_spent(
     choice = parts["Ticket", "choice"]
     assert choice["calls_after"] > choice["calls_before"] == choice["held_out"]
     assert choice["tokens_after"] > choice["tokens_before"] > 0
-    assert sorted(data["written"]) == ["learnt/Reply.json", "learnt/Ticket.json"]
+    assert sorted(data["written"]) == ["learned/Reply.json", "learned/Ticket.json"]
 
 
 # What is not written
@@ -286,7 +286,7 @@ def test_what_is_forced_after_all_or_no_more_to_be_certain_is_written_without_an
     done = optimize(bae, model)
     asked = model.asked
     assert (
-        f"{asked} calls are kept in learnt/.calls: with --force the same command writes the rest, "
+        f"{asked} calls are kept in learned/.calls: with --force the same command writes the rest, "
         "and asks nothing again"
     ) in done.err
     forced = optimize(bae, model, "--force", "--json")
@@ -371,14 +371,14 @@ def test_of_two_parts_of_a_node_the_better_one_is_written_and_a_part_that_is_the
     model.knows = ("choice",)
     first = optimize(bae, model, "-j", "both.db")
     assert first.code == 0, first.out + first.err
-    learnt = json.loads(Path("learnt/Reply.json").read_text())
-    assert "fill" in learnt
-    assert "choice" not in learnt
+    learned = json.loads(Path("learned/Reply.json").read_text())
+    assert "fill" in learned
+    assert "choice" not in learned
     model.knows = ("fill",)
-    shutil.rmtree("learnt/.calls")  # its answers are another model's
+    shutil.rmtree("learned/.calls")  # its answers are another model's
     assert optimize(bae, model, "-j", "both.db", "--seed", "3").code == 0
-    both = json.loads(Path("learnt/Reply.json").read_text())
-    assert both["fill"] == learnt["fill"]
+    both = json.loads(Path("learned/Reply.json").read_text())
+    assert both["fill"] == learned["fill"]
     assert both["choice"]["examples"]
     made = both["made"]
     assert (made["seed"], made["kept"]["fill"]["seed"]) == (3, 0)
@@ -409,7 +409,7 @@ def test_a_node_with_too_few_examples_is_left_as_it_is_and_said_to_be(
     assert "Reply fill: too few examples; " in done.out
     assert "and 30 are needed" in done.out
     assert model.asked == 0
-    assert not Path("learnt").exists()
+    assert not Path("learned").exists()
 
 
 def test_with_nothing_held_out_nothing_is_written_unless_it_is_forced(
@@ -425,24 +425,24 @@ def test_with_nothing_held_out_nothing_is_written_unless_it_is_forced(
 
 def test_what_is_there_and_as_good_stays_and_that_is_no_failure(bae: Any, model: Model) -> None:
     optimize(bae, model, *REPLY)
-    before = Path("learnt/Reply.json").read_text()
+    before = Path("learned/Reply.json").read_text()
     again = optimize(bae, model, *REPLY)
     assert again.code == 0
     assert "Reply fill: there already" in again.out
     other = optimize(bae, model, *REPLY, "--seed", "1")
     assert other.code == 0
-    assert "no better than what is there; what learnt has scores 1.00" in other.out
+    assert "no better than what is there; what learned has scores 1.00" in other.out
     assert "Reply fill, what is there: compared: 1.00 on what was held out" in other.err
-    assert Path("learnt/Reply.json").read_text() == before
+    assert Path("learned/Reply.json").read_text() == before
     assert optimize(bae, model, *REPLY, "--seed", "1", "--force").code == 0
-    assert Path("learnt/Reply.json").read_text() != before
+    assert Path("learned/Reply.json").read_text() != before
 
 
-def test_what_was_learnt_for_a_class_that_is_another_by_now_is_learnt_anew(
+def test_what_was_learned_for_a_class_that_is_another_by_now_is_learned_anew(
     bae: Any, model: Model
 ) -> None:
     optimize(bae, model, *REPLY)
-    file = Path("learnt/Reply.json")
+    file = Path("learned/Reply.json")
     old = json.loads(file.read_text())
     old["schema"]["hash"] = "0" * len(old["schema"]["hash"])
     file.write_text(json.dumps(old))
@@ -450,29 +450,29 @@ def test_what_was_learnt_for_a_class_that_is_another_by_now_is_learnt_anew(
     assert done.code == 0, done.err
     note = [line for line in done.err.splitlines() if "Reply.json" in line]
     assert len(note) == 1
-    assert note[0].endswith("it is replaced where something better than the plain prompt is learnt")
+    assert note[0].endswith("something better than the plain prompt is learned")
     assert json.loads(file.read_text())["schema"]["hash"] != old["schema"]["hash"]
 
 
-@pytest.mark.parametrize("broken", ["{", '{"format": "bae-artefact-1"}'])
-def test_a_file_that_is_no_artefact_is_in_nobodys_way_but_in_its_own(
+@pytest.mark.parametrize("broken", ["{", '{"format": "bae-artifact-1"}'])
+def test_a_file_that_is_no_artifact_is_in_nobodys_way_but_in_its_own(
     bae: Any, model: Model, broken: str
 ) -> None:
-    Path("learnt").mkdir()
-    Path("learnt/Ticket.json").write_text(broken)
+    Path("learned").mkdir()
+    Path("learned/Ticket.json").write_text(broken)
     done = optimize(bae, model, *REPLY, "--json")
     assert done.code == 0, done.err
     (misfit,) = done.data["misfits"]
-    assert misfit["file"] == "learnt/Ticket.json"
+    assert misfit["file"] == "learned/Ticket.json"
     said = [line for line in done.err.splitlines() if "Ticket.json" in line]
-    assert said[0].endswith("it stays as it is, since nothing is learnt for it")
+    assert said[0].endswith("it stays as it is, since nothing is learned for it")
     assert said[1:] == [
-        "learnt/Ticket.json still does not fit: delete it, or --optimized learnt is refused"
+        "learned/Ticket.json still does not fit: delete it, or --optimized learned is refused"
     ]
     assert files() == ["Reply.json", "Ticket.json"]
 
 
-# What it is learnt from
+# What it is learned from
 
 
 def test_runs_that_are_named_are_left_out_and_their_forks_are_not(bae: Any, model: Model) -> None:
@@ -511,9 +511,9 @@ def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(bae: Any, mo
     asyncio.run(made)
     done = optimize(bae, model, "-j", "evals.db")
     assert done.code == 1
-    assert "runs of `bae eval` alone" in done.err
+    assert "from evaluations alone" in done.err
     assert "--with-evals" in done.err
-    assert not Path("learnt").exists()
+    assert not Path("learned").exists()
     assert optimize(bae, model, "-j", "evals.db", "--with-evals", *REPLY).code == 0
 
 
@@ -554,7 +554,7 @@ def test_a_journal_without_a_finished_run_is_refused_with_what_to_do(
     assert done.code == 1
     assert "no finished run of Ticket to learn from" in done.err
     assert "bae runs fork RUN --at STEP --set FIELD=VALUE" in done.err
-    assert not Path("learnt").exists()
+    assert not Path("learned").exists()
 
 
 def test_what_people_have_put_right_is_counted(bae: Any, model: Model) -> None:
@@ -565,7 +565,7 @@ def test_what_people_have_put_right_is_counted(bae: Any, model: Model) -> None:
     assert fill["corrected"] == 1
 
 
-def test_what_was_put_right_and_held_out_is_not_said_to_be_learnt_from(
+def test_what_was_put_right_and_held_out_is_not_said_to_be_learned_from(
     bae: Any, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(RUNS):
@@ -573,13 +573,13 @@ def test_what_was_put_right_and_held_out_is_not_said_to_be_learnt_from(
         bae(*forked, "-m", "app.py")  # some have no queue, and are refused
     monkeypatch.setenv("COLUMNS", "200")
     done = optimize(bae, model, *REPLY, "--force")
-    header = next(line for line in done.out.splitlines() if "LEARNT FROM" in line)
+    header = next(line for line in done.out.splitlines() if "LEARNED FROM" in line)
     row = next(line for line in done.out.splitlines() if line.startswith("Reply fill  "))
 
     def under(title: str) -> int:
         return int(row[: header.index(title) + len(title)].split()[-1])
 
-    assert under("CORRECTED") == under("LEARNT FROM")
+    assert under("CORRECTED") == under("LEARNED FROM")
     data = optimize(bae, model, *REPLY, "--json", out="other").data
     fill = next(part for part in data["parts"] if part["part"] == "fill")
     assert fill["held_out"] > 0
@@ -587,22 +587,22 @@ def test_what_was_put_right_and_held_out_is_not_said_to_be_learnt_from(
         fill["train"],
         fill["held_out"],
     )
-    both = f"{fill['train']} and {fill['held_out']} put right by people"
+    both = f"{fill['train']} and {fill['held_out']} corrected by people"
     assert both in done.err
 
 
-# Options of the optimiser
+# Options of the optimizer
 
 
-def test_options_go_to_the_optimiser(bae: Any, model: Model) -> None:
+def test_options_go_to_the_optimizer(bae: Any, model: Model) -> None:
     few = ("--option", "max_labeled_demos=3", "--option", "max_bootstrapped_demos=0")
     data = optimize(bae, model, *REPLY, *few, "--force", "--json").data
     assert data["options"] == {"max_labeled_demos": 3, "max_bootstrapped_demos": 0}
-    learnt = json.loads(Path("learnt/Reply.json").read_text())
-    assert len(learnt["fill"]["examples"]) == 3
+    learned = json.loads(Path("learned/Reply.json").read_text())
+    assert len(learned["fill"]["examples"]) == 3
 
 
-def test_the_page_names_every_option_of_every_optimiser_with_its_default() -> None:
+def test_the_page_names_every_option_of_every_optimizer_with_its_default() -> None:
     page = (SOURCE.parent / "docs" / "cli.md").read_text("utf-8")
     told: dict[str, dict[str, Any]] = {name: {} for name in OPTIONS}
     for name, *defaults in re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \|", page, re.M):
@@ -621,18 +621,18 @@ def test_the_page_names_every_option_of_every_optimiser_with_its_default() -> No
 def test_a_directory_whose_files_do_not_fit_is_refused_with_all_of_them(
     bae: Any, model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Path("learnt").mkdir()
+    Path("learned").mkdir()
     for name in ("Reply", "Ticket"):
-        Path(f"learnt/{name}.json").write_text("{")
+        Path(f"learned/{name}.json").write_text("{")
     run = ("run", "app.py", "--set", "text=number 41", *model.lm, "--optimized")
-    done = bae(*run, "learnt")
+    done = bae(*run, "learned")
     assert done.code == 1
-    assert "learnt/Reply.json is no artefact" in done.err
-    assert "learnt/Ticket.json is no artefact" in done.err
+    assert "learned/Reply.json is no artifact" in done.err
+    assert "learned/Ticket.json is no artifact" in done.err
     Path("empty").mkdir()
     done = bae(*run, "empty")
     assert done.code == 1
-    assert "empty has no artefact for a node of the graph Ticket" in done.err
+    assert "empty has no artifact for a node of the graph Ticket" in done.err
     assert not caplog.records  # it is said once
 
 
@@ -660,7 +660,7 @@ def test_a_metric_for_a_class_that_was_imported_twice_is_refused_before_anything
     Path("sub").mkdir()
     Path("app.py").rename("sub/app.py")
     Path("scoring.py").write_text("from sub.app import Reply, same\nMETRICS = {Reply: same}\n")
-    words = ("optimize", "sub/app.py", "-o", "learnt", *model.lm, "--metric", "scoring.py:METRICS")
+    words = ("optimize", "sub/app.py", "-o", "learned", *model.lm, "--metric", "scoring.py:METRICS")
     try:
         done = bae(*words)
     finally:
@@ -670,12 +670,12 @@ def test_a_metric_for_a_class_that_was_imported_twice_is_refused_before_anything
     assert "sub.app.Reply, which is no node of the graph" in done.err
     assert "from app import Reply" in done.err
     assert model.asked == 0
-    assert not Path("learnt").exists()
+    assert not Path("learned").exists()
 
 
 def test_the_help_says_what_a_budget_is_for(bae: Any) -> None:
     said = " ".join(bae("optimize", "--help").out.replace("│", " ").split())
-    assert "What the optimisation may spend" in said
+    assert "What the optimization may spend" in said
 
 
 @pytest.mark.parametrize(
@@ -711,7 +711,7 @@ def test_what_makes_no_sense_is_refused_with_what_to_write(
     done = optimize(bae, model, *arguments)
     assert done.code == code
     assert says in " ".join(done.err.replace("│", " ").split())
-    assert not Path("learnt").exists()
+    assert not Path("learned").exists()
 
 
 # What ends it early
@@ -724,7 +724,7 @@ def test_a_budget_that_runs_out_keeps_the_calls_and_with_more_it_goes_on(
     model.asked = 0
     short = optimize(bae, model, "--budget", "calls=10", "-c", "1")  # so none is cut off
     assert short.code == 1
-    assert "10 of 10 calls spent; 10 calls are kept in learnt/.calls: the same" in short.err
+    assert "10 of 10 calls spent; 10 calls are kept in learned/.calls: the same" in short.err
     assert files() == KEPT
     done = optimize(bae, model, "--budget", "calls=200", "--json")
     assert done.code == 0, done.err
@@ -734,7 +734,7 @@ def test_a_budget_that_runs_out_keeps_the_calls_and_with_more_it_goes_on(
     assert files() == ["Reply.json", "Ticket.json"]
 
 
-def test_a_graph_whose_lms_are_all_pinned_is_learnt_for_without_another(
+def test_a_graph_whose_lms_are_all_pinned_is_learned_for_without_another(
     bae: Any, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BAE_LM", "no-such-lm")
@@ -747,7 +747,7 @@ def test_a_graph_whose_lms_are_all_pinned_is_learnt_for_without_another(
         assert bae(*run).code == 0
     model.knows = ()
 
-    done = bae("optimize", "app.py", "-o", "learnt", "--journal", "pinned.db", *FEW)
+    done = bae("optimize", "app.py", "-o", "learned", "--journal", "pinned.db", *FEW)
 
     assert done.code == 0, done.err
     assert "Reply fill: better" in done.out
@@ -776,7 +776,7 @@ def test_what_was_asked_now_is_told_apart_from_what_was_kept_and_what_was_asked_
     bae: Any, model: Model
 ) -> None:
     short = optimize(bae, model, "--budget", "calls=1", "-c", "1")
-    assert "1 call is kept in learnt/.calls: the same command goes on" in short.err
+    assert "1 call is kept in learned/.calls: the same command resumes" in short.err
     assert "kept from before" not in short.err
     done = optimize(bae, model)
     now = model.asked - 1
@@ -790,13 +790,13 @@ def test_what_was_asked_now_is_told_apart_from_what_was_kept_and_what_was_asked_
 def test_quiet_says_why_it_did_not_come_to_its_end_and_nothing_of_other_files(
     bae: Any, model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Path("learnt").mkdir()
-    Path("learnt/Other.json").write_text("{}")
+    Path("learned").mkdir()
+    Path("learned/Other.json").write_text("{}")
     done = optimize(bae, model, "--budget", "calls=3", "-c", "1", "-q")
     assert done.code == 1
     assert done.err == (
-        "--budget: 3 of 3 calls spent; 3 calls are kept in learnt/.calls: the same command goes "
-        "on, with more --budget\n"
+        "--budget: 3 of 3 calls spent; 3 calls are kept in learned/.calls: the same command "
+        "resumes, with more --budget\n"
     )
     assert not [each for each in caplog.records if each.name.startswith("bae")]
 
@@ -805,36 +805,36 @@ def test_where_nothing_was_answered_nothing_is_said_to_be_kept(bae: Any, model: 
     done = optimize(bae, model, "--budget", "calls=0")
     assert done.code == 1
     assert "calls spent; nothing was answered yet, and nothing is kept" in done.err
-    assert not Path("learnt").exists()
+    assert not Path("learned").exists()
 
 
 def test_an_lm_that_cannot_be_known_again_is_not_said_to_be_gone_on_with(bae: Any) -> None:
     Path("script.json").write_text(json.dumps(["Reply"] * 99))
-    words = ("optimize", "app.py", "-o", "learnt", "--lm", "scripted:script.json", *FEW)
+    words = ("optimize", "app.py", "-o", "learned", "--lm", "scripted:script.json", *FEW)
     done = bae(*words, "--budget", "calls=3")
     assert done.code == 1
     assert "nothing is kept of ScriptedLM" in done.err
-    assert "the same command begins anew" in done.err
-    assert not Path("learnt").exists()
+    assert "the same command starts again" in done.err
+    assert not Path("learned").exists()
 
 
 def test_calls_are_kept_from_git_whatever_it_is_told_in_the_directory(
     bae: Any, model: Model
 ) -> None:
-    Path("learnt").mkdir()
-    Path("learnt/.gitignore").write_text("*.tmp\n")
+    Path("learned").mkdir()
+    Path("learned/.gitignore").write_text("*.tmp\n")
     optimize(bae, model, "--budget", "calls=1")
-    assert Path("learnt/.gitignore").read_text() == "*.tmp\n"
-    assert Path("learnt/.calls/calls.db").exists()
+    assert Path("learned/.gitignore").read_text() == "*.tmp\n"
+    assert Path("learned/.calls/calls.db").exists()
     if shutil.which("git"):
         subprocess.run(["git", "init", "-q"], check=True)
         said = subprocess.run(
-            ["git", "status", "--porcelain", "-uall", "learnt"],
+            ["git", "status", "--porcelain", "-uall", "learned"],
             check=True,
             capture_output=True,
             text=True,
         )
-        assert said.stdout == "?? learnt/.gitignore\n"
+        assert said.stdout == "?? learned/.gitignore\n"
 
 
 def test_a_narrow_terminal_shows_the_difference_whole(
@@ -858,7 +858,7 @@ def test_an_lm_that_fails_ends_it_with_what_to_do_and_the_calls_are_kept(
     assert done.code == 1
     assert done.data["done"] is False
     assert done.data["error"]["code"].startswith("bae-")
-    assert re.search(r"\d+ calls are kept in learnt/\.calls: the same command goes on", done.err)
+    assert re.search(r"\d+ calls are kept in learned/\.calls: the same command resumes", done.err)
     assert files() == KEPT
 
 
@@ -867,7 +867,7 @@ def test_ctrl_c_keeps_the_calls_and_the_same_command_goes_on_without_paying_twic
     bae: Any, model: Model
 ) -> None:
     whole = optimize(bae, model, "--json", "-c", "1", out="whole").data["calls"]["made"]
-    words = ["optimize", "app.py", "-o", "learnt", *model.lm, *FEW, "-c", "1"]
+    words = ["optimize", "app.py", "-o", "learned", *model.lm, *FEW, "-c", "1"]
     process = subprocess.Popen(
         [sys.executable, "-m", "bae", *words],
         stdout=subprocess.PIPE,
@@ -888,7 +888,7 @@ def test_ctrl_c_keeps_the_calls_and_the_same_command_goes_on_without_paying_twic
         process.kill()
         process.wait()
     assert process.returncode == 130, err
-    assert "10 calls are kept in learnt/.calls: the same command goes on" in err
+    assert "10 calls are kept in learned/.calls: the same command resumes" in err
     assert "Traceback" not in err
     model.limit = 10**9
     done = bae(*words)
@@ -898,10 +898,10 @@ def test_ctrl_c_keeps_the_calls_and_the_same_command_goes_on_without_paying_twic
 
 
 @pytest.mark.skipif(os.name != "posix", reason="another process is killed")
-def test_one_optimisation_at_a_time_writes_to_a_directory_and_a_killed_one_is_no_hindrance(
+def test_one_optimization_at_a_time_writes_to_a_directory_and_a_killed_one_is_no_hindrance(
     bae: Any, model: Model
 ) -> None:
-    words = ["optimize", "app.py", "-o", "learnt", *model.lm, *FEW, *REPLY, "-c", "1"]
+    words = ["optimize", "app.py", "-o", "learned", *model.lm, *FEW, *REPLY, "-c", "1"]
     there = threading.Event()
 
     def stalled() -> Any:
@@ -920,7 +920,7 @@ def test_one_optimisation_at_a_time_writes_to_a_directory_and_a_killed_one_is_no
         model.limit = 10**9
         second = bae(*words)
         assert second.code == 4
-        assert "another `bae optimize` is at work in learnt" in second.err
+        assert "another optimization writes to learned" in second.err
         assert files() == KEPT
     finally:
         process.kill()
@@ -956,7 +956,7 @@ def test_a_verdict_goes_by_the_difference_and_by_what_is_there() -> None:
     assert verdict_on(better, better.after, held_out=20) == "no better than what is there"
 
 
-def test_force_writes_all_that_was_learnt_and_certainty_only_what_is_beyond_chance() -> None:
+def test_force_writes_all_that_was_learned_and_certainty_only_what_is_beyond_chance() -> None:
     for verdict, plain, force, certain in (
         ("better", True, True, True),
         ("better, not beyond chance", True, True, False),
@@ -964,7 +964,7 @@ def test_force_writes_all_that_was_learnt_and_certainty_only_what_is_beyond_chan
         ("no better than what is there", False, True, False),
         ("nothing held out", False, True, False),
         ("there already", False, False, False),
-        ("nothing learnt", False, False, False),
+        ("nothing learned", False, False, False),
         ("too few examples", False, False, False),
     ):
         assert is_written(verdict, force=False, certain=False) is plain, verdict

@@ -13,7 +13,8 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 from bae.cli import main
-from bae.optimizer import Artefact, Learned, save_artefacts, schema_of
+from bae.lm import LearnedPrompt
+from bae.optimizer import Artifact, save_artifacts, schema_of
 
 APP = """
 from __future__ import annotations
@@ -139,10 +140,10 @@ def test_a_graph_that_asks_no_model_says_so(capsys):
 def test_learned_prompts_are_shown(capsys):
     import app  # pyright: ignore[reportMissingImports]
 
-    learned = Learned(instruction="Name the right person.")
+    learned = LearnedPrompt(instruction="Name the right person.")
     schema = schema_of(app.Handover)
-    artefact = Artefact(node="Handover", schema=schema, fill=learned)
-    save_artefacts({app.Handover: artefact}, "learned", among=app.graph)
+    artifact = Artifact(node="Handover", schema=schema, fill=learned)
+    save_artifacts({app.Handover: artifact}, "learned", among=app.graph)
     assert main(["prompts", "app:graph", "Handover", "--optimized", "learned"]) == 0
     choice, fill = capsys.readouterr().out.split("Letter -> Handover: fill\n")
     assert choice.startswith("Letter -> Reply | Handover | None: choice\n")

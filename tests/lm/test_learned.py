@@ -507,10 +507,10 @@ async def test_predictors_of_the_same_lessons_ask_the_same(provider: Provider):
         predictor.signature = predictor.signature.with_instructions(learned_prompt.instruction)
     filling.fill.demos = [{"source": e.known, **e.answer} for e in DRESS.examples]
     deciding.choice.demos = [{"known": e.known, **e.answer} for e in DECIDE.examples]
-    learnt = {Outfit: filling, Weather: deciding, AskBack: fresh_predictor(AskBack)}
+    learned = {Outfit: filling, Weather: deciding, AskBack: fresh_predictor(AskBack)}
     provider.script({"choice": "Outfit"}, SHIRT, {"question": "where to?"}, {"choice": "Outfit"})
     options = {"api_base": f"{provider.url}/v1", "api_key": "a key"}
-    async with OptimizedLM(learnt, "openai/gpt-4o-mini", **options) as lm:
+    async with OptimizedLM(learned, "openai/gpt-4o-mini", **options) as lm:
         await graph.arun(GREY, lm)
         await lm.fill(AskBack, {}, "AskBack", GREY)
         assert lm.get_stats() == {"optimized": 2, "naive": 1}
@@ -525,7 +525,7 @@ async def test_predictors_of_the_same_lessons_ask_the_same(provider: Provider):
 
 
 @pytest.mark.once
-async def test_predictors_that_have_learnt_nothing_ask_as_if_they_were_not_there(
+async def test_predictors_that_have_learned_nothing_ask_as_if_they_were_not_there(
     provider: Provider,
 ):
     pytest.importorskip("dspy")

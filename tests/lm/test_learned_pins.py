@@ -1,4 +1,4 @@
-"""NodePrompts and nodes that have an LM of their own: what was learnt for them reaches that LM."""
+"""NodePrompts and nodes that have an LM of their own: what was learned for them reaches that LM."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_it_is_so_in_graphs_inside_and_under_other_policies_and_budgets():
     assert budget.usage.calls == 2 + 1 + 2  # two by the script
 
 
-def test_a_pinned_lm_is_the_same_each_time_and_itself_where_nothing_is_learnt_for_it():
+def test_a_pinned_lm_is_the_same_each_time_and_itself_where_nothing_is_learned_for_it():
     model, other = Model(), Model()
     taught = WithPrompts(model, LESSONS)
 

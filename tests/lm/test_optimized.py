@@ -54,8 +54,8 @@ RESOLVED = {"weather": Weather(sky="clear")}
 UP = Waking(message="just got up")
 
 
-def optimised() -> Any:
-    """What an optimiser makes: other instructions, and examples."""
+def optimized() -> Any:
+    """What an optimizer makes: other instructions, and examples."""
     predictor = dspy.Predict(node_to_signature(Outfit).with_instructions("Dress for the day"))
     predictor.demos = [
         dspy.Example(weather=Weather(sky="snow"), top="a parka", layers=4),
@@ -77,7 +77,7 @@ async def provider() -> AsyncIterator[Provider]:
 
 @pytest.fixture
 async def backend(provider: Provider) -> AsyncIterator[OptimizedLM]:
-    async with ask(provider, {Outfit: optimised()}) as made, asyncio.timeout(BOUND):
+    async with ask(provider, {Outfit: optimized()}) as made, asyncio.timeout(BOUND):
         yield made
 
 
@@ -85,7 +85,7 @@ def said_in(request: Received) -> list[str]:
     return [each["content"] for each in request.body["messages"] if each["role"] != "system"]
 
 
-async def test_the_optimised_predictor_asks_with_its_instructions_and_examples(
+async def test_the_optimized_predictor_asks_with_its_instructions_and_examples(
     provider: Provider, backend: OptimizedLM
 ) -> None:
     provider.script(SHIRT)
@@ -102,7 +102,7 @@ async def test_the_optimised_predictor_asks_with_its_instructions_and_examples(
     ]
 
 
-async def test_a_class_without_an_optimised_predictor_gets_a_fresh_one(
+async def test_a_class_without_an_optimized_predictor_gets_a_fresh_one(
     provider: Provider, backend: OptimizedLM
 ) -> None:
     provider.script({"question": "where to?"})
@@ -162,7 +162,7 @@ async def test_a_chain_of_thought_is_asked_for_with_its_reasoning(provider: Prov
 
 
 async def test_a_predictor_that_is_changed_later_changes_nothing(provider: Provider) -> None:
-    predictor = optimised()
+    predictor = optimized()
     async with ask(provider, {Outfit: predictor}) as backend:
         predictor.demos.clear()
         await backend.fill(Outfit, RESOLVED, "Outfit", UP)
@@ -183,7 +183,7 @@ async def test_many_fills_through_one_predictor_get_each_their_own_answer(
 async def test_the_lm_that_is_given_is_asked_and_not_the_one_a_predictor_has(
     provider: Provider,
 ) -> None:
-    predictor = optimised()
+    predictor = optimized()
     predictor.lm = dspy.LM("openai/pinned", api_base=f"{provider.url}/v1", api_key="k", cache=False)
     async with ask(provider, {Outfit: predictor}) as backend:
         await backend.fill(Outfit, RESOLVED, "Outfit", UP)
@@ -195,7 +195,7 @@ async def test_the_lm_that_is_given_is_asked_and_not_the_one_a_predictor_has(
 
 def test_predictors_are_among_the_settings_that_change_answers() -> None:
     plain = OptimizedLM({}, "openai/gpt-4o-mini")
-    other = OptimizedLM({Outfit: optimised()}, "openai/gpt-4o-mini")
+    other = OptimizedLM({Outfit: optimized()}, "openai/gpt-4o-mini")
     assert plain.settings != other.settings
     assert "a parka" in json.dumps(other.settings)
 
@@ -204,7 +204,7 @@ def test_what_is_no_predictor_for_a_class_is_refused_when_it_is_made() -> None:
     with pytest.raises(TypeError, match=r"give a dspy\.Predict"):
         OptimizedLM({Outfit: "a predictor"}, "openai/gpt-4o-mini")
     with pytest.raises(TypeError, match="by its node class"):
-        OptimizedLM({"Outfit": optimised()}, "openai/gpt-4o-mini")  # type: ignore[dict-item]
+        OptimizedLM({"Outfit": optimized()}, "openai/gpt-4o-mini")  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="Outfit has no output layers"):
         OptimizedLM({Outfit: dspy.Predict("weather -> top")}, "openai/gpt-4o-mini")
 
@@ -219,9 +219,9 @@ def test_what_an_optimizer_makes_is_used(tmp_path: Path) -> None:
         provider.always(SHIRT)
         url = f"{provider.url}/v1"
         lm = dspy.LM("openai/gpt-4o-mini", api_base=url, api_key="k", cache=False)
-        optimiser = dspy.BootstrapFewShot(max_bootstrapped_demos=2, max_labeled_demos=0)
+        optimizer = dspy.BootstrapFewShot(max_bootstrapped_demos=2, max_labeled_demos=0)
         with dspy.context(lm=lm, adapter=dspy.JSONAdapter()):
-            best = optimiser.compile(dspy.Predict(signature), trainset=train)
+            best = optimizer.compile(dspy.Predict(signature), trainset=train)
         lm.close()
         best.save(tmp_path / "best.json")
         loaded = dspy.Predict(signature)

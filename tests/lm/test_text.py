@@ -553,7 +553,7 @@ def chorus(prompt: Any) -> str:
 
 async def test_the_optimizer_learns_from_texts_and_asks_as_a_run_does():
     pytest.importorskip("dspy")
-    from bae.optimizer import aoptimize_node, artefact_of, trace_to_examples
+    from bae.optimizer import aoptimize_node, artifact_of, trace_to_examples
 
     results = [await run(Topic(word=f"w{n}"), ToyBackend(f"{n}\n")) for n in range(6)]
     examples = [each for result in results for each in trace_to_examples(result)]
@@ -563,7 +563,7 @@ async def test_the_optimizer_learns_from_texts_and_asks_as_a_run_does():
     ending = "\n\nAnswer in plain text, not in JSON."
     assert all(prompt.text.endswith(ending) for prompt in lm.prompts)
 
-    taught = WithPrompts(lm, {Poem: artefact_of(found).prompts()})
+    taught = WithPrompts(lm, {Poem: artifact_of(found).prompts()})
     said = (await run(Topic(word="w9"), taught)).result.body
     assert said in [f"{n}\n" for n in range(6)]
     assert lm.prompts[-1].examples[-1].answer == said

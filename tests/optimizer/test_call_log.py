@@ -1,5 +1,5 @@
 """What the log of calls promises beyond answering from a file: a budget is charged for what its own
-optimisation reads, and for the time that took; a judge without a verdict is asked again by the next
+optimization reads, and for the time that took; a judge without a verdict is asked again by the next
 life; and the file can be closed by whoever opened it. Also that hushing DSPy disturbs nobody."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +51,7 @@ def lm() -> Says:
 
 
 async def asked(log: CallLog, lm: Backend, *texts: str, budget: Budget | None = None) -> None:
-    """Ask for a note with each of these instructions, as an optimisation with a budget does."""
+    """Ask for a note with each of these instructions, as an optimization with a budget does."""
     around = log.around(lm)
     if budget is None:
         for text in texts:
@@ -105,10 +104,10 @@ async def test_what_another_budget_of_this_life_has_paid_is_free_and_so_it_is_wh
 ):
     for _ in range(2):
         async with CallLog(tmp_path / "calls.sqlite") as log:
-            optimising, comparing = Budget(calls=10), Budget(calls=10)
-            await asked(log, lm, "a", budget=optimising)
+            optimizing, comparing = Budget(calls=10), Budget(calls=10)
+            await asked(log, lm, "a", budget=optimizing)
             await asked(log, lm, "a", "b", budget=comparing)
-        assert (optimising.usage.calls, comparing.usage.calls) == (1, 1)
+        assert (optimizing.usage.calls, comparing.usage.calls) == (1, 1)
     assert len(lm.asked) == 2
 
 
@@ -128,7 +127,7 @@ GOLD, GIVEN = Note(text="rain"), Note(text="it pours")
 
 
 def judged_by(log: CallLog, lm: Backend, notes: list[str]) -> Judge:
-    """A judge as an optimisation asks it."""
+    """A judge as an optimization asks it."""
     from bae.optimizer.calls import with_log
 
     pytest.importorskip("dspy")
@@ -191,7 +190,7 @@ async def test_a_verdict_that_was_mended_is_answered_from_the_log(tmp_path: Path
     assert len(lm.asked) == 2
 
 
-async def test_the_model_that_is_optimised_is_not_asked_again_what_it_could_not_answer(
+async def test_the_model_that_is_optimized_is_not_asked_again_what_it_could_not_answer(
     tmp_path: Path,
 ):
     from bae import FillError
@@ -217,31 +216,3 @@ def test_sync_code_closes_the_file(lm: Says, tmp_path: Path):
     asyncio.run(asked(log, lm, "a", "b"))
     assert len(lm.asked) == 2
     log.close()
-
-
-# Warnings
-
-
-@pytest.mark.once
-def test_filters_of_warnings_that_others_set_meanwhile_stay():
-    pytest.importorskip("dspy")
-    from bae.optimizer.quiet import quiet
-
-    def filters() -> list[Any]:
-        return list(warnings.filters)
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
-        warnings.simplefilter("error")
-        before = filters()
-        with quiet():
-            warnings.filterwarnings("ignore", message="mine")
-            mine = next(each for each in filters() if each not in before)
-            warnings.warn_explicit("noise", UserWarning, "x.py", 1, module="dspy.x")
-        assert mine in filters()
-        assert [each for each in filters() if each != mine] == before
-        with quiet():
-            block = warnings.catch_warnings()
-            block.__enter__()
-        block.__exit__(None, None, None)
-        assert [each for each in filters() if each != mine] == before

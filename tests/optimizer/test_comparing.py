@@ -25,7 +25,7 @@ from bae.optimizer import (
     Judge,
     Progress,
     aoptimize_node,
-    artefact_of,
+    artifact_of,
     compare,
     fresh_predictor,
     trace_to_examples,
@@ -68,7 +68,9 @@ def fills(count: int) -> list[Any]:
     return [each for each in right_examples(count, seed=1) if each.next_node_type == "Coded"]
 
 
-async def test_every_example_is_asked_once_with_what_was_learnt_and_once_without(provider, student):
+async def test_every_example_is_asked_once_with_what_was_learned_and_once_without(
+    provider, student
+):
     (found,) = await compare(Coded, told(f"Code it {HINT}"), right_examples(8, seed=1), lm=student)
 
     assert (found.node, found.part, found.n) == ("Coded", "fill", 8)
@@ -92,7 +94,7 @@ async def test_what_makes_no_difference_is_not_better(student):
     assert not found.certain
 
 
-async def test_what_has_learnt_nothing_is_not_asked_about(provider, student):
+async def test_what_has_learned_nothing_is_not_asked_about(provider, student):
     assert await compare(Coded, fresh_predictor(Coded), fills(8), lm=student) == []
     assert await compare(Coded, told(HINT), [], lm=student) == []
     assert provider.received == 0
@@ -182,16 +184,16 @@ async def test_looked_up_context_and_typed_fields_are_shown_as_a_run_shows_them(
     )
     start = Arrived(on=date(2024, 2, 29), season=Season.WET, load=[1, 2])
     result = await Graph(start=Arrived).arun(start, lm=student)
-    learnt = fresh_predictor(Weighed)
-    learnt.fill.demos = [{"source": {"Arrived": {"load": []}}, "grams": 1}]
-    learnt.choice.demos = [{"known": {"Weighed": {"grams": 1}}, "choice": "None"}]
-    prompts = {Weighed: artefact_of(learnt).prompts()}
+    learned = fresh_predictor(Weighed)
+    learned.fill.demos = [{"source": {"Arrived": {"load": []}}, "grams": 1}]
+    learned.choice.demos = [{"known": {"Weighed": {"grams": 1}}, "choice": "None"}]
+    prompts = {Weighed: artifact_of(learned).prompts()}
     before = provider.received
     await Graph(start=Arrived).arun(start, lm=WithPrompts(student, prompts))
     run = [dict(each.body) for each in provider.requests[before:]]
     before = provider.received
 
-    fill, choice = await compare(Weighed, learnt, trace_to_examples(result), lm=student)
+    fill, choice = await compare(Weighed, learned, trace_to_examples(result), lm=student)
 
     asked = [dict(each.body) for each in provider.requests[before:]]
     assert (fill.scores, choice.scores) == (((1.0, 1.0),), ((1.0, 1.0),))
@@ -358,7 +360,7 @@ def pays(prompt: Prompt) -> Any:
 
 
 def shown_how(part: str) -> Any:
-    """A predictor of Mail that has learnt to choose, or of Bill that has learnt to fill."""
+    """A predictor of Mail that has learned to choose, or of Bill that has learned to fill."""
     if part == "choice":
         predictor = fresh_predictor(Mail)
         predictor.choice.demos = [{"known": {"Mail": {"text": "pay 99"}}, "choice": "Bill"}]
@@ -372,7 +374,7 @@ def shown_how(part: str) -> Any:
 async def test_before_is_what_an_untaught_run_asks_and_after_what_a_taught_one_does(part):
     lm = Model(pays)
     after = shown_how(part)
-    prompts = {after.node: artefact_of(after).prompts()}
+    prompts = {after.node: artifact_of(after).prompts()}
     runs: dict[bool, list[Prompt]] = {}
     for taught in (False, True):
         for number in range(6):
@@ -446,8 +448,8 @@ def chooses(at_once: str, alone: str) -> Callable[[Prompt], Any]:
 @pytest.mark.parametrize(
     ("at_once", "alone", "scores", "side"),
     [
-        ("Bill", "Chat", (0.0, 0.0), "asked with what was learnt"),
-        ("Bill", "None", (0.0, 0.0), "asked with what was learnt"),
+        ("Bill", "Chat", (0.0, 0.0), "asked with what was learned"),
+        ("Bill", "None", (0.0, 0.0), "asked with what was learned"),
         ("Chat", "Bill", (0.0, 1.0), "asked without it"),
         ("Chat", "Chat", (0.0, 1.0), ""),
         ("Bill", "Bill", (0.0, 1.0), ""),
@@ -469,7 +471,7 @@ async def test_a_fill_that_only_one_side_chooses_to_come_to_counts_as_zero_for_t
     )
     assert all("on 6 of 6 examples" in note for note in notes)
     if at_once == "Bill":  # then that is what a run comes to
-        taught = WithPrompts(lm, {Bill: artefact_of(after).prompts()})
+        taught = WithPrompts(lm, {Bill: artifact_of(after).prompts()})
         result = await mails.arun(Mail(text="pay 3"), lm=taught)
         assert (result.trace[-1] == Bill(amount=3)) == bool(found.after.mean)
 
@@ -517,7 +519,7 @@ async def test_a_prompt_that_the_lm_will_not_take_counts_as_zero_and_is_noted():
 
     assert (found.before.mean, found.after.mean, found.validity_after) == (1.0, 0.0, 0.0)
     (note,) = (each.note for each in heard if each.note)
-    assert "with what was learnt, the LM would not take a prompt: the prompt is too long" in note
+    assert "with what was learned, the LM would not take a prompt: the prompt is too long" in note
 
 
 @pytest.mark.parametrize("said", ["This model's maximum context length is 8192 tokens", "not 3"])
@@ -533,7 +535,7 @@ async def test_a_question_that_is_refused_counts_as_zero_and_the_others_are_comp
     assert [after for _, after in found.scores] == [1.0, 1.0, 1.0, 0.0, 1.0, 1.0]
     assert sorted(each.note for each in heard if each.note) == [
         f"asked {side}, the LM would not take a prompt: {said}"
-        for side in ("with what was learnt", "without it")
+        for side in ("with what was learned", "without it")
     ]
 
 
@@ -587,7 +589,7 @@ class Rated(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_a_class_with_an_lm_of_its_own_is_optimised_and_compared_with_that_one():
+async def test_a_class_with_an_lm_of_its_own_is_optimized_and_compared_with_that_one():
     meals = [
         each
         for number in range(12)
@@ -595,10 +597,10 @@ async def test_a_class_with_an_lm_of_its_own_is_optimised_and_compared_with_that
     ]
     other = Model(lambda prompt: {"stars": 5})
 
-    learnt = await aoptimize_node(Rated, meals, lm=other)
-    (found,) = await compare(Rated, learnt, meals, lm=other)
+    learned = await aoptimize_node(Rated, meals, lm=other)
+    (found,) = await compare(Rated, learned, meals, lm=other)
 
     assert other.prompts == []
-    assert learnt.made is not None
-    assert (learnt.made.model, learnt.made.teacher) == ("stand-in", "stand-in")
+    assert learned.made is not None
+    assert (learned.made.model, learned.made.teacher) == ("stand-in", "stand-in")
     assert (found.before.mean, found.after.mean) == (0.0, 1.0)

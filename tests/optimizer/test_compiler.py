@@ -1,5 +1,5 @@
-"""Graphs compiled for DSPy: a signature and a predictor for every node, which can be optimised,
-saved, loaded and run, and LMs that ask with what was learnt."""
+"""Graphs compiled for DSPy: a signature and a predictor for every node, which can be optimized,
+saved, loaded and run, and LMs that ask with what was learned."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
 
-from bae import ArtefactError, BaeError, BaeLMError, Dep, Graph, Map, Node, ProofError
+from bae import ArtifactError, BaeError, BaeLMError, Dep, Graph, Map, Node, ProofError
 from bae.lm import LearnedPrompt, NodePrompts, OptimizedLM, PromptExample, WithPrompts
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.prompts import fill_prompt, text_of_question
 from bae.lm.registry import cached_lm
 from bae.lm.signatures import node_to_signature
 from bae.optimizer import (
-    Artefact,
-    Learned,
-    LearnedExample,
+    Artifact,
     Made,
-    artefact_of,
+    artifact_of,
     fresh_predictor,
-    load_artefacts,
+    load_artifacts,
     load_optimized,
     predictor_of,
     save_optimized,
@@ -106,13 +104,13 @@ KNOWN: dict[str, Any] = {
 }
 
 
-def dressed() -> Artefact:
-    """What an optimiser learns: another instruction, and an example."""
-    example = LearnedExample(known=KNOWN, answer=SHIRT)
-    return Artefact(
+def dressed() -> Artifact:
+    """What an optimizer learns: another instruction, and an example."""
+    example = PromptExample(known=KNOWN, answer=SHIRT)
+    return Artifact(
         node="Outfit",
         schema=schema_of(Outfit),
-        fill=Learned(instruction="Dress for the day", examples=[example]),
+        fill=LearnedPrompt(instruction="Dress for the day", examples=[example]),
         made=Made(optimizer="bootstrap", seed=1),
     )
 
@@ -207,7 +205,7 @@ JSON = st.recursive(
 SEEN = st.dictionaries(TEXT, JSON, max_size=3)
 MESSAGE = st.fixed_dictionaries({}, optional={"message": JSON})
 FILLS = st.builds(
-    LearnedExample,
+    PromptExample,
     known=st.fixed_dictionaries(
         {},
         optional={
@@ -221,7 +219,7 @@ FILLS = st.builds(
     ),
 )
 CHOICES = st.builds(
-    LearnedExample,
+    PromptExample,
     known=st.fixed_dictionaries({"Waking": MESSAGE}),
     answer=st.sampled_from([{"choice": name} for name in ("Outfit", "AskBack", "None")]),
 )
@@ -232,44 +230,44 @@ MADE = st.none() | st.builds(
 
 @settings(derandomize=True, max_examples=10, deadline=None)
 @given(data=st.data(), told=st.text("ab é!", min_size=1), made=MADE)
-def test_nothing_is_lost_from_an_artefact_to_a_predictor_to_a_file_and_back(
+def test_nothing_is_lost_from_an_artifact_to_a_predictor_to_a_file_and_back(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, told: str, made: Made | None
 ):
     fills = data.draw(st.lists(FILLS, max_size=3))
     choices = data.draw(st.lists(CHOICES, max_size=3))
-    outfit = Artefact(
+    outfit = Artifact(
         node="Outfit",
         schema=schema_of(Outfit),
-        fill=Learned(instruction=f"!{told}", examples=fills),
+        fill=LearnedPrompt(instruction=f"!{told}", examples=fills),
         made=made,
     )
-    waking = Artefact(
+    waking = Artifact(
         node="Waking",
         schema=schema_of(Waking),
-        choice=Learned(instruction=f"!{told}", examples=choices),
+        choice=LearnedPrompt(instruction=f"!{told}", examples=choices),
         made=made,
     )
-    learnt = {Outfit: predictor_of(Outfit, outfit), Waking: predictor_of(Waking, waking)}
+    learned = {Outfit: predictor_of(Outfit, outfit), Waking: predictor_of(Waking, waking)}
 
-    assert artefact_of(learnt[Outfit]) == outfit
-    assert artefact_of(learnt[Waking]) == waking
-    directory = tmp_path_factory.mktemp("learnt")
-    save_optimized(learnt, directory)
-    found = load_artefacts(GRAPH, directory)
+    assert artifact_of(learned[Outfit]) == outfit
+    assert artifact_of(learned[Waking]) == waking
+    directory = tmp_path_factory.mktemp("learned")
+    save_optimized(learned, directory)
+    found = load_artifacts(GRAPH, directory)
     seen = {"Waking": {"message": "string"}} if any("Waking" in e.known for e in fills) else {}
     outfit.sources = seen  # which only the graph knows
     assert found == {Outfit: outfit, Waking: waking}
-    assert artefact_of(predictor_of(Outfit, found[Outfit])) == outfit
+    assert artifact_of(predictor_of(Outfit, found[Outfit])) == outfit
     loaded = load_optimized(GRAPH, directory)
     assert [dict(d) for d in loaded[Outfit].fill.demos] == [
-        dict(d) for d in learnt[Outfit].fill.demos
+        dict(d) for d in learned[Outfit].fill.demos
     ]
 
 
 def test_an_example_is_shown_word_for_word_as_the_question_it_was():
     resolved = {"config": Weather(sky="snow")}
     asked = fill_prompt(Outfit, ("top",), resolved, "Outfit", Waking(message="früh auf"))
-    (example,) = artefact_of(predictor_of(Outfit, dressed())).prompts().fill.examples  # pyright: ignore
+    (example,) = artifact_of(predictor_of(Outfit, dressed())).prompts().fill.examples  # pyright: ignore
 
     assert text_of_question("Outfit", example.known) == asked.text
 
@@ -277,9 +275,9 @@ def test_an_example_is_shown_word_for_word_as_the_question_it_was():
 # Saving and loading
 
 
-def test_only_what_has_learnt_is_written_and_an_older_file_stays(tmp_path: Path):
-    learnt = {Outfit: predictor_of(Outfit, dressed()), Waking: fresh_predictor(Waking)}
-    assert [file.name for file in save_optimized(learnt, tmp_path)] == ["Outfit.json"]
+def test_only_what_has_learned_is_written_and_an_older_file_stays(tmp_path: Path):
+    learned = {Outfit: predictor_of(Outfit, dressed()), Waking: fresh_predictor(Waking)}
+    assert [file.name for file in save_optimized(learned, tmp_path)] == ["Outfit.json"]
 
     before = (tmp_path / "Outfit.json").read_bytes()
     assert save_optimized({Outfit: fresh_predictor(Outfit)}, tmp_path) == []
@@ -304,7 +302,7 @@ def test_a_plain_predictor_of_dspy_is_saved_with_json_for_its_values(tmp_path: P
     ]
     save_optimized({Outfit: predictor}, tmp_path)
 
-    fill = load_artefacts(GRAPH, tmp_path)[Outfit].fill
+    fill = load_artifacts(GRAPH, tmp_path)[Outfit].fill
     assert fill is not None
     assert fill.instruction == "Dress well"
     assert fill.examples[0].known == {"context": {"config": {"sky": "snow"}}}
@@ -338,9 +336,9 @@ def test_an_example_that_the_class_refuses_is_left_out_and_the_log_says_so(
         {"top": float("nan"), "tone": "dry"},
     ]
     with caplog.at_level(logging.WARNING, "bae.optimizer"):
-        artefact = artefact_of(predictor)
+        artifact = artifact_of(predictor)
 
-    assert artefact == dressed()
+    assert artifact == dressed()
     assert len(caplog.records) == 4
     assert (
         "Outfit: example 1 of its fill is left out, since the class does not take it: "
@@ -398,7 +396,7 @@ def test_a_compiled_graph_has_a_signature_for_every_node_and_a_choice_where_one_
     assert compiled.signatures[AskBack].instructions == "AskBack"
     assert list(compiled.choices) == [Waking]
     assert all(isinstance(each, NodePredictor) for each in compiled.predictors.values())
-    assert repr(compiled) == "<CompiledGraph Waking, 3 nodes, nothing learnt>"
+    assert repr(compiled) == "<CompiledGraph Waking, 3 nodes, nothing learned>"
 
 
 def test_nodes_of_graphs_inside_are_compiled_too():
@@ -419,7 +417,7 @@ def test_a_graph_that_cannot_run_is_not_compiled():
         compile_graph(Graph(start=Broken))
 
 
-async def test_a_run_asks_with_what_was_learnt():
+async def test_a_run_asks_with_what_was_learned():
     compiled = compile_graph(GRAPH)
     compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
     model = Model()
@@ -431,10 +429,10 @@ async def test_a_run_asks_with_what_was_learnt():
     assert choice.examples == ()
     assert fill.text.startswith("Dress for the day\n\n")
     assert [json.loads(shown.answer) for shown in fill.examples] == [SHIRT]
-    assert repr(compiled) == "<CompiledGraph Waking, 3 nodes, learnt: Outfit>"
+    assert repr(compiled) == "<CompiledGraph Waking, 3 nodes, learned: Outfit>"
 
 
-def test_a_run_without_anything_learnt_is_a_run_of_the_graph():
+def test_a_run_without_anything_learned_is_a_run_of_the_graph():
     compiled, model = compile_graph(GRAPH), Model()
     told = compiled.run(UP, model, max_iters=2)
     plain = Model()
@@ -488,7 +486,7 @@ def test_what_was_saved_is_loaded_with_the_graph(tmp_path: Path):
     model = Model()
     loaded.run(UP, model)
     assert model.prompts[1].text.startswith("Dress for the day\n\n")
-    assert artefact_of(loaded.predictors[Outfit]).fill == dressed().fill
+    assert artifact_of(loaded.predictors[Outfit]).fill == dressed().fill
     assert (
         loaded.save(tmp_path / "again")[0].read_bytes() == (tmp_path / "Outfit.json").read_bytes()
     )
@@ -514,7 +512,7 @@ class Turn(Node):
     async def __call__(self) -> Second: ...
 
 
-def test_classes_that_share_a_name_are_saved_apart_even_where_one_alone_has_learnt(tmp_path: Path):
+def test_classes_that_share_a_name_are_saved_apart_even_where_one_alone_has_learned(tmp_path: Path):
     graph = Graph(start=Fork)
     compiled = compile_graph(graph)
     told = compiled.predictors[Second].fill
@@ -534,7 +532,7 @@ def test_a_file_of_a_class_that_has_changed_is_refused_by_name(tmp_path: Path):
     (tmp_path / "Outfit.json").write_text(json.dumps(data))
 
     for load in (CompiledGraph.load, load_optimized, create_optimized_lm):
-        with pytest.raises(ArtefactError, match=r"Outfit\.json was made for another Outfit"):
+        with pytest.raises(ArtifactError, match=r"Outfit\.json was made for another Outfit"):
             load(GRAPH, tmp_path)
 
 
@@ -544,12 +542,12 @@ def test_a_directory_that_has_nothing_for_the_graph_is_warned_of(
     def optimized_lm(graph: Any, directory: Path) -> Any:
         return create_optimized_lm(graph, directory, Model())
 
-    for load in (CompiledGraph.load, load_optimized, load_artefacts, optimized_lm):
+    for load in (CompiledGraph.load, load_optimized, load_artifacts, optimized_lm):
         caplog.clear()
         load(GRAPH, tmp_path)
         (record,) = caplog.records
         assert (record.name, record.levelname) == ("bae.optimizer", "WARNING")
-        said = f"{tmp_path} has no artefact for any of the node classes Waking, Outfit, AskBack"
+        said = f"{tmp_path} has no artifact for any of the node classes Waking, Outfit, AskBack"
         assert record.message.startswith(said)
 
 
@@ -557,14 +555,14 @@ def test_a_directory_that_has_nothing_for_the_graph_is_warned_of(
 
 
 @pytest.fixture
-def learnt(tmp_path: Path) -> Path:
-    save_optimized({Outfit: predictor_of(Outfit, dressed())}, tmp_path / "learnt")
-    return tmp_path / "learnt"
+def learned(tmp_path: Path) -> Path:
+    save_optimized({Outfit: predictor_of(Outfit, dressed())}, tmp_path / "learned")
+    return tmp_path / "learned"
 
 
-async def test_an_optimized_lm_asks_any_backend_with_what_was_saved(learnt: Path):
+async def test_an_optimized_lm_asks_any_backend_with_what_was_saved(learned: Path):
     model = Model()
-    lm = create_optimized_lm(GRAPH, learnt, model)
+    lm = create_optimized_lm(GRAPH, learned, model)
     result = await GRAPH.arun(UP, lm)
 
     assert isinstance(lm, WithPrompts)
@@ -573,39 +571,41 @@ async def test_an_optimized_lm_asks_any_backend_with_what_was_saved(learnt: Path
     assert lm.get_stats() == {"optimized": 1, "naive": 1}
 
 
-async def test_an_optimized_lm_is_made_of_a_name_or_of_any_lm(learnt: Path, tmp_path: Path):
+async def test_an_optimized_lm_is_made_of_a_name_or_of_any_lm(learned: Path, tmp_path: Path):
     script = tmp_path / "script.json"
     script.write_text(json.dumps(["Outfit", SHIRT]))
     for lm in (f"scripted:{script}", ScriptedLM([Outfit, SHIRT])):
-        result = await GRAPH.arun(UP, create_optimized_lm(GRAPH, learnt, lm))
+        result = await GRAPH.arun(UP, create_optimized_lm(GRAPH, learned, lm))
         assert isinstance(result.result, Outfit)
 
 
-def test_an_optimized_lm_without_one_is_that_of_runs(learnt: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_optimized_lm_without_one_is_that_of_runs(
+    learned: Path, monkeypatch: pytest.MonkeyPatch
+):
     with pytest.raises(BaeLMError) as caught:
-        create_optimized_lm(GRAPH, learnt)
+        create_optimized_lm(GRAPH, learned)
     assert caught.value.code == "bae-lm-missing"
 
     monkeypatch.setenv("BAE_LM", "claude-cli:sonnet")
-    lm: Any = create_optimized_lm(GRAPH, learnt)
+    lm: Any = create_optimized_lm(GRAPH, learned)
     assert lm.inner is cached_lm("claude-cli:sonnet")
-    assert create_optimized_lm(GRAPH, learnt, "claude-cli:sonnet").inner is lm.inner  # pyright: ignore
+    assert create_optimized_lm(GRAPH, learned, "claude-cli:sonnet").inner is lm.inner  # pyright: ignore
 
 
-def test_what_is_no_lm_is_refused(learnt: Path):
+def test_what_is_no_lm_is_refused(learned: Path):
     with pytest.raises(BaeLMError) as caught:
-        create_optimized_lm(GRAPH, learnt, 3)
+        create_optimized_lm(GRAPH, learned, 3)
     assert caught.value.code == "bae-lm-type"
 
 
-async def test_an_lm_of_dspy_is_asked_through_the_predictors(learnt: Path):
+async def test_an_lm_of_dspy_is_asked_through_the_predictors(learned: Path):
     async with Provider() as provider:
         provider.script({"choice": "Outfit"}, SHIRT, {"choice": "Outfit"}, SHIRT)
         base = f"{provider.url}/v1"
         model = dspy.LM("openai/gpt-4o-mini", api_base=base, api_key="a key", cache=False)
-        lm = create_optimized_lm(GRAPH, learnt, model)
+        lm = create_optimized_lm(GRAPH, learned, model)
         result = await GRAPH.arun(UP, lm)
-        compiled = CompiledGraph.load(GRAPH, learnt)
+        compiled = CompiledGraph.load(GRAPH, learned)
         again = await compiled.arun(UP, model)
         asked = [request.body["messages"] for request in provider.requests]
         await model.aclose()
@@ -619,7 +619,7 @@ async def test_an_lm_of_dspy_is_asked_through_the_predictors(learnt: Path):
     assert json.loads(asked[1][2]["content"]) == SHIRT
 
 
-# Optimising
+# Optimizing
 
 
 class Ask(Node):
@@ -680,7 +680,7 @@ async def test_a_metric_for_a_class_of_another_graph_is_refused_before_anything_
     assert model.asked == 0
 
 
-async def test_optimising_a_compiled_graph_teaches_its_nodes_in_place(tmp_path: Path):
+async def test_optimizing_a_compiled_graph_teaches_its_nodes_in_place(tmp_path: Path):
     compiled = compile_graph(NUMBERS)
     phases: list[tuple[str, str, str]] = []
     model = Counting()
@@ -700,19 +700,19 @@ async def test_optimising_a_compiled_graph_teaches_its_nodes_in_place(tmp_path: 
     nodes = list(dict.fromkeys(node for node, _, _ in phases))
     assert nodes == ["Ask", "Even", "Odd"]  # one after the other
     assert ("Ask", "fill", "skipped") in phases  # nothing fills a start
-    compiled.save(tmp_path / "learnt")
-    assert sorted(os.listdir(tmp_path / "learnt")) == ["Ask.json", "Even.json", "Odd.json"]
-    # Again with the same log of calls: nothing is asked twice, and the same is learnt.
+    compiled.save(tmp_path / "learned")
+    assert sorted(os.listdir(tmp_path / "learned")) == ["Ask.json", "Even.json", "Odd.json"]
+    # Again with the same log of calls: nothing is asked twice, and the same is learned.
     other = Counting()
     again = compile_graph(NUMBERS)
     await again.aoptimize(await traces(24), lm=other, calls=tmp_path / "calls.sqlite")
     assert other.asked == 0
-    assert {c: artefact_of(p) for c, p in again.predictors.items()} == {
-        c: artefact_of(p) for c, p in compiled.predictors.items()
+    assert {c: artifact_of(p) for c, p in again.predictors.items()} == {
+        c: artifact_of(p) for c, p in compiled.predictors.items()
     }
 
 
-async def test_the_nodes_to_optimise_can_be_named_and_others_keep_what_they_have_learnt():
+async def test_the_nodes_to_optimize_can_be_named_and_others_keep_what_they_have_learned():
     compiled = compile_graph(NUMBERS)
     told = compiled.predictors[Ask].choice
     told.signature = told.signature.with_instructions("Choose by parity.")
@@ -726,16 +726,16 @@ async def test_the_nodes_to_optimise_can_be_named_and_others_keep_what_they_have
         await compiled.aoptimize(examples, lm=Counting(), nodes=["Prime"])
 
 
-async def test_what_was_learnt_before_stays_where_there_are_too_few_examples(
+async def test_what_was_learned_before_stays_where_there_are_too_few_examples(
     caplog: pytest.LogCaptureFixture,
 ):
     compiled = compile_graph(NUMBERS)
     told = compiled.predictors[Even].fill
     told.signature = told.signature.with_instructions("Halve it.")
-    before = artefact_of(compiled.predictors[Even])
+    before = artifact_of(compiled.predictors[Even])
     await compiled.aoptimize(await traces(4), lm=Counting())
 
-    assert artefact_of(compiled.predictors[Even]) == before
+    assert artifact_of(compiled.predictors[Even]) == before
     assert compiled.predictors[Odd].is_fresh
     assert "Odd, fill: there are 2 examples, and it takes 10 or more" in caplog.text
 
@@ -766,18 +766,18 @@ async def test_a_part_that_was_kept_says_how_it_was_made_itself(tmp_path: Path):
     parcels = Graph(start=Parcel)
     compiled = compile_graph(parcels)
     await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded], minimum=4)
-    first = artefact_of(compiled.predictors[Coded])
+    first = artifact_of(compiled.predictors[Coded])
     few = [each for each in right_examples(24) if each.node_type == "Coded"]
     few += [each for each in right_examples(3) if each.next_node_type == "Coded"]
     await compiled.aoptimize(few, lm=Clerk(), nodes=[Coded], minimum=4, seed=9)
 
     compiled.save(tmp_path)
-    for artefact in (
-        artefact_of(compiled.predictors[Coded]),
-        artefact_of(CompiledGraph.load(parcels, tmp_path).predictors[Coded]),
+    for artifact in (
+        artifact_of(compiled.predictors[Coded]),
+        artifact_of(CompiledGraph.load(parcels, tmp_path).predictors[Coded]),
     ):
-        assert artefact.fill == first.fill
-        made = artefact.made
+        assert artifact.fill == first.fill
+        made = artifact.made
         assert made is not None
         assert first.made is not None
         assert (made.seed, made.examples) == (9, {"choice": first.made.examples["choice"]})
@@ -790,7 +790,7 @@ async def test_a_part_that_was_kept_says_how_it_was_made_itself(tmp_path: Path):
     made = compiled.predictors[Coded].made
     assert made is not None
     assert (made.seed, made.kept["fill"].seed) == (10, 0)
-    # What is learnt anew is not among what was kept.
+    # What is learned anew is not among what was kept.
     await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded], minimum=4, seed=11)
     made = compiled.predictors[Coded].made
     assert made is not None
@@ -806,7 +806,7 @@ def test_what_is_no_graph_is_not_compiled(wrong: Any, tmp_path: Path):
 
 
 @pytest.mark.parametrize("wrong", [3, [3], [None], [Even, int]])
-async def test_nodes_to_optimise_that_are_none_are_refused(wrong: Any):
+async def test_nodes_to_optimize_that_are_none_are_refused(wrong: Any):
     with pytest.raises(TypeError, match="give node classes, or their names"):
         await compile_graph(NUMBERS).aoptimize([], lm=Counting(), nodes=wrong)
 

@@ -1,4 +1,4 @@
-"""What a node is optimised with: each question once and as a run asks it, with the answers that
+"""What a node is optimized with: each question once and as a run asks it, with the answers that
 people have put right; and what is done about questions that no LM takes, and teachers whose answers
 are of no use."""
 
@@ -24,7 +24,7 @@ from bae.optimizer import (
     Judge,
     Progress,
     aoptimize_node,
-    artefact_of,
+    artifact_of,
     examples_from,
     optimize_node,
     split,
@@ -62,10 +62,10 @@ def told(asked: str, text: str, run: str, corrected: bool = False) -> Any:
 
 
 def shown(predictor: Any) -> list[tuple[str, str]]:
-    """The questions and answers that an optimised Told shows."""
-    learnt = artefact_of(predictor).fill
-    assert learnt is not None
-    return [(each.known["Asked"]["text"], each.answer["text"]) for each in learnt.examples]
+    """The questions and answers that an optimized Told shows."""
+    learned = artifact_of(predictor).fill
+    assert learned is not None
+    return [(each.known["Asked"]["text"], each.answer["text"]) for each in learned.examples]
 
 
 def fills(count: int = 24) -> list[Any]:
@@ -327,10 +327,10 @@ async def test_a_field_whose_default_stands_is_asked_about_as_little_as_in_a_run
     assert asked
     assert {each.text for each in asked} <= run
     assert {example.asked for each in asked for example in each.examples} <= run
-    learnt = artefact_of(found).fill
-    assert learnt is not None
-    assert len(learnt.examples) == 8
-    assert all(each.known.keys() == {"Start"} for each in learnt.examples)
+    learned = artifact_of(found).fill
+    assert learned is not None
+    assert len(learned.examples) == 8
+    assert all(each.known.keys() == {"Start"} for each in learned.examples)
 
 
 # Metrics and scores
@@ -339,7 +339,7 @@ async def test_a_field_whose_default_stands_is_asked_about_as_little_as_in_a_run
 async def test_a_metric_in_dspys_manner_has_a_trace_while_examples_are_bootstrapped_alone():
     traced: dict[str, set[bool]] = {"bootstrap": set(), "miprov2": set(), "gepa": set()}
 
-    async def optimised(optimizer: str) -> None:
+    async def optimized(optimizer: str) -> None:
         def metric(example: Any, prediction: Any, trace: Any = None) -> Any:
             traced[optimizer].add(bool(trace))
             return example.code == prediction.code
@@ -350,7 +350,7 @@ async def test_a_metric_in_dspys_manner_has_a_trace_while_examples_are_bootstrap
         )
 
     for optimizer in OPTIMIZERS:
-        await optimised(optimizer)
+        await optimized(optimizer)
     assert traced == {"bootstrap": {True}, "miprov2": {True, False}, "gepa": {False}}
 
 
@@ -517,7 +517,7 @@ async def test_a_teacher_that_is_shown_nothing_is_asked_once_however_many_rounds
 # What is given
 
 
-async def test_traces_and_results_are_learnt_from_as_they_are():
+async def test_traces_and_results_are_learned_from_as_they_are():
     traces = right_traces(12)
     lm = ToyBackend(coding(lambda prompt: True))
 
@@ -571,7 +571,7 @@ def test_what_is_no_node_class_is_told(given: Any):
         ({"optimizer": "gepa", "candidate_selection_strategy": "x"}, "one of pareto, current_best"),
     ],
 )
-def test_a_value_that_no_optimiser_can_take_is_told_before_anything_is_asked(given: Any, said: str):
+def test_a_value_that_no_optimizer_can_take_is_told_before_anything_is_asked(given: Any, said: str):
     lm = always("x")
     with pytest.raises(ValueError, match=said):
         optimize_node(Told, [told(f"nr {n}", "x", f"run {n}") for n in range(12)], lm=lm, **given)
@@ -609,7 +609,7 @@ async def test_an_instruction_that_is_found_replaces_the_written_one_and_says_so
     assert HINT in found.fill.signature.instructions
     assert "fill: its instruction replaces the one in NodeConfig" in found.made.notes
     assert found.made.system == "You keep the book."
-    schema = artefact_of(found).schema_
+    schema = artifact_of(found).schema_
     assert schema.words == {"instruction": "Rate it."}
 
     systems = {("code" in each.schema["properties"], each.system) for each in lm.prompts}

@@ -1,4 +1,4 @@
-"""An optimisation that is killed and started again: it asks nothing twice, and ends as if nothing
+"""An optimization that is killed and started again: it asks nothing twice, and ends as if nothing
 had happened. The killing is done to a real process, which asks a provider on loopback."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.once
 
 
 class Holding:
-    """Answers as the model does, but for each optimiser only so many requests: later ones wait for
+    """Answers as the model does, but for each optimizer only so many requests: later ones wait for
     good. Notes what was answered."""
 
     def __init__(self, most: dict[str, int]) -> None:
@@ -59,8 +59,8 @@ class Holding:
                 self.changed.clear()
 
 
-async def test_killed_with_no_warning_and_resumed_each_optimiser_spends_no_call_twice(tmp_path):
-    # Each is stopped in the middle of something else: an optimiser that asks one at a time waits
+async def test_killed_with_no_warning_and_resumed_each_optimizer_spends_no_call_twice(tmp_path):
+    # Each is stopped in the middle of something else: an optimizer that asks one at a time waits
     # for one answer, and the others, which are trying a candidate, for as many as they ask at once.
     at_work = {"bootstrap": 1, "miprov2": 4, "gepa": 4}
     async with wrong_provider() as provider:
@@ -169,7 +169,7 @@ async def test_what_was_answered_before_a_cancellation_is_not_asked_again(
     assert len(kept(tmp_path / "calls.sqlite")) == 2 + log.statistics().calls
 
 
-async def test_one_file_serves_optimisations_with_other_arguments(provider, student, tmp_path):
+async def test_one_file_serves_optimizations_with_other_arguments(provider, student, tmp_path):
     async with CallLogs(tmp_path / "calls.sqlite") as log:
         await aoptimize_node(Coded, fills(), lm=student, calls=log, max_bootstrapped_demos=1)
         asked = provider.received

@@ -1,4 +1,4 @@
-"""`bae eval`: a graph over cases, each LM and what it was taught beside the others."""
+"""`bae eval`: a graph over cases, each LM with and without its learned prompts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from bae.cli.options import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bae.cli.improving.working import Ended
+    from bae.cli.execute import Ended
+    from bae.cli.progress_line import ProgressLine
     from bae.evals.cases import Case
-    from bae.evals.report import Evaluation
+    from bae.evals.report import CaseResult, Evaluation
     from bae.graph import Graph
 
 EPILOG: Final = examples(
     "bae eval app.py --data cases.jsonl --lm local",
-    "bae eval app.py --data cases.jsonl --lm local --optimized learnt",
+    "bae eval app.py --data cases.jsonl --lm local --optimized learned",
     "bae eval app.py --data cases.jsonl --lm local --lm claude-cli --metric scoring.py:exact",
     "bae eval app.py --data cases.jsonl --fail-under 0.8 -o report.md -o report.json",
 )
@@ -86,8 +87,8 @@ Directories = Annotated[
         metavar="DIR",
         show_default=False,
         callback=never_empty,
-        help="Evaluate each language model as well with what was learnt: the artefacts that `bae "
-        "optimize` has written to this directory. May be given several times.",
+        help="Evaluate each language model with learned prompts as well: those that `bae optimize` "
+        "has written to this directory. May be given several times.",
     ),
 ]
 Concurrency = Annotated[
@@ -155,37 +156,48 @@ def evaluate(
     as_json: AsJSON = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a graph over cases, and print how good, how valid, how dear and how fast it is.
+    """Run a graph over cases, and print its score, validity, cost and latency.
 
-    Each language model, and each with what it was taught, has its rows, in total and for every
+    Each language model, with and without learned prompts, has its rows, in total and for every
     node. The score has a confidence interval. A case that failed scores 0, and is printed with the
-    command that shows its run. The exit code is 1 where a case was not run or could not be scored,
-    where all failed, and where --fail-under says so.
+    command that shows its run. The exit code is 1 if a case was not run or could not be scored, if
+    all failed, and if --fail-under says so.
     """
     from bae.cli.options import budget_of
 
     limits = budget_of(budget)
     refuse_both_journals(context, no_journal=no_journal)
-    from bae.cli.improving.contenders import contenders
-    from bae.cli.improving.eval_files import check_files, default_folder
-    from bae.cli.improving.evaluating import Asked, evaluated
-    from bae.cli.improving.metrics import case_metric
+    from bae.cli.eval_output import check_files, default_folder
+    from bae.cli.execute import work
     from bae.cli.journals import journal_for
+    from bae.cli.learned import contenders
     from bae.cli.loading import load
+    from bae.cli.metric_option import case_metric
     from bae.cli.models import prove
+    from bae.cli.printing import err
+    from bae.cli.progress_line import ProgressLine
 
     check_files(output or ())
     graph = load(module).graph
     prove(graph, module)
-    scored_by = case_metric(metric, graph)
-    cases = _cases(data[0], graph, evaluator or [], own_metric=scored_by[0] is not None)
+    by_case, by_node = case_metric(metric, graph)
+    cases = _cases(data[0], graph, evaluator or [], own_metric=by_case is not None)
     lms = contenders(graph, lm or [], optimized or [], quiet=quiet)
     file = None
     if not no_journal:
         file = journal_for(graph, journal, "the runs of cases cannot be looked into")
     folder = None if output else default_folder()
-    asked = Asked(graph, cases, lms, *scored_by, file, limits, concurrency, max_iters, timeout)
-    ended = evaluated(asked, quiet=quiet)
+    progress = _Progress(ProgressLine(err(), quiet=quiet), len(cases) * len(lms))
+    options: dict[str, Any] = {
+        "metric": by_case,
+        "node_metrics": by_node,
+        "concurrency": concurrency,
+        "max_iters": max_iters,
+        "timeout": timeout,
+        "budget": limits,
+        "progress": progress.took,
+    }
+    ended = work(lambda: _evaluated(file, graph, cases, lms, options), progress.line, lambda: "")
     unwritten = _told(ended, output or [], folder, file, as_json=as_json, quiet=quiet)
     fails = ended.value is not None and _fails(ended.value, fail_under)
     if ended.error is not None or unwritten is not None:
@@ -202,7 +214,7 @@ def _cases(
     from bae.exceptions import BaeError
 
     if evaluators:
-        from bae.cli.improving.metrics import evaluator_classes
+        from bae.cli.metric_option import evaluator_classes
 
         return load_dataset(data, graph, evaluator_classes(evaluators, data, own_metric))
     try:
@@ -229,8 +241,7 @@ def _told(
     what kept it from being written."""
     from datetime import datetime
 
-    from bae.cli.improving.eval_files import files_in, write_evaluation
-    from bae.cli.improving.eval_table import print_evaluation
+    from bae.cli.eval_output import files_in, print_evaluation, write_evaluation
     from bae.cli.outcome import CommandLine
     from bae.cli.printing import note, out, print_json
 
@@ -254,10 +265,75 @@ def _told(
 
 def _fails(evaluation: Evaluation, fail_under: float | None) -> bool:
     """Whether the command fails, with a note for each reason."""
-    from bae.cli.improving.failing import reasons_to_fail
+    from bae.cli.eval_output import reasons_to_fail
     from bae.cli.printing import note
 
     reasons = list(reasons_to_fail(evaluation, fail_under))
     for each in reasons:
         note(each)
     return bool(reasons)
+
+
+async def _evaluated(
+    file: str | None, graph: Graph[Any, Any], cases: list[Case], lms: Any, options: dict[str, Any]
+) -> Evaluation:
+    """Evaluate, with the journal open. A signal ends it early, with the cases run so far."""
+    import asyncio
+    from contextlib import AsyncExitStack
+
+    from bae.cli.journals import open_to_write
+    from bae.evals import evaluate
+
+    stop = asyncio.Event()
+    async with AsyncExitStack() as opened:
+        journal = None
+        if file is not None:
+            journal = await opened.enter_async_context(open_to_write(file))
+        task = asyncio.ensure_future(
+            evaluate(graph, cases, lms, journal=journal, stop=stop, **options)
+        )
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            stop.set()
+            return await task
+        finally:
+            if not task.done():  # cancelled once more
+                task.cancel()
+                await asyncio.wait([task])
+
+
+class _Progress:
+    """How many cases are done, how many failed, and what they used."""
+
+    def __init__(self, line: ProgressLine, total: int) -> None:
+        from bae.usage import Usage
+
+        self.line = line
+        self._total = total
+        self._failed = 0
+        self._used = Usage()
+        line.update(self._said(0))
+
+    def took(self, done: int, total: int, contender: str, result: CaseResult) -> None:
+        self._failed += result.failed
+        self._used += result.usage + result.judging
+        step = max(1, -(-self._total // _LINES))
+        self.line.update(self._said(done), milestone=done % step == 0 or done == self._total)
+
+    def _said(self, done: int) -> str:
+        from bae.cli.live.wording import cost, count
+
+        said = [f"{done:,} of {count(self._total, 'case')}"]
+        if self._failed:
+            said.append(f"{self._failed:,} failed")
+        if self._used.calls:
+            said.append(count(self._used.calls, "LM call"))
+        if self._used.tokens:
+            said.append(count(self._used.tokens, "token"))
+        said += filter(None, [cost(self._used)])
+        return " · ".join(said)
+
+
+_LINES: Final = 10
+"""Lines of progress without a terminal."""

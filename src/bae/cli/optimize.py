@@ -1,8 +1,9 @@
-"""`bae optimize`: what the runs of a journal have to teach, learnt for each node, proved on runs
-that were held out, and written where it is better."""
+"""`bae optimize`: learned prompts from the runs of a journal, compared on runs that were held out,
+and written where they are better."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -21,18 +22,19 @@ from bae.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from bae.cli.improving.kept_calls import KeptCalls
-    from bae.cli.improving.wanted import Learnt, Wanted
-    from bae.cli.improving.working import Ended
+    from bae.cli.progress_line import ProgressLine
     from bae.graph import Graph
+    from bae.journal import Journal
     from bae.lm import LM
+    from bae.node import Node
+    from bae.optimizer import Improvement, Progress
 
 EPILOG: Final = examples(
-    "bae optimize app.py -o learnt --lm local",
-    "bae optimize app.py -o learnt --lm local --teacher claude-cli --budget calls=500",
-    "bae optimize app.py -o learnt --optimizer gepa --node Reply --metric scoring.py:METRICS",
-    "bae optimize app.py -o learnt --optimizer miprov2 --option num_trials=20",
-    "bae optimize app.py -o learnt --judge anthropic --rubric 'Polite, and answers the question.'",
+    "bae optimize app.py -o learned --lm local",
+    "bae optimize app.py -o learned --lm local --teacher claude-cli --budget calls=500",
+    "bae optimize app.py -o learned --optimizer gepa --node Reply --metric scoring.py:METRICS",
+    "bae optimize app.py -o learned --optimizer miprov2 --option num_trials=20",
+    "bae optimize app.py -o learned --judge anthropic --rubric 'Polite, and answers the question.'",
 )
 
 Directory = Annotated[
@@ -42,7 +44,7 @@ Directory = Annotated[
         "-o",
         metavar="DIR",
         callback=never_empty,
-        help="Where the artefacts go, a JSON file for each node, for `--optimized DIR`.",
+        help="Where the learned prompts go, a JSON file for each node, for `--optimized DIR`.",
     ),
 ]
 Teacher = Annotated[
@@ -61,8 +63,8 @@ Optimizer = Annotated[
     typer.Option(
         "--optimizer",
         metavar="NAME",
-        help="How it is learnt: `bootstrap` shows examples, `miprov2` looks for instructions as "
-        "well, `gepa` rewrites instructions by what went wrong.",
+        help="How it learns: `bootstrap` shows examples, `miprov2` searches instructions as well, "
+        "`gepa` rewrites instructions by what went wrong.",
     ),
 ]
 Options = Annotated[
@@ -114,7 +116,7 @@ Rubric = Annotated[
         help="With --judge: what a good answer is.",
     ),
 ]
-SpendingLimits = Annotated[str | None, budget_option("the optimisation")]
+SpendingLimits = Annotated[str | None, budget_option("the optimization")]
 HeldOut = Annotated[
     float,
     typer.Option(
@@ -122,8 +124,7 @@ HeldOut = Annotated[
         metavar="X",
         min=0,
         max=0.9,
-        help="The part of the runs that nothing is learnt from, and before and after are compared "
-        "on.",
+        help="The share of the runs that is only compared on.",
     ),
 ]
 Seed = Annotated[
@@ -139,7 +140,7 @@ Minimum = Annotated[
         "--minimum",
         metavar="N",
         min=1,
-        help="Different questions that a node needs to be learnt for.",
+        help="Different questions that a node needs.",
     ),
 ]
 Without = Annotated[
@@ -151,19 +152,19 @@ Without = Annotated[
         callback=never_empty,
         autocompletion=run_ids,
         help="Leave out a run, by its id or how that begins: one that chose wrongly, which a fork "
-        "cannot put right. May be given several times.",
+        "cannot correct. May be given several times.",
     ),
 ]
 WithEvals = Annotated[
     bool,
     typer.Option(
         "--with-evals",
-        help="Learn from the runs of `bae eval` too, which are left out otherwise: cases that were "
-        "learnt tell nothing any more.",
+        help="Learn from the runs of `bae eval` too, which are left out otherwise: a case that was "
+        "learned no longer measures anything.",
     ),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Write what was learnt though it is not better.")
+    bool, typer.Option("--force", help="Write learned prompts even if they are not better.")
 ]
 Certain = Annotated[
     bool,
@@ -196,11 +197,11 @@ def optimize(
     as_json: AsJSON = False,
     quiet: Quiet = False,
 ) -> None:
-    """Learn from the runs of a journal, and write what makes the graph better.
+    """Learn from the runs of a journal, and write the learned prompts that make the graph better.
 
-    The runs that have ended, and what people have corrected in forks of them, are split: from one
-    part it is learnt, on the other before and after are compared. A node whose answers are not
-    better is not written. Interrupted, the same command goes on where it was.
+    Finished runs, and what people have corrected in forks of them, are split: one part is learned
+    from, and on the other before and after are compared. A node whose answers are not better is not
+    written. Interrupted, the same command resumes.
     """
     from bae.cli.options import budget_of
 
@@ -211,48 +212,103 @@ def optimize(
         raise typer.BadParameter("--rubric goes with --judge SPEC", param_hint="--rubric")
     if force and certain:
         raise typer.BadParameter("give --force or --certain, not both", param_hint="--certain")
-    from pathlib import Path
-
-    from bae.cli.improving.material import classes_named
-    from bae.cli.improving.metrics import training_metric
-    from bae.cli.improving.optimizer_options import options_of
-    from bae.cli.improving.wanted import Wanted
     from bae.cli.journals import file_to_read
     from bae.cli.loading import load
+    from bae.cli.metric_option import training_metric
     from bae.cli.models import prove
+    from bae.cli.printing import err
+    from bae.cli.progress_line import ProgressLine
     from bae.lm.extras import load_dspy
     from bae.lm.policies.budget import Budget
+    from bae.optimizer import Improvement, Judge
 
     load_dspy("bae optimize")
-    options = options_of(optimizer, option or ())
+    options = _options(optimizer, option or ())
     graph = load(module).graph
     prove(graph, module)
-    classes = classes_named(graph, node or ())
+    classes = _classes(graph, node or ())
     file = file_to_read(journal)
-    model = _lm(graph, lm, quiet=quiet)
-    wanted = Wanted(
-        graph,
-        file,
-        Path(output),
-        model,
-        _lm(graph, teacher) if teacher is not None else None,
-        _judge(graph, judge, rubric) if judge is not None else training_metric(metric, graph),
-        optimizer,
-        classes,
-        tuple(without or ()),
-        with_evals,
-        held_out,
-        minimum,
-        seed,
-        concurrency,
-        limits or Budget(scope="--budget"),
-        options,
-        force,
-        certain,
-    )
-    for each in wanted.judges:
-        each.ready()
-    _carry_out(wanted, as_json=as_json, quiet=quiet)
+    student = _lm(graph, lm, quiet=quiet)
+    scored_by = training_metric(metric, graph)
+    if judge is not None:
+        scored_by = Judge(_lm(graph, judge), rubric or "")
+    progress = _Progress(ProgressLine(err(), quiet=quiet))
+    by = None if teacher is None else _lm(graph, teacher)
+
+    def improvement(journal: Journal, left_out: Sequence[str]) -> Improvement:
+        return Improvement(
+            graph,
+            journal,
+            output,
+            student,
+            by,
+            scored_by,
+            optimizer,
+            options,
+            nodes=classes,
+            without=left_out,
+            evals=with_evals,
+            held_out=held_out,
+            minimum=minimum,
+            seed=seed,
+            concurrency=concurrency,
+            budget=limits or Budget(scope="--budget"),
+            force=force,
+            certain=certain,
+            progress=progress.took,
+        )
+
+    _carry_out(improvement, file, without or (), progress.line, as_json=as_json, quiet=quiet)
+
+
+def _carry_out(
+    improvement: Callable[[Journal, Sequence[str]], Improvement],
+    file: str,
+    without: Sequence[str],
+    line: ProgressLine,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from bae.cli import optimize_output as output
+    from bae.cli.execute import work
+    from bae.cli.printing import err, out, print_json
+    from bae.exceptions import BaeError
+
+    made: list[Improvement] = []
+
+    async def improve() -> None:
+        from bae.cli.journals import open_to_read, run_meant
+
+        line.update(f"reading {file}", milestone=True)
+        async with open_to_read(file) as journal:
+            left_out = [await run_meant(journal, each) for each in without]
+            made.append(improvement(journal, left_out))
+            with output.notes_once(quiet):
+                await made[0].run()
+
+    ended = work(improve, line, lambda: output.resumes(made[0]) if made else "")
+    if not made:
+        raise ended.error or typer.Exit(ended.code)
+    (found,) = made
+    if as_json:
+        print_json(output.as_data(found, file, ended.error))
+    elif found.parts:
+        if not quiet and err().is_terminal:
+            err().print()  # between the progress and the result
+        output.print_improvement(out(), found)
+    output.print_notes(found, interrupted=bool(ended.code), quiet=quiet)
+    if isinstance(ended.error, BaeError) and ended.error.fix:
+        ended.error.fix = ended.error.fix.replace("evals=True", "--with-evals")
+    if ended.error is not None:
+        if found.kept:
+            ended.error.add_note(output.resumes(found))
+        raise ended.error
+    if ended.code:
+        raise typer.Exit(ended.code)
+    as_good = any(part.verdict in output.AS_GOOD for part in found.parts)
+    if not found.done or not (found.files or as_good):
+        raise typer.Exit(exits.FAILED)
 
 
 def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
@@ -266,7 +322,7 @@ def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
         from bae.plan import plan_of
 
         if any(plan_of(cls).lm is not None for cls in every_node(graph)):
-            # All that is asked for has an LM pinned to it, which learns in the place of this one.
+            # Every LM that is asked is pinned to a node, and learns in the place of this one.
             return LazyLM(f"the LM of {graph.name} was asked")
         raise refused(
             f"the graph {graph.name} asks no language model, so there is nothing to learn",
@@ -275,52 +331,84 @@ def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
     return made_lm(graph, named, quiet=quiet)
 
 
-def _judge(graph: Graph[Any, Any], named: str, rubric: str | None) -> Any:
-    from bae.optimizer import Judge
+def _options(optimizer: str, said: Sequence[str]) -> dict[str, Any]:
+    """The options of the optimizer, their values as JSON; what is no JSON is a text."""
+    import json
 
-    return Judge(_lm(graph, named), rubric or "")
+    from bae.optimizer.optimizers import OPTIONS, checked_options
 
+    def wrong(why: str) -> typer.BadParameter:
+        return typer.BadParameter(why, param_hint="--option")
 
-def _carry_out(wanted: Wanted, *, as_json: bool, quiet: bool) -> None:
-    from bae.cli.improving.ended_notes import tell_kept, tell_spent, tell_unfinished
-    from bae.cli.improving.kept_calls import KeptCalls
-    from bae.cli.improving.learning import Learning
-    from bae.cli.improving.learnt_data import as_data
-    from bae.cli.improving.learnt_table import print_learnt
-    from bae.cli.improving.status import status_for
-    from bae.cli.improving.working import work
-    from bae.cli.printing import err, out, print_json
-
-    with KeptCalls(wanted.directory, wanted.asked) as kept:
-        status = status_for(err(), quiet=quiet)
-        learning = Learning(wanted, kept.calls, status, quiet=quiet)
-        ended = work(lambda: kept.around(learning.learn), status, kept.goes_on)
-        learnt = learning.learnt
-        done = ended.error is None and not ended.code and learnt.done
-        kept.let_go(useful=not done or bool(learnt.unwritten))
-    if as_json:
-        print_json(as_data(wanted, learnt, kept, ended.error))
-    elif learnt.parts:
-        if not quiet and err().is_terminal:
-            err().print()  # between what was shown of the work and what came of it
-        print_learnt(out(), wanted, learnt)
-    if not quiet:
-        tell_spent(wanted, learnt, kept)
-        tell_kept(wanted, learnt, kept)
-    tell_unfinished(learnt, kept, interrupted=bool(ended.code))
-    _raise(ended, learnt, kept)
+    given: dict[str, Any] = {}
+    for each in said:
+        name, equals, text = (part.strip() for part in each.partition("="))
+        if not equals or not name:
+            known = ", ".join(f"{name}=…" for name in OPTIONS[optimizer])
+            raise wrong(f"{each!r} is no NAME=VALUE: {optimizer} takes {known}")
+        if name in given:
+            raise wrong(f"{name} is there twice")
+        try:
+            given[name] = json.loads(text)
+        except (ValueError, RecursionError):
+            given[name] = text
+    try:
+        checked_options(optimizer, given)
+    except (TypeError, ValueError) as error:
+        raise wrong(str(error)) from error
+    return given
 
 
-def _raise(ended: Ended[Any], learnt: Learnt, kept: KeptCalls) -> None:
-    """End as the work did. It fails where it did not come to its end, and where nothing was written
-    and nothing as good is there."""
-    if ended.error is not None:
-        if kept.statistics.calls or kept.number:
-            ended.error.add_note(kept.goes_on())
-        raise ended.error
-    if ended.code:
-        raise typer.Exit(ended.code)
-    stands = ("there already", "no better than what is there")
-    stays = any(part.verdict in stands for part in learnt.parts)
-    if not learnt.done or not (learnt.files or stays):
-        raise typer.Exit(exits.FAILED)
+def _classes(graph: Graph[Any, Any], names: Sequence[str]) -> tuple[type[Node], ...]:
+    """The node classes of a graph with these names; without any, all."""
+    from difflib import get_close_matches
+
+    from bae.cli.exits import refused
+    from bae.optimizer import every_node
+
+    every = every_node(graph)
+    for name in names:
+        if not any(cls.__name__ == name for cls in every):
+            known = {cls.__name__.casefold(): cls.__name__ for cls in every}
+            near = get_close_matches(name.casefold(), known, 1)
+            hint = f"; did you mean {known[near[0]]}?" if near else ""
+            raise refused(
+                f"there is no node {name} in the graph {graph.name}{hint}",
+                fix=f"name one of {', '.join(cls.__name__ for cls in every)}",
+            )
+    return tuple(cls for cls in every if not names or cls.__name__ in names)
+
+
+class _Progress:
+    """How far it is: the phase of a part of a node, and the calls."""
+
+    def __init__(self, line: ProgressLine) -> None:
+        self.line = line
+        self._phases: set[tuple[str, str]] = set()
+
+    def took(self, progress: Progress) -> None:
+        from bae.cli.live.wording import count
+
+        if progress.phase == "skipped":  # which the result says
+            return
+        place = f"{progress.node} {progress.part}"
+        if progress.note:
+            about = f"{place}: " if progress.part else ""
+            counts = progress.phase == "read" and progress.part
+            self.line.inform(f"{'' if counts else 'note: '}{about}{progress.note}")
+            return
+        said = [f"{place}: {progress.phase}", count(progress.calls, "call")]
+        best = progress.best
+        if progress.phase == "compared" and best is not None:
+            # Not the score of the candidates, which were selected by theirs.
+            said[0] += f": {best:.2f} on what was held out"
+            best = None
+        if progress.earlier:
+            said.append(f"{progress.earlier:,} kept from before")
+        if best is not None:
+            said.append(f"best {best:.2f}")
+        # Some optimizers change between phases hundreds of times.
+        phase = place, progress.phase
+        new = phase not in self._phases or progress.phase in ("done", "compared")
+        self._phases.add(phase)
+        self.line.update(" · ".join(said), milestone=new)

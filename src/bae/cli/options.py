@@ -90,7 +90,7 @@ Optimized = Annotated[
         metavar="DIR",
         show_default=False,
         callback=never_empty,
-        help="Ask with a learned prompt: the artefacts that `bae optimize` has written to this "
+        help="Ask with a learned prompt: the artifacts that `bae optimize` has written to this "
         "directory.",
     ),
 ]

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from bae.cli.exits import refused
-from bae.cli.improving.taught import artefacts_in, taught
+from bae.cli.learned import artifacts_in, with_prompts
 from bae.cli.loading import load
 from bae.cli.models import prove
 from bae.cli.options import AsJSON, Input, Module, Optimized, Sets, examples
@@ -57,7 +57,7 @@ def prompts(
     if given is not None or sets:
         example = shlex.join(["bae", "prompts", *([module] if module else [])])
         nodes.append(start_node(graph.start, given, sets or (), ask=False, said=example))
-    lm = taught(Unasked(), artefacts_in(graph, optimized)) if optimized else None
+    lm = with_prompts(Unasked(), artifacts_in(graph, optimized)) if optimized else None
     found = _about(graph, graph.prompts(*nodes, lm=lm), node)
     if as_json:
         print_json({"graph": graph.name, "prompts": [_as_json(prompt) for prompt in found]})

@@ -17,8 +17,8 @@ from bae.cli.completing import open_gates as gate_names
 from bae.cli.completing import run_ids
 from bae.cli.execute import RunOptions, carry_out
 from bae.cli.exits import refused
-from bae.cli.improving.taught import check_optimized, lm_taught_by
 from bae.cli.journals import file_to_read, run_meant, stored_run, use
+from bae.cli.learned import check_optimized, lm_with_learned
 from bae.cli.loading import load
 from bae.cli.models import check_lm, lm_for
 from bae.cli.options import (
@@ -271,7 +271,7 @@ def _continue(
 def _model(
     graph: Graph[Any, Any], stored: StoredRun, said: CommandLine, *, quiet: bool
 ) -> LM | str | None:
-    return lm_taught_by(graph, lm_for(graph, stored, said.lm), said.optimized, quiet=quiet)
+    return lm_with_learned(graph, lm_for(graph, stored, said.lm), said.optimized, quiet=quiet)
 
 
 # --- secrets ------------------------------------------------------------------------------------

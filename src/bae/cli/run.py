@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from bae.cli.execute import RunOptions, carry_out
-from bae.cli.improving.taught import lm_taught_by
 from bae.cli.journals import journal_for
+from bae.cli.learned import lm_with_learned
 from bae.cli.loading import load
 from bae.cli.models import check_lm, prove
 from bae.cli.options import (
@@ -80,7 +80,7 @@ def run(
     graph = load(module).graph
     prove(graph, module)
     check_lm(graph, lm, begins=True)
-    model = lm_taught_by(graph, lm, optimized, quiet=quiet)
+    model = lm_with_learned(graph, lm, optimized, quiet=quiet)
     example = shlex.join(["bae", "run", *([module] if module else [])])
     start: Any = start_node(graph.start, given, sets or (), ask=not no_ask, said=example)
     file = None if no_journal else journal_for(graph, journal, "this run cannot be resumed")

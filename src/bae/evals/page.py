@@ -168,7 +168,7 @@ def _table(head: Sequence[str], rule: Sequence[str], rows: Iterable[Sequence[str
 
 
 def _text(said: str) -> str:
-    """A text from elsewhere as one that stands in a table and means nothing to Markdown."""
+    """A text that Markdown takes as plain text, in one line."""
     line = " ".join(_UNSEEN.sub(" ", printable(said[: 4 * _LONGEST])).split())
     short = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
     return re.sub(r"([\\`*_{}\[\]<>#|~!&$])", r"\\\1", short)
@@ -224,7 +224,7 @@ def many(number: int) -> str:
 
 
 def dollars(cost: float | None) -> str:
-    """Money; `?` where nobody knows."""
+    """Money; `?` if it is unknown."""
     if cost is None:
         return "?"
     if not cost:

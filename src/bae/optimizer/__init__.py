@@ -1,92 +1,57 @@
-"""Learning from runs: examples out of journals, metrics, DSPy's optimisers by name, and artefacts,
-which any backend can be taught by. `bae.compiler` does all of it for a graph at once."""
+"""Optimization: examples from journals, metrics, DSPy's optimizers by name, and learned prompts as
+files, which any backend can be asked with."""
 
 from bae.evals.case_types import every_node
 from bae.evals.judge import Judge
 from bae.evals.metrics import NodeMetric, Score, fields_metric, node_transition_metric
 from bae.optimizer.artifacts import (
-    Artefact,
-    Learned,
-    LearnedExample,
+    Artifact,
     Made,
-    load_artefacts,
-    save_artefacts,
+    load_artifacts,
+    save_artifacts,
 )
-from bae.optimizer.by_name import (
-    OPTIMIZERS,
-    OPTIONS,
-)
-from bae.optimizer.calls import (
-    CallLog,
-    CallStatistics,
-)
-from bae.optimizer.collecting import (
-    examples_from,
-    transitions_from,
-)
-from bae.optimizer.comparing import (
-    Comparison,
-    compare,
-)
-from bae.optimizer.examples import (
-    choice_examples,
-    example_of,
-    fill_examples,
-    trace_to_examples,
-)
-from bae.optimizer.metrics import (
-    Metric,
-    metrics_for,
-)
-from bae.optimizer.node_schemas import (
-    NodeSchema,
-    schema_of,
-)
-from bae.optimizer.optimizing import (
-    aoptimize_node,
-    optimize_node,
-)
+from bae.optimizer.calls import CallLog, CallStatistics
+from bae.optimizer.comparison import Comparison, compare
+from bae.optimizer.examples import choice_examples, example_of, fill_examples, trace_to_examples
+from bae.optimizer.improvement import Improvement, PartResult
+from bae.optimizer.journal_examples import examples_from, transitions_from
+from bae.optimizer.metrics import Metric, metrics_for
+from bae.optimizer.node_schemas import NodeSchema, schema_of
+from bae.optimizer.optimization import aoptimize_node, optimize_node
+from bae.optimizer.optimizers import OPTIMIZERS, OPTIONS
 from bae.optimizer.predictors import (
     NodePredictor,
-    artefact_of,
+    artifact_of,
     fresh_predictor,
     load_optimized,
     predictor_of,
     save_optimized,
 )
-from bae.optimizer.progress import (
-    Progress,
-)
-from bae.optimizer.splitting import (
-    Split,
-    split,
-    split_apart,
-)
-from bae.optimizer.transitions import (
-    Transition,
-)
+from bae.optimizer.progress import Progress
+from bae.optimizer.splits import Split, split, split_apart
+from bae.optimizer.transitions import Transition
 
 __all__ = [
     "OPTIMIZERS",
     "OPTIONS",
-    "Artefact",
+    "Artifact",
     "CallLog",
     "CallStatistics",
     "Comparison",
+    "Improvement",
     "Judge",
-    "Learned",
-    "LearnedExample",
     "Made",
     "Metric",
     "NodeMetric",
     "NodePredictor",
     "NodeSchema",
+    "PartResult",
     "Progress",
     "Score",
     "Split",
     "Transition",
     "aoptimize_node",
-    "artefact_of",
+    "artifact_of",
     "choice_examples",
     "compare",
     "every_node",
@@ -95,13 +60,13 @@ __all__ = [
     "fields_metric",
     "fill_examples",
     "fresh_predictor",
-    "load_artefacts",
+    "load_artifacts",
     "load_optimized",
     "metrics_for",
     "node_transition_metric",
     "optimize_node",
     "predictor_of",
-    "save_artefacts",
+    "save_artifacts",
     "save_optimized",
     "schema_of",
     "split",

@@ -1,4 +1,4 @@
-"""Artefacts: the learned prompts of a node class as plain JSON, one file for each class, that reads
+"""Artifacts: the learned prompts of a node class as plain JSON, one file for each class, that reads
 well in review. Any backend is asked with them, through `bae.lm.WithPrompts`, without DSPy."""
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 from bae.draft import validated
-from bae.exceptions import ArtefactError, BaeError, describe, faults
+from bae.exceptions import ArtifactError, BaeError, describe, faults
 from bae.lm.answers import Wrong, build
 from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample
 from bae.lm.prompts import asked_fields, names_of
@@ -44,37 +44,8 @@ _CONTEXT: Final = "context"
 """What examples call the values that were looked up, beside the node that the run comes from."""
 
 
-class LearnedExample(BaseModel):
-    """A question and its answer, as JSON values.
-
-    `known` is what the model is told: `{"A": {…}, "context": {…}}`, with the fields of the node `A`
-    that the run comes from and the values that were looked up. `answer` has the fields to fill, or
-    `{"choice": "B"}`.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    known: dict[str, JsonValue]
-    answer: dict[str, JsonValue]
-
-
-class Learned(BaseModel):
-    """The learned prompt for one question: its `instruction`, and the `examples` shown before
-    it."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    instruction: str
-    examples: list[LearnedExample] = []
-
-    def prompt(self) -> LearnedPrompt:
-        """The same for `bae.lm.WithPrompts`."""
-        examples = (PromptExample(each.known, each.answer) for each in self.examples)
-        return LearnedPrompt(self.instruction, tuple(examples))
-
-
 class Made(BaseModel):
-    """How an artefact was made: by which `optimizer`, with which `seed`, for which `model` and with
+    """How an artifact was made: by which `optimizer`, with which `seed`, for which `model` and with
     which `teacher`, and from how many `examples` for each part, with `notes`. A part that was left
     as it was is in `kept`, with how it was made. It may have more keys, such as scores."""
 
@@ -113,52 +84,49 @@ class Made(BaseModel):
         return Made.model_validate(said)
 
 
-class Artefact(BaseModel):
+class Artifact(BaseModel):
     """What was learned for a node class: for the `fill` of its fields and for the `choice` of its
     successor, with the schema of the class that it was `made` for. `sources` are the classes that
     the examples of the fill come from, with what a model sees of each; saving puts them there."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
-    format: Literal["bae-artefact-1"] = "bae-artefact-1"
+    format: Literal["bae-artifact-1"] = "bae-artifact-1"
     node: str
     schema_: NodeSchema = Field(alias="schema")
     sources: dict[str, dict[str, str]] = {}
-    fill: Learned | None = None
-    choice: Learned | None = None
+    fill: LearnedPrompt | None = None
+    choice: LearnedPrompt | None = None
     made: Made | None = None
 
     def prompts(self) -> NodePrompts:
         """The same for `bae.lm.WithPrompts`, which asks any backend with it."""
-        return NodePrompts(
-            fill=None if self.fill is None else self.fill.prompt(),
-            choice=None if self.choice is None else self.choice.prompt(),
-        )
+        return NodePrompts(self.fill, self.choice)
 
 
-def save_artefacts(
-    artefacts: Mapping[type[Node], Artefact],
+def save_artifacts(
+    artifacts: Mapping[type[Node], Artifact],
     directory: str | Path,
     *,
     among: Graph[Any, Any] | Iterable[type[Node]] = (),
 ) -> list[Path]:
-    """Write artefacts into a directory, one file for each node class, and return the files.
+    """Write artifacts into a directory, one file for each node class, and return the files.
 
     The directory is made if need be. An existing file is replaced as a whole; others are left
-    alone. `among` is the graph, or all its node classes. Give it, so that an artefact is refused
+    alone. `among` is the graph, or all its node classes. Give it, so that an artifact is refused
     once the nodes that its examples come from have changed, and so that file names tell classes
-    apart: if two share a name, theirs have the module in front. An artefact that does not fit its
+    apart: if two share a name, theirs have the module in front. An artifact that does not fit its
     class is refused, and nothing is written.
     """
-    classes = nodes_among(tuple(artefacts), "save_artefacts")
-    every = nodes_among(among, "save_artefacts(among=…)")
+    classes = nodes_among(tuple(artifacts), "save_artifacts")
+    every = nodes_among(among, "save_artifacts(among=…)")
     every = tuple(dict.fromkeys((*every, *classes)))
     files = _file_names(every)
     texts: dict[Path, str] = {}
-    for cls, artefact in artefacts.items():
+    for cls, artifact in artifacts.items():
         file = Path(directory) / files[cls]
         sources = _Sources.of(cls, every, among)
-        kept = artefact.model_copy(update={"sources": sources.recorded(artefact)})
+        kept = artifact.model_copy(update={"sources": sources.recorded(artifact)})
         _check(cls, kept, str(file), sources)
         texts[file] = _text(kept, str(file), cls)
     file = Path(directory)
@@ -167,7 +135,7 @@ def save_artefacts(
         for file, text in texts.items():
             _replace(file, text)
     except OSError as error:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{file} could not be written",
             file=str(file),
             cause=error,
@@ -176,65 +144,65 @@ def save_artefacts(
     return list(texts)
 
 
-def load_artefacts(
+def load_artifacts(
     nodes: Graph[Any, Any] | Iterable[type[Node]],
     directory: str | Path,
     *,
-    misfits: dict[type[Node], ArtefactError] | None = None,
-) -> dict[type[Node], Artefact]:
-    """The artefacts of a directory for the node classes of a graph, those of graphs inside it too,
+    misfits: dict[type[Node], ArtifactError] | None = None,
+) -> dict[type[Node], Artifact]:
+    """The artifacts of a directory for the node classes of a graph, those of graphs inside it too,
     or for the classes given. Classes without a file are left out.
 
-    Raises `ArtefactError`: `bae-artefact-changed` if the class, or one that examples come from, has
-    changed since, `bae-artefact-invalid` for a file that is none, and `bae-artefact-missing` if
+    Raises `ArtifactError`: `bae-artifact-changed` if the class, or one that examples come from, has
+    changed since, `bae-artifact-invalid` for a file that is none, and `bae-artifact-missing` if
     there is no such directory. One error names all files that do not fit. Give a dict as `misfits`
     to get the first two there, by class, and load the rest. Files that belong to none of the
     classes are skipped, with a warning in the log; a directory with nothing for any of them is
     warned of too.
     """
-    found: dict[type[Node], ArtefactError] = {} if misfits is None else misfits
-    classes = nodes_among(nodes, "load_artefacts")
-    loaded = artefacts_there(nodes, directory, found)
+    found: dict[type[Node], ArtifactError] = {} if misfits is None else misfits
+    classes = nodes_among(nodes, "load_artifacts")
+    loaded = artifacts_there(nodes, directory, found)
     if found and misfits is None:
         raise all_misfits(directory, tuple(found.values()))
     if not loaded and not found:
         _log.warning(
-            "%s has no artefact for any of the node classes %s: nothing is learned for them there",
+            "%s has no artifact for any of the node classes %s: nothing is learned for them there",
             directory,
             ", ".join(cls.__name__ for cls in classes),
         )
     return loaded
 
 
-def artefacts_there(
+def artifacts_there(
     nodes: Graph[Any, Any] | Iterable[type[Node]],
     directory: str | Path,
-    misfits: dict[type[Node], ArtefactError],
-) -> dict[type[Node], Artefact]:
-    """`load_artefacts` without the warning if there is none."""
-    classes = nodes_among(nodes, "load_artefacts")
+    misfits: dict[type[Node], ArtifactError],
+) -> dict[type[Node], Artifact]:
+    """`load_artifacts` without the warning if there is none."""
+    classes = nodes_among(nodes, "load_artifacts")
     folder = Path(directory)
     if not folder.is_dir():
         what = "is no directory" if folder.exists() else "is not there"
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} {what}, so nothing can be loaded from it",
-            code="bae-artefact-missing",
+            code="bae-artifact-missing",
             file=str(folder),
-            fix="give the directory that artefacts were saved to, as with `bae optimize … -o DIR`",
+            fix="give the directory that artifacts were saved to, as with `bae optimize … -o DIR`",
         )
-    loaded: dict[type[Node], Artefact] = {}
+    loaded: dict[type[Node], Artifact] = {}
     for cls, file in _found_files(classes, folder).items():
         try:
-            artefact = _read(file, cls)
-            _check(cls, artefact, str(file), _Sources.of(cls, classes, nodes))
-        except ArtefactError as error:
+            artifact = _read(file, cls)
+            _check(cls, artifact, str(file), _Sources.of(cls, classes, nodes))
+        except ArtifactError as error:
             misfits[cls] = error
         else:
-            loaded[cls] = artefact
+            loaded[cls] = artifact
     return loaded
 
 
-def misfit(cls: type[Node], part: str, example: LearnedExample) -> str:
+def misfit(cls: type[Node], part: str, example: PromptExample) -> str:
     """What is wrong with an example for the class, with its place in it; empty if nothing is."""
     return _wrong_answer(cls, part, example) or _Sources(cls, (), False).wrong(part, example)
 
@@ -299,14 +267,15 @@ def _is_of(file: Path, cls: type[Node], classes: Sequence[type[Node]]) -> bool:
     return [each for each in same if schema_of(each).hash == made_for] == [cls]
 
 
-def _read(file: Path, cls: type[Node]) -> Artefact:
+def _read(file: Path, cls: type[Node]) -> Artifact:
     try:
-        data = json.loads(file.read_bytes())
-        return Artefact.model_validate(data, strict=True, by_alias=True, by_name=False)
-    except (OSError, ValueError, RecursionError) as error:
+        return Artifact.model_validate_json(
+            file.read_bytes(), strict=True, by_alias=True, by_name=False
+        )
+    except (OSError, ValidationError) as error:
         why = "; ".join(faults(error)[:5]) if isinstance(error, ValidationError) else str(error)
-        raise ArtefactError(
-            f"{file} is no artefact: {why}",
+        raise ArtifactError(
+            f"{file} is no artifact: {why}",
             file=str(file),
             node_type=cls,
             cause=error,
@@ -314,10 +283,10 @@ def _read(file: Path, cls: type[Node]) -> Artefact:
         ) from error
 
 
-def _text(artefact: Artefact, file: str, cls: type[Node]) -> str:
+def _text(artifact: Artifact, file: str, cls: type[Node]) -> str:
     """JSON as it is written: readable in review, and the same every time. The order inside examples
     is the one that the model sees, and so is theirs."""
-    said = artefact.model_dump(by_alias=True)
+    said = artifact.model_dump(by_alias=True)
     if said["made"] is not None and not said["made"]["kept"]:
         del said["made"]["kept"]
     if not said["schema"]["words"]:
@@ -327,15 +296,14 @@ def _text(artefact: Artefact, file: str, cls: type[Node]) -> str:
     try:
         text = json.dumps(said, ensure_ascii=False, indent=2, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise ArtefactError(
+        raise ArtifactError(
             f"what was learned for {cls.__name__} cannot be written to {file} as JSON",
             file=file,
             node_type=cls,
             cause=error,
             fix="leave out numbers that are not finite, and values that contain themselves",
         ) from error
-    # A lone surrogate cannot be written as text, but in JSON its escape can.
-    return text.encode("utf-8", "backslashreplace").decode() + "\n"
+    return text.encode("utf-8", "replace").decode() + "\n"  # lone surrogates are no text
 
 
 def _replace(file: Path, text: str) -> None:
@@ -352,30 +320,30 @@ def _replace(file: Path, text: str) -> None:
         raise
 
 
-# --- whether an artefact fits its class -------------------------------------------------------
+# --- whether an artifact fits its class -------------------------------------------------------
 
 
-def _check(cls: type[Node], artefact: Artefact, file: str, sources: _Sources) -> None:
-    """Raise `ArtefactError` if the artefact in a file is not for this class as it is now, or has
+def _check(cls: type[Node], artifact: Artifact, file: str, sources: _Sources) -> None:
+    """Raise `ArtifactError` if the artifact in a file is not for this class as it is now, or has
     examples from a class that has changed."""
-    if artefact.node != cls.__name__:
-        raise _invalid(cls, file, f"node: it is for {artefact.node}, and not for {cls.__name__}")
-    changes = schema_changes(artefact.schema_, schema_of(cls))
-    if not changes and artefact.choice is not None and not chooses(cls):
+    if artifact.node != cls.__name__:
+        raise _invalid(cls, file, f"node: it is for {artifact.node}, and not for {cls.__name__}")
+    changes = schema_changes(artifact.schema_, schema_of(cls))
+    if not changes and artifact.choice is not None and not chooses(cls):
         changes = ["the LM no longer chooses its successor"]
-    if not changes and artefact.fill is not None and not is_filled(cls):
+    if not changes and artifact.fill is not None and not is_filled(cls):
         changes = ["the LM has no field to fill"]
-    changes = changes or [*sources.changes(artefact)]
+    changes = changes or [*sources.changes(artifact)]
     if changes:
-        raise ArtefactError(
+        raise ArtifactError(
             f"{file} was made for another {cls.__name__} than there is now: {'; '.join(changes)}",
-            code="bae-artefact-changed",
+            code="bae-artifact-changed",
             file=file,
             node_type=cls,
             changes=changes,
             fix=f"optimize {cls.__name__} again, or delete the file to go without",
         )
-    for part, learned in (("fill", artefact.fill), ("choice", artefact.choice)):
+    for part, learned in (("fill", artifact.fill), ("choice", artifact.choice)):
         for number, example in enumerate(learned.examples if learned is not None else ()):
             wrong = _wrong_answer(cls, part, example) or sources.wrong(part, example)
             if wrong:
@@ -398,20 +366,20 @@ class _Sources:
         leading = tuple(each for each in among if target in plan_of(each, strict=True).offered)
         return cls(target, leading, isinstance(given, Graph))
 
-    def recorded(self, artefact: Artefact) -> dict[str, dict[str, str]]:
+    def recorded(self, artifact: Artifact) -> dict[str, dict[str, str]]:
         """The classes that the examples of a fill come from, with what a model sees of each."""
-        examples = artefact.fill.examples if artefact.fill else ()
+        examples = artifact.fill.examples if artifact.fill else ()
         names = {name for each in examples for name in each.known if name != _CONTEXT}
-        found = dict(artefact.sources)
+        found = dict(artifact.sources)
         for name in names:
             known = self._named(name)
             if len(known) == 1:
                 found[name] = seen_fields(known[0])
         return {name: found[name] for name in sorted(names & found.keys())}
 
-    def changes(self, artefact: Artefact) -> Iterator[str]:
+    def changes(self, artifact: Artifact) -> Iterator[str]:
         """What has changed about the classes that examples come from."""
-        for name, then in artefact.sources.items():
+        for name, then in artifact.sources.items():
             known = self._named(name)
             if not known and self.whole:
                 yield f"its examples come from {name}, which leads no more to it"
@@ -419,7 +387,7 @@ class _Sources:
                 for each in type_changes(then, seen_fields(known[0])):
                     yield f"its examples come from {name}, where {each}"
 
-    def wrong(self, part: str, example: LearnedExample) -> str:
+    def wrong(self, part: str, example: PromptExample) -> str:
         """What is wrong with the node that an example comes from, with its place; empty if nothing
         is, as far as that can be known."""
         names = [name for name in example.known if part == "choice" or name != _CONTEXT]
@@ -450,7 +418,7 @@ def _unseen(cls: type[Node], said: Any) -> str:
     return f".{unknown[0]}: {cls.__name__} has no such field that a model sees" if unknown else ""
 
 
-def _wrong_answer(cls: type[Node], part: str, example: LearnedExample) -> str:
+def _wrong_answer(cls: type[Node], part: str, example: PromptExample) -> str:
     plan = plan_of(cls, strict=True)
     if part == "choice":
         names = list(names_of(plan.offered))
@@ -476,9 +444,9 @@ def _wrong_answer(cls: type[Node], part: str, example: LearnedExample) -> str:
     try:
         if plan.sourced:
             # Values that the model was not shown are not in the example, so there is no whole node.
-            validated(cls, example.answer, frozenset(example.answer))
+            validated(cls, dict(example.answer), frozenset(example.answer))
             return ""
-        built = build(cls, asked, example.answer, {})
+        built = build(cls, asked, dict(example.answer), {})
         errors = built.errors if isinstance(built, Wrong) else ()
     except ValidationError as error:
         errors = tuple(faults(error))
@@ -488,8 +456,8 @@ def _wrong_answer(cls: type[Node], part: str, example: LearnedExample) -> str:
     return f"answer.{'; '.join(errors)}" if errors else ""
 
 
-def _invalid(cls: type[Node], file: str, why: str) -> ArtefactError:
-    return ArtefactError(
+def _invalid(cls: type[Node], file: str, why: str) -> ArtifactError:
+    return ArtifactError(
         f"{file} does not fit {cls.__name__}: {why}",
         file=file,
         node_type=cls,
@@ -497,21 +465,21 @@ def _invalid(cls: type[Node], file: str, why: str) -> ArtefactError:
     )
 
 
-def all_misfits(directory: str | Path, errors: Sequence[ArtefactError]) -> ArtefactError:
+def all_misfits(directory: str | Path, errors: Sequence[ArtifactError]) -> ArtifactError:
     """One error for all files of a directory that do not fit."""
     if len(errors) == 1:
         return errors[0]
     told = "".join(f"\n- {each.message}" for each in errors)
-    invalid = any(each.code != "bae-artefact-changed" for each in errors)
+    invalid = any(each.code != "bae-artifact-changed" for each in errors)
     changes = [
         f"{each.node_type.__name__}: {change}"
         for each in errors
         if each.node_type is not None
         for change in each.changes
     ]
-    return ArtefactError(
-        f"{len(errors)} artefacts in {directory} do not fit:{told}",
-        code="bae-artefact-invalid" if invalid else "bae-artefact-changed",
+    return ArtifactError(
+        f"{len(errors)} artifacts in {directory} do not fit:{told}",
+        code="bae-artifact-invalid" if invalid else "bae-artifact-changed",
         file=str(directory),
         changes=changes,
         fix="optimize these classes again, or delete the files to go without",

@@ -1,6 +1,5 @@
-"""Transitions as DSPy's examples, and out of those the ones that a node's predictors are trained
-with: JSON alone, as the model sees it, without what is hidden. `optimizing.py` trains with them,
-`splitting.py` holds some back."""
+"""DSPy examples from transitions, and from those the ones that a node's predictors are trained
+with: JSON alone, as the model sees it, without secrets."""
 
 from __future__ import annotations
 
@@ -25,14 +24,17 @@ from bae.lm.prompts import (
     text_of_json,
 )
 from bae.lm.signatures import is_known, model_name, node_to_signature, with_source
+from bae.node import Node
 from bae.optimizer.node_schemas import chooses, is_filled
 from bae.optimizer.transitions import Transition, transitions_of
 from bae.plan import plan_of
+from bae.result import GraphResult
 from bae.secrets import Secrets
 
 if TYPE_CHECKING:
     from bae.node import Node
     from bae.result import GraphResult
+
 
 BAE: Final = "bae"
 """What an example says for bae alone: whom it comes from, and what no other key says."""
@@ -51,7 +53,7 @@ def trace_to_examples(trace: Sequence[Node] | GraphResult[Any]) -> list[Any]:
     An example has the fields of the node that the run was at, as JSON, and `node_type`, which are
     its inputs; and `next_node_type`, `next_node` with the `fields` of the node that came and the
     `context` they were filled in, `run_id`, `root` and `corrected`. The end of a run is one to
-    "None" where the LM could have gone on. Steps of written bodies are examples too, though nothing
+    "None" if the LM could have continued. Steps of written bodies are examples too, though nothing
     is trained with them: see `fill_examples` and `choice_examples`. Secrets are left out.
     """
     found = transitions_of(trace)
@@ -163,7 +165,7 @@ def source_of(example: Any) -> Any:
     known = noted(example).get("source")
     if known is not None:
         return known
-    # Somebody else has made it, by hand: what is nothing else is a field.
+    # It was made by hand: every other key is a field.
     fields = {n: v for n, v in example.items() if n not in RESERVED}
     return {str(example.get("node_type")): fields}
 
@@ -189,7 +191,7 @@ def _comes_from(example: Any, cls: type[Node]) -> bool:
 
 
 def noted(example: Any) -> dict[str, Any]:
-    """What an example says for bae alone; empty where somebody else has made it."""
+    """What an example says for bae alone; empty if it was made by hand."""
     found = example.get(BAE)
     return cast(dict[str, Any], found) if isinstance(found, dict) else {}
 
@@ -226,7 +228,7 @@ def _made(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:
     fields = _answer(node, asked)
     if fields is None:
         return None
-    # A field whose default stands was not there when the model was asked.
+    # A field with its default was not there when the model was asked.
     resolved = {
         field.name: node.__dict__[field.name]
         for field in plan_of(cls).context
@@ -285,3 +287,35 @@ def _serializer(cls: type[Node], name: str) -> SchemaSerializer:
         return SchemaSerializer(field_schema(cls, name), cast(Any, model_config_of(cls)))
 
     return once(cls, (SchemaSerializer, name), make)
+
+
+def examples_in(trainset: Iterable[Any]) -> list[Any]:
+    """The examples to learn from. Traces and results among them are made examples of."""
+    found: list[Any] = []
+    for each in trainset:
+        if isinstance(each, GraphResult) or _is_trace(each):
+            found += trace_to_examples(cast(Any, each))
+        elif hasattr(each, "items") and "next_node_type" in each:
+            found.append(each)
+        else:
+            raise TypeError(_no_example(each))
+    return found
+
+
+def _is_trace(given: Any) -> bool:
+    if not isinstance(given, list | tuple):
+        return False
+    return all(isinstance(each, Node) for each in cast(Sequence[Any], given))
+
+
+def _no_example(given: Any) -> str:
+    if isinstance(given, Node):
+        said = f"the trainset has a node, {type(given).__name__}, in the place of an example"
+    elif hasattr(given, "items"):
+        said = "an example of the trainset has no next_node_type"
+    else:
+        said = f"the trainset has {given!r:.80} in the place of an example"
+    return (
+        f"{said}: give what examples_from(journal, graph) or trace_to_examples(trace) returns, or "
+        "a list of traces or of results"
+    )

@@ -26,21 +26,21 @@ from bae.evals.case_runs import is_eval_run
 from bae.evals.case_types import every_node
 from bae.evals.intervals import Interval
 from bae.evals.judge import Judge
-from bae.exceptions import ArtefactError, BaeError, BudgetError
+from bae.exceptions import ArtifactError, BaeError, BudgetError
 from bae.lm.policies.budget import Budget
-from bae.optimizer.artifacts import artefacts_there, save_artefacts
+from bae.optimizer.artifacts import artifacts_there, save_artifacts
 from bae.optimizer.calls import CallLog, CallStatistics
-from bae.optimizer.comparing import Comparison, compare
-from bae.optimizer.optimizing import MINIMUM, aoptimize_node
+from bae.optimizer.comparison import Comparison, compare
+from bae.optimizer.optimization import MINIMUM, aoptimize_node
+from bae.optimizer.progress import Progress
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import Journal
     from bae.language_model import LM
     from bae.node import Node
-    from bae.optimizer.artifacts import Artefact
+    from bae.optimizer.artifacts import Artifact
     from bae.optimizer.metrics import Metric
-    from bae.optimizer.progress import Progress
 
 Part = Literal["fill", "choice"]
 PARTS: Final[tuple[Part, Part]] = ("fill", "choice")
@@ -57,7 +57,7 @@ Verdict = Literal[
 ]
 CALLS: Final = ".calls"
 """The folder of the call log, inside the directory. Git ignores it: calls hold what users typed,
-and the artefacts beside it belong in git."""
+and the artifacts beside it belong in git."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class PartResult:
 
     `examples` are all there were, `train` those to learn from, which ask so many different
     `questions`, and `held_out` those to compare on; `corrected_train` and `corrected_held_out`
-    were corrected by people. `there` is the score of the artefact that was in the directory before.
+    were corrected by people. `there` is the score of the artifact that was in the directory before.
     """
 
     node: str
@@ -86,7 +86,7 @@ class PartResult:
 
 @dataclass(slots=True)
 class Misfit:
-    """An artefact in the directory that does not fit its node; `stays` if nothing replaced it."""
+    """An artifact in the directory that does not fit its node; `stays` if nothing replaced it."""
 
     file: Path
     why: str
@@ -113,7 +113,7 @@ class Improvement:
     failed or out of budget, the same optimization resumes and pays for no answer twice.
 
     The results are there also if it fails or is interrupted: `parts` has a `PartResult` for each
-    part of a node with examples, `files` what was written, `misfits` the artefacts that do not fit
+    part of a node with examples, `files` what was written, `misfits` the artifacts that do not fit
     their nodes. `done` says whether every node was reached; `out_of_budget` is the message of the
     budget if it was spent first. `train_count` and `held_out_count` are numbers of examples;
     `repeated` were not held out since they ask the same as others, `from_evals` come from
@@ -165,6 +165,8 @@ class Improvement:
             judge.ready()
         async with self._log() as log:
             found = await self._examples()
+            for part in self.parts:
+                self._tell(Progress(part.node, part.part, "read", note=_counts(part)))
             learnable = {
                 cls: parts
                 for cls, parts in found.items()
@@ -193,8 +195,8 @@ class Improvement:
 
     async def _examples(self) -> dict[type[Node], list[PartResult]]:
         """Read the journal, hold a share of its runs out, and count what there is for each node."""
-        from bae.optimizer.collecting import examples_from
-        from bae.optimizer.splitting import split_apart
+        from bae.optimizer.journal_examples import examples_from
+        from bae.optimizer.splits import split_apart
 
         graph, journal = self.graph, self.journal
         every = named = await examples_from(journal, graph, evals=True)
@@ -230,7 +232,7 @@ class Improvement:
 
     def _counted(self, cls: type[Node]) -> Iterator[PartResult]:
         from bae.optimizer.examples import choice_examples, fill_examples
-        from bae.optimizer.same_questions import distinct
+        from bae.optimizer.splits import distinct
 
         for part, of in zip(PARTS, (fill_examples, choice_examples), strict=True):
             train, held = of(cls, self._train), of(cls, self._held_out)
@@ -251,10 +253,10 @@ class Improvement:
                     questions=questions,
                 )
 
-    def _there(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artefact]:
-        """The artefacts that the directory has. One that does not fit counts as none."""
-        misfits: dict[type[Node], ArtefactError] = {}
-        there = artefacts_there(self.graph, self.directory, misfits)
+    def _there(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artifact]:
+        """The artifacts that the directory has. One that does not fit counts as none."""
+        misfits: dict[type[Node], ArtifactError] = {}
+        there = artifacts_there(self.graph, self.directory, misfits)
         for cls, error in misfits.items():
             self.misfits.append(Misfit(Path(error.file), error.message))
             becomes = (
@@ -262,13 +264,19 @@ class Improvement:
                 if cls in learnable
                 else "it stays as it is, since nothing is learned for it"
             )
-            _log.warning("%s; %s", error.message, becomes)
+            self._tell(Progress(cls.__name__, "", "read", note=f"{error.message}; {becomes}"))
         return there
 
+    def _tell(self, told: Progress) -> None:
+        if self.progress is None:
+            _log.info("%s", told.note)
+        else:
+            self.progress(told)
+
     async def _improve(
-        self, cls: type[Node], parts: list[PartResult], there: Artefact | None, log: CallLog
+        self, cls: type[Node], parts: list[PartResult], there: Artifact | None, log: CallLog
     ) -> None:
-        from bae.optimizer.predictors import artefact_of
+        from bae.optimizer.predictors import artifact_of
 
         predictor = await aoptimize_node(
             cls,
@@ -285,7 +293,7 @@ class Improvement:
             minimum=self.minimum,
             **self.options,
         )
-        found = artefact_of(predictor)
+        found = artifact_of(predictor)
         compared = await self._compare(cls, predictor, log)
         before = await self._scores_there(cls, found, there, log)
         for part in parts:
@@ -325,9 +333,9 @@ class Improvement:
         return {each.part: each for each in found}
 
     async def _scores_there(
-        self, cls: type[Node], found: Artefact, there: Artefact | None, log: CallLog
+        self, cls: type[Node], found: Artifact, there: Artifact | None, log: CallLog
     ) -> dict[str, Interval]:
-        """The scores of the artefact that is there, where it differs from what was found."""
+        """The scores of the artifact that is there, where it differs from what was found."""
         from bae.optimizer.predictors import predictor_of
 
         if there is None:
@@ -340,7 +348,7 @@ class Improvement:
         return {part: each.after for part, each in compared.items()}
 
     def _write(
-        self, cls: type[Node], found: Artefact, there: Artefact | None, parts: Sequence[PartResult]
+        self, cls: type[Node], found: Artifact, there: Artifact | None, parts: Sequence[PartResult]
     ) -> None:
         """Write what is better. A part that was there and is not replaced stays."""
         if not parts:
@@ -355,8 +363,8 @@ class Improvement:
                 if part not in scores:
                     stays = None if kept[part] is None else there
                     made = made.keeping(part, stays and stays.made)
-        artefact = found.model_copy(update={**kept, "made": made})
-        files = save_artefacts({cls: artefact}, self.directory, among=self.graph)
+        artifact = found.model_copy(update={**kept, "made": made})
+        files = save_artifacts({cls: artifact}, self.directory, among=self.graph)
         self.files += files
         for each in self.misfits:
             each.stays = each.stays and each.file not in files
@@ -384,7 +392,7 @@ class Improvement:
                     self.kept = 0
                     shutil.rmtree(folder, ignore_errors=True)
                     for each in made:
-                        with suppress(OSError):  # it has artefacts now
+                        with suppress(OSError):  # it has artifacts now
                             os.rmdir(each)
 
     def _asked(self) -> list[Any]:
@@ -420,7 +428,7 @@ class Improvement:
 
 
 def verdict_on(comparison: Comparison | None, there: Interval | None, *, held_out: int) -> Verdict:
-    """The verdict of a comparison on the held-out examples. `there` is the score of the artefact
+    """The verdict of a comparison on the held-out examples. `there` is the score of the artifact
     that was there before, if there was one."""
     if not held_out:
         return "nothing held out"
@@ -458,6 +466,14 @@ def scores_of(part: PartResult) -> dict[str, Any]:
 _log = logging.getLogger("bae.optimizer")
 
 
+def _counts(part: PartResult) -> str:
+    """What there is to learn a part from."""
+    said = f"{part.train} to learn from, {part.held_out} held out"
+    if not part.corrected_train and not part.corrected_held_out:
+        return said
+    return f"{said}, {part.corrected_train} and {part.corrected_held_out} corrected by people"
+
+
 def _about_there(progress: Callable[[Progress], None], told: Progress) -> None:
     from dataclasses import replace
 
@@ -473,7 +489,7 @@ def _make(folder: Path) -> list[Path]:
     except OSError as error:
         raise BaeError(
             f"{folder.parent} is no directory that can be written to: {error.strerror}",
-            code="bae-artefact-invalid",
+            code="bae-artifact-invalid",
             cause=error,
             fix="name another directory",
         ) from error

@@ -171,7 +171,7 @@ class FillMetric(PartMetric):
 
     def _context(self, example: Any) -> Iterator[tuple[str, Any]]:
         """What was looked up for the node, as far as what the model saw of it can be read back:
-        the fields of a node that nobody can make again are left out of it."""
+        fields that cannot be read back are left out."""
         from bae.draft import validated
 
         sourced = {field.name for field in plan_of(self.node, strict=True).context}

@@ -1,4 +1,4 @@
-"""What an artefact records about node classes, to be refused when they have changed: the hash of
+"""What an artifact records about node classes, to be refused when they have changed: the hash of
 the JSON schema of the fields, their sources, the successors and the texts of `NodeConfig`."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class NodeSchema(BaseModel):
-    """A node class as an artefact records it: `fields` by name, each with its JSON schema and its
+    """A node class as an artifact records it: `fields` by name, each with its JSON schema and its
     source, and the successors in `leads_to`. `words` are the instruction of its `NodeConfig`, which
     a learned one replaces, and the descriptions of its successors. `hash` is of all of them, in any
     order."""

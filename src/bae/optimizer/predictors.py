@@ -1,5 +1,5 @@
-"""Predictors of node classes, which DSPy's optimisers work on: one for the fill of the fields and
-one for the choice of what comes next. `optimizing.py` has them optimised, `artefacts.py` keeps what
+"""Predictors of node classes, which DSPy's optimizers work on: one for the fill of the fields and
+one for the choice of what comes next. `optimizing.py` has them optimized, `artifacts.py` keeps what
 came of it, and `bae.lm.OptimizedLM` asks a `dspy.LM` through them."""
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from bae.exceptions import describe
 from bae.lm.extras import load_dspy
+from bae.lm.policies.learned import LearnedPrompt, PromptExample
 from bae.lm.prompts import asked_fields, choice_instruction, names_of
 from bae.lm.signatures import (
     choice_signature,
@@ -25,13 +26,11 @@ from bae.lm.signatures import (
     with_source,
 )
 from bae.optimizer.artifacts import (
-    Artefact,
-    Learned,
-    LearnedExample,
+    Artifact,
     Made,
-    load_artefacts,
+    load_artifacts,
     misfit,
-    save_artefacts,
+    save_artifacts,
 )
 from bae.optimizer.node_schemas import chooses, is_filled, nodes_among, schema_of
 from bae.plan import plan_of
@@ -47,9 +46,9 @@ _log = logging.getLogger("bae.optimizer")
 class NodePredictor:
     """The predictors of a node class, together a `dspy.Module`.
 
-    `fill` is for its fields and `choice` for where to go on from it, each a `dspy.Predict`, or None
-    where no model is asked for that. `made` says how they were optimised, and `sources` what the
-    artefact they were loaded from knew of the nodes that its examples come from.
+    `fill` is for its fields and `choice` for its successor, each a `dspy.Predict`, or None
+    where no model is asked for that. `made` says how they were optimized, and `sources` what the
+    artifact they were loaded from knew of the nodes that its examples come from.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -73,8 +72,8 @@ class NodePredictor:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing was learnt: no examples, and the instructions as they were."""
-        return not (has_learnt(self, "fill") or has_learnt(self, "choice"))
+        """Whether nothing was learned: no examples, and the instructions as they were."""
+        return not (has_learned(self, "fill") or has_learned(self, "choice"))
 
     def forward(self, **inputs: Any) -> Any:
         """Ask for what the inputs are for: `known` alone is for a choice."""
@@ -96,14 +95,14 @@ class NodePredictor:
 
 
 def fresh_predictor(cls: type[Node]) -> NodePredictor:
-    """The predictor of a node class that has learnt nothing: it asks as any backend of bae does."""
+    """The predictor of a node class without a learned prompt, which asks as any backend does."""
     dspy = load_dspy("fresh_predictor")
     fill = dspy.Predict(with_source(node_to_signature(cls))) if is_filled(cls) else None
     choice = dspy.Predict(_choice_signature(cls)) if chooses(cls) else None
     return NodePredictor(cls, fill, choice)
 
 
-def has_learnt(predictor: NodePredictor, part: str) -> bool:
+def has_learned(predictor: NodePredictor, part: str) -> bool:
     """Whether the `fill` or the `choice` of a predictor has examples, or another instruction than
     the prompt has by itself."""
     found = getattr(predictor, part)
@@ -112,11 +111,11 @@ def has_learnt(predictor: NodePredictor, part: str) -> bool:
     return bool(found.demos) or not says(found.signature, _own_instruction(predictor.node, part))
 
 
-def artefact_of(predictor: NodePredictor) -> Artefact:
-    """What a predictor has learnt, to be saved. A part that has learnt nothing is left out, and so
-    is an example that the class itself would refuse, with a warning in the log."""
+def artifact_of(predictor: NodePredictor) -> Artifact:
+    """What a predictor has learned, to be saved. A part without anything learned is left out, and
+    so is an example that the class itself would refuse, with a warning in the log."""
     cls = predictor.node
-    return Artefact(
+    return Artifact(
         node=cls.__name__,
         schema=schema_of(cls),
         sources=predictor.sources,
@@ -126,11 +125,11 @@ def artefact_of(predictor: NodePredictor) -> Artefact:
     )
 
 
-def predictor_of(cls: type[Node], artefact: Artefact) -> NodePredictor:
-    """The predictor with what an artefact has learnt: the same instructions and examples."""
+def predictor_of(cls: type[Node], artifact: Artifact) -> NodePredictor:
+    """The predictor with what an artifact has learned: the same instructions and examples."""
     made = fresh_predictor(cls)
-    made.made, made.sources = artefact.made, artefact.sources
-    for predictor, learned in ((made.fill, artefact.fill), (made.choice, artefact.choice)):
+    made.made, made.sources = artifact.made, artifact.sources
+    for predictor, learned in ((made.fill, artifact.fill), (made.choice, artifact.choice)):
         if predictor is not None and learned is not None:
             instruction = learned.instruction or predictor.signature.instructions
             predictor.signature = predictor.signature.with_instructions(instruction)
@@ -144,17 +143,17 @@ def save_optimized(
     *,
     among: Graph[Any, Any] | Iterable[type[Node]] = (),
 ) -> list[Path]:
-    """Write what predictors have learnt into a directory, one JSON file for each node class, and
+    """Write what predictors have learned into a directory, one JSON file for each node class, and
     answer the files.
 
-    Give `NodePredictor`s, or `dspy.Predict`s of `node_to_signature(cls)`. One that has learnt
+    Give `NodePredictor`s, or `dspy.Predict`s of `node_to_signature(cls)`. One that has learned
     nothing is not written, and a file that is there for it is left alone. `among` is as for
-    `save_artefacts`.
+    `save_artifacts`.
     """
     nodes_among(tuple(optimized), "save_optimized")
-    learnt = {cls: _as_predictor(cls, each) for cls, each in optimized.items()}
-    artefacts = {cls: artefact_of(each) for cls, each in learnt.items() if not each.is_fresh}
-    return save_artefacts(artefacts, path, among=among)
+    learned = {cls: _as_predictor(cls, each) for cls, each in optimized.items()}
+    artifacts = {cls: artifact_of(each) for cls, each in learned.items() if not each.is_fresh}
+    return save_artifacts(artifacts, path, among=among)
 
 
 def load_optimized(
@@ -162,13 +161,13 @@ def load_optimized(
 ) -> dict[type[Node], NodePredictor]:
     """A predictor for every node class of a graph, those of graphs inside it too, or for the
     classes that are given: with what its file says, and fresh where there is none. What it raises
-    is as for `load_artefacts`."""
+    is as for `load_artifacts`."""
     from bae.graph import Graph
 
     classes = nodes_among(node_classes, "load_optimized")
-    artefacts = load_artefacts(node_classes if isinstance(node_classes, Graph) else classes, path)
+    artifacts = load_artifacts(node_classes if isinstance(node_classes, Graph) else classes, path)
     return {
-        cls: predictor_of(cls, artefacts[cls]) if cls in artefacts else fresh_predictor(cls)
+        cls: predictor_of(cls, artifacts[cls]) if cls in artifacts else fresh_predictor(cls)
         for cls in classes
     }
 
@@ -191,17 +190,17 @@ def _choice_signature(cls: type[Node]) -> Any:
 
 
 def _own_instruction(cls: type[Node], part: str) -> str:
-    """What the prompt of a part begins with where nothing was learnt."""
+    """What the prompt of a part begins with where nothing was learned."""
     plan = plan_of(cls, strict=True)
     return plan.instruction if part == "fill" else choice_instruction(plan.offered)
 
 
-def _learned(whole: NodePredictor, part: str) -> Learned | None:
-    if not has_learnt(whole, part):
+def _learned(whole: NodePredictor, part: str) -> LearnedPrompt | None:
+    if not has_learned(whole, part):
         return None
     cls, predictor = whole.node, getattr(whole, part)
     signature = predictor.signature
-    examples: list[LearnedExample] = []
+    examples: list[PromptExample] = []
     for number, demo in enumerate(predictor.demos):
         try:
             example = _example(cls, part, signature, dict(demo))
@@ -215,10 +214,10 @@ def _learned(whole: NodePredictor, part: str) -> Learned | None:
             "%s: example %d of its %s is left out, since the class does not take it: %s",
             *(cls.__name__, number, part, wrong),
         )
-    return Learned(instruction=signature.instructions, examples=examples)
+    return LearnedPrompt(signature.instructions, tuple(examples))
 
 
-def _example(cls: type[Node], part: str, signature: Any, demo: Mapping[str, Any]) -> LearnedExample:
+def _example(cls: type[Node], part: str, signature: Any, demo: Mapping[str, Any]) -> PromptExample:
     known: dict[str, Any] = {}
     context: dict[str, Any] = {}
     for name, field in signature.input_fields.items():
@@ -234,10 +233,10 @@ def _example(cls: type[Node], part: str, signature: Any, demo: Mapping[str, Any]
     asked = asked_fields(cls) if part == "fill" else ("choice",)
     outputs = {model_name(n, f): n for n, f in signature.output_fields.items() if n in demo}
     answer = {name: _json(demo[outputs[name]]) for name in asked if name in outputs}
-    return LearnedExample(known=known, answer=answer)
+    return PromptExample(known=known, answer=answer)
 
 
-def _demo(signature: Any, example: LearnedExample) -> Any:
+def _demo(signature: Any, example: PromptExample) -> Any:
     dspy = load_dspy("predictor_of")
     source = {name: value for name, value in example.known.items() if name != "context"}
     context = cast(dict[str, Any], example.known.get("context", {}))

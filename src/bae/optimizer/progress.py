@@ -1,5 +1,4 @@
-"""How far an optimisation is: a `Progress` for every step of it, told to whoever wants to know.
-`optimizing.py` and `comparing.py` tell it; a command line draws it."""
+"""How far an optimization is: a `Progress` for every step of it."""
 
 from __future__ import annotations
 
@@ -13,7 +12,9 @@ from bae.exceptions import describe
 if TYPE_CHECKING:
     from bae.optimizer.calls import CallLog
 
-Phase = Literal["bootstrapping", "proposing", "trying", "comparing", "compared", "done", "skipped"]
+Phase = Literal[
+    "read", "bootstrapping", "proposing", "trying", "comparing", "compared", "done", "skipped"
+]
 Part = Literal["fill", "choice"]
 
 log = logging.getLogger("bae.optimizer")
@@ -21,12 +22,12 @@ log = logging.getLogger("bae.optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where the optimisation of one part of a node is.
+    """Where the optimization of one part of a node is.
 
-    `calls` were answered by LMs in this life of it and `from_log` by its log of calls; `scored`
-    answers have a score, and `best` is the mean score of the best candidate so far, where
-    candidates are tried at all; once it is `compared`, of what was learnt, on the examples that
-    were held out. `note` says what is worth knowing.
+    `calls` were answered by LMs and `from_log` by the call log, `earlier` of them in another
+    process; `scored` answers have a score, and `best` is the mean score of the best candidate so
+    far, if candidates are tried at all; once it is `compared`, of what was learned, on the examples
+    that were held out. `note` is a remark.
     """
 
     node: str
@@ -34,6 +35,7 @@ class Progress:
     phase: Phase
     calls: int = 0
     from_log: int = 0
+    earlier: int = 0
     scored: int = 0
     best: float | None = None
     note: str = ""
@@ -63,6 +65,7 @@ class Telling:
             self.phase,
             asked.calls,
             asked.from_log,
+            asked.earlier.calls,
             self.scored,
             self.best,
             note,
@@ -71,7 +74,7 @@ class Telling:
             self.hear(told)
         except Exception as error:
             self.hear = None
-            log.warning("whoever heard of the progress is told no more: %s", describe(error))
+            log.warning("progress raised, and is not called again: %s", describe(error))
 
     def note(self, text: str) -> None:
         """Say something worth knowing, once: to the log, and with what was made."""

@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pydantic import JsonValue
+from pydantic import ConfigDict, JsonValue
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_jsonable_python
 
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from bae.language_model import LM
 
 Part = Literal["fill", "choice"]
+_STRICT = ConfigDict(extra="forbid")  # a file with other keys is refused
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=_STRICT)
 class PromptExample:
     """A question and its answer, as JSON values.
 
@@ -46,7 +47,7 @@ class PromptExample:
     answer: Mapping[str, JsonValue]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=_STRICT)
 class LearnedPrompt:
     """What was learned about one question: an `instruction` in place of the usual one, unless
     empty, and `examples` that are shown before the question."""

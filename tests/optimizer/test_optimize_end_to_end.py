@@ -1,6 +1,6 @@
 """From the first run to the last, offline: a scripted teacher's runs and a person's corrections are
 collected, the model that comes with bae learns from them, is compared and evaluated, and runs with
-what it has learnt."""
+what it has learned."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from benchmarks.optimising import (
 from bae.evals import Case, load_cases
 from bae.journal import SQLiteJournal
 from bae.lm.extras import is_there
-from bae.optimizer import examples_from, load_artefacts
+from bae.optimizer import examples_from, load_artifacts
 
 pytestmark = [
     pytest.mark.once,
@@ -46,17 +46,17 @@ def refunds() -> list[Case]:
     return [case for case in cases if case.expected_type == "Refund"]
 
 
-async def test_what_a_person_has_corrected_is_what_is_learnt(tmp_path: Path, refunds: list[Case]):
+async def test_what_a_person_has_corrected_is_what_is_learned(tmp_path: Path, refunds: list[Case]):
     triage = load_triage()
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
         assert await collect(journal, refunds[:6], slip=3) == (6, 2)
         examples = await examples_from(journal, triage.graph)
-    learnt = {each.text: each.next_node["fields"] for each in examples}
-    assert learnt == {case.inputs["text"]: dict(case.expected or {}) for case in refunds[:6]}
+    learned = {each.text: each.next_node["fields"] for each in examples}
+    assert learned == {case.inputs["text"]: dict(case.expected or {}) for case in refunds[:6]}
     assert [each.corrected for each in examples].count(["item"]) == 2
 
 
-def test_the_local_model_goes_the_whole_way_from_collected_runs_to_a_run_with_what_it_learnt(
+def test_the_local_model_goes_the_whole_way_from_collected_runs_to_a_run_with_what_it_learned(
     tmp_path: Path, refunds: list[Case]
 ):
     triage = load_triage()
@@ -70,16 +70,16 @@ def test_the_local_model_goes_the_whole_way_from_collected_runs_to_a_run_with_wh
     assert compared.validity_after == 1.0
     # Before, a run has the choice and the fill in one call, and needs another where it chose wrong.
     assert HELD_OUT <= compared.calls_before <= 2 * HELD_OUT == compared.calls_after
-    assert found.written == [tmp_path / "learnt" / "Refund.json"]
-    artefact = load_artefacts(triage.graph, tmp_path / "learnt")[triage.Refund]
-    assert artefact.fill is not None
+    assert found.written == [tmp_path / "learned" / "Refund.json"]
+    artifact = load_artifacts(triage.graph, tmp_path / "learned")[triage.Refund]
+    assert artifact.fill is not None
     answers = {case.inputs["text"]: case.expected for case in known}
-    for example in artefact.fill.examples:
+    for example in artifact.fill.examples:
         assert example.answer == answers[example.known["Ticket"]["text"]]
     assert found.evaluation is not None
     assert [each.name for each in found.evaluation.contenders] == ["local", "taught"]
     calls = [each.total.calls for each in found.evaluation.contenders]
-    assert calls == [1, 2]  # the choice and the fill at once; what was learnt is a call of its own
+    assert calls == [1, 2]  # the choice and the fill at once; what was learned is a call of its own
     assert found.last is not None
     assert len(found.last.trace) == 2
     told = figures(found)

@@ -1,5 +1,5 @@
-"""`--metric module:NAME`: what answers are scored with, found in code as a graph is, and looked at
-before anything is paid for. `eval.py` and `optimize.py` ask."""
+"""`--metric MODULE:NAME` and `--evaluator`: what scores answers, found in a module, and checked
+before anything is paid for."""
 
 from __future__ import annotations
 

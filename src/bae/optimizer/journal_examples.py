@@ -1,6 +1,6 @@
 """Transitions, and examples, out of journals: the steps that an LM took in runs that have ended,
-and the answers that people have put right by forking a run. `recorded_steps.py` finds those of one
-run; here they are gathered over all runs of a graph, each once."""
+and the answers that people corrected by forking a run, gathered over all runs of a graph, each
+once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from bae.evals.case_types import every_node
 from bae.exceptions import BaeError, BaeLMError, JournalError, describe
 from bae.journal.decoder import MANY_LINES, decode, off_loop
 from bae.lm.prompts import asked_fields, shown_fields
-from bae.optimizer.recorded_steps import Correction, Key, Steps, steps_of
-from bae.optimizer.transitions import Transition
+from bae.optimizer.transitions import Correction, Key, Steps, Transition, steps_of
 from bae.plan import plan_of
 from bae.recorder import checked_store
 from bae.secrets import Secrets
@@ -64,12 +63,12 @@ async def examples_from(
     another, give the old one with `was`.
 
     Runs of evaluations, as `bae eval` and `bae.evals.evaluate` make them, are left out, since cases
-    that were learnt tell nothing any more; what a person has put right in one counts all the same.
+    that were learned tell nothing any more; what a person corrected in one counts all the same.
     Give `evals=True` to learn from them too. `without` has the ids of runs that nothing is to be
-    learnt from: not what they did, and not what a person has put right by them.
+    learned from: not what they did, and not what a person corrected in them.
     """
     from bae.optimizer.examples import example_of
-    from bae.optimizer.same_questions import with_corrections
+    from bae.optimizer.splits import with_corrections
 
     found, corrected_at = await _gathered(journal, graph, limit, was, evals, without)
     secrets = Secrets(every_node(graph))
@@ -325,7 +324,7 @@ def _answers(run: _Run, steps: Steps) -> Iterator[tuple[Key, Transition]]:
 
 
 def _not_usable(found: Transition, secrets: Secrets) -> str:
-    """Why nothing can be learnt from a transition; empty where something can."""
+    """Why nothing can be learned from a transition; empty where something can."""
     node, following = found.node, found.next_node
     plan = plan_of(type(node))
     if plan.written or found.next_type not in plan.offered:
@@ -355,7 +354,7 @@ def _counted(steps: int) -> str:
 
 def _lacking(node: Node, hidden: frozenset[str], names: Iterable[str] | None = None) -> list[str]:
     """The fields of a node that the LM has seen, or given, and that cannot be told: they are
-    hidden, or are not there because somebody has redacted them. Of `names` alone, where given."""
+    hidden, or are not there because they were redacted. Of `names` alone, where given."""
     cls = type(node)
     wanted = cls.__pydantic_fields__.keys() if names is None else set(names)
     return [

@@ -1,18 +1,20 @@
-"""DSPy's optimisers are sync and threaded, and LMs are asked on the event loop: here the one runs
-in a thread of its own and hands every call over to the other. When the optimiser is to end, its
-next call does not return, and none of its threads stays behind. What a call does in a worker thread
-of bae's, such as a metric that is no coroutine, is not waited for."""
+"""DSPy's optimizers are sync and threaded, and LMs are asked on the event loop: an optimizer runs
+in a thread of its own, silently, and hands every call over to the loop."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
-from collections.abc import Callable, Coroutine
+import warnings
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from contextvars import Context, copy_context
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar, cast
 
 from bae.exceptions import BudgetError
+from bae.lm.extras import load_dspy
 from bae.lm.policies.budget import Budget
 from bae.tasks import gone
 from bae.threads import in_thread_to_the_end
@@ -21,17 +23,17 @@ T = TypeVar("T")
 
 
 class Stopped(BaseException):
-    """The optimisation is over, so that nothing is asked any more. No exception that code which
-    catches all of them would catch."""
+    """The optimization is over, and nothing is asked any more. No `Exception`, so that code which
+    catches those does not catch it."""
 
 
 class OutOfBudget(Exception):
-    """The budget of the optimisation does not allow for a call: it goes on without the answer, and
-    comes to its end with what it has."""
+    """The budget of the optimization is spent: the optimizer continues without the answer, and ends
+    with what it has."""
 
 
 class Bridge:
-    """Calls from an optimiser's threads to the event loop. Make one there; what is called runs in
+    """Calls from an optimizer's threads to the event loop. Make one there; what is called runs in
     the context it was made in, with the budgets that are in force.
 
     `own` is the budget that may run out without this being an error. `spent` is what it said then.
@@ -97,8 +99,8 @@ class Bridge:
     ) -> T:
         """Have a coroutine run on the loop, and wait for its result; from a worker thread.
 
-        Raises `OutOfBudget` where the optimisation's own budget has run out, and what is `expected`
-        as itself. Any other failure ends the optimisation: `run` raises it.
+        Raises `OutOfBudget` where the optimization's own budget has run out, and what is `expected`
+        as itself. Any other failure ends the optimization: `run` raises it.
         """
         waiting: Future[T] = Future()
         with self._lock:
@@ -148,3 +150,67 @@ class Bridge:
         """Wait for all threads that have called: none of them can call again."""
         for thread in list(self._threads):
             thread.join()
+
+
+QUIET = "bae_quiet"
+"""The setting of DSPy that marks the threads of an optimizer: it hands its settings on to them."""
+
+_lock = threading.Lock()
+_streams: list[tuple[_Selective, _Selective]] = []
+_users = 0
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """Within this block, threads with the setting `QUIET` print nothing, and draw no bars. DSPy and
+    the packages that it uses warn of nothing from then on."""
+    global _users
+    warnings.filterwarnings("ignore", module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
+    experimental = getattr(sys.modules.get("optuna.exceptions"), "ExperimentalWarning", None)
+    if experimental is not None:
+        warnings.filterwarnings("ignore", category=experimental)
+    tqdm: Any = sys.modules.get("tqdm")
+    if tqdm is not None:
+        tqdm.tqdm.monitor_interval = 0  # its bars would start a thread that stays
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _streams.append((_Selective(sys.stdout), _Selective(sys.stderr)))
+            sys.stdout, sys.stderr = cast("tuple[TextIO, TextIO]", _streams[0])
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if not _users:
+                out, err = _streams.pop()
+                # Streams that other code has put there meanwhile stay.
+                if cast(object, sys.stdout) is out:
+                    sys.stdout = out.stream
+                if cast(object, sys.stderr) is err:
+                    sys.stderr = err.stream
+
+
+class _Selective:
+    """A stream that drops what quiet threads write."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        return len(text) if _is_quiet() else self.stream.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        if not _is_quiet():
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _is_quiet() -> bool:
+    return bool(load_dspy("optimize_node").settings.get(QUIET, False))

@@ -1,4 +1,4 @@
-"""Artefacts: what was learnt for a node class, in files that read well, are refused where they do
+"""Artifacts: what was learned for a node class, in files that read well, are refused where they do
 not fit, and teach any backend without dspy."""
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ from pydantic import (
 )
 
 import bae
-from bae import ArtefactError, Dep, Gate, Graph, Map, Node, NodeConfig, Recall
+from bae import ArtifactError, Dep, Gate, Graph, Map, Node, NodeConfig, Recall
 from bae.lm import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.optimizer import (
-    Artefact,
-    Learned,
-    LearnedExample,
+    Artifact,
     Made,
     every_node,
-    load_artefacts,
-    save_artefacts,
+    load_artifacts,
+    save_artifacts,
     schema_of,
 )
 
@@ -104,42 +102,42 @@ WORN: dict[str, Any] = {
 }
 
 
-def example(known: dict[str, Any], answer: dict[str, Any]) -> LearnedExample:
-    return LearnedExample(known=known, answer=answer)
+def example(known: dict[str, Any], answer: dict[str, Any]) -> PromptExample:
+    return PromptExample(known=known, answer=answer)
 
 
-def outfit(**changed: Any) -> Artefact:
+def outfit(**changed: Any) -> Artifact:
     given = {
         "node": "Outfit",
         "schema": schema_of(Outfit),
-        "fill": Learned(instruction="Dress for the day", examples=[example(KNOWN, WORN)]),
+        "fill": LearnedPrompt(instruction="Dress for the day", examples=[example(KNOWN, WORN)]),
         "made": Made(optimizer="bootstrap", seed=3, examples={"fill": 20}, score=0.75),
     }
-    return Artefact(**{**given, **changed})
+    return Artifact(**{**given, **changed})
 
 
-def waking(*choices: str) -> Artefact:
+def waking(*choices: str) -> Artifact:
     known = {"Waking": {"message": "up"}}
     examples = [example(known, {"choice": each}) for each in choices or ("Outfit",)]
-    return Artefact(
+    return Artifact(
         node="Waking",
         schema=schema_of(Waking),
-        choice=Learned(instruction="Choose well.", examples=examples),
+        choice=LearnedPrompt(instruction="Choose well.", examples=examples),
     )
 
 
 def written(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """A saved artefact of Outfit that somebody has changed."""
-    (file,) = save_artefacts({Outfit: outfit()}, tmp_path)
+    """A saved artifact of Outfit that somebody has changed."""
+    (file,) = save_artifacts({Outfit: outfit()}, tmp_path)
     data = json.loads(file.read_text("utf-8"))
     change(data)
     file.write_text(json.dumps(data), "utf-8")
     return file
 
 
-def refused(tmp_path: Path, nodes: Any = GRAPH) -> ArtefactError:
-    with pytest.raises(ArtefactError) as caught:
-        load_artefacts(nodes, tmp_path)
+def refused(tmp_path: Path, nodes: Any = GRAPH) -> ArtifactError:
+    with pytest.raises(ArtifactError) as caught:
+        load_artifacts(nodes, tmp_path)
     return caught.value
 
 
@@ -151,14 +149,14 @@ WEATHER = (
 # Files
 
 
-def test_an_artefact_reads_well_and_is_the_same_every_time(tmp_path: Path):
-    files = save_artefacts({Outfit: outfit(), Waking: waking()}, tmp_path / "a" / "b")
-    again = save_artefacts({Waking: waking(), Outfit: outfit()}, tmp_path / "c")
+def test_an_artifact_reads_well_and_is_the_same_every_time(tmp_path: Path):
+    files = save_artifacts({Outfit: outfit(), Waking: waking()}, tmp_path / "a" / "b")
+    again = save_artifacts({Waking: waking(), Outfit: outfit()}, tmp_path / "c")
 
     assert [file.name for file in files] == ["Outfit.json", "Waking.json"]
     text = files[0].read_text("utf-8")
     assert text == again[1].read_text("utf-8")
-    assert text.startswith('{\n  "format": "bae-artefact-1",\n  "node": "Outfit",\n  "schema": {\n')
+    assert text.startswith('{\n  "format": "bae-artifact-1",\n  "node": "Outfit",\n  "schema": {\n')
     assert '"message": "früh auf — ☀"' in text
     assert text.endswith("}\n")
     assert not text.endswith("\n\n")
@@ -172,32 +170,32 @@ def test_an_artefact_reads_well_and_is_the_same_every_time(tmp_path: Path):
 
 
 def test_what_was_saved_is_loaded_for_the_classes_that_have_a_file(tmp_path: Path):
-    save_artefacts({Outfit: outfit(), Waking: waking("Outfit", "None")}, tmp_path)
+    save_artifacts({Outfit: outfit(), Waking: waking("Outfit", "None")}, tmp_path)
 
     known = outfit(sources={"Waking": {"message": "string"}})
     both = {Outfit: known, Waking: waking("Outfit", "None")}
-    assert load_artefacts(GRAPH, tmp_path) == both
-    assert load_artefacts([AskBack, Outfit], tmp_path) == {Outfit: known}
-    assert load_artefacts(GRAPH, tmp_path)[Outfit].made == outfit().made
+    assert load_artifacts(GRAPH, tmp_path) == both
+    assert load_artifacts([AskBack, Outfit], tmp_path) == {Outfit: known}
+    assert load_artifacts(GRAPH, tmp_path)[Outfit].made == outfit().made
     assert outfit().made.score == 0.75  # pyright: ignore
 
 
 def test_a_file_is_replaced_as_a_whole_and_may_be_read_by_others(tmp_path: Path):
-    (file,) = save_artefacts({Outfit: outfit()}, tmp_path)
+    (file,) = save_artifacts({Outfit: outfit()}, tmp_path)
     plain = tmp_path / "plain"
     plain.write_text("")
-    save_artefacts({Outfit: outfit(made=None)}, tmp_path)
+    save_artifacts({Outfit: outfit(made=None)}, tmp_path)
 
-    assert load_artefacts(GRAPH, tmp_path)[Outfit].made is None
+    assert load_artifacts(GRAPH, tmp_path)[Outfit].made is None
     assert sorted(os.listdir(tmp_path)) == ["Outfit.json", "plain"]
     assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
 
 
 def test_nothing_is_written_where_one_of_them_does_not_fit(tmp_path: Path):
-    wrong = outfit(fill=Learned(instruction="", examples=[example({}, {"top": 3})]))
+    wrong = outfit(fill=LearnedPrompt(instruction="", examples=[example({}, {"top": 3})]))
 
-    with pytest.raises(ArtefactError, match=r"fill\.examples\[0\]\.answer\.tone: it is missing"):
-        save_artefacts({Waking: waking(), Outfit: wrong}, tmp_path)
+    with pytest.raises(ArtifactError, match=r"fill\.examples\[0\]\.answer\.tone: it is missing"):
+        save_artifacts({Waking: waking(), Outfit: wrong}, tmp_path)
     assert os.listdir(tmp_path) == []
 
 
@@ -205,36 +203,35 @@ def test_nothing_is_written_where_one_of_them_does_not_fit(tmp_path: Path):
 def test_a_number_that_json_has_not_is_refused_when_it_is_written(tmp_path: Path, number: float):
     made = Made(optimizer="gepa", seed=0, score=number)
 
-    with pytest.raises(ArtefactError, match=r"cannot be written to .*Outfit\.json as JSON"):
-        save_artefacts({Outfit: outfit(made=made)}, tmp_path)
+    with pytest.raises(ArtifactError, match=r"cannot be written to .*Outfit\.json as JSON"):
+        save_artifacts({Outfit: outfit(made=made)}, tmp_path)
 
 
 def test_a_directory_that_cannot_be_written_to_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(ArtefactError) as caught:
-        save_artefacts({Outfit: outfit()}, tmp_path / "file" / "in it")
-    assert caught.value.code == "bae-artefact-invalid"
+    with pytest.raises(ArtifactError) as caught:
+        save_artifacts({Outfit: outfit()}, tmp_path / "file" / "in it")
+    assert caught.value.code == "bae-artifact-invalid"
     assert str(tmp_path / "file" / "in it") in caught.value.message
 
 
-def test_half_a_character_survives(tmp_path: Path):
-    given = waking()
-    assert given.choice is not None
-    given.choice.instruction = "half \ud83d a smile"
-    save_artefacts({Waking: given}, tmp_path)
+def test_half_a_character_is_replaced(tmp_path: Path):
+    half = LearnedPrompt("half \ud83d a smile")
+    save_artifacts({Waking: waking().model_copy(update={"choice": half})}, tmp_path)
 
-    assert load_artefacts(GRAPH, tmp_path) == {Waking: given}
+    found = load_artifacts(GRAPH, tmp_path)[Waking].choice
+    assert found == LearnedPrompt("half ? a smile")
 
 
 def test_files_of_no_node_are_passed_over_and_the_log_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    save_artefacts({Outfit: outfit()}, tmp_path)
+    save_artifacts({Outfit: outfit()}, tmp_path)
     (tmp_path / "Other.json").write_text("no JSON")
     (tmp_path / "notes.txt").write_text("notes")
     with caplog.at_level(logging.WARNING, "bae.optimizer"):
-        assert list(load_artefacts(GRAPH, tmp_path)) == [Outfit]
+        assert list(load_artifacts(GRAPH, tmp_path)) == [Outfit]
 
     (record,) = caplog.records
     assert record.name == "bae.optimizer"
@@ -243,7 +240,7 @@ def test_files_of_no_node_are_passed_over_and_the_log_says_so(
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path):
     error = refused(tmp_path / "gone")
-    assert (error.code, error.file) == ("bae-artefact-missing", str(tmp_path / "gone"))
+    assert (error.code, error.file) == ("bae-artifact-missing", str(tmp_path / "gone"))
     assert "is not there" in error.message
 
     (tmp_path / "file").write_text("")
@@ -252,25 +249,25 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path):
 
 @pytest.mark.parametrize("nodes", [Outfit, 3, [int], "Outfit"])
 def test_what_are_no_node_classes_is_refused(tmp_path: Path, nodes: Any):
-    with pytest.raises(TypeError, match="load_artefacts takes a Graph, or node classes"):
-        load_artefacts(nodes, tmp_path)
+    with pytest.raises(TypeError, match="load_artifacts takes a Graph, or node classes"):
+        load_artifacts(nodes, tmp_path)
 
 
 # Files that are none
 
 
-GOOD = json.dumps({"format": "bae-artefact-1", "node": "Outfit"})
+GOOD = json.dumps({"format": "bae-artifact-1", "node": "Outfit"})
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"\x80\x04\x95K\x00.", "codec can't decode"),
-        (b"", "Expecting value: line 1 column 1"),
-        (GOOD[:-5].encode(), "Unterminated string starting at: line 1"),
+        (b"\x80\x04\x95K\x00.", "Invalid JSON"),
+        (b"", "Invalid JSON: EOF"),
+        (GOOD[:-5].encode(), "Invalid JSON: EOF"),
         (b"[" * 100_000, "recursion"),
-        (b"[]", "is no artefact: Input should be"),
-        (b"{}", "is no artefact: node: Field required; schema: Field required"),
+        (b"[]", "is no artifact: Input should be"),
+        (b"{}", "is no artifact: node: Field required; schema: Field required"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -278,7 +275,7 @@ def test_a_file_that_is_no_plain_json_is_refused_by_name(tmp_path: Path, content
     (tmp_path / "Outfit.json").write_bytes(content)
     error = refused(tmp_path)
 
-    assert error.code == "bae-artefact-invalid"
+    assert error.code == "bae-artifact-invalid"
     assert str(tmp_path / "Outfit.json") in error.message
     assert said in error.message
     assert "optimize again" in str(error)
@@ -288,13 +285,13 @@ def test_a_file_that_is_no_plain_json_is_refused_by_name(tmp_path: Path, content
     ("change", "said"),
     [
         (lambda d: d.update(surprise=1), "surprise: Extra inputs are not permitted"),
-        (lambda d: d["fill"].update(more=1), "fill.more: Extra inputs are not permitted"),
+        (lambda d: d["fill"].update(more=1), "fill.more: Unexpected keyword argument"),
         (lambda d: d["schema"].update(more=1), "schema.more: Extra inputs are not permitted"),
         (
             lambda d: d["fill"]["examples"][0].update(more=1),
-            "fill.examples.0.more: Extra inputs are not permitted",
+            "fill.examples.0.more: Unexpected keyword argument",
         ),
-        (lambda d: d.update(format="bae-artefact-9"), "format: Input should be 'bae-artefact-1'"),
+        (lambda d: d.update(format="bae-artifact-9"), "format: Input should be 'bae-artifact-1'"),
         (lambda d: d["fill"].update(instruction=7), "fill.instruction: Input should be a valid"),
         (lambda d: d["made"].update(seed="3"), "made.seed: Input should be a valid integer"),
         (lambda d: d.update(schema_=d.pop("schema")), "schema: Field required"),
@@ -306,7 +303,7 @@ def test_another_shape_is_refused_with_its_place(tmp_path: Path, change: Any, sa
     file = written(tmp_path, change)
     error = refused(tmp_path)
 
-    assert error.code == "bae-artefact-invalid"
+    assert error.code == "bae-artifact-invalid"
     assert error.file == str(file)
     assert said in error.message
 
@@ -314,7 +311,7 @@ def test_another_shape_is_refused_with_its_place(tmp_path: Path, change: Any, sa
 def test_what_made_it_may_say_more(tmp_path: Path):
     written(tmp_path, lambda d: d["made"].update(scores=[0.5, None], by={"hand": True}))
 
-    made = load_artefacts(GRAPH, tmp_path)[Outfit].made
+    made = load_artifacts(GRAPH, tmp_path)[Outfit].made
     assert made is not None
     assert made.model_extra == {"score": 0.75, "scores": [0.5, None], "by": {"hand": True}}
 
@@ -340,7 +337,7 @@ def test_an_example_that_no_longer_fits_is_refused_by_name_and_index(
 
     file = written(tmp_path, add)
     error = refused(tmp_path)
-    assert error.code == "bae-artefact-invalid"
+    assert error.code == "bae-artifact-invalid"
     assert error.message.startswith(f"{file} does not fit Outfit: fill.examples[1].{said}")
 
 
@@ -353,12 +350,12 @@ def test_a_context_that_the_class_does_not_look_up_is_refused(tmp_path: Path):
 
 
 def test_the_validators_of_the_whole_node_judge_examples_too():
-    def learnt(question: str) -> dict[type[Node], Artefact]:
-        fill = Learned(instruction="x", examples=[example({}, {"question": question})])
-        return {AskBack: Artefact(node="AskBack", schema=schema_of(AskBack), fill=fill)}
+    def learned(question: str) -> dict[type[Node], Artifact]:
+        fill = LearnedPrompt(instruction="x", examples=[example({}, {"question": question})])
+        return {AskBack: Artifact(node="AskBack", schema=schema_of(AskBack), fill=fill)}
 
-    with pytest.raises(ArtefactError, match=r"fill\.examples\[0\]\.answer\.Value error, it asks"):
-        save_artefacts(learnt("why"), "unused")
+    with pytest.raises(ArtifactError, match=r"fill\.examples\[0\]\.answer\.Value error, it asks"):
+        save_artifacts(learned("why"), "unused")
 
 
 @pytest.mark.parametrize(
@@ -375,7 +372,7 @@ def test_the_validators_of_the_whole_node_judge_examples_too():
 def test_a_choice_of_what_is_not_offered_is_refused(
     tmp_path: Path, answer: dict[str, Any], said: str
 ):
-    (file,) = save_artefacts({Waking: waking("Outfit", "None")}, tmp_path)
+    (file,) = save_artifacts({Waking: waking("Outfit", "None")}, tmp_path)
     data = json.loads(file.read_text("utf-8"))
     data["choice"]["examples"][1]["answer"] = answer
     file.write_text(json.dumps(data))
@@ -399,12 +396,12 @@ def changed_outfit() -> type[Node]:
     return Outfit
 
 
-def test_an_artefact_of_a_changed_class_says_all_that_is_other_and_what_to_do(tmp_path: Path):
-    (file,) = save_artefacts({Outfit: outfit()}, tmp_path)
+def test_an_artifact_of_a_changed_class_says_all_that_is_other_and_what_to_do(tmp_path: Path):
+    (file,) = save_artifacts({Outfit: outfit()}, tmp_path)
     now = changed_outfit()
     error = refused(tmp_path, [now])
 
-    assert error.code == "bae-artefact-changed"
+    assert error.code == "bae-artifact-changed"
     assert (error.file, error.node_type) == (str(file), now)
     kind = WEATHER
     price = next(each for each in error.changes if each.startswith("price is gone (was "))
@@ -423,7 +420,7 @@ def test_an_artefact_of_a_changed_class_says_all_that_is_other_and_what_to_do(tm
     assert error.fix == "optimize Outfit again, or delete the file to go without"
 
 
-def test_an_artefact_is_refused_once_the_words_that_it_was_made_for_have_changed(tmp_path: Path):
+def test_an_artifact_is_refused_once_the_words_that_it_was_made_for_have_changed(tmp_path: Path):
     def classes(instruction: str, description: str) -> tuple[type[Node], type[Node]]:
         class Reply(Node):
             node_config = NodeConfig(instruction=instruction, description=description)
@@ -436,14 +433,14 @@ def test_an_artefact_is_refused_once_the_words_that_it_was_made_for_have_changed
 
         return Asked, Reply
 
-    def learned(cls: type[Node], **parts: Learned) -> Artefact:
-        return Artefact(node=cls.__name__, schema=schema_of(cls), **parts)  # pyright: ignore
+    def learned(cls: type[Node], **parts: LearnedPrompt) -> Artifact:
+        return Artifact(node=cls.__name__, schema=schema_of(cls), **parts)  # pyright: ignore
 
-    said = Learned(instruction="Answer well.")
+    said = LearnedPrompt(instruction="Answer well.")
     asked, reply = classes("Answer.", "an answer")
     saved = {asked: learned(asked, choice=said), reply: learned(reply, fill=said)}
-    save_artefacts(saved, tmp_path)
-    assert load_artefacts(classes("Answer.", "an answer"), tmp_path)
+    save_artifacts(saved, tmp_path)
+    assert load_artifacts(classes("Answer.", "an answer"), tmp_path)
     error = refused(tmp_path, classes("Reply.", "a reply"))
     assert error.changes == (
         "Asked: its description of Reply was 'an answer', is 'a reply'",
@@ -457,12 +454,12 @@ def test_all_files_that_do_not_fit_are_named_in_one_error(tmp_path: Path):
         data["schema"]["hash"] = "0" * 32
         file.write_text(json.dumps(data), "utf-8")
 
-    saved = save_artefacts({Outfit: outfit(), Waking: waking()}, tmp_path)
+    saved = save_artifacts({Outfit: outfit(), Waking: waking()}, tmp_path)
     for file in saved:
         break_hash(file)
     error = refused(tmp_path)
-    assert error.code == "bae-artefact-changed"
-    assert error.message.startswith(f"2 artefacts in {tmp_path} do not fit:")
+    assert error.code == "bae-artifact-changed"
+    assert error.message.startswith(f"2 artifacts in {tmp_path} do not fit:")
     for file in saved:
         assert f"{file} was made for another {file.stem} than there is now: its" in error.message
     why = "its hash is not the one of its fields"
@@ -471,13 +468,13 @@ def test_all_files_that_do_not_fit_are_named_in_one_error(tmp_path: Path):
 
     (tmp_path / "Outfit.json").write_text("{")
     error = refused(tmp_path)
-    assert error.code == "bae-artefact-invalid"
-    assert "Outfit.json is no artefact" in error.message
+    assert error.code == "bae-artifact-invalid"
+    assert "Outfit.json is no artifact" in error.message
     assert error.changes == (f"Waking: {why}",)
 
 
 def test_a_choice_that_is_now_made_by_code_is_refused(tmp_path: Path):
-    save_artefacts({Waking: waking()}, tmp_path)
+    save_artifacts({Waking: waking()}, tmp_path)
 
     def now() -> type[Node]:
         class Waking(Node):
@@ -491,7 +488,7 @@ def test_a_choice_that_is_now_made_by_code_is_refused(tmp_path: Path):
     cls = now()
     assert schema_of(cls) == schema_of(Waking)
     error = refused(tmp_path, [cls])
-    assert error.code == "bae-artefact-changed"
+    assert error.code == "bae-artifact-changed"
     assert error.changes == ("the LM no longer chooses its successor",)
 
 
@@ -520,21 +517,21 @@ def a_graph(**fields: Any) -> tuple[Graph[Any, Any], type[Node], type[Node]]:
     return Graph(start=first), first, Second
 
 
-def learnt_from(known: dict[str, Any], cls: type[Node]) -> Artefact:
+def learned_from(known: dict[str, Any], cls: type[Node]) -> Artifact:
     examples = [example(known, {"text": "hello"})]
-    fill = Learned(instruction="Second", examples=examples)
-    return Artefact(node="Second", schema=schema_of(cls), fill=fill)
+    fill = LearnedPrompt(instruction="Second", examples=examples)
+    return Artifact(node="Second", schema=schema_of(cls), fill=fill)
 
 
-def test_an_artefact_is_refused_by_name_when_the_node_its_examples_come_from_has_changed(
+def test_an_artifact_is_refused_by_name_when_the_node_its_examples_come_from_has_changed(
     tmp_path: Path,
 ):
     graph, _, second = a_graph(name=(str, ...), age=(int, ...))
-    given = {second: learnt_from({"First": {"name": "Ada", "age": 3}}, second)}
-    save_artefacts(given, tmp_path, among=graph)
-    assert list(load_artefacts(graph, tmp_path)) == [second]
+    given = {second: learned_from({"First": {"name": "Ada", "age": 3}}, second)}
+    save_artifacts(given, tmp_path, among=graph)
+    assert list(load_artifacts(graph, tmp_path)) == [second]
     described = a_graph(age=(int, Field(7, description="in years")), name=(str, ...))[0]
-    assert load_artefacts(described, tmp_path)
+    assert load_artifacts(described, tmp_path)
 
     for fields, said in [
         ({"called": (str, ...), "age": (int, ...)}, "name is gone (was string)"),
@@ -547,22 +544,22 @@ def test_an_artefact_is_refused_by_name_when_the_node_its_examples_come_from_has
         changed, *classes = a_graph(**fields)
         for nodes in (changed, classes):
             error = refused(tmp_path, nodes)
-            assert error.code == "bae-artefact-changed"
+            assert error.code == "bae-artifact-changed"
             assert error.changes[0] == f"its examples come from First, where {said}"
             assert error.file == str(tmp_path / "Second.json")
         # Where that class is not known, nothing can be said of it.
-        assert list(load_artefacts(classes[1:], tmp_path)) == classes[1:]
+        assert list(load_artifacts(classes[1:], tmp_path)) == classes[1:]
 
 
-def test_an_artefact_whose_examples_come_from_a_node_that_leads_elsewhere_is_refused(
+def test_an_artifact_whose_examples_come_from_a_node_that_leads_elsewhere_is_refused(
     tmp_path: Path,
 ):
     graph, _, second = a_graph(name=(str, ...))
-    given = {second: learnt_from({"First": {"name": "Ada"}}, second)}
-    save_artefacts(given, tmp_path, among=graph)
+    given = {second: learned_from({"First": {"name": "Ada"}}, second)}
+    save_artifacts(given, tmp_path, among=graph)
 
     error = refused(tmp_path, Graph(start=second))
-    assert error.code == "bae-artefact-changed"
+    assert error.code == "bae-artifact-changed"
     assert error.changes == ("its examples come from First, which leads no more to it",)
 
 
@@ -580,26 +577,25 @@ def test_an_example_that_no_run_can_ask_is_refused_when_it_is_written_and_when_i
     tmp_path: Path, known: dict[str, Any], said: str
 ):
     graph, _, second = a_graph(name=(str, ...), secret=(int, Field(1, exclude=True)))
-    with pytest.raises(ArtefactError) as caught:
-        save_artefacts({second: learnt_from(known, second)}, tmp_path, among=graph)
-    assert caught.value.code == "bae-artefact-invalid"
+    with pytest.raises(ArtifactError) as caught:
+        save_artifacts({second: learned_from(known, second)}, tmp_path, among=graph)
+    assert caught.value.code == "bae-artifact-invalid"
     assert f"fill.examples[0].{said}" in caught.value.message
 
-    (file,) = save_artefacts({second: learnt_from({}, second)}, tmp_path)
+    (file,) = save_artifacts({second: learned_from({}, second)}, tmp_path)
     data = json.loads(file.read_text("utf-8"))
     data["fill"]["examples"][0]["known"] = known
     file.write_text(json.dumps(data), "utf-8")
     error = refused(tmp_path, graph)
-    assert error.code == "bae-artefact-invalid"
+    assert error.code == "bae-artifact-invalid"
     assert f"fill.examples[0].{said}" in error.message
 
 
 def test_an_example_of_a_choice_is_one_made_at_the_class(tmp_path: Path):
-    wrong = waking()
-    assert wrong.choice is not None
-    wrong.choice.examples[0].known = {"Outfit": {"top": "a shirt"}}
-    with pytest.raises(ArtefactError, match=r"choice\.examples\[0\]\.known\.Outfit: the choice is"):
-        save_artefacts({Waking: wrong}, tmp_path)
+    elsewhere = PromptExample({"Outfit": {"top": "a shirt"}}, {"choice": "Outfit"})
+    wrong = waking().model_copy(update={"choice": LearnedPrompt("x", (elsewhere,))})
+    with pytest.raises(ArtifactError, match=r"choice\.examples\[0\]\.known\.Outfit: the choice is"):
+        save_artifacts({Waking: wrong}, tmp_path)
 
 
 def test_a_node_that_says_itself_in_its_own_way_may_be_in_examples(tmp_path: Path):
@@ -618,10 +614,10 @@ def test_a_node_that_says_itself_in_its_own_way_may_be_in_examples(tmp_path: Pat
         async def __call__(self) -> None: ...
 
     Said.__call__.__annotations__["return"] = Gone
-    fill = Learned(instruction="x", examples=[example({"Said": "Ada"}, {"text": "bye"})])
-    artefact = Artefact(node="Gone", schema=schema_of(Gone), fill=fill)
-    save_artefacts({Gone: artefact}, tmp_path, among=Graph(start=Said))
-    assert list(load_artefacts(Graph(start=Said), tmp_path)) == [Gone]
+    fill = LearnedPrompt(instruction="x", examples=[example({"Said": "Ada"}, {"text": "bye"})])
+    artifact = Artifact(node="Gone", schema=schema_of(Gone), fill=fill)
+    save_artifacts({Gone: artifact}, tmp_path, among=Graph(start=Said))
+    assert list(load_artifacts(Graph(start=Said), tmp_path)) == [Gone]
 
 
 # The hash
@@ -820,54 +816,56 @@ def other_outfit() -> type[Node]:
 Second: Any = other_outfit()
 
 
-def learnt(cls: type[Node], instruction: str) -> Artefact:
-    return Artefact(node=cls.__name__, schema=schema_of(cls), fill=Learned(instruction=instruction))
+def learned(cls: type[Node], instruction: str) -> Artifact:
+    return Artifact(
+        node=cls.__name__, schema=schema_of(cls), fill=LearnedPrompt(instruction=instruction)
+    )
 
 
 def test_classes_that_share_a_name_have_files_with_their_module(tmp_path: Path):
-    both = {Outfit: learnt(Outfit, "first"), Second: learnt(Second, "second")}
-    files = save_artefacts(both, tmp_path)
+    both = {Outfit: learned(Outfit, "first"), Second: learned(Second, "second")}
+    files = save_artifacts(both, tmp_path)
 
     mine = f"{__name__}.Outfit.json"
     assert [file.name for file in files] == [mine, f"{__name__}.other_outfit.Outfit.json"]
-    assert load_artefacts([Second, Outfit], tmp_path) == both
+    assert load_artifacts([Second, Outfit], tmp_path) == both
     # One that is saved alone, for a graph that has both, has it too.
-    (file,) = save_artefacts({Outfit: both[Outfit]}, tmp_path, among=[Second, Outfit])
+    (file,) = save_artifacts({Outfit: both[Outfit]}, tmp_path, among=[Second, Outfit])
     assert file.name == mine
     # And each is found by itself.
     (tmp_path / f"{__name__}.other_outfit.Outfit.json").unlink()
-    assert load_artefacts([Outfit], tmp_path) == {Outfit: both[Outfit]}
+    assert load_artifacts([Outfit], tmp_path) == {Outfit: both[Outfit]}
 
 
 def test_a_file_that_two_classes_might_have_is_that_of_the_one_it_was_made_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    save_artefacts({Second: learnt(Second, "second")}, tmp_path)
-    assert list(load_artefacts([Outfit, Second], tmp_path)) == [Second]
+    save_artifacts({Second: learned(Second, "second")}, tmp_path)
+    assert list(load_artifacts([Outfit, Second], tmp_path)) == [Second]
 
     same = other_outfit()
     with caplog.at_level(logging.WARNING, "bae.optimizer"):
-        assert load_artefacts([same, Second], tmp_path) == {}
+        assert load_artifacts([same, Second], tmp_path) == {}
     assert "Outfit.json is for none of the node classes" in caplog.text
 
 
 def test_classes_made_in_one_place_are_numbered(tmp_path: Path):
     third: Any = other_outfit()
-    files = save_artefacts({Second: learnt(Second, "a"), third: learnt(third, "b")}, tmp_path)
+    files = save_artifacts({Second: learned(Second, "a"), third: learned(third, "b")}, tmp_path)
 
     place = f"{__name__}.other_outfit.Outfit"
     assert [file.name for file in files] == [f"{place}.json", f"{place}-2.json"]
-    loaded = load_artefacts([Second, third], tmp_path)
+    loaded = load_artifacts([Second, third], tmp_path)
     assert [each.fill.instruction for each in loaded.values() if each.fill] == ["a", "b"]
 
 
 def test_names_that_no_file_can_have_are_written_otherwise(tmp_path: Path):
     odd = Kept[Literal["../a/b", "c"]]
-    given = {odd: learnt(odd, "odd")}
-    (file,) = save_artefacts(given, tmp_path)
+    given = {odd: learned(odd, "odd")}
+    (file,) = save_artifacts(given, tmp_path)
 
     assert file.parent == tmp_path
-    assert load_artefacts([odd], tmp_path) == given
+    assert load_artifacts([odd], tmp_path) == given
 
 
 # Graphs
@@ -901,10 +899,10 @@ def test_every_node_of_a_graph_and_of_those_inside_is_found_once():
     assert every_node(GRAPH) == (Waking, Outfit, AskBack)
 
 
-def test_artefacts_of_graphs_inside_are_loaded_with_the_graph(tmp_path: Path):
-    save_artefacts({Fitted: learnt(Fitted, "Measure")}, tmp_path)
+def test_artifacts_of_graphs_inside_are_loaded_with_the_graph(tmp_path: Path):
+    save_artifacts({Fitted: learned(Fitted, "Measure")}, tmp_path)
 
-    assert list(load_artefacts(Graph(start=Tailor), tmp_path)) == [Fitted]
+    assert list(load_artifacts(Graph(start=Tailor), tmp_path)) == [Fitted]
 
 
 # NodePrompts
@@ -922,18 +920,18 @@ class Recorder(Backend):
         return Answer(value={"choice": "Outfit"} if prompt.question.types else WORN)
 
 
-def test_an_artefact_is_made_of_lessons():
+def test_an_artifact_is_made_of_lessons():
     assert outfit().prompts() == NodePrompts(
         fill=LearnedPrompt("Dress for the day", (PromptExample(KNOWN, WORN),))
     )
     assert waking().prompts().fill is None
 
 
-async def test_a_loaded_artefact_teaches_a_backend_in_the_words_of_a_real_question(
+async def test_a_loaded_artifact_teaches_a_backend_in_the_words_of_a_real_question(
     tmp_path: Path,
 ):
-    save_artefacts({Outfit: outfit(), Waking: waking("None", "AskBack")}, tmp_path)
-    prompts = {cls: each.prompts() for cls, each in load_artefacts(GRAPH, tmp_path).items()}
+    save_artifacts({Outfit: outfit(), Waking: waking("None", "AskBack")}, tmp_path)
+    prompts = {cls: each.prompts() for cls, each in load_artifacts(GRAPH, tmp_path).items()}
     model = Recorder()
     result = await GRAPH.arun(Waking(message="früh auf — ☀"), WithPrompts(model, prompts))
 
@@ -950,7 +948,7 @@ async def test_a_loaded_artefact_teaches_a_backend_in_the_words_of_a_real_questi
 
 
 @pytest.mark.once
-def test_artefacts_are_loaded_and_teach_where_dspy_is_not_installed(tmp_path: Path):
+def test_artifacts_are_loaded_and_teach_where_dspy_is_not_installed(tmp_path: Path):
     program = f"""
 import sys
 class Absent:
@@ -961,7 +959,8 @@ sys.meta_path.insert(0, Absent())
 import bae.compiler, bae.optimizer, bae.evals
 from bae import Graph, Node
 from bae.compiler import create_optimized_lm
-from bae.optimizer import Artefact, Learned, load_artefacts, save_artefacts, schema_of
+from bae.lm import LearnedPrompt
+from bae.optimizer import Artifact, load_artifacts, save_artifacts, schema_of
 from bae.lm.backend import Answer, Backend
 
 class Ask(Node):
@@ -975,9 +974,9 @@ class Model(Backend):
         return Answer(value={{"word": prompt.text.splitlines()[0]}})
 
 graph = Graph(start=Ask, end=Say)
-fill = Learned(instruction="Say it politely")
-save_artefacts({{Say: Artefact(node="Say", schema=schema_of(Say), fill=fill)}}, {str(tmp_path)!r})
-assert list(load_artefacts(graph, {str(tmp_path)!r})) == [Say]
+fill = LearnedPrompt(instruction="Say it politely")
+save_artifacts({{Say: Artifact(node="Say", schema=schema_of(Say), fill=fill)}}, {str(tmp_path)!r})
+assert list(load_artifacts(graph, {str(tmp_path)!r})) == [Say]
 lm = create_optimized_lm(graph, {str(tmp_path)!r}, Model())
 print(graph.run(Ask(text="x"), lm).result.word, lm.get_stats())
 try:

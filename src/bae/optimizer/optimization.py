@@ -1,6 +1,5 @@
-"""Optimising a node class by an optimiser's name: its fill and its choice, each from the examples
-there are for it, under a budget, with a log of calls and a word on how far it is. `by_name.py` has
-the optimisers, `comparing.py` says whether what they found is better."""
+"""Optimizing a node class: its fill and its choice, each with the examples that there are for it,
+under a budget and with a call log."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from pydantic_core import to_jsonable_python
 from bae.graph import run_sync
 from bae.lm.signatures import says
 from bae.node import Node
-from bae.optimizer.by_name import checked_options
 from bae.optimizer.calls import CallLog, backend_of, student_for, with_log
+from bae.optimizer.optimizers import checked_options
 from bae.optimizer.progress import Part, Progress, Telling
 from bae.plan import plan_of
 from bae.result import GraphResult
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from bae.optimizer.predictors import NodePredictor
 
 MINIMUM = 10
-"""How many questions a part needs to be optimised, unless `minimum=` says otherwise."""
+"""How many questions a part needs to be optimized, unless `minimum=` says otherwise."""
 
 
 async def aoptimize_node(
@@ -51,50 +50,46 @@ async def aoptimize_node(
     graph: Graph[Any, Any] | None = None,
     **options: Any,
 ) -> NodePredictor:
-    """Optimise how a node class is filled, and how its successor is chosen.
+    """Optimize how a node class is filled, and how its successor is chosen.
 
-    - `trainset`: examples, as `trace_to_examples` and `examples_from` give them, or traces or
-      results. Equal questions count once, with the answer that a person has put right, or else the
-      one given most often. A part with fewer than `minimum` questions stays as it is, and a message
-      says so. `made` says how many `examples` and how many `questions` there were.
+    - `trainset`: examples, as `trace_to_examples` and `examples_from` return them, or traces or
+      results. Equal questions count once, with the corrected answer, or else the most frequent one.
+      A part with fewer than `minimum` questions stays as it is, with a note. `made` has the numbers
+      of `examples` and `questions`.
     - `metric`: what scores an answer; see `metrics_for`.
-    - `lm`: the LM to optimise for: one of bae, its name, a `dspy.LM`, or None for the default.
+    - `lm`: the LM to optimize for: one of bae, its name, a `dspy.LM`, or None for the default.
       An LM that is pinned to the class goes before it, as in a run; `made.model` says which it was.
       It is looked for where a part has enough to learn from, and else not needed.
     - `teacher`: the LM that gives examples and thinks of instructions; the same unless given.
     - `optimizer`: "bootstrap", "miprov2" or "gepa"; `options` are what `OPTIONS` lists for it.
-    - `budget`: for everything that is asked, a judge's calls too. When it runs out, the optimiser
+    - `budget`: for everything that is asked, a judge's calls too. When it runs out, the optimizer
       ends with the best it has, and a note in `made` says so. What is asked inside a budget of
       the caller's raises when that one runs out.
     - `seed`: the same one, with the same answers, gives the same result.
-    - `calls`: a `CallLog` or the path of one, to go on after the process was killed.
+    - `calls`: a `CallLog` or the path of one, to resume after the process was killed.
     - `concurrency`: how many examples are asked at once; "bootstrap" asks one after the other.
     - `progress`: called with a `Progress` now and then.
     - `graph`: the graph that the class runs in, with whose system text it is asked.
 
-    An instruction that is found replaces that of the `NodeConfig`; a note in `made` says so.
+    An instruction that is found replaces that of the `NodeConfig`; a note in `made` says so. `best`
+    in `made` is the mean score on the examples that candidates were scored on, if there were any.
 
-    `best` in `made` is the mean score of what was found on the examples that candidates are scored
-    on, where it was scored on all of them, and none of them is what it was made from.
-
-    A question that the LM will not take, because it is too long or was refused, scores 0, and a
-    note says how many there were; where it took none, the part stays as it is. An LM that fails in
-    another way than that, or by a wrong answer, ends it with that error, and so does one that
-    refuses five questions in a row which are not too long. Cancelled, it stops at
-    once and leaves no thread of its own behind; a metric of yours that is no coroutine and is at
-    work just then ends when it is done, in its worker thread.
+    A question that the LM refuses, or that is too long for it, scores 0, and a note counts them; if
+    it took none, the part stays as it is. Any other failure of the LM but a wrong answer ends the
+    optimization with that error, and so do five refusals in a row of questions that are not too
+    long. Cancelled, it stops at once and leaves no thread behind, except that of a sync metric of
+    yours, which ends when that returns.
     """
     from bae.optimizer.artifacts import Made
-    from bae.optimizer.examples import choice_examples, fill_examples
+    from bae.optimizer.examples import choice_examples, examples_in, fill_examples
     from bae.optimizer.metrics import metrics_for
     from bae.optimizer.node_schemas import is_parsed
-    from bae.optimizer.part_training import optimize_part
     from bae.optimizer.predictors import fresh_predictor
     from bae.optimizer.questions import PARTS, PartQuestions, scene_in
-    from bae.optimizer.same_questions import distinct
-    from bae.optimizer.trainsets import examples_in
+    from bae.optimizer.splits import distinct
+    from bae.optimizer.training import optimize_part
 
-    # In a thread, since it may have to import what the optimiser stands on.
+    # In a thread, since it may have to import the packages of the optimizer.
     settings = await in_thread(checked_options, optimizer, options)
     _check(node_cls, {"concurrency": concurrency, "minimum": minimum}, seed)
     examples = await in_thread(examples_in, _listed(trainset))
@@ -107,9 +102,9 @@ async def aoptimize_node(
     parts: list[Part] = [part for part in PARTS if getattr(predictor, part) is not None]
     about: dict[str, Any] = {"optimizer": optimizer, "seed": seed, "options": options}
     backends: dict[str, Backend] = {}
-    # Where nothing can be learnt there may be no LM either, as where all nodes have one pinned.
+    # Where nothing can be learned there may be no LM either, as where all nodes have one pinned.
     if any(len(different[part]) >= minimum for part in parts):
-        student = backend_of(student_for(node_cls, lm), f"{node_cls.__name__} is to be optimised")
+        student = backend_of(student_for(node_cls, lm), f"{node_cls.__name__} is to be optimized")
         taught_by = student if teacher is None else backend_of(teacher, "it is to teach")
         backends = {"student": student, "teacher": taught_by}
         about["model"] = student.model or repr(student)

@@ -1,6 +1,5 @@
-"""DSPy's optimisers by name, each with the options it takes: bootstrapped few-shot examples,
-MIPROv2 and GEPA. They are sync; `optimizing.py` runs them in a thread, and what they ask for is
-handed over to the event loop."""
+"""DSPy's optimizers by name, each with its options: bootstrapped few-shot examples, MIPROv2 and
+GEPA. They are sync, and run in a thread."""
 
 from __future__ import annotations
 
@@ -11,8 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from bae.lm.extras import load_dspy, need
-from bae.optimizer.same_questions import is_corrected, question_of
-from bae.optimizer.splitting import sides
+from bae.optimizer.splits import is_corrected, question_of, sides
 
 OPTIMIZERS: Final = ("bootstrap", "miprov2", "gepa")
 """The names that `optimizer=` takes."""
@@ -48,24 +46,22 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
         "validation": 0.5,
     },
 }
-"""What each optimiser takes, with its default.
+"""The options of each optimizer, with their defaults.
 
-- `max_bootstrapped_demos`: how many answers of the teacher become examples, at most, and
-  `max_labeled_demos` how many answers of the runs fill up to that number. Each question is shown
-  once, and an answer that a person has put right is shown as it is.
+- `max_bootstrapped_demos`: how many answers of the teacher become examples, at most;
+  `max_labeled_demos`: up to how many examples answers of the runs are added. Each question is shown
+  once, and a corrected answer is shown as it is.
 - `max_rounds`: how often the teacher is asked about an example until its answer is good, each time
-  with the answers of the runs that it is shown in another order: where there are `n` of these, it
-  is asked `n` - 1 times at most.
-- `accept`: the score from which on it is. Without, that of the metric: 1, or a judge's threshold.
-- `max_fruitless`: after how many answers that are not good enough the teacher is asked no more.
-  Without, 3 for each example it is to give, and 4; MIPROv2 has as many for each set of examples.
-- `num_candidates`: how many instructions and sets of examples MIPROv2 has to combine, and
-  `num_trials` how many combinations it tries.
+  with the examples that it is shown in another order.
+- `accept`: the score of a good answer; by default that of the metric: 1, or a judge's threshold.
+- `max_fruitless`: after how many answers that are not good enough the teacher is asked no more; by
+  default 3 for each wanted example, and 4; with MIPROv2 as many for each set of examples.
+- `num_candidates`: how many instructions and sets of examples MIPROv2 combines; `num_trials`: how
+  many combinations it tries.
 - `validation`: the share of the examples that candidates are scored on; they are made from the
   rest. A run and its forks are on one side, unless there is one run alone.
-- `max_metric_calls`: how many answers GEPA scores in all. Without, the calls of the budget, or as
-  many as go six times through the examples. It ends earlier where an instruction is right about
-  all.
+- `max_metric_calls`: how many answers GEPA scores in all; by default the calls of the budget, or
+  six times the examples. It ends earlier if an instruction is right about all.
 
 The others are DSPy's own.
 """
@@ -73,9 +69,8 @@ The others are DSPy's own.
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What an optimiser is given: the predictor to optimise, which has learnt nothing, examples,
-    one for each question, with what they were made from, the score of an answer with its reason,
-    the two LMs, and how far to go."""
+    """The arguments of an optimizer: a fresh predictor, examples, one for each question, with the
+    ones they were made from, a function that scores an answer, the two LMs, and limits."""
 
     predictor: Any
     examples: Sequence[Any]
@@ -103,7 +98,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Optimized:
-    """What an optimiser has found: an instruction, and demonstrations by the names of the
+    """What an optimizer has found: an instruction, and demonstrations by the names of the
     signature."""
 
     instruction: str
@@ -111,7 +106,7 @@ class Optimized:
 
 
 def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of an optimiser, with the defaults for those that are not given."""
+    """The options of an optimizer, with the defaults for those that are not given."""
     if optimizer not in OPTIMIZERS:
         raise ValueError(
             f"there is no optimizer {optimizer!r}: give one of {', '.join(OPTIMIZERS)}"
@@ -171,7 +166,7 @@ def validating(training: Training) -> tuple[list[Any], list[Any]]:
 
 
 def optimized(name: str, training: Training, made: list[Any], scored: list[Any]) -> Optimized:
-    """Have an optimiser do its work, in this thread and those that it starts."""
+    """Have an optimizer do its work, in this thread and those that it starts."""
     program = _BY_NAME[name](training, made, scored)
     return Optimized(program.signature.instructions, tuple(program.demos))
 
@@ -190,7 +185,7 @@ def _bootstrap(training: Training, made: list[Any], scored: list[Any]) -> Any:
     teacher = training.predictor.deepcopy()
     teacher.demos = labelled[: options["max_labeled_demos"]]
     teacher._compiled = True  # for DSPy not to choose examples for it again
-    optimiser = dspy.BootstrapFewShot(
+    optimizer = dspy.BootstrapFewShot(
         metric=training.value,
         metric_threshold=training.threshold,
         teacher_settings={"lm": training.teacher},
@@ -205,7 +200,7 @@ def _bootstrap(training: Training, made: list[Any], scored: list[Any]) -> Any:
     if options["max_bootstrapped_demos"]:
         # And for the teacher it goes last: there is hardly anything to gain from it.
         asked = sorted(shuffled, key=lambda each: corrected[id(each)])
-        program = optimiser.compile(program, teacher=teacher, trainset=asked)
+        program = optimizer.compile(program, teacher=teacher, trainset=asked)
         found = list(program.demos)
     answered = {_question(training, demo) for demo in found}
     rest = [each for each in labelled if _question(training, each) not in answered]
@@ -222,7 +217,7 @@ def _question(training: Training, demo: Any) -> str:
 def _miprov2(training: Training, made: list[Any], scored: list[Any]) -> Any:
     dspy = load_dspy("optimize_node")
     options = training.options
-    optimiser = dspy.MIPROv2(
+    optimizer = dspy.MIPROv2(
         metric=training.value,
         prompt_model=training.teacher,
         task_model=training.student,
@@ -238,7 +233,7 @@ def _miprov2(training: Training, made: list[Any], scored: list[Any]) -> Any:
         metric_threshold=training.threshold,
     )
     size = options["minibatch_size"]
-    return optimiser.compile(
+    return optimizer.compile(
         training.predictor.deepcopy(),
         trainset=made,
         valset=scored,
@@ -273,7 +268,7 @@ def _gepa(training: Training, made: list[Any], scored: list[Any]) -> Any:
     def is_over(state: Any) -> bool:
         return training.is_over()
 
-    optimiser = dspy.GEPA(
+    optimizer = dspy.GEPA(
         metric,
         max_metric_calls=options["max_metric_calls"]
         or training.calls
@@ -288,7 +283,7 @@ def _gepa(training: Training, made: list[Any], scored: list[Any]) -> Any:
         seed=training.seed,
         gepa_kwargs={"stop_callbacks": [is_over]},
     )
-    return optimiser.compile(training.predictor.deepcopy(), trainset=made, valset=scored)
+    return optimizer.compile(training.predictor.deepcopy(), trainset=made, valset=scored)
 
 
 def _is_number(value: object) -> bool:
@@ -318,4 +313,4 @@ _LEAST: Final = {
 _STRATEGIES: Final = ("pareto", "current_best", "epsilon_greedy", "top_k_pareto")
 
 _NO_END: Final = 10**9
-"""Failures that DSPy goes on after: what is a failure indeed ends the optimisation elsewhere."""
+"""Errors that DSPy tolerates: real failures end the optimization elsewhere."""

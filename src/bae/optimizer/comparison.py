@@ -1,5 +1,5 @@
-"""Whether what was learnt is better: every held-out example is asked once with it and once without,
-just as a run asks, and the scores are compared, with how far that can be trusted."""
+"""Whether a learned prompt is better: every held-out example is asked once with it and once
+without, as a run asks, and the scores are compared, with a confidence interval."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ if TYPE_CHECKING:
     from bae.lm.policies.learned import LearnedPrompt
     from bae.optimizer.metrics import Metric, PartMetric
     from bae.optimizer.predictors import NodePredictor
-    from bae.optimizer.questions import PartQuestions
-    from bae.optimizer.settling import Settled, Settling
+    from bae.optimizer.questions import PartQuestions, Settled, Settling
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One part of a node before and after it was optimised, on the same `n` held-out examples.
+    """One part of a node before and after it was optimized, on the same `n` held-out examples.
 
     `before` and `after` are the mean scores, `difference` is between the two scores of each
     example, all with their intervals. `validity_before` and `validity_after` are the shares of
     questions that were answered at the first try. `scores` are the pairs, in the order of the
     examples. `calls_before`, `calls_after`, `tokens_before` and `tokens_after` are what it took to
-    have all the answers, as a run has them: with what was learnt, a choice and the fill of what is
+    have all the answers, as a run has them: with what was learned, a choice and the fill of what is
     chosen are two calls where they may have been one. An answer from a log counts as it did when
     it was given; a judge's do not count.
     """
@@ -90,11 +89,11 @@ async def compare(
     progress: Callable[[Progress], None] | None = None,
     graph: Graph[Any, Any] | None = None,
 ) -> list[Comparison]:
-    """Compare a node class before and after it was optimised, on examples that were held out.
+    """Compare a node class before and after it was optimized, on examples that were held out.
 
-    There is one comparison for each part that has learnt something and has examples. Every example
+    There is one comparison for each part that has learned something and has examples. Every example
     is asked as a run asks: a wrong answer is asked for again, and where there is no valid one, or
-    the prompt does not fit into the model, the score is 0. Without what was learnt, a choice is
+    the prompt does not fit into the model, the score is 0. Without what was learned, a choice is
     asked for together with the fill of what is chosen, where the LM does both in one call; with
     it, in two calls, which are counted. Give the `graph` to have fills of such successors asked
     for so too, and not by themselves. There a learned prompt for the fill changes how the choice is
@@ -110,13 +109,12 @@ async def compare(
     """
     from bae.optimizer.examples import choice_examples, fill_examples
     from bae.optimizer.metrics import metrics_for
-    from bae.optimizer.predictors import artefact_of, fresh_predictor
-    from bae.optimizer.questions import PARTS, PartQuestions
-    from bae.optimizer.settling import Settling
+    from bae.optimizer.predictors import artifact_of, fresh_predictor
+    from bae.optimizer.questions import PARTS, PartQuestions, Settling
 
     _check(cls, after, concurrency, graph)
     examples = list(held_out)
-    prompts = artefact_of(after).prompts()
+    prompts = artifact_of(after).prompts()
     fresh = fresh_predictor(cls)
     log = calls if isinstance(calls, CallLog) else CallLog(calls)
     found: list[Comparison] = []
@@ -180,7 +178,7 @@ class _Sides:
                 try:
                     await self._one(place, examples[place], taught)
                 except BudgetError as error:
-                    # The others are not cancelled: what is under way is paid for, and kept.
+                    # The others are not cancelled: calls in progress are paid for, and kept.
                     out_of_budget.append(error)
                 if out_of_budget:
                     return
@@ -222,12 +220,12 @@ class _Sides:
         )
         self.used[taught] += backend.used
         if settled.not_taken:
-            side = "with what was learnt" if taught else "without it"
+            side = "with what was learned" if taught else "without it"
             self.telling.note(f"asked {side}, the LM would not take a prompt: {settled.not_taken}")
         self.valid[place, taught] = settled.valid
         self.settled[place, taught] = settled
         other = self.settled.get((place, not taught))
-        if other is not None:  # whether one alone comes to the node is known from both
+        if other is not None:  # whether only one reaches the node is known from both
             await self._score(place, example, taught, settled, other)
             await self._score(place, example, not taught, other, settled)
 
@@ -246,11 +244,11 @@ class _Sides:
     def _note_strayed(self, count: int) -> None:
         name = self.asked.cls.__name__
         for taught, strayed in self.strayed.items():
-            sides = ("with what was learnt", "without it")[:: 1 if taught else -1]
+            sides = ("with what was learned", "without it")[:: 1 if taught else -1]
             if strayed:
                 self.telling.note(
                     f"asked {sides[0]}, the LM does not choose {name} on {strayed} of {count} "
-                    f"examples where it does {sides[1]}: a run does not come to {name} then, and "
+                    f"examples where it does {sides[1]}: a run does not reach {name} then, and "
                     "these score 0"
                 )
 

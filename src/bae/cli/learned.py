@@ -1,0 +1,137 @@
+"""`--optimized DIR`: LMs asked with the learned prompts in a directory, for runs, and beside plain
+ones for evaluations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from bae.cli.exits import Misuse, refused
+from bae.cli.models import check_lm, made_lm
+
+if TYPE_CHECKING:
+    from bae.evals.case_runs import Contending
+    from bae.exceptions import ArtifactError
+    from bae.graph import Graph
+    from bae.lm import LM
+    from bae.node import Node
+    from bae.optimizer.artifacts import Artifact
+
+Artifacts = dict["type[Node]", "Artifact"]
+"""Learned prompts by the class of the node."""
+
+
+def artifacts_in(graph: Graph[Any, Any], directory: str) -> Artifacts:
+    """The artifacts of a directory for the nodes of a graph. Raises if there is none, or if some no
+    longer fit their nodes."""
+    from bae.optimizer.artifacts import all_misfits, artifacts_there
+
+    misfits: dict[type[Node], ArtifactError] = {}
+    found = artifacts_there(graph, directory, misfits)
+    if misfits:
+        raise all_misfits(directory, tuple(misfits.values()))
+    if not found:
+        raise refused(
+            f"{directory} has no artifact for a node of the graph {graph.name}",
+            fix="name the directory that `bae optimize -o DIR` has written for this graph",
+        )
+    return found
+
+
+def with_prompts(lm: LM, artifacts: Artifacts) -> LM:
+    """An LM asked with learned prompts."""
+    from bae.lm import WithPrompts
+
+    return WithPrompts(lm, {cls: artifact.prompts() for cls, artifact in artifacts.items()})
+
+
+def lm_with_learned(
+    graph: Graph[Any, Any], lm: LM | str | None, directory: str | None, *, quiet: bool = False
+) -> LM | str | None:
+    """The LM of a run, with the learned prompts of a directory if one is named, which a note
+    says."""
+    if directory is None:
+        return lm
+    from bae.cli.printing import note
+
+    artifacts = artifacts_in(graph, directory)
+    if not quiet:
+        parts = ", ".join(f"{cls.__name__} ({_parts(each)})" for cls, each in artifacts.items())
+        note(f"learned prompts from {shown(directory)}: {parts}")
+    if lm is None or isinstance(lm, str):
+        lm = _lm(graph, lm, quiet=quiet)
+    return with_prompts(lm, artifacts)
+
+
+def check_optimized(graph: Graph[Any, Any], directory: str | None) -> None:
+    """Refuse a directory that cannot be used, before anything is typed or paid for."""
+    if directory is not None:
+        artifacts_in(graph, directory)
+
+
+def contenders(
+    graph: Graph[Any, Any], lms: Sequence[str], directories: Sequence[str], *, quiet: bool = False
+) -> dict[str, Contending]:
+    """The LMs of an evaluation by their names in tables: `local`, and `local + learned/`. Without
+    any, the default of runs. A script starts from its beginning for each run."""
+    _once("--lm", lms, str.strip)
+    _once("--optimized", directories, os.path.realpath)
+    for each in lms:
+        check_lm(graph, each)
+    if not lms:
+        check_lm(graph, None, begins=True)
+    learned = {shown(each): artifacts_in(graph, each) for each in directories}
+    found: dict[str, Contending] = {}
+    for named in lms or [None]:
+        name = named if named is not None else _name_of_default(graph)
+        is_script = name.strip().startswith("scripted:")
+        found[name] = name if is_script else _lm(graph, named, quiet=quiet)
+        for directory, artifacts in learned.items():
+            made = partial(_with_learned, graph, named, artifacts)
+            found[f"{name} + {directory}"] = made if is_script else made()
+    return found
+
+
+def shown(directory: str) -> str:
+    """A directory as it is named in tables: with a slash at its end."""
+    return directory.rstrip("/" + os.sep) + "/" if directory.strip("/" + os.sep) else directory
+
+
+def _parts(artifact: Artifact) -> str:
+    return ", ".join(part for part in ("fill", "choice") if getattr(artifact, part)) or "nothing"
+
+
+def _with_learned(graph: Graph[Any, Any], named: str | None, artifacts: Artifacts) -> LM:
+    return with_prompts(_lm(graph, named, quiet=True), artifacts)
+
+
+def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool) -> LM:
+    if named is None and not graph.needs_lm:
+        # Every LM that is asked is pinned to a node; prompts reach it through the run's.
+        from bae.lm.registry import LazyLM
+
+        return LazyLM(f"the LM of {graph.name} was asked")
+    return made_lm(graph, named, quiet=quiet)
+
+
+def _name_of_default(graph: Graph[Any, Any]) -> str:
+    from bae.lm.registry import default_name
+
+    return default_name().name if graph.needs_lm else "no LM"
+
+
+def _once(option: str, given: Sequence[str], meant: Callable[[str], str]) -> None:
+    """Refuse what is there twice, by whatever names."""
+    names: dict[str, str] = {}
+    for each in given:
+        same = names.get(meant(each))
+        if same is not None:
+            also = "" if same == each else f", once as {same}"
+            raise Misuse(
+                f"{option} {each} is there twice{also}",
+                code="bae-command-refused",
+                fix="name each once",
+            )
+        names[meant(each)] = each

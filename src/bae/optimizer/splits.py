@@ -1,0 +1,232 @@
+"""Examples that ask the same, and examples in two parts: one to train with, and one held out to
+compare on. A run and its forks stay together, and what training asks is not held out."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
+from itertools import accumulate
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+
+from bae.optimizer.examples import BAE, WITHOUT, noted, root_of, source_of
+
+
+def questions_of(example: Any) -> dict[str, str]:
+    """The questions that an example answers, each as one text, by the part of a node it belongs to.
+    An example of one part answers one, under the name ""."""
+    if "next_node_type" not in example:
+        return {"": question_of(example)}
+    about = noted(example)
+    types = about.get("types") or [example.get("node_type"), example.get("next_node_type")]
+    source = source_of(example)
+    found = {"choice": _text([types[0], source])}
+    made = _made(example)
+    if made is not None and made.get("fields"):
+        found["fill"] = _text([types[1], source, made.get("context") or {}])
+    left_out = about.get(WITHOUT) or ()
+    return {part: text for part, text in found.items() if part not in left_out}
+
+
+def question_of(example: Any) -> str:
+    """The question that an example of one part answers, as one text."""
+    return _text([sorted(_outputs(example)), _inputs(example)])
+
+
+def with_corrections(examples: Iterable[Any], times: Sequence[float] = ()) -> list[Any]:
+    """The examples, where the answer that a person gave replaces every other
+    one to the same question, and is marked as corrected there: of several the newest, where there
+    are `times`, or else that which comes first. They are those of `examples_from`, and stay as they
+    are: what is changed is a copy."""
+    given = list(examples)
+    asked = [questions_of(each).get("fill") for each in given]
+    best: dict[str, Any] = {}
+    for place in sorted(range(len(times)), key=lambda place: -times[place]) or range(len(given)):
+        question = asked[place]
+        if question is not None and given[place].get("corrected"):
+            best.setdefault(question, given[place])
+    if not best:
+        return given
+    return [
+        each if question not in best else _answered_as(each, best[question])
+        for each, question in zip(given, asked, strict=True)
+    ]
+
+
+def distinct(examples: Sequence[Any]) -> list[Any]:
+    """One example of a part for each question, in the order in which they come: with the answer
+    that a person corrected, or else the most frequent one."""
+    groups: dict[str, list[Any]] = {}
+    for each in examples:
+        groups.setdefault(question_of(each), []).append(each)
+    return [_most_trusted(group) for group in groups.values()]
+
+
+def is_corrected(example: Any) -> bool:
+    """Whether a person corrected the answer in an example of one part."""
+    about = noted(example)
+    # A node may have a field of that name.
+    return about.keys() == {"run_id", "root", "corrected"} and bool(about["corrected"])
+
+
+def without(example: Any, parts: Collection[str]) -> Any:
+    """A copy of an example that answers nothing for these parts of a node."""
+    left_out = [*(noted(example).get(WITHOUT) or ()), *parts]
+    return _with(example, **{BAE: {**noted(example), WITHOUT: left_out}})
+
+
+def _most_trusted(group: Sequence[Any]) -> Any:
+    for each in group:
+        if is_corrected(each):
+            return each
+    answers = [_text(_outputs(each)) for each in group]
+    most, _ = Counter(answers).most_common(1)[0]  # of equally many the first
+    return group[answers.index(most)]
+
+
+def _answered_as(example: Any, best: Any) -> Any:
+    fields, better = _made(example), _made(best)
+    if example is best or fields is None or better is None:
+        return example
+    corrected = list(best["corrected"])
+    if fields["fields"] == better["fields"] and example.get("corrected") == corrected:
+        return example
+    # With the mark: the person's own example may be on the other side of a split.
+    made = {**fields, "fields": better["fields"]}
+    return _with(example, next_node=made, corrected=corrected)
+
+
+def _with(example: Any, **values: Any) -> Any:
+    # A plain mapping does for an example, too.
+    if isinstance(example, dict):
+        return {**cast("dict[str, Any]", example), **values}
+    return example.copy(**values)
+
+
+def _made(example: Any) -> Mapping[str, Any] | None:
+    made = example.get("next_node")
+    return cast("Mapping[str, Any]", made) if isinstance(made, Mapping) else None
+
+
+def _inputs(example: Any) -> dict[str, Any]:
+    try:
+        return dict(example.inputs().items())
+    except (AttributeError, ValueError):  # a mapping; or an example that says nothing of inputs
+        return {name: value for name, value in example.items() if name != BAE}
+
+
+def _outputs(example: Any) -> dict[str, Any]:
+    inputs = _inputs(example)
+    return {n: v for n, v in example.items() if n not in inputs and n != BAE}
+
+
+def _text(said: Any) -> str:
+    return json.dumps(said, sort_keys=True, default=str)
+
+
+E = TypeVar("E")
+
+_LOG: Final = logging.getLogger("bae.optimizer")
+
+
+class Split(NamedTuple, Generic[E]):
+    """Examples to train with, those to hold out, and those that were left out of the latter because
+    the same was asked before. One that asks something new for one part of a node alone is in both
+    of the last two, each time for the parts that it counts for: `fill_examples` and
+    `choice_examples` know."""
+
+    train: list[E]
+    held_out: list[E]
+    left_out: list[E]
+
+
+def split(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> tuple[list[E], list[E]]:
+    """Examples to train with, and those to hold out: about the share `held_out` of them.
+
+    All examples of a run, and of the runs that were forked from it, are on the same side. With two
+    runs or more there is something on both sides, unless `held_out` is 0. The same examples and
+    the same `seed` give the same two lists, in whatever order the examples are given.
+
+    What the examples to train with ask in the same words is then left out of those to hold out, and
+    of equal questions there one is kept, so that a score counts none twice: where runs repeat
+    themselves, less than the share is held out, and perhaps nothing. `split_apart` says what was
+    left out. The answer that a person corrected counts for all equal questions; where there
+    are several, the first that is given does.
+    """
+    return split_apart(examples, held_out, seed)[:2]
+
+
+def split_apart(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> Split[E]:
+    """The same as `split`, with what was left out."""
+    if not 0 <= held_out < 1:
+        raise ValueError(f"split(held_out={held_out}): give a share from 0 up to, not including, 1")
+    every = with_corrections(examples)
+    train, held = sides(every, held_out, seed)
+    kept, left_out = _new([every[place] for place in train], [every[place] for place in held])
+    if left_out:
+        _LOG.info(
+            "%d of %d examples to hold out were left out, for what was asked before",
+            len(left_out),
+            len(held),
+        )
+    return Split([every[place] for place in train], kept, left_out)
+
+
+def sides(examples: Sequence[Any], share: float, seed: int) -> tuple[list[int], list[int]]:
+    """The places of the examples of the two sides, by their runs alone."""
+    groups = _by_root(examples, seed)
+    count = _held(list(map(len, groups)), share)
+    held = [place for group in groups[:count] for place in group]
+    return [place for group in groups[count:] for place in group], held
+
+
+def _new(train: Sequence[E], held: Sequence[E]) -> tuple[list[E], list[E]]:
+    """Those held out that ask something new, and those that do not; some in one way do and in
+    another do not."""
+    met = {item for each in train for item in questions_of(each).items()}
+    kept: list[E] = []
+    left_out: list[E] = []
+    for each in held:
+        asked = questions_of(each)
+        again = {part for part, question in asked.items() if (part, question) in met}
+        met.update(asked.items())
+        if not again:
+            kept.append(each)
+        elif again == asked.keys():
+            left_out.append(each)
+        else:
+            kept.append(without(each, sorted(again)))
+            left_out.append(without(each, sorted(asked.keys() - again)))
+    return kept, left_out
+
+
+def _by_root(examples: Sequence[Any], seed: int) -> list[list[int]]:
+    """The places of the examples of each run, in an order that the seed and their words decide."""
+    groups: dict[str, list[tuple[str, int]]] = {}
+    for place, example in enumerate(examples):
+        said = _said(example)
+        # One that comes from no run is a group of its own, with equal ones.
+        groups.setdefault(root_of(example) or said, []).append((said, place))
+    ordered = sorted(groups, key=lambda root: (_number(seed, root), root))
+    return [
+        [place for _, place in sorted(groups[root], key=lambda each: each[0])] for root in ordered
+    ]
+
+
+def _held(sizes: list[int], share: float) -> int:
+    """How many groups to hold out: as many as come closest to the share."""
+    if not share or len(sizes) < 2:
+        return 0
+    wanted = share * sum(sizes)
+    sums = [0, *accumulate(sizes)]
+    return min(range(1, len(sizes)), key=lambda count: abs(sums[count] - wanted))
+
+
+def _number(seed: int, root: str) -> str:
+    return sha256(f"{seed}:{root}".encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _said(example: Any) -> str:
+    return json.dumps(dict(example.items()), sort_keys=True, default=str)
