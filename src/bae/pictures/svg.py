@@ -334,7 +334,7 @@ def _width(text: str, role: str = "") -> float:
 
 
 def _group(kind: str, title: str, anchor: str = "") -> str:
-    own = f" id={quoteattr(f'bae-{anchor}')}" if anchor else ""
+    own = f" id={quoteattr('bae-' + anchor)}" if anchor else ""
     return f'<g class="g-{kind}"{own}><title>{escape(title)}</title>'
 
 

@@ -25,7 +25,7 @@ def pytest_load_initial_conftests(early_config: Any) -> None:
     report = early_config.known_args_namespace.xmlpath
     key = os.path.join(os.path.dirname(report or ""), "key")
     if os.path.exists(key):  # the processes of pytest-xdist come later, and write no report
-        early_config.pluginmanager.register(_Witness(report, key), "bae-witness")
+        early_config.pluginmanager.register(_Witness(report, key), "bae witness")
 
 
 class _Witness:
