@@ -103,6 +103,15 @@ def test_a_directory_without_a_repository_gets_one(bae: Bae, tmp_path: Path):
     assert git(tmp_path / "new", "rev-parse", "--abbrev-ref", "HEAD") == "main"
 
 
+def test_a_repository_without_a_commit_is_refused_before_anything_is_spent(
+    bae: Bae, tmp_path: Path
+):
+    (tmp_path / "empty").mkdir()
+    git(tmp_path / "empty", "init", "--quiet")
+    failed = bae("init", str(tmp_path / "empty"), "--test", "python -m pytest -q", code=1)
+    assert "git commit --allow-empty" in failed.err
+
+
 def test_a_command_that_reports_no_tests_is_refused(bae: Bae):
     assert "reports no tests" in bae("init", "--test", "make test", code=1).err
     assert "close its quotes" in bae("init", "--test", "pytest '", code=1).err

@@ -150,7 +150,8 @@ def test_a_question_is_answered_and_the_task_continues(bae: Bae):
     assert "bae team answer" in said.err
     assert statuses(bae) == {"prices": "completed", "orders": "blocked", "page": "blocked"}
     assert "orders  Which tax?" in bae("blockers").out
-    bae("answer", "orders", "19 %")
+    assert "not started: orders, Which tax?" in bae("run", "--dry-run").out
+    assert "continues in the next run\nnext: bae team run" in bae("answer", "orders", "19 %").err
     assert "No task waits" in bae("blockers").out
     assert "-> 19 %" in bae("blockers", "--all").out
     assert "there is no open question" in bae("answer", "orders", "7 %", code=1).err
@@ -165,6 +166,12 @@ def test_a_dry_run_starts_nothing(bae: Bae):
     said = bae("run", "--dry-run").out.splitlines()
     assert said == ["  1  prices, stock", "  2  page", "The longest chain: prices -> page"]
     assert set(statuses(bae).values()) == {"pending"}
+    bae("pause", "stock")
+    bae("pause")
+    held = bae("run", "--dry-run")
+    assert "  1  prices\n" in held.out
+    assert "not started: stock, paused by a person" in held.out
+    assert "bae team resume" in held.err
 
 
 @pytest.mark.parametrize(
@@ -217,7 +224,7 @@ def test_a_task_that_is_skipped_holds_up_no_other(bae: Bae):
 
 def test_a_note_is_shown_to_the_next_attempt(bae: Bae):
     add(bae, "prices")
-    bae("note", "prices", "Mind the tax.")
+    assert "the next attempt at prices" in bae("note", "prices", "Mind the tax.").err
     assert "- Mind the tax." in bae("tasks", "show", "prices").out
 
 
@@ -248,9 +255,26 @@ def test_one_run_at_a_time_and_another_process_kills_it(bae: Bae):
     with started("run", "--lm", "python:../lm.py:endless") as process:
         read_until(process, "asked")
         assert "another lead is working" in bae("run", *LM, code=4).err
-        bae("kill")
+        assert "the run takes it now" in bae("pause", "prices").err
+        assert "the run takes it now" in bae("kill").err
         assert process.wait(60) == 1
     assert statuses(bae)["prices"] != "in_progress"
+    assert "no run is in progress" in bae("stop").err
+    assert "the next run takes it" in bae("skip", "prices").err
+
+
+def test_the_work_that_a_checkout_does_not_get_is_pointed_out(bae: Bae):
+    git(Path(), "checkout", "--quiet", "--detach")
+    add(bae, "prices")
+    said = bae("run", *LM).out
+    assert "left where it was, since it is on no branch; `git merge bae/team` takes" in said
+    assert "prices is completed" in bae("kill", "prices", code=1).err
+
+
+def test_where_all_that_is_left_is_paused_it_is_said_how_to_resume(bae: Bae):
+    add(bae, "prices")
+    bae("pause", "prices")
+    assert "bae team resume" in bae("run", *LM, code=3).err
 
 
 def test_events_are_followed_from_another_process_until_ctrl_c(bae: Bae):

@@ -17,7 +17,7 @@ from bae.team.models import TaskResult
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import Answer, is_same_failure
 from bae.testing import ScriptedLM
-from git_repositories import git, left_over
+from git_repositories import git, left_over, write
 from team_parts import (
     CALC,
     FAILING,
@@ -304,6 +304,17 @@ async def test_what_tests_leave_in_a_worktree_is_not_taken_for_work(tmp_path: Pa
         result = await work(bench, task, edits({"calc.py": WRONG}), RIGHT)
         assert (result.status, result.files) == ("completed", ("calc.py",))
         assert "dirt.txt" not in git(Path(bench.project.root), "ls-tree", "--name-only", "bae/team")
+
+
+async def test_what_a_worktree_does_not_get_is_reported(tmp_path: Path) -> None:
+    heard = Heard()
+    files = {**PYTHON, ".worktreeinclude": ".env\n", ".gitignore": ".env\n"}
+    async with a_bench(tmp_path, files=files, ws_manager=heard) as (bench, [task]):
+        write(Path(bench.project.root), {".env": "KEY=1\n"})
+        async with BackendWorkerAgent(project_id=bench.project.id, bench=bench) as worker:
+            workspace = await worker.workspace(task)
+            assert not (workspace.path / ".env").exists()
+    assert "not copied into the worktree: .env" in [each["text"] for each in heard.messages]
 
 
 def test_failures_are_the_same_whatever_their_times_and_addresses_are() -> None:

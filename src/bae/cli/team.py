@@ -104,6 +104,8 @@ async def _init(
     path = Path(directory)
     tree = find_work_tree(path)
     repository = await Repository.open(path) if tree is not None else None
+    if repository is not None:
+        await repository.commit_id("HEAD")  # raises where there is nothing that work can start from
     root = repository.root if repository is not None else path
     detected = await asyncio.to_thread(detect, root)
     state = store_path(detected.root)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bae.language_model import LM
     from bae.markers import OpenGate
     from bae.run import Answer
+    from bae.team.git import Repository
     from bae.team.models import Project, Task
     from bae.team.store import Store
 
@@ -41,10 +42,17 @@ class Team:
 
     store: Store
     project: Project
+    repository: Repository
 
     async def tasks(self) -> list[Task]:
         """All its tasks."""
         return await self.store.tasks(self.project.id)
+
+    async def is_running(self) -> bool:
+        """Whether a run is in progress, in any process."""
+        from bae.team.controls import is_running
+
+        return await is_running(self.repository)
 
 
 def run_async(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -86,7 +94,7 @@ async def open_team() -> AsyncGenerator[Team]:
     async with await Store.open(path) as store:
         for project in await store.projects():
             if project.root == str(repository.root):
-                yield Team(store, project)
+                yield Team(store, project, repository)
                 return
         raise no_team(f"{path} has no project for {repository.root}")
 

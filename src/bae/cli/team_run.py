@@ -224,12 +224,14 @@ async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: boo
                 "tasks": counts_text(summary.counts),
                 "spent": spent_text(summary.spent),
                 "merged": f"{team.project.branch} is at {summary.head[:12]}",
-                "checkout": moved.reason if moved else "",
+                "checkout": _left(moved.reason, team.project.branch) if moved else "",
                 "notes": "\n".join(summary.notes),
             }
         )
         if summary.ended in _NEXT:
             print_next(*_NEXT[summary.ended])
+        elif summary.ended == "waiting" and not blockers:
+            print_next("bae team resume", "bae team run")
         elif blockers:
             print_next(f"bae team answer {blockers[0].id} 'YOUR ANSWER'", "bae team run")
         elif not all(task.approved for task in summary.tasks):
@@ -238,6 +240,12 @@ async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: boo
             print_next("bae team tasks show TASK", "bae team retry", "bae team run")
     if not summary.done:
         raise typer.Exit(exits.WAITING if summary.ended == "waiting" else exits.FAILED)
+
+
+def _left(reason: str, branch: str) -> str:
+    return (
+        f"left where it was, since {reason}; `git merge {branch}` takes the work" if reason else ""
+    )
 
 
 _ENDS: Final = {
@@ -257,17 +265,23 @@ _NEXT: Final = {
 
 
 async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries: int) -> None:
-    from bae.cli.printing import out
+    from bae.cli.printing import note, out
+    from bae.cli.texts import in_one_line
+    from bae.team.controls import read_held, read_paused
     from bae.team.schedule import plan_dry_run
 
     approved = [task for task in tasks if task.approved]
-    plan = plan_dry_run(approved, max_agents=max_agents, retries=retries)
+    held = await read_held(team.store, team.project.id)
+    plan = plan_dry_run(approved, max_agents=max_agents, held=held, retries=retries)
+    if None in await read_paused(team.store, team.project.id):
+        note("the run is paused: nothing is started before bae team resume")
     for number, each in enumerate(plan.rounds, 1):
         out().print(f"{number:>3}  {', '.join(task.key for task in each)}", soft_wrap=True)
     path = " -> ".join(task.key for task in plan.critical_path)
     out().print(f"The longest chain: {path or 'none'}", soft_wrap=True)
     for task in plan.left:
-        out().print(f"not started: {task.key}, {task.reason or task.status}", soft_wrap=True)
+        why = in_one_line(task.reason or task.status)
+        out().print(f"not started: {task.key}, {why}", soft_wrap=True, markup=False)
 
 
 # What people do meanwhile
@@ -405,6 +419,7 @@ def answer(
                 )
             if text is None and not can_ask():
                 raise refused("there is no answer", fix="bae team answer QUESTION 'ANSWER'")
+            running = await team.is_running()
             for each in found[: 1 if text is not None else None]:
                 said = read_text(text) if text is not None else None
                 try:
@@ -412,8 +427,9 @@ def answer(
                 except EOFError:
                     break
                 await team.store.answer_blocker(each.id, said)
-                note(f"{known[each.task_id].key} continues when the team runs")
-            print_next("bae team run")
+                note(f"{known[each.task_id].key} continues{'' if running else ' in the next run'}")
+            if not running:
+                print_next("bae team run")
 
     run_async(work)
 
@@ -431,8 +447,12 @@ def note(
     """Steer a task: the next attempt at it sees the note."""
 
     async def work() -> None:
+        from bae.cli.printing import note as say
+
         async with open_team() as team:
-            await team.store.add_note(find_task(await team.tasks(), task).id, read_text(text))
+            found = find_task(await team.tasks(), task)
+            await team.store.add_note(found.id, read_text(text))
+            say(f"the next attempt at {found.key} sees the note")
 
     run_async(work)
 
@@ -475,13 +495,24 @@ def skip(task: OneTask) -> None:
 
 def _request(action: Action, named: str | None) -> None:
     async def work() -> None:
+        from bae.cli.exits import refused
         from bae.cli.printing import note as say
         from bae.team.controls import add_request
 
         async with open_team() as team:
             task = find_task(await team.tasks(), named) if named is not None else None
+            if task is not None and task.status == "completed":
+                raise refused(
+                    f"{task.key} is completed: its work is merged",
+                    fix="what is to be changed is a task of its own: bae team tasks add",
+                )
+            running = await team.is_running()
+            if task is None and action in ("stop", "kill") and not running:
+                say("no run is in progress")
+                return
             await add_request(team.store, team.project.id, action, task.id if task else None)
-            say(f"{action} {task.key if task else 'the run'}: taken by this run, or the next one")
+            taken = "the run takes it now" if running else "the next run takes it"
+            say(f"{action} {task.key if task else 'the run'}: {taken}")
 
     run_async(work)
 

@@ -6,10 +6,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from bae.team import tables
-from bae.team.models import Action, Request, Task, TaskStatus, TeamError, may_move
+from bae.team.locks import FileLock
+from bae.team.models import (
+    LONGEST_REASON,
+    Action,
+    Request,
+    Task,
+    TaskStatus,
+    TeamError,
+    bounded,
+    may_move,
+)
 from bae.team.tables import sa
 
 if TYPE_CHECKING:
+    from bae.team.git import Repository
     from bae.team.store import Store
     from bae.team.team_run import TeamRun
 
@@ -68,6 +79,29 @@ async def close_request(store: Store, request: Request, outcome: str) -> None:
     """Store what became of a request, so that it is not taken again."""
     change = sa.update(tables.requests).filter_by(id=request.id).values(outcome=outcome)
     await store.write(lambda db: db.execute(change).rowcount)
+
+
+def lead_lock(repository: Repository) -> FileLock:
+    """The lock that the lead of a repository holds as long as it works."""
+    return FileLock(repository.common / "bae-lead.lock")
+
+
+async def is_running(repository: Repository) -> bool:
+    """Whether a lead is at work in a repository, in this process or another."""
+    try:
+        async with lead_lock(repository).held(exclusive=False, timeout=0):
+            return False
+    except TimeoutError:
+        return True
+
+
+async def read_held(store: Store, project_id: int) -> dict[int, str]:
+    """Why tasks wait for a person, by their ids: for an answer, or since they are paused."""
+    paused = await read_paused(store, project_id)
+    held = {task_id: "paused by a person" for task_id in paused if task_id is not None}
+    open_ones = await store.blockers(project_id, open_only=True)
+    asked = {each.task_id: each.question for each in reversed(open_ones)}
+    return {key: bounded(text, LONGEST_REASON) for key, text in asked.items()} | held
 
 
 async def read_paused(store: Store, project_id: int) -> frozenset[int | None]:

@@ -236,7 +236,8 @@ class Repository:
         found = await self.resolve(name)
         if found is None:
             what = "has no commit yet" if name == "HEAD" else f"has no commit {name}"
-            fix = "commit something first" if name == "HEAD" else None
+            first = "commit something first, as with `git commit --allow-empty -m Start`"
+            fix = first if name == "HEAD" else None
             raise GitError(f"the repository in {self.root} {what}", fix=fix)
         return found
 

@@ -4,7 +4,7 @@ and is the only one that writes where tasks are."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Literal
 
@@ -14,12 +14,19 @@ from bae import LM, BaeError
 from bae.exceptions import describe
 from bae.lm.policies.budget import Budget
 from bae.team.budgets import Budgets, Spent, begin_run, finish_run, read_spent
-from bae.team.controls import close_request, open_requests, read_paused, take_request
-from bae.team.locks import FileLock, finish
-from bae.team.models import Task, TaskResult, TaskStatus, TeamError, bounded, summary
+from bae.team.controls import (
+    close_request,
+    lead_lock,
+    open_requests,
+    read_held,
+    read_paused,
+    take_request,
+)
+from bae.team.locks import finish
+from bae.team.models import Request, Task, TaskResult, TaskStatus, TeamError, summary
 from bae.team.pool import AgentPoolManager
 from bae.team.schedule import DONE, choose_next, find_changes
-from bae.team.team_run import LONGEST_REASON, TeamRun, Work
+from bae.team.team_run import TeamRun, Work
 from bae.team.user_checkout import Moved
 from bae.team.workbench import Workbench
 from bae.team.worker import worker_class
@@ -98,9 +105,12 @@ class LeadAgent:
     async def run(self) -> TeamSummary:
         """Carry out the tasks, until nothing is left to do. A cancellation is raised after every
         worker has ended and the status of every task is stored."""
-        lock = FileLock(self.bench.repository.common / "bae-lead.lock")
+        lock = lead_lock(self.bench.repository)
+        # Those that come later are meant for this run, which others see as soon as it is locked.
+        old = await open_requests(self.bench.store, self.bench.project.id)
         try:
-            await lock.acquire(exclusive=True, timeout=0)
+            # Others hold it for a moment, to see whether there is a run.
+            await lock.acquire(exclusive=True, timeout=0.5)
         except TimeoutError as error:
             lock.release()
             raise TeamError(
@@ -110,11 +120,11 @@ class LeadAgent:
                 fix="wait until it is done, or end it with bae team stop",
             ) from None
         try:
-            return await self._run()
+            return await self._run(old)
         finally:
             lock.release()
 
-    async def _run(self) -> TeamSummary:
+    async def _run(self, old: Sequence[Request]) -> TeamSummary:
         bench, store, project_id = self.bench, self.bench.store, self.bench.project.id
         since = monotonic()
         for task in await store.tasks(project_id):
@@ -134,7 +144,7 @@ class LeadAgent:
         leave = store.on_event(self._note_stored)
         try:
             async with pool:
-                ended = await self._in_time(run)
+                ended = await self._in_time(run, old)
             await run.tell_progress(await store.tasks(project_id))
         finally:
             leave()
@@ -154,11 +164,11 @@ class LeadAgent:
             notes=tuple(run.notes),
         )
 
-    async def _in_time(self, run: TeamRun) -> Ended:
+    async def _in_time(self, run: TeamRun, old: Sequence[Request]) -> Ended:
         run.bound = asyncio.timeout(self.timeout)
         try:
             async with run.bound:
-                await self._recover(run)
+                await self._recover(run, old)
                 return await self._work(run)
         except TimeoutError:
             if not run.bound.expired():
@@ -187,7 +197,7 @@ class LeadAgent:
         for request in await open_requests(store, project_id):
             await close_request(store, request, await take_request(run, request))
         paused = await read_paused(store, project_id)
-        held = await self._held(paused)
+        held = await read_held(store, project_id)
         tasks = await self._apply_rules(run, held)
         over_budget = "run" in run.budgets.refused.values()
         if not run.ending and None not in paused and not over_budget:
@@ -209,10 +219,10 @@ class LeadAgent:
 
     # --- before and beside the work ---
 
-    async def _recover(self, run: TeamRun) -> None:
+    async def _recover(self, run: TeamRun, old: Sequence[Request]) -> None:
         """Find what a killed run has left, and what the user has committed since."""
         bench = self.bench
-        for request in await open_requests(bench.store, bench.project.id):
+        for request in old:
             if request.task_id is None and request.action in ("stop", "kill"):
                 await close_request(bench.store, request, "no run was in progress")
         found = await bench.workspaces.recover()
@@ -252,13 +262,6 @@ class LeadAgent:
                 await run.end_early(Work(task))
 
     # --- tasks ---
-
-    async def _held(self, paused: frozenset[int | None]) -> Mapping[int, str]:
-        """Why tasks wait for a person, by their ids."""
-        held = {task_id: "paused by a person" for task_id in paused if task_id is not None}
-        open_ones = await self.bench.store.blockers(self.bench.project.id, open_only=True)
-        asked = {each.task_id: each.question for each in reversed(open_ones)}
-        return {key: bounded(text, LONGEST_REASON) for key, text in asked.items()} | held
 
     async def _apply_rules(self, run: TeamRun, held: Mapping[int, str]) -> list[Task]:
         tasks = await self.bench.store.tasks(self.bench.project.id)

@@ -14,6 +14,8 @@ from bae.usage import Usage
 
 LONGEST_OUTPUT: Final = 20_000
 """How many characters of a program's output are kept: its beginning and its end."""
+LONGEST_REASON: Final = 4000
+"""Characters of the reason that a task has for where it is."""
 
 
 class TeamError(BaeError):

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from bae.exceptions import BaeError
 from bae.team.budgets import Budgets
@@ -20,13 +20,11 @@ from bae.team.events import (
     broadcast_task_status,
     broadcast_task_unblocked,
 )
-from bae.team.models import Task, TaskStatus, TeamError, bounded, summary
+from bae.team.models import LONGEST_REASON, Task, TaskStatus, TeamError, bounded, summary
 from bae.team.pool import AgentPoolManager
 from bae.team.user_checkout import Moved
 from bae.team.workbench import Workbench
 
-LONGEST_REASON: Final = 4000
-"""Characters of the reason that a task has for where it is."""
 _S = TaskStatus
 
 

@@ -209,7 +209,14 @@ class WorkerAgent:
         async with self._opening:
             if task.id not in self._workspaces:
                 with bench.busy(task.id):  # its setup may take a while, and has a limit itself
-                    self._workspaces[task.id] = await bench.workspaces.start(task.branch)
+                    started = await bench.workspaces.start(task.branch)
+                    self._workspaces[task.id] = started
+                if started.left_out:
+                    said = (
+                        f"not copied into the worktree: {bounded(', '.join(started.left_out), 500)}"
+                    )
+                    about: dict[str, Any] = {"project_id": task.project_id, "task_id": task.id}
+                    await bench.emit(ActivityUpdate(**about, text=said, agent_id=self.agent_id))
             return self._workspaces[task.id]
 
     async def leave(self, task_id: int, why: str) -> None:
