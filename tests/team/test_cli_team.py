@@ -152,6 +152,7 @@ def test_a_goal_is_planned_and_drawn_and_waits_for_approval(bae: Bae):
         "│   └── ○ whole  All of it  test, not approved, also after page",
         "└── ○ page  A page  frontend, not approved",
     ]
+    assert "planning the tasks …" in said.err
     assert "bae team tasks approve" in said.err
     assert bae("requirements").out == "# Shop\nPrices in euros.\n"
     bae("tasks", "approve")

@@ -242,7 +242,9 @@ def test_a_run_that_is_interrupted_leaves_nothing_and_continues(
     with started("run", "--lm", "python:../lm.py:endless") as process:
         read_until(process, "asked")
         process.send_signal(number)
-        assert process.wait(60) == code
+        rest, _ = process.communicate(timeout=60)
+        assert process.returncode == code
+        assert ("continue with: bae team run" in rest) == (code == 130)
     assert statuses(bae)["prices"] != "in_progress"
     assert git(Path(), "worktree", "list").count("\n") == 0
     bae("retry", "prices")

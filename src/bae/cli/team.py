@@ -11,7 +11,7 @@ from bae.cli.options import AsJSON, LMName, NoAsk, examples
 from bae.cli.team_project import Workers, open_team, run_async
 
 if TYPE_CHECKING:
-    from bae.journal import Journal
+    from bae.journal import Journal, Record
     from bae.run import Answer
     from bae.team.project import Detected
 
@@ -214,6 +214,7 @@ def plan(
         from bae.cli.team_output import as_data, print_next, print_tasks
         from bae.cli.team_project import find_lm, load_workers
         from bae.journal import SQLiteJournal
+        from bae.observers import observing
         from bae.team.planning import format_questions, plan_tasks
 
         async with open_team() as team:
@@ -223,16 +224,16 @@ def plan(
                 answer = _answers(answers, decide, not no_ask)
                 kinds = load_workers(team, workers)
                 model = find_lm(lm)
-                note("planning …")
-                planned = await plan_tasks(
-                    wanted,
-                    team.project,
-                    team.store,
-                    model,
-                    journal=journal,
-                    answer=answer,
-                    kinds=kinds,
-                )
+                with observing(_tell_step):
+                    planned = await plan_tasks(
+                        wanted,
+                        team.project,
+                        team.store,
+                        model,
+                        journal=journal,
+                        answer=answer,
+                        kinds=kinds,
+                    )
             if planned.questions:
                 path = team.store.path.with_name(_QUESTIONS)
                 path.write_text(format_questions(planned.questions), encoding="utf-8")
@@ -250,6 +251,26 @@ def plan(
             print_next("bae team requirements", "bae team tasks show KEY", "bae team tasks approve")
 
     run_async(work)
+
+
+def _tell_step(run: object, record: Record) -> None:
+    """Report what the LLM is asked for, and what is wrong with its answers."""
+    from bae.cli.printing import note
+    from bae.journal import AnswerJudged, FillStarted
+
+    if isinstance(record, FillStarted) and record.target.__name__ in _STEPS:
+        note(f"{_STEPS[record.target.__name__]} …")
+    elif isinstance(record, AnswerJudged) and record.attempt.verdict == "invalid":
+        note(
+            "\n".join(("the answer does not fit, and is asked for again:", *record.attempt.errors))
+        )
+
+
+_STEPS: Final = {
+    "OpenQuestions": "looking for open questions",
+    "Requirements": "writing the requirements",
+    "Plan": "planning the tasks",
+}
 
 
 async def _goal(goal: str | None, file: str | None, journal: Journal) -> str:

@@ -148,7 +148,11 @@ def run(
             shown = err().is_terminal and out().is_terminal and not quiet
             await _report(team, summary, as_json=as_json, shown=shown)
 
-    run_async(work)
+    try:
+        run_async(work)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note("- what was done is kept; continue with: bae team run")
+        raise
 
 
 async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
