@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bae.cli import exits, team_run, team_tasks
+from bae.cli import exits, team_run, team_steer, team_tasks
 from bae.cli.options import AsJSON, LMName, NoAsk, examples
 from bae.cli.team_project import Workers, open_team, run_async
 
@@ -78,7 +78,7 @@ def init(
     ] = None,
     no_ask: NoAsk = False,
 ) -> None:
-    """Set up a team for a project: its languages, its test command, the place of its state.
+    """Set up a team for a project.
 
     Languages and the test command are read off the files; what cannot be known is asked. The state
     is kept beside the repository, in `.NAME.team`. Run it again to change the settings.
@@ -202,7 +202,7 @@ def plan(
     as_json: AsJSON = False,
     no_ask: NoAsk = False,
 ) -> None:
-    """Plan a goal: ask what it leaves open, write requirements, split it into tasks.
+    """Plan a goal: requirements, and tasks to approve.
 
     The LLM reads the repository first, and asks only what it cannot decide. At a terminal you are
     asked at once; else the questions are written into a file for `--answers`, and the exit code is
@@ -311,7 +311,10 @@ def requirements(
         ),
     ] = None,
 ) -> None:
-    """Print the requirements document that every worker reads, or replace it."""
+    """Print or replace the requirements document.
+
+    Every worker reads it.
+    """
 
     async def work() -> None:
         from bae.cli.printing import out
@@ -330,7 +333,7 @@ def requirements(
 
 @group.command(epilog=examples("bae team status", "bae team status --json"))
 def status(as_json: AsJSON = False) -> None:
-    """Show where the team is: its project, tasks by status, open questions, what was spent."""
+    """Show the tasks, open questions and what was spent."""
     run_async(lambda: _status(as_json))
 
 
@@ -390,4 +393,5 @@ async def _status(as_json: bool) -> None:
 
 
 group.add_typer(team_run.group)
+group.add_typer(team_steer.group)
 group.add_typer(team_tasks.group, name="tasks")

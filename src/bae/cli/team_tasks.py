@@ -19,8 +19,7 @@ from bae.cli.team_project import (
 )
 
 group = typer.Typer(
-    help="Look at the tasks of the plan, and approve, add, edit or drop them.\n\n"
-    "Without a command, the tasks are listed.",
+    help="Look at the tasks, approve and change them.\n\nWithout a command, the tasks are listed.",
     invoke_without_command=True,
     epilog=examples(
         "bae team tasks",
@@ -98,7 +97,7 @@ EditsTests = Annotated[
 
 @group.callback()
 def tasks(context: typer.Context) -> None:
-    """Look at the tasks of the plan, and approve, add, edit or drop them."""
+    """Look at the tasks, approve and change them."""
     if context.invoked_subcommand is None:
         list_()
 
