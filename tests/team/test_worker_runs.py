@@ -31,11 +31,12 @@ from bae.team.locks import TemporaryFolder, remove_abandoned
 from bae.team.task_context import Context
 from bae.team.verdict import Verdict
 from bae.team.worker_graph import Answer, Turn
+from bae.team.worker_runs import name_run
 from bae.testing import Provider, ScriptedLM
 from bae.testing.scripted import Asked
 from bounded import BOUND
 from git_repositories import descendants, git, left_over
-from team_parts import FAILING, SUB, WRONG, a_bench, a_project, edits
+from team_parts import FAILING, SUB, SUB_TASK, WRONG, a_bench, a_project, edits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 RIGHT = edits({"calc.py": SUB})
@@ -55,7 +56,10 @@ async def test_a_worker_alone_takes_and_returns_plain_dicts(tmp_path: Path) -> N
     worker = BackendWorkerAgent(
         project_id=project.id, db=path, root=project.root, lm=ScriptedLM({Answer: [RIGHT]})
     )
-    result = await worker.execute_task({"id": task.id, "title": "Subtract numbers"})
+    with pytest.raises(TeamError, match="by its id"):
+        await worker.execute_task({"title": "Subtract numbers"})
+    wanted = {"id": task.id, "title": "Subtract numbers", "assigned_to": "me"}
+    result = await worker.execute_task(wanted)
     assert (result["status"], result["task_id"], result["files"]) == ("completed", 1, ["calc.py"])
     root = Path(project.root)
     assert git(root, "log", "-1", "--format=%s", result["commit"]) == "Subtract numbers"
@@ -259,7 +263,7 @@ async def test_a_task_cancelled_while_the_llm_writes_continues_later(tmp_path: P
         result = await worker.execute_task(task)
         assert (result.status, result.attempts) == ("completed", 1)
         [info] = await bench.journal.runs()
-        assert (info.run_id, info.status) == (f"task-{task.id}-1", "ended")
+        assert (info.run_id, info.status) == (name_run(task, 1), "ended")
 
 
 async def test_a_killed_task_continues_and_no_answer_is_paid_for_twice(tmp_path: Path) -> None:
@@ -310,7 +314,7 @@ async def test_a_run_of_another_version_of_bae_begins_again(tmp_path: Path) -> N
             raise OSError("the power is off")
 
     async with a_bench(tmp_path) as (bench, [task]):
-        older, run = Graph(start=Assignment), f"task-{task.id}-1"
+        older, run = Graph(start=Assignment), name_run(task, 1)
         with pytest.raises(NodeError):
             await older.arun(Assignment(chapter=1), journal=bench.journal, run_id=run)
         worker = BackendWorkerAgent(project_id=1, bench=bench, lm=ScriptedLM({Answer: [RIGHT]}))
@@ -334,3 +338,17 @@ def test_temporary_folders_of_killed_processes_are_removed() -> None:
     assert Path(kept.path).is_dir()
     kept.remove()
     assert not Path(kept.path).exists()
+
+
+async def test_a_task_that_was_edited_is_not_continued_with_what_it_was(tmp_path: Path) -> None:
+    async with a_project(tmp_path) as (store, project, [task]):
+        lm = ScriptedLM({Answer: [RuntimeError("down"), RIGHT]})
+        worker = BackendWorkerAgent(project_id=project.id, db=store, lm=lm)
+        assert (await worker.execute_task(task)).status == "failed"
+        await store.add_note(task.id, "Mind the sign.")
+        planned = SUB_TASK.model_copy(update={"description": "Write sub for floats."})
+        edited = await store.edit_task(task.id, planned)
+        result = await worker.execute_task(edited)
+        assert result.status == "completed"
+        assert "Write sub for floats." in lm.prompts[-1].text
+        assert "Mind the sign." in lm.prompts[-1].text

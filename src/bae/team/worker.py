@@ -85,7 +85,8 @@ class WorkerAgent:
 
     async def execute_task(self, task: Task | Mapping[str, Any]) -> TaskResult | dict[str, Any]:
         """Carry out a task until it is merged, blocked by a question, or failed; one at a time. A
-        plain dict, with at least the `id` of a stored task, gives a plain dict.
+        plain dict gives a plain dict: the `id` of a stored task, and what is different about it;
+        keys that no task has are ignored.
 
         A run that was killed, cancelled or failed continues where it was. A cancellation is raised
         after everything has ended; what was written is kept.
@@ -96,9 +97,7 @@ class WorkerAgent:
                 bench = await self.open()
                 if isinstance(task, Task):
                     return await run_task(self, bench, task)
-                stored = await bench.store.task(int(task["id"]))
-                values = {**stored.model_dump(), **task}
-                return (await run_task(self, bench, Task.model_validate(values))).to_dict()
+                return (await run_task(self, bench, await _stored(bench.store, task))).to_dict()
             finally:
                 if mine:
                     await finish(self.close())
@@ -342,6 +341,20 @@ def _checked_key(lm: LM | str | None, api_key: str | None) -> str | None:
     if lm is not None and lm.partition(":")[0] != "anthropic":
         raise ValueError(f"api_key=… is for Anthropic's API, and not for {lm!r}")
     return api_key
+
+
+async def _stored(store: Store, said: Mapping[str, Any]) -> Task:
+    """The stored task that a plain dict is about, with what the dict says about it."""
+    number = said.get("id")
+    if not isinstance(number, int):
+        raise TeamError(
+            f"a task is carried out by its id, and this dict has {number!r} there",
+            code="bae-team-unknown",
+            fix="add the task with Store.add_tasks, and give the `id` of what that returns",
+        )
+    stored = await store.task(number)
+    changed = {key: value for key, value in said.items() if key in Task.model_fields}
+    return Task.model_validate({**stored.model_dump(), **changed})
 
 
 def _anthropic(model: str, api_key: str) -> LM:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from hashlib import sha256
 from os import urandom
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -11,7 +13,7 @@ from bae.journal import Record
 from bae.lm import Usage
 from bae.observers import observing
 from bae.team.locks import finish
-from bae.team.models import Task, TaskResult, bounded
+from bae.team.models import Task, TaskResult, as_planned, bounded
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import (
     Assignment,
@@ -84,17 +86,25 @@ async def _run(
     return await _result(bench, task, last, used)
 
 
+def name_run(task: Task, number: int) -> str:
+    """The id of a run of a task. It tells what the task was: one that was edited, or has a note
+    that the run does not know, begins a new one."""
+    wanted = as_planned(task, priority=0).model_dump_json() + json.dumps(task.notes)
+    return f"task-{task.id}-{number}-{sha256(wanted.encode()).hexdigest()[:8]}"
+
+
 async def _run_id(bench: Workbench, task: Task, alone: bool) -> str:
     """The newest run of a task, if it is to continue, or a new one."""
-    prefix, newest, ended = f"task-{task.id}-", 0, True
+    prefix, newest, known, ended = f"task-{task.id}-", 0, "", True
     async for info in bench.journal.every_run(graph=worker_graph.name):
-        number = info.run_id.removeprefix(prefix)
-        if number != info.run_id and number.isdecimal() and int(number) > newest:
-            newest, ended = int(number), info.status == "ended"
-    known = f"{prefix}{newest}"
-    if not ended or (newest and not alone and await _is_unheard(bench, task, known)):
+        number = info.run_id.removeprefix(prefix).partition("-")[0]
+        if info.run_id.startswith(prefix) and number.isdecimal() and int(number) > newest:
+            newest, known, ended = int(number), info.run_id, info.status == "ended"
+    if known != name_run(task, newest):
+        return name_run(task, newest + 1)
+    if not ended or (not alone and await _is_unheard(bench, task, known)):
         return known
-    return f"{prefix}{newest + 1}"
+    return name_run(task, newest + 1)
 
 
 async def _is_unheard(bench: Workbench, task: Task, run: str) -> bool:
