@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from bae import BaeLMError
+from bae.lm import Retry
 from bae.team import BackendWorkerAgent, FrontendWorkerAgent, PlannedTask, Task, TaskStatus
-from bae.team.edit_format import Replacement, render_answer
+from bae.team.edit_format import EditFormat, Replacement, render_answer
 from bae.team.models import TaskResult
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import Answer, is_same_failure
@@ -192,6 +193,17 @@ class Meanwhile(ScriptedLM):
 
 
 TWO = [PlannedTask(key=key, title=f"Write {key}") for key in ("one", "two")]
+
+
+async def test_edits_are_asked_for_in_the_form_that_suits_the_model(tmp_path: Path) -> None:
+    forms: dict[str, EditFormat] = {"small-*": "whole"}
+    async with a_bench(tmp_path, edit_format=forms) as (bench, _):
+        small, large = ScriptedLM([]), ScriptedLM([])
+        small.model, large.model = "small-7b", "large"
+
+        assert bench.edit_format_for(small) == "whole"
+        assert bench.edit_format_for(Retry(small)) == "whole"
+        assert bench.edit_format_for(large) == "auto"
 
 
 async def test_work_that_conflicts_with_merged_work_is_corrected(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bae.lm.policies.budget import Budget
     from bae.team.lead import TeamSummary
     from bae.team.models import Task
+    from bae.team.workbench import Workbench
 
 group = typer.Typer()
 
@@ -85,6 +86,14 @@ def run(
         bool,
         typer.Option("--require-sandbox", help="Refuse to run tests with less than a sandbox."),
     ] = False,
+    edit_format: Annotated[
+        Literal["auto", "whole", "blocks"],
+        typer.Option(
+            "--edit-format",
+            help="How the model is asked for edits: whole files, SEARCH/REPLACE blocks, or by the "
+            "length of each file.",
+        ),
+    ] = "auto",
     wait: Annotated[
         bool | None,
         typer.Option(
@@ -118,6 +127,7 @@ def run(
                 return
             from bae.cli.printing import err, out
             from bae.cli.team_project import find_lm, load_workers
+            from bae.team.workbench import Workbench
 
             load_workers(team, workers)
             options: dict[str, Any] = {
@@ -129,7 +139,9 @@ def run(
                 "retries": retries,
                 "wait": _is_watched() if wait is None else wait,
             }
-            summary = await _run(team, find_lm(lm), options, quiet=quiet or as_json, serve=serve)
+            opened = Workbench.open(team.project, team.store, edit_format=edit_format)
+            asked = find_lm(lm)
+            summary = await _run(team, opened, asked, options, quiet=quiet or as_json, serve=serve)
             shown = err().is_terminal and out().is_terminal and not quiet
             await _report(team, summary, as_json=as_json, shown=shown)
 
@@ -165,15 +177,20 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
 
 
 async def _run(
-    team: Team, lm: Any, options: dict[str, Any], *, quiet: bool, serve: bool
+    team: Team,
+    opened: AbstractAsyncContextManager[Workbench],
+    lm: Any,
+    options: dict[str, Any],
+    *,
+    quiet: bool,
+    serve: bool,
 ) -> TeamSummary:
     from bae.cli.printing import err, note
     from bae.team.board import watch
     from bae.team.lead import LeadAgent
-    from bae.team.workbench import Workbench
 
     async with AsyncExitStack() as stack:
-        bench = await stack.enter_async_context(Workbench.open(team.project, team.store))
+        bench = await stack.enter_async_context(opened)
         if serve:
             from bae.team.server import serving
 

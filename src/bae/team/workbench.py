@@ -4,9 +4,10 @@ branch, the journal of their runs, and what limits and watches them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Final, Self
@@ -69,7 +70,8 @@ class Workbench:
     journal: Journal
     code: CodeReader
     ws_manager: Broadcaster | None = None
-    edit_format: EditFormat = "auto"
+    edit_format: EditFormat | Mapping[str, EditFormat] = "auto"
+    """How edits are asked for: for all models, or by their names, as `{"gpt-*": "whole"}`."""
     limits: sandbox.Limits = field(default_factory=sandbox.Limits)
     """Those of every command that is run: tests and the setup of worktrees."""
     corrections: int = 3
@@ -95,7 +97,7 @@ class Workbench:
         store: Store,
         *,
         ws_manager: Broadcaster | None = None,
-        edit_format: EditFormat = "auto",
+        edit_format: EditFormat | Mapping[str, EditFormat] = "auto",
         limits: sandbox.Limits | None = None,
         corrections: int = 3,
         limit_lm: Callable[[Task, LM], LM] = _same,
@@ -135,6 +137,16 @@ class Workbench:
                 on_progress,
                 should_stop,
             )
+
+    def edit_format_for(self, lm: LM) -> EditFormat:
+        """How the model of an LM is asked for edits."""
+        if not isinstance(self.edit_format, Mapping):
+            return self.edit_format
+        model = str(getattr(lm, "model", ""))
+        for name, form in self.edit_format.items():
+            if fnmatchcase(model, name):
+                return form
+        return "auto"
 
     async def emit(self, event: Event) -> None:
         """Store an event, then send it."""

@@ -200,7 +200,8 @@ class WorkerAgent:
         """What the LLM is asked, in plain text."""
         bench = await self.open()
         diff = await (await self.workspace(task)).diff()
-        return compose_brief(self.role, context, failure, diff, bench.edit_format)
+        form = bench.edit_format_for(await self.lm())
+        return compose_brief(self.role, context, failure, diff, form)
 
     async def workspace(self, task: Task) -> Workspace:
         """The worktree of a task, made when it is first needed."""
