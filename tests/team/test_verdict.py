@@ -110,10 +110,14 @@ async def test_new_tests_that_pass_without_the_work_are_refused(tmp_path: Path) 
     assert "test_sub" not in verdict.text
 
 
-async def test_tests_alone_need_not_fail_on_the_base(tmp_path: Path) -> None:
+async def test_tests_alone_need_not_fail_on_the_base_where_they_were_asked_for(
+    tmp_path: Path,
+) -> None:
     new = "from calc import add\n\ndef test_negative():\n    assert add(-1, 1) == 0\n"
-    verdict = await work(tmp_path, PYTHON, {"tests/test_new.py": new})
+    verdict = await work(tmp_path / "asked", PYTHON, {"tests/test_new.py": new}, writes_tests=True)
     assert verdict.accepted, verdict.text
+    verdict = await work(tmp_path / "else", PYTHON, {"tests/test_new.py": new})
+    assert "pass without the change too" in verdict.text
 
 
 async def test_a_task_that_was_told_to_may_change_tests(tmp_path: Path) -> None:

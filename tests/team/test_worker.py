@@ -229,7 +229,8 @@ async def test_tests_that_fail_only_after_the_merge_go_back_to_the_llm(tmp_path:
     files = {**PYTHON, "names.py": "NAMES = ['a']\n"}
     test = "from names import NAMES\n\n\ndef test_names():\n    assert len(NAMES) == 1\n"
     async with a_bench(tmp_path, *TWO, files=files) as (bench, [one, two]):
-        first = partial(work_on, bench, one, edits({"tests/test_names.py": test}))
+        tests = one.model_copy(update={"kind": "test"})
+        first = partial(work_on, bench, tests, edits({"tests/test_names.py": test}))
         texts = ("NAMES = ['a', 'b']\n", "NAMES = ['b']\n")
         lm = Meanwhile(first, *(edits({"names.py": text}) for text in texts))
         worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)

@@ -60,13 +60,15 @@ async def verify(
     *,
     before: TestReport | None = None,
     edits_tests: bool = False,
+    writes_tests: bool = False,
     tests: Sequence[str] = (),
     **limits: Unpack[sandbox.Limits],
 ) -> Verdict:
     """Run the tests of a task's worktree and judge its work.
 
     `before` is the report of the tests at its base, which are run if it is None. New tests are run
-    on the base too, in a worktree of its own. `tests` are those that the task has to make pass,
+    on the base too, in a worktree of its own; not where the task `writes_tests` and nothing else,
+    of code that there is. `tests` are those that the task has to make pass,
     where others fail already. The limits are those of `sandbox.run`.
     """
     changes = await read_changes(workspace)
@@ -76,7 +78,7 @@ async def verify(
         async with workspaces.scratch(workspace.base) as base:
             before = await run_tests(project, base.path, **limits)
     on_base = None
-    if after.for_task(tests, before).passed and _has_new_tests(changes):
+    if after.for_task(tests, before).passed and _has_new_tests(changes, writes_tests):
         async with workspaces.scratch(workspace.base) as base:
             await asyncio.to_thread(_write_tests, base.path, changes)
             on_base = await run_tests(project, base.path, **limits)
@@ -402,9 +404,11 @@ def _contents(path: Path) -> bytes | None:
         return None
 
 
-def _has_new_tests(changes: Iterable[Change]) -> bool:
-    """Whether tests were written with what they test, so that they can fail without it."""
-    return {is_test_file(each.path) for each in changes if each.after is not None} == {True, False}
+def _has_new_tests(changes: Iterable[Change], alone: bool) -> bool:
+    """Whether there are tests that must fail without the rest of the change. Where tests `alone`
+    were asked for, only those that were written with what they test."""
+    found = {is_test_file(each.path) for each in changes if each.after is not None}
+    return found == {True, False} if alone else True in found
 
 
 def _write_tests(base: Path, changes: Sequence[Change]) -> None:
