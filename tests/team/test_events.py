@@ -10,6 +10,7 @@ import pytest
 
 from bae.team import events
 from bae.team.models import TaskStatus, TestCase, TestReport, summary
+from bounded import BOUND
 
 ALL = get_args(get_args(events.Event)[0])
 REPORT = TestReport(command=("t",), exit_code=0, cases=(TestCase(id="a", outcome="passed"),))
@@ -59,6 +60,19 @@ async def test_a_broadcast_that_fails_is_logged_and_fails_nothing(caplog: pytest
         await events.broadcast_task_unblocked(Messages(OSError("gone")), 1, 2)
     assert "task_unblocked was not sent" in caplog.text
     await events.broadcast_task_unblocked(None, 1, 2)
+
+
+async def test_a_broadcast_that_hangs_is_given_up(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    class Hanging:
+        async def broadcast(self, message: dict[str, Any], /) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(events, "LONGEST_SEND", 0.01)
+    with caplog.at_level(logging.WARNING):
+        await asyncio.wait_for(events.broadcast_task_unblocked(Hanging(), 1, 2), BOUND)
+    assert "task_unblocked was not sent" in caplog.text
 
 
 async def test_a_cancelled_broadcast_is_cancelled():

@@ -14,6 +14,7 @@ import socket
 import sys
 import textwrap
 import time
+import venv
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -130,6 +131,21 @@ async def test_a_command_runs_in_its_directory_and_its_output_and_exit_code_come
     assert ran.output == f"{tmp_path}\nwrong\n"
     assert (ran.exit_code, ran.ended_by, ran.protection, ran.problem) == (3, "exit", kind, "")
     assert (tmp_path / "here").read_text() == "made\n"
+
+
+async def test_python_is_that_of_the_active_virtual_environment(
+    kind: Protection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active = tmp_path / "active"
+    venv.create(active, symlinks=True)
+    [packages] = active.glob("lib/python*/site-packages")
+    (packages / "only_here.py").write_text("")
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("VIRTUAL_ENV", str(active))
+    monkeypatch.setenv("PATH", f"{active}/bin:{os.environ['PATH']}")
+    command = ["env", "A=1", "python", "-c", "import only_here, sys; print(sys.prefix)"]
+    ran = await run(command, tmp_path / "work", kind=kind, timeout=BOUND)
+    assert ran.output == f"{active}\n"
 
 
 async def test_a_command_that_does_not_exist_is_reported_as_a_shell_does(

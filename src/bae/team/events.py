@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from bae.team.models import TaskStatus, TestReport
 
 _log = logging.getLogger(__name__)
+LONGEST_SEND: Final = 5.0
+"""Seconds that a broadcast may take."""
 
 
 class _Event(BaseModel):
@@ -193,11 +196,13 @@ class Broadcaster(Protocol):
 
 
 async def broadcast(ws_manager: Broadcaster | None, event: Event) -> None:
-    """Send an event. One that cannot be sent is logged and fails nothing."""
+    """Send an event. One that cannot be sent, or not in time, is logged and fails nothing."""
     if ws_manager is None:
         return
     try:
-        await ws_manager.broadcast(event.to_message())
+        # A socket that hangs would hold up the team, and keep a cancelled one from ending.
+        async with asyncio.timeout(LONGEST_SEND):
+            await ws_manager.broadcast(event.to_message())
     except Exception:  # whatever a socket or the caller's own manager raises
         _log.warning("%s was not sent", event.type, exc_info=True)
 

@@ -231,7 +231,8 @@ class _Program:
         """Make what the command needs. Returns the arguments."""
         self.cwd = os.path.realpath(self.cwd)
         self.writable = [os.path.realpath(path) for path in self.writable]
-        self.programs = [*_prefixes(sys.executable), *_prefixes(self._found_command())]
+        found = (_active_python(), sys.executable, self._found_command())
+        self.programs = list(dict.fromkeys(each for path in found for each in _prefixes(path)))
         if self.kind is not Protection.BUBBLEWRAP:
             self.folder = TemporaryFolder()
             self.scratch = self.folder.path
@@ -309,6 +310,14 @@ class _Program:
         shown = {path for prefix in self.programs for path in _parts(prefix)} | {*self.readable}
         inside = self.cwd + os.sep
         return sorted(path for path in shown if not path.startswith(inside))
+
+
+def _active_python() -> str:
+    """The Python of the virtual environment that is active where bae was started, whether bae is
+    installed there or not: it has what the project needs."""
+    found = shutil.which("python") or ""
+    active = [os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    return found if os.path.dirname(os.path.dirname(found)) in filter(None, active) else ""
 
 
 def _prefixes(program: str) -> list[str]:

@@ -78,7 +78,9 @@ async def verify(
         async with workspaces.scratch(workspace.base) as base:
             before = await run_tests(project, base.path, **limits)
     on_base = None
-    if after.for_task(tests, before).passed and _has_new_tests(changes, writes_tests):
+    if after.for_task(tests, before).passed and _has_new_tests(
+        changes, writes_tests or edits_tests
+    ):
         async with workspaces.scratch(workspace.base) as base:
             await asyncio.to_thread(_write_tests, base.path, changes)
             on_base = await run_tests(project, base.path, **limits)

@@ -173,7 +173,7 @@ class Workbench:
                 workspace,
                 before=before,
                 edits_tests=task.edits_tests,
-                writes_tests=task.edits_tests or task.kind == "test",
+                writes_tests=task.kind == "test",
                 tests=task.tests,
                 **self.limits,
             )
