@@ -122,6 +122,13 @@ def test_work_that_is_not_committed_is_pointed_out(bae: Bae):
     assert "the team does not see it: 1 file" in bae("init").err
 
 
+def test_a_setup_command_that_was_found_can_be_left_out(bae: Bae):
+    Path("package.json").write_text('{"devDependencies": {"vitest": "1"}}')
+    assert "npm install" in bae("init").out
+    assert "npm install" in bae("init").out
+    assert "npm install" not in bae("init", "--setup", "").out
+
+
 def test_init_again_changes_the_settings_and_keeps_the_plan(shop: Bae):
     shop("init", "--test", "python -m pytest -x")
     assert "python -m pytest -x" in shop("status").out

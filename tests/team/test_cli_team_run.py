@@ -257,10 +257,12 @@ def test_one_run_at_a_time_and_another_process_kills_it(bae: Bae):
     with started("run", "--lm", "python:../lm.py:endless") as process:
         read_until(process, "asked")
         assert "another lead is working" in bae("run", *LM, code=4).err
+        assert "run          in progress" in bae("status").out
         assert "the run takes it now" in bae("pause", "prices").err
         assert "the run takes it now" in bae("kill").err
         assert process.wait(60) == 1
     assert statuses(bae)["prices"] != "in_progress"
+    assert json.loads(bae("status", "--json").out)["running"] is False
     assert "no run is in progress" in bae("stop").err
     assert "the next run takes it" in bae("skip", "prices").err
 

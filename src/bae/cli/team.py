@@ -67,7 +67,7 @@ def init(
             metavar="COMMAND",
             show_default=False,
             help="A command that is run once in every new worktree, as `npm ci`. Left out: what "
-            "the files of the project show.",
+            "the files of the project show. An empty text: none.",
         ),
     ] = None,
     branch: Annotated[
@@ -122,7 +122,7 @@ async def _init(
     project = detected.project(
         branch=branch or (before.branch if before else "bae/team"),
         test_command=command,
-        setup=words(setup) or (before.setup if before else ()),
+        setup=words(setup) if setup is not None else (before and before.setup) or None,
         requirements=before.requirements if before else "",
     )
     problems = await asyncio.to_thread(find_problems, project)
@@ -360,12 +360,14 @@ async def _status(as_json: bool) -> None:
         tasks = await team.tasks()
         spent = await read_spent(team.store)
         paused = await read_paused(team.store, team.project.id)
+        running = await team.is_running()
         blockers = await team.store.blockers(team.project.id, open_only=True)
         counts = summary(task.status for task in tasks)
         if as_json:
             print_json(
                 {
                     "project": team.project.model_dump(mode="json"),
+                    "running": running,
                     "counts": counts,
                     "not_approved": sum(not task.approved for task in tasks),
                     "paused": [task.key for task in tasks if {task.id, None} & paused],
@@ -379,6 +381,7 @@ async def _status(as_json: bool) -> None:
         waiting = sum(not task.approved for task in tasks)
         print_fields(
             {
+                "run": "in progress" if running else "",
                 "tasks": counts_text(counts),
                 "not approved": str(waiting or ""),
                 "paused": ", ".join(task.key for task in tasks if task.id in paused)

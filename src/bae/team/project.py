@@ -35,7 +35,7 @@ class Detected:
         name: str | None = None,
         branch: str = "bae/team",
         test_command: Sequence[str] = (),
-        setup: Sequence[str] = (),
+        setup: Sequence[str] | None = None,
         requirements: str = "",
     ) -> Project:
         """The project, with what a person has said in place of what was found."""
@@ -45,7 +45,7 @@ class Detected:
             root=str(self.root),
             branch=branch,
             test_command=tuple(test_command or self.test_command),
-            setup=tuple(setup or self.setup),
+            setup=self.setup if setup is None else tuple(setup),
             languages=self.languages,
             requirements=requirements,
         )
