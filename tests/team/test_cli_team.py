@@ -97,6 +97,7 @@ def test_a_repository_with_tests_needs_no_words(bae: Bae, tmp_path: Path):
 def test_a_directory_without_a_repository_gets_one(bae: Bae, tmp_path: Path):
     failed = bae("init", str(tmp_path / "new"), code=1)
     assert "--test" in failed.err
+    bae("init", str(tmp_path / "new"), "--test", "make test", code=1)
     assert not (tmp_path / "new").exists()  # nothing is made before all is known
     said = bae("init", str(tmp_path / "new"), "--test", "python -m pytest -q")
     assert "made a git repository" in said.err
@@ -127,6 +128,17 @@ def test_a_setup_command_that_was_found_can_be_left_out(bae: Bae):
     assert "npm install" in bae("init").out
     assert "npm install" in bae("init").out
     assert "npm install" not in bae("init", "--setup", "").out
+
+
+def test_a_repository_that_was_moved_keeps_its_tasks(
+    shop: Bae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "shop").rename(tmp_path / "store")
+    (tmp_path / ".shop.team").rename(tmp_path / ".store.team")
+    monkeypatch.chdir(tmp_path / "store")
+    assert "bae team init" in shop("tasks", code=1).err
+    assert f"moved here from {tmp_path / 'shop'}" in shop("init").err
+    assert len(keys(shop)) == 4
 
 
 def test_init_again_changes_the_settings_and_keeps_the_plan(shop: Bae):
@@ -222,6 +234,11 @@ def test_tasks_are_added_edited_and_dropped(shop: Bae):
     assert (data["criteria"], data["priority"], data["approved"]) == (["it is sent"], 3, True)
     shop("tasks", "drop", "orders", "whole", str(data["id"]))
     assert keys(shop) == ["prices", "page"]
+
+
+def test_a_kind_that_has_no_worker_is_pointed_out(shop: Bae):
+    assert "no worker of the kind 'bakend'" in shop("tasks", "add", "Pay", "--kind", "bakend").err
+    assert "no worker" not in shop("tasks", "edit", "pay", "--kind", "backend").err
 
 
 def test_tasks_come_from_a_file_too(shop: Bae):

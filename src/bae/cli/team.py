@@ -11,9 +11,13 @@ from bae.cli.options import AsJSON, LMName, NoAsk, examples
 from bae.cli.team_project import Workers, open_team, run_async
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bae.journal import Journal, Record
     from bae.run import Answer
+    from bae.team.models import Project
     from bae.team.project import Detected
+    from bae.team.store import Store
 
 group = typer.Typer(
     no_args_is_help=True,
@@ -98,7 +102,7 @@ async def _init(
     from bae.cli.team_project import counted, find_work_tree, words
     from bae.team import sandbox
     from bae.team.git import Repository
-    from bae.team.project import detect, find_problems
+    from bae.team.project import detect, find_command_problems
     from bae.team.store import Store, store_path
 
     path = Path(directory)
@@ -112,10 +116,12 @@ async def _init(
     before = None
     if state.exists():
         async with await Store.open(state) as store:
-            found = [each for each in await store.projects() if each.root == str(detected.root)]
-            before = found[0] if found else None
+            before = await _find_project(store, detected.root)
     command = words(test) or (before.test_command if before else ())
     command = command or await _test_command(detected, asks)
+    problems = await asyncio.to_thread(find_command_problems, command, detected.root)
+    if problems:
+        raise refused("\n".join(problems), fix="name a test command with --test")
     if repository is None:
         repository = await Repository.create(path)
         note(f"made a git repository in {directory}")
@@ -125,16 +131,27 @@ async def _init(
         setup=words(setup) if setup is not None else (before and before.setup) or None,
         requirements=before.requirements if before else "",
     )
-    problems = await asyncio.to_thread(find_problems, project)
-    if problems:
-        raise refused("\n".join(problems), fix="name a test command with --test")
     async with await Store.open(state) as store:
+        if before is not None and before.root != project.root:
+            note(f"moved here from {before.root}, with its tasks")
+            await store.move_project(before.id, project.root)
         project = await store.save_project(project)
     print_fields(project_fields(project, await sandbox.protection(), str(state)))
     dirty = (await repository.git("status", "--porcelain")).splitlines()
     if dirty:
         note(f"not committed, so the team does not see it: {counted(len(dirty), 'file')}")
     print_next("bae team plan 'WHAT TO BUILD'")
+
+
+async def _find_project(store: Store, root: Path) -> Project | None:
+    """The project of a repository, or the one that is no longer where it was."""
+    import asyncio
+    from pathlib import Path
+
+    known = await store.projects()
+    here = [each for each in known if each.root == str(root)]
+    gone = [each for each in known if not await asyncio.to_thread(Path(each.root).exists)]
+    return next(iter(here or gone), None)
 
 
 async def _test_command(detected: Detected, asks: bool) -> tuple[str, ...]:

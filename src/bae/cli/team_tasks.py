@@ -209,8 +209,10 @@ def add(
                     title, description, kind, criteria, files, tests, priority, edits_tests
                 )
                 planned = [{"key": key} | values | await _after(team, after)]
-            await team.store.add_tasks(team.project.id, [_checked(each) for each in planned])
+            added = [_checked(each) for each in planned]
+            await team.store.add_tasks(team.project.id, added)
             print_tasks(await team.tasks())
+            _note_kinds(*(each.kind for each in added))
 
     run_async(work)
 
@@ -250,6 +252,7 @@ def edit(
             values |= {} if key is None else {"key": key}
             planned = _checked(as_planned(found).model_dump() | values)
             print_task(await team.store.edit_task(found.id, planned), (), ())
+            _note_kinds(planned.kind)
 
     run_async(work)
 
@@ -302,6 +305,16 @@ async def _after(team: Team, named: list[str] | None) -> dict[str, Any]:
         return {}
     known = await team.tasks()
     return {"depends_on": [find_task(known, each).key for each in named if each]}
+
+
+def _note_kinds(*kinds: str) -> None:
+    """Point out kinds that only workers of the user's own may have."""
+    from bae.cli.printing import note
+    from bae.team.planning import KINDS
+
+    for kind in dict.fromkeys(each for each in kinds if each not in KINDS):
+        own = f"of the kind {kind!r}, which `bae team run --workers FILE` needs to have"
+        note(f"there is no worker {own}; others are {', '.join(KINDS)}")
 
 
 def _read_tasks(text: str, source: str) -> list[dict[str, Any]]:

@@ -82,9 +82,15 @@ def find_problems(project: Project) -> tuple[str, ...]:
         return (f"{root} is not a directory",)
     if not (root / ".git").exists():
         problems.append(f"{root} is no git work tree: run git init there, and commit")
-    if not project.test_command:
-        problems.append("there is no test command: name one, as pytest or node --test")
-    for command in split_commands(project.test_command) if project.test_command else ():
+    return (*problems, *find_command_problems(project.test_command, root))
+
+
+def find_command_problems(test_command: Sequence[str], root: Path) -> tuple[str, ...]:
+    """Why a test command cannot be used in a directory, which need not exist yet."""
+    if not test_command:
+        return ("there is no test command: name one, as pytest or node --test",)
+    problems: list[str] = []
+    for command in split_commands(test_command):
         if find_test_program(command) is None:
             problems.append(
                 f"{shlex.join(command)} reports no tests: name pytest, node --test, vitest run, "

@@ -127,6 +127,11 @@ class Store:
 
         return project.model_copy(update={"id": await self.write(save)})
 
+    async def move_project(self, project_id: int, root: str) -> None:
+        """Have a project, with its tasks, where its repository was moved to."""
+        change = sa.update(tables.projects).filter_by(id=project_id).values(root=_storable(root))
+        await self.write(lambda db: db.execute(change).rowcount)
+
     async def projects(self) -> list[Project]:
         """All projects of the file."""
         rows = await self.read(lambda db: _rows(db, sa.select(tables.projects)))
