@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from bae.lm import Cached, LearnedPrompt, PromptExample, SQLiteCache
 from bae.optimizer import (
     Artifact,
     CallLog,
+    Improvement,
     load_artifacts,
     save_artifacts,
     schema_of,
@@ -431,6 +433,25 @@ async def test_artifacts_that_were_changed(damage, tmp_path, outcomes):
     for case in range(MANY):
         file.write_bytes(damage(whole, random.Random(case)))
         await outcomes.of(case, load_artifacts, GRAPH, tmp_path)
+
+
+@pytest.mark.parametrize("what", ["bytes", "folder", "pipe"])
+async def test_a_lock_of_an_optimization_that_is_something_else(what, tmp_path):
+    pytest.importorskip("dspy")
+    lock = tmp_path / ".calls" / "lock"
+    lock.parent.mkdir()
+    if what == "folder":
+        lock.mkdir()
+    elif what == "pipe":
+        os.mkfifo(lock)
+    backend = ToyBackend(lambda prompt: {"mood": "calm"})
+    for case in range(MANY if what == "bytes" else 1):
+        if what == "bytes":
+            whole = b"SQLite format 3\x00" + bytes(5000)
+            lock.write_bytes(damage_bytes(whole, random.Random(case)))
+        with pytest.raises(BaeError, match="is no lock of an optimization") as caught:
+            await Improvement(GRAPH, MemoryJournal(), tmp_path, lm=backend).run()
+        assert caught.value.code == "bae-artifact-invalid"
 
 
 CASE = {

@@ -285,8 +285,8 @@ class ReplayError(JournalError):
 
 
 class ArtifactError(BaeError):
-    """What was learnt for a node class cannot be used: its file cannot be read, or was made for a
-    class that is another by now.
+    """The learned prompts of a node class cannot be used: the file cannot be read, or was made for
+    a class that has changed since.
 
     `.file` is the file or directory, `.node_type` the class, and `.changes` says what is other than
     it was, one text for each field or successor. Where several files of a directory do not fit it

@@ -1112,14 +1112,16 @@ def test_what_others_print_stands_above_the_tree_in_whole_lines(monkeypatch: pyt
     tree = LiveTree(Console(stderr=True, color_system=None, width=60, legacy_windows=False))
     try:
         with tree:
-            sys.stderr.write("half a ")
+            sys.stderr.write("half a [/tmp] ")
+            sys.stderr.flush()
             log.warning("logged")
             print("\x1b[2Jprinted")
+            print("begun", end="", flush=True)
     finally:
         log.removeHandler(handler)
     said = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", streams.err.getvalue())
     lines = [line for line in said.replace("\r", "\n").splitlines() if "nodes" not in line]
-    assert [line for line in lines if line.strip()] == ["half a logged", "printed"]
+    assert [line for line in lines if line.strip()] == ["half a [/tmp] logged", "printed", "begun"]
     assert handler.stream is streams.err
 
 

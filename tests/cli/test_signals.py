@@ -181,6 +181,25 @@ class Stuck(Node):
     async def __call__(self) -> None: ...
 
 
+async def starts_thread() -> str:
+    loop = asyncio.get_running_loop()
+
+    def finish() -> None:
+        while not loop.is_closed():
+            let_go.wait(0.01)
+        let_go.wait(0.2)  # the work that it has left
+        log("thread done")
+
+    threading.Thread(target=finish).start()
+    raise ValueError("boom")
+
+
+class Finishes(Node):
+    one: Annotated[str, Dep(starts_thread)]
+
+    async def __call__(self) -> None: ...
+
+
 class GivenUp(Node):
     one: Annotated[str, Dep(stuck, timeout=0.05)] = "nothing"
 
@@ -409,6 +428,12 @@ def test_threads_that_nobody_can_stop_do_not_keep_the_program(node: str, code: i
     assert done.returncode == code, done.stderr
     assert ("ValueError: boom" in done.stderr) == bool(code)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.once
+def test_a_thread_has_a_second_to_finish_after_a_failure():
+    assert program("run", "app.py:Finishes", "--no-journal").returncode == 1
+    assert logged() == ["thread done"]
 
 
 # --- nobody reads -------------------------------------------------------------------------------

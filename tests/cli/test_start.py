@@ -340,6 +340,8 @@ def test_a_text_that_does_not_fit_is_refused_with_a_set_that_works(said: str) ->
     fix = refusal(None, said).fix or ""
     _, example = shlex.split(fix[fix.index("--set") :])
     start_node(Start, None, [example], ask=False, said="")
+    if said == "many=a, b":
+        assert example == 'many=["a", "b"]'
 
 
 @pytest.mark.parametrize("said", ["1", "LOW", "low", " low "])

@@ -281,6 +281,23 @@ def test_a_file_that_is_no_plain_json_is_refused_by_name(tmp_path: Path, content
     assert "optimize again" in str(error)
 
 
+def test_a_symbolic_link_and_a_directory_are_no_artifacts(tmp_path: Path):
+    (elsewhere,) = save_artifacts({Outfit: outfit()}, tmp_path / "elsewhere")
+    (tmp_path / "Outfit.json").symlink_to(elsewhere)
+    assert "it is a symbolic link" in refused(tmp_path).message
+
+    (tmp_path / "Outfit.json").unlink()
+    (tmp_path / "Outfit.json").mkdir()
+    assert "it is not a plain file" in refused(tmp_path).message
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
+    with open(tmp_path / "Outfit.json", "wb") as file:
+        file.truncate(64 * 1024 * 1024)  # takes no room on the disk
+
+    assert "more than 33554432 bytes" in refused(tmp_path).message
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

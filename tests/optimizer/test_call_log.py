@@ -1,12 +1,14 @@
 """What the log of calls promises beyond answering from a file: a budget is charged for what its own
-optimization reads, and for the time that took; a judge without a verdict is asked again by the next
-life; and the file can be closed by whoever opened it. Also that hushing DSPy disturbs nobody."""
+optimization reads; a judge without a verdict is asked again by the next process, and what it used
+before is charged; and sync code can close the file. Also that hushing DSPy leaves other warning
+filters alone."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sqlite3
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -157,11 +159,15 @@ async def test_a_judge_without_a_verdict_counts_nothing_and_is_asked_again_by_th
         with budget:
             assert await judged_by(log, good, notes)(GOLD, GIVEN) == Score(0.75, "well")
     assert len(good.asked) == 1
-    assert budget.usage.calls == 1
+    assert budget.usage.calls == tried + 1
 
+    third = Budget(calls=100)
     async with CallLog(file) as log:
-        assert await judged_by(log, bad, notes)(GOLD, GIVEN) == Score(0.75, "well")
+        log.charge(third)
+        with third:
+            assert await judged_by(log, bad, notes)(GOLD, GIVEN) == Score(0.75, "well")
         assert log.statistics().calls == 0
+    assert third.usage.calls == tried + 1
 
 
 @pytest.mark.once
@@ -216,3 +222,23 @@ def test_sync_code_closes_the_file(lm: Says, tmp_path: Path):
     asyncio.run(asked(log, lm, "a", "b"))
     assert len(lm.asked) == 2
     log.close()
+
+
+# Warnings
+
+
+@pytest.mark.once
+def test_hushing_leaves_the_warning_filters_of_others_as_they_are():
+    pytest.importorskip("dspy")
+    from bae.optimizer.bridge import quiet
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
+        warnings.simplefilter("error")
+        before = list(warnings.filters)
+        with quiet(), quiet():
+            warnings.filterwarnings("ignore", message="mine")
+            mine = next(each for each in warnings.filters if each not in before)
+            warnings.warn_explicit("noise", UserWarning, "x.py", 1, module="dspy.x")
+        assert mine in warnings.filters
+        assert [each for each in warnings.filters if each != mine] == before

@@ -3,6 +3,7 @@ plain HTTP: what it answers, how it fails, what it remembers, and that nothing o
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -482,6 +483,29 @@ async def test_a_request_that_is_too_large_is_refused_and_not_kept(chunked):
             assert told["message"] == "the request is larger than 1000 bytes"
             assert (await client.post("/v1/messages", json=message())).status_code == 200
         await provider.disconnected()
+
+
+async def test_a_client_that_waits_for_100_continue_is_told_to_continue(provider):
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(provider.url.split(":")[-1]))
+    body = json.dumps(message()).encode()
+    writer.write(
+        b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+        + f"Content-Length: {len(body)}\r\n\r\n".encode()
+    )
+    assert (await reader.readline()).startswith(b"HTTP/1.1 100")
+    writer.write(body)
+    await reader.readuntil(b"HTTP/1.1 200")
+    writer.close()
+    await writer.wait_closed()
+    await provider.disconnected()
+
+
+def test_it_listens_on_loopback_only():
+    with Provider.in_thread() as provider:
+        port = int(provider.url.removeprefix("http://127.0.0.1:"))
+        # Another address of the same machine, which a server for all of them would have, too.
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.2", port), timeout=1)
 
 
 async def test_what_is_no_http_is_refused_and_the_connection_closed(provider):

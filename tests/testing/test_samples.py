@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import (
     UUID1,
     UUID4,
+    UUID7,
     AnyUrl,
     AwareDatetime,
     Base64Bytes,
@@ -78,7 +79,7 @@ HASHABLE = st.sampled_from(
      Color, Literal["a", "b", "c"]]
 )  # fmt: skip
 SCALARS = HASHABLE | st.sampled_from(
-    [bool, float, bytes, time, None, Any, AnyUrl, HttpUrl, UUID1, UUID4, AwareDatetime,
+    [bool, float, bytes, time, None, Any, AnyUrl, HttpUrl, UUID1, UUID4, UUID7, AwareDatetime,
      Base64Bytes, Base64UrlStr, ByteSize, DirectoryPath, IPv4Interface, IPv4Network, IPv6Network,
      IPvAnyAddress, Json[list[int]], SecretStr, Literal[1, "one", True], Pair, Tree,
      Annotated[Cat | Dog, Field(discriminator="kind")]]

@@ -4,8 +4,10 @@ They read what is typed, call what the rest of bae offers, and print what it ans
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -32,12 +34,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave_threads(code: int) -> None:
-    """End the process though threads that cannot be stopped are still working: those of calls that
-    a run has given up, and all of them where the run did not come to its end."""
+    """End the process soon, though threads that cannot be stopped are still working: those of calls
+    that a run has given up, and all of them if the run did not end well. They have a second."""
     others = [each for each in threading.enumerate() if not each.daemon]
     others = [each for each in others if each is not threading.main_thread()]
     given_up = all(each.name.startswith("bae ") for each in others)
-    if not others or (code in (0, 3) and not given_up):
+    if not others:
+        return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of Python waiting for threads
+    if code in (0, 3) and not given_up:
+        return
+    end = time.monotonic() + 1
+    for each in others:
+        each.join(max(0.0, end - time.monotonic()))
+    if not any(each.is_alive() for each in others):
         return
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):

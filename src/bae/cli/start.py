@@ -29,6 +29,7 @@ from bae.cli.values import (
     read,
     read_json,
     set_example,
+    set_instead,
     wanted,
 )
 from bae.draft import from_answer, validated
@@ -74,11 +75,8 @@ def read_text(cls: type[Node], name: str, text: str) -> Typed:
     try:
         return read(cls, name, text)
     except Misfit as misfit:
-        secret = is_secret(cls, name)
-        kind = wanted(cls.__pydantic_fields__[name].annotation)
-        fix = f"give {kind}" if secret else f"give {kind}; for example {set_example(cls, name)}"
-        wrong = _fault(name, text, why=str(misfit), hidden=secret)
-        raise _unfit(cls, [wrong], fix) from None
+        wrong = _fault(name, text, why=str(misfit), hidden=is_secret(cls, name))
+        raise _unfit(cls, [wrong], set_instead(cls, name, text)) from None
 
 
 def parts_of(said: str) -> tuple[str, str]:

@@ -218,6 +218,20 @@ def set_example(cls: type[Node], name: str) -> str:
     return f"--set {shlex.quote(f'{name}={example_of(cls, name) or _TEXT}')}"
 
 
+def set_instead(cls: type[Node], name: str, text: str) -> str:
+    """What to give for a field that does not take a text: for a list, the same text as JSON."""
+    kind = wanted(cls.__pydantic_fields__[name].annotation)
+    if is_secret(cls, name):
+        return f"give {kind}"
+    words = [part.strip() for part in text.split(",")]
+    for value_of in (loads, str):
+        with suppress(Misfit, ValueError):
+            listed = json.dumps([value_of(word) for word in words], ensure_ascii=False)
+            read(cls, name, listed)
+            return f"write a list as JSON: --set {shlex.quote(f'{name}={listed}')}"
+    return f"give {kind}; for example {set_example(cls, name)}"
+
+
 def _sampled(cls: type[Node], name: str) -> str:
     from bae.testing import sample
 

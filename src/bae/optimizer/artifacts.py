@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("bae.optimizer")
 _ENDING: Final = ".json"
+_LARGEST: Final = 32 * 1024 * 1024
+"""How many bytes a file may have."""
 _CONTEXT: Final = "context"
 """What examples call the values that were looked up, beside the node that the run comes from."""
 
@@ -270,7 +273,7 @@ def _is_of(file: Path, cls: type[Node], classes: Sequence[type[Node]]) -> bool:
 def _read(file: Path, cls: type[Node]) -> Artifact:
     try:
         return Artifact.model_validate_json(
-            file.read_bytes(), strict=True, by_alias=True, by_name=False
+            _content(file), strict=True, by_alias=True, by_name=False
         )
     except (OSError, ValidationError) as error:
         why = "; ".join(faults(error)[:5]) if isinstance(error, ValidationError) else str(error)
@@ -281,6 +284,19 @@ def _read(file: Path, cls: type[Node]) -> Artifact:
             cause=error,
             fix="restore the file as it was written, or delete it and optimize again",
         ) from error
+
+
+def _content(file: Path) -> bytes:
+    """The bytes of a file that may come from another person's repository: it could lead elsewhere,
+    be a pipe that nobody writes to, or fill the memory."""
+    kind = os.lstat(file).st_mode
+    if not stat.S_ISREG(kind):
+        raise OSError(f"it is {'a symbolic link' if stat.S_ISLNK(kind) else 'not a plain file'}")
+    with open(file, "rb") as stream:
+        found = stream.read(_LARGEST + 1)
+    if len(found) > _LARGEST:
+        raise OSError(f"it has more than {_LARGEST} bytes")
+    return found
 
 
 def _text(artifact: Artifact, file: str, cls: type[Node]) -> str:

@@ -158,17 +158,19 @@ QUIET = "bae_quiet"
 _lock = threading.Lock()
 _streams: list[tuple[_Selective, _Selective]] = []
 _users = 0
+_OURS = "(?#bae)"
+"""A pattern of any text, which tells our warning filters from equal ones of others."""
 
 
 @contextmanager
 def quiet() -> Generator[None]:
     """Within this block, threads with the setting `QUIET` print nothing, and draw no bars. DSPy and
-    the packages that it uses warn of nothing from then on."""
+    the packages that it uses warn of nothing in it."""
     global _users
-    warnings.filterwarnings("ignore", module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
+    warnings.filterwarnings("ignore", _OURS, module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
     experimental = getattr(sys.modules.get("optuna.exceptions"), "ExperimentalWarning", None)
     if experimental is not None:
-        warnings.filterwarnings("ignore", category=experimental)
+        warnings.filterwarnings("ignore", _OURS, experimental)
     tqdm: Any = sys.modules.get("tqdm")
     if tqdm is not None:
         tqdm.tqdm.monitor_interval = 0  # its bars would start a thread that stays
@@ -189,6 +191,9 @@ def quiet() -> Generator[None]:
                     sys.stdout = out.stream
                 if cast(object, sys.stderr) is err:
                     sys.stderr = err.stream
+                # Not `catch_warnings`: filters that other code has set meanwhile stay too.
+                filters = cast("list[Any]", warnings.filters)
+                filters[:] = [f for f in filters if getattr(f[1], "pattern", "") != _OURS]
 
 
 class _Selective:

@@ -7,7 +7,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -64,9 +64,9 @@ class CallLog:
     the answers that it reads from the file, with the calls, tokens and cost of earlier processes;
     `seconds` are those of this process.
 
-    Only judge questions that got no verdict in an earlier process are asked again. The answers of
-    an LM without `settings`, such as a `ScriptedLM`, are known in this process alone. Without a
-    path nothing is kept beyond this object.
+    Only judge questions that got no verdict in an earlier process are asked again; what they used
+    before is charged too. The answers of an LM without `settings`, such as a `ScriptedLM`, are
+    known in this process alone. Without a path nothing is kept beyond this object.
 
     The file stays open until `aclose()` or `close()`, or the end of an `async with` block.
     """
@@ -76,6 +76,7 @@ class CallLog:
         self._store = None if self.path is None else _Store(self.path, size=None)
         self._known: dict[str, _Call] = {}
         """The answers that this process has read or asked for."""
+        self._forgotten: set[str] = set()
         self._shared = SharedRequests()
         self._calls = self._from_log = 0
         self._earlier = Usage()
@@ -155,20 +156,29 @@ class CallLog:
         return answer, answer.usage if call is None else call.usage
 
     async def forget(self, keys: list[str]) -> None:
-        """Have another process ask these again. This one knows the answers."""
-        if self._store is not None:
-            for key in keys:
-                await self._store.drop(key)
+        """Have another process ask these again: a question and its retries. This one knows the
+        answers. What they used stays in the file with the first of them, which was paid for."""
+        new = [key for key in dict.fromkeys(keys) if key in self._known.keys() - self._forgotten]
+        if self._store is None or not new:
+            return
+        self._forgotten.update(new)
+        used = Usage.total(self._known[key].usage for key in new)
+        first, *rest = new
+        await self._put(first, replace(self._known[first], usage=used, failed=True))
+        for key in rest:
+            await self._store.drop(key)
 
     async def _look_and_ask(self, key: str, asks: LoggedLM, prompt: Prompt) -> Answer:
-        call = await self._found(key)
-        if call is not None:
+        found = await self._found(key)
+        if found is not None and not found.failed:
             self._from_log += 1
-            return Answer(call.text, Usage(models=call.usage.models), call.stop)
+            return Answer(found.text, Usage(models=found.usage.models), found.stop)
         answer = await asks.ask(prompt)
         self._calls += 1
         call = _call(prompt, answer)
         if call is not None:
+            if found is not None:
+                call = replace(call, usage=found.usage + call.usage)
             self._known[key] = call
             self._charge(key, Usage())
             try:
@@ -305,11 +315,13 @@ def with_log(metric: Metric | Judge | None, calls: CallLog, note: Callable[[str]
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """An answer in the log."""
+    """An answer in the log. One that `failed` was not valid after all retries, and is asked for
+    again by the next process; its usage is that of all of them."""
 
     text: str
     stop: Any
     usage: Usage
+    failed: bool = False
 
 
 @cache

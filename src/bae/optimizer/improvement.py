@@ -499,11 +499,20 @@ def _make(folder: Path) -> list[Path]:
 def _lock(file: Path, directory: Path) -> sqlite3.Connection:
     """A lock that ends with the process, however that ends: one of SQLite, which every system
     has."""
-    database = sqlite3.connect(file, timeout=0, isolation_level=None)
+    database: sqlite3.Connection | None = None
     try:
+        database = sqlite3.connect(file, timeout=0, isolation_level=None)
         database.execute("BEGIN EXCLUSIVE")
     except sqlite3.DatabaseError as error:
-        database.close()
+        if database is not None:
+            database.close()
+        if "locked" not in str(error):
+            raise BaeError(
+                f"{file} is no lock of an optimization: {error}",
+                code="bae-artifact-invalid",
+                cause=error,
+                fix=f"delete {file.parent}, or name another directory",
+            ) from error
         raise BaeError(
             f"another optimization writes to {directory}",
             code="bae-optimizing-elsewhere",

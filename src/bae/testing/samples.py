@@ -330,7 +330,12 @@ def _ipv4(random: Random) -> str:
 
 
 def _uuid(version: int) -> Callable[[Random], str]:
-    return lambda random: str(UUID(int=random.getrandbits(128), version=version))
+    def make(random: Random) -> str:
+        bits = random.getrandbits(128)
+        bits = bits & ~(0xF << 76) | version << 76  # `UUID(version=…)` knows 6 to 8 from 3.14 on
+        return str(UUID(int=bits & ~(0x3 << 62) | 0x2 << 62))  # the variant
+
+    return make
 
 
 _FORMATS: Final[dict[str, Callable[[Random], str]]] = {
@@ -355,7 +360,7 @@ _FORMATS: Final[dict[str, Callable[[Random], str]]] = {
     "ipv6network": lambda r: f"2001:db8:{r.randrange(1, 65536):x}::/64",
     "ipvanynetwork": lambda r: f"10.{r.randrange(256)}.{r.randrange(256)}.0/24",
     "uuid": _uuid(4),
-    **{f"uuid{version}": _uuid(version) for version in range(1, 6)},
+    **{f"uuid{version}": _uuid(version) for version in range(1, 9)},
     "path": lambda r: f"{_word(r)}/{_word(r)}.txt",
     "file-path": lambda r: f"{_word(r)}/{_word(r)}.txt",
     "directory-path": lambda _: ".",

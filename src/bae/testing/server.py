@@ -191,6 +191,8 @@ class Connection(asyncio.Protocol):
                 case h11.EndOfMessage():
                     return Request(method, path, headers, None if body is None else bytes(body))
                 case _:
+                    if self._h11.they_are_waiting_for_100_continue:
+                        await self._write(h11.InformationalResponse(status_code=100, headers=[]))
                     self._received.clear()
                     await self._received.wait()
 

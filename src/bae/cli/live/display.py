@@ -13,6 +13,7 @@ from time import perf_counter, time
 from typing import Any, Final, Self, cast
 
 from rich.console import Console, Group, RenderableType
+from rich.file_proxy import FileProxy
 from rich.live import Live
 from rich.text import Text
 
@@ -166,13 +167,19 @@ class Redrawn:
             redirect_stdout=sys.stdout.isatty(),  # what goes to a file goes there
         )
         self._live.start()
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if isinstance(stream, FileProxy):
+                setattr(sys, name, _WholeLines(self._console, stream.rich_proxied_file))
         turn_logging(before, sys.stderr)
 
     def stop(self) -> None:
         """Take it off the screen, if it is there."""
         live, self._live = self._live, None
         if live is not None:
-            before = sys.stderr
+            for stream in (sys.stdout, before := sys.stderr):
+                if isinstance(stream, _WholeLines):
+                    stream.end()
             live.stop()
             turn_logging(before, sys.stderr)
 
@@ -184,6 +191,25 @@ class _Drawn(Live):
         # In the thread that draws, it would not be caught.
         with suppress(OSError):
             super().refresh()
+
+
+class _WholeLines(FileProxy):
+    """Prints whole lines above what is drawn. Rich would take half a line that is flushed for one,
+    and for markup."""
+
+    _half = False
+
+    def write(self, text: str) -> int:
+        self._half = not text.endswith("\n") if text else self._half
+        return super().write(text)
+
+    def flush(self) -> None:
+        """Does nothing: the rest of the line follows."""
+
+    def end(self) -> None:
+        """Print a line that has begun."""
+        if self._half:
+            self.write("\n")
 
 
 def turn_logging(before: Any, after: Any) -> None:
