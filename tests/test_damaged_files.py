@@ -516,7 +516,14 @@ def unexpected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BaseExce
     from bae.cli import app
 
     found: list[BaseException] = []
-    monkeypatch.setattr(app, "_tell_unexpected", lambda error, debug: found.append(error))
+    tell = app._tell
+
+    def tell_and_note(error: BaseException, debug: bool) -> int:
+        if not isinstance(error, BaeError | app.UsageError | app.typer.Abort):
+            found.append(error)
+        return tell(error, debug)
+
+    monkeypatch.setattr(app, "_tell", tell_and_note)
     monkeypatch.chdir(tmp_path)
     return found
 
