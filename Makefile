@@ -128,9 +128,9 @@ bench-fills: .venv/.dev ## Measure what a fill costs over calling the same SDK b
 bench-team: .venv/.dev ## Measure a team: five workers against one, idle agents, events to 50 clients
 	.venv/bin/python -m benchmarks.team
 
-.PHONY: optimise
-optimise: .venv/.dev ## Have the local model learn from runs, and see what came of it, offline
-	.venv/bin/python -m benchmarks.optimising
+.PHONY: optimize
+optimize: .venv/.dev ## Have the local model learn from runs, and see what came of it, offline
+	.venv/bin/python -m benchmarks.optimizing
 
 .PHONY: lock
 lock: .venv-uv/.uv ## Pin the newest versions that pyproject.toml allows in requirements-dev.txt

@@ -2,7 +2,7 @@
 
 The graph is small; what matters is how well a model carries it out, and that is what it can learn
 from runs. `triage_data/cases.jsonl` has 120 tickets with the answers that are right, to see how
-often a model is. docs/optimise.md tells the rest of the story.
+often a model is. docs/optimize.md tells the rest of the story.
 
     bae run examples/triage.py --set text="Where do I change the signature under my mails?"
     bae eval examples/triage.py --data examples/triage_data/cases.jsonl

@@ -75,7 +75,7 @@ NEEDS = {
     "fastapi": ("fastapi", "httpx"),
     "from-langgraph": ("langgraph",),
     "from-pydantic-graph": ("pydantic_graph",),
-    "optimise": ("dspy",),
+    "optimize": ("dspy",),
     "rag": ("voyager",),
 }
 """Packages that the code of a page needs besides bae, by the page."""

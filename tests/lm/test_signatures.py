@@ -80,7 +80,7 @@ def test_descriptions_types_constraints_and_defaults_are_kept() -> None:
     assert fields["text"].is_required()
 
 
-def test_a_signature_can_be_changed_as_optimisers_do_and_keeps_its_fields() -> None:
+def test_a_signature_can_be_changed_as_optimizers_do_and_keeps_its_fields() -> None:
     signature = node_to_signature(Mood)
     changed = signature.with_instructions("Say how it feels")
     assert changed.instructions == "Say how it feels"

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("dspy")
 
-from benchmarks.optimising import (
+from benchmarks.optimizing import (
     BEGIN,
     END,
     PAGE,
@@ -77,7 +77,7 @@ def test_the_local_model_goes_the_whole_way_from_collected_runs_to_a_run_with_wh
     for example in artifact.fill.examples:
         assert example.answer == answers[example.known["Ticket"]["text"]]
     assert found.evaluation is not None
-    assert [each.name for each in found.evaluation.contenders] == ["local", "taught"]
+    assert [each.name for each in found.evaluation.contenders] == ["local", "optimized"]
     calls = [each.total.calls for each in found.evaluation.contenders]
     assert calls == [1, 2]  # the choice and the fill at once; what was learned is a call of its own
     assert found.last is not None
@@ -92,7 +92,7 @@ def test_the_page_has_the_figures_of_a_whole_measurement():
     rows = re.findall(r"^\| (Ticket|Refund|Outage|HowTo) \| (choice|fill) \| \d+ \|", shown, re.M)
     parts = [("Ticket", "choice"), ("Refund", "fill"), ("Outage", "fill"), ("HowTo", "fill")]
     assert rows == parts
-    assert "taught − local" in shown
+    assert "optimized − local" in shown
 
 
 def test_figures_take_the_place_of_those_before_and_nothing_else(tmp_path: Path):

@@ -1,12 +1,12 @@
 """Whether a graph gets better from its own runs: the support tickets of examples/triage.py, from
 the first run to the last, offline.
 
-    python -m benchmarks.optimising
+    python -m benchmarks.optimizing
 
 A scripted teacher, which knows the answers, runs the graph on three quarters of the tickets, and
 slips now and then; a person mends those runs by forking them. From that journal the small model
 that comes with bae learns. Then it runs tickets that nothing was learned or decided by, without and
-with what it has learned. It prints the tables that docs/optimise.md carries.
+with what it has learned. It prints the tables that docs/benchmarks.md carries.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ TICKETS = ROOT / "examples" / "triage_data" / "cases.jsonl"
 UNSEEN = ROOT / "examples" / "triage_data" / "unseen.jsonl"
 """Tickets to evaluate on. Nothing about the example or this measurement was decided by them: once
 something is, they have to be replaced by others."""
-PAGE = ROOT / "docs" / "optimise.md"
-BEGIN = "<!-- figures: begin, written by python -m benchmarks.optimising --write -->"
-END = "<!-- figures: end -->"
+PAGE = ROOT / "docs" / "benchmarks.md"
+BEGIN = "<!-- optimization figures: begin, written by python -m benchmarks.optimizing --write -->"
+END = "<!-- optimization figures: end -->"
 SEEN = 90
 """How many tickets become runs to learn from. By the others the example was tried out while it was
 written, so they are neither learned from nor evaluated on."""
 SLIPS = 12
-"""Every so many runs the teacher is wrong, and a person mends it."""
+"""Every so many runs the teacher is wrong, and a person corrects it."""
 HELD_OUT = 0.4
 SHOWN = 4
 """Examples that the model is shown: with eight it did worse in trials."""
@@ -201,13 +201,13 @@ async def measure(
         await learn(journal, folder, lm, teacher, found, **options)
         clock.lap("learn")
         (folder / "learned").mkdir(exist_ok=True)  # where nothing was better there is none
-        taught = create_optimized_lm(graph, folder / "learned", lm)
+        optimized = create_optimized_lm(graph, folder / "learned", lm)
         found.evaluation = await evaluate(
-            graph, new, {"local": lm, "taught": taught}, journal=journal, concurrency=1
+            graph, new, {"local": lm, "optimized": optimized}, journal=journal, concurrency=1
         )
         clock.lap("evaluate")
         ticket = graph.start(text="Where do I change the picture beside my name?")
-        found.last = await graph.arun(ticket, taught, journal=journal, run_id="the-last")
+        found.last = await graph.arun(ticket, optimized, journal=journal, run_id="the-last")
         clock.lap("run")
     return found
 
@@ -319,7 +319,7 @@ def write(page: Path, text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.optimising",
+        prog="python -m benchmarks.optimizing",
         description="Learn from runs, offline, and see what came of it. The tables go to standard "
         "output, how far it is to standard error.",
     )
