@@ -154,6 +154,9 @@ class RunTree:
     def _resume(self, graph: GraphRun, at: float) -> None:
         self._begin(graph, at)
         newest = graph.newest
+        if newest is not None and newest.node is None:
+            # Sources of what a body makes were begun, and the body has not returned.
+            newest = graph.steps.get(newest.number - 1)
         if newest is not None and newest.whole and self._exit(newest) == "body":
             # Its body is called again, or what follows it is known.
             self._begin(newest, at)
