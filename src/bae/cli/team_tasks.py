@@ -54,13 +54,21 @@ KindName = Annotated[
 Criteria = Annotated[
     list[str] | None,
     typer.Option(
-        "--criterion", "-c", show_default=False, help="When it is done; may be given several times."
+        "--criterion",
+        "-c",
+        metavar="TEXT",
+        show_default=False,
+        help="When it is done; may be given several times.",
     ),
 ]
 Files = Annotated[
     list[str] | None,
     typer.Option(
-        "--file", "-f", show_default=False, help="A file that it likely changes; several times."
+        "--file",
+        "-f",
+        metavar="FILE",
+        show_default=False,
+        help="A file that it likely changes; several times.",
     ),
 ]
 Tests = Annotated[
