@@ -96,12 +96,12 @@ team-demo: .venv/.team ## Watch a team build a small program, with a scripted LL
 	.venv/bin/python examples/team/demo.py
 
 .PHONY: docs-serve
-docs-serve: .venv/.dev ## Show the docs on http://127.0.0.1:8000, anew when a page is saved
+docs-serve: .venv/.dev ## Show the docs on http://127.0.0.1:8000, rebuilt when a page is saved
 	.venv/bin/mkdocs serve
 
 # What the pictures show differs a little each time, so they are made when something is to be seen.
 .PHONY: pictures
-pictures: .venv/.dev ## Make the pictures in docs/assets anew
+pictures: .venv/.dev ## Make the pictures in docs/assets again
 	.venv/bin/python tools/record_terminal.py --columns 90 --title "what to wear today" \
 		--show 'bae run examples/ootd.py --set message="ugh, just got up" --lm local' \
 		-o docs/assets/run.svg -- .venv/bin/bae run examples/ootd.py \

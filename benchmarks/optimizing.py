@@ -4,7 +4,7 @@ the first run to the last, offline.
     python -m benchmarks.optimizing
 
 A scripted teacher, which knows the answers, runs the graph on three quarters of the tickets, and
-slips now and then; a person mends those runs by forking them. From that journal the small model
+slips now and then; a person corrects those runs by forking them. From that journal the small model
 that comes with bae learns. Then it runs tickets that nothing was learned or decided by, without and
 with what it has learned. It prints the tables that docs/benchmarks.md carries.
 """
@@ -120,8 +120,8 @@ class Measured:
 
 
 async def collect(journal: Journal, cases: Sequence[Case], slip: int = SLIPS) -> tuple[int, int]:
-    """Have the teacher run the tickets into a journal, and mend what it got wrong, as a person
-    would: fork the run with the right value. Answers how many were run, and how many mended."""
+    """Have the teacher run the tickets into a journal, and correct what it got wrong, as a person
+    would: fork the run with the right value. Answers how many were run, and how many corrected."""
     graph = load_triage().graph
     slips = cases[slip - 1 :: slip]
     teacher = Teacher(cases, slips)
@@ -130,14 +130,14 @@ async def collect(journal: Journal, cases: Sequence[Case], slip: int = SLIPS) ->
         await graph.arun(graph.start(**case.inputs), teacher, journal=journal, run_id=case.name)
     for case in slips:
         assert case.expected is not None
-        mended = await graph.fork(
+        corrected = await graph.fork(
             case.name,
             at=1,
             journal=journal,
-            new_id=f"{case.name}-mended",
+            new_id=f"{case.name}-corrected",
             item=case.expected["item"],
         )
-        await graph.resume(mended, teacher, journal=journal)
+        await graph.resume(corrected, teacher, journal=journal)
     return len(cases), len(slips)
 
 

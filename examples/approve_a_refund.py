@@ -1,7 +1,7 @@
 """A gate: the LM proposes, a person decides, now or in a week, and nothing is paid before.
 
-At a terminal `bae run` asks you. Where nobody is there to answer, the run is parked in its journal,
-and `bae runs answer` goes on with it.
+At a terminal `bae run` asks you. Without a terminal the run is parked in its journal, and
+`bae runs answer` resumes it.
 
     bae run examples/approve_a_refund.py --set text="The umbrella arrived wet."
     python examples/approve_a_refund.py                       # scripted: no model is asked
@@ -85,13 +85,13 @@ async def answer(path: Path) -> None:
 def main() -> None:
     complaint = Complaint(text="The umbrella arrived wet.")
 
-    print("With somebody to answer, the run goes on:")
+    print("With a person who answers, the run continues:")
     answered = graph.run(complaint, lm=scripted(), answer=clerk)
     print(repr(answered.result))
 
     with TemporaryDirectory() as folder:
         path = Path(folder, "runs.db")
-        print("\nWith nobody there, and a journal, it is parked:")
+        print("\nWithout one, and with a journal, it is parked:")
         asyncio.run(park(path, complaint))
         print("\nAnother process takes it up when there is an answer:")
         asyncio.run(answer(path))

@@ -1,4 +1,4 @@
-"""A budget and a cache: nothing is asked that nobody would pay for, and nothing is asked twice.
+"""A budget and a cache: no call that the budget does not cover is made, and none is made twice.
 
 The budget is checked before a call is made. A run that it stops is not lost: with a journal it goes
 on when there is more to spend, and what was answered is not asked for again.

@@ -1,7 +1,7 @@
 """An endpoint that streams a run: server-sent events, as FastAPI has them, from `graph.stream`.
 
 A client that goes away cancels its run, and with it the call to the model. What was done by then is
-in the journal, and the run can be gone on with. It needs `pip install fastapi uvicorn`.
+in the journal, and the run can be resumed. It needs `pip install fastapi uvicorn`.
 
     uvicorn --app-dir examples stream_over_http:app --port 8000
     URL=http://127.0.0.1:8000
@@ -95,7 +95,7 @@ async def refuse(request: Request, error: BaeError) -> JSONResponse:
     """All that a run can raise, as a status and a body."""
     if error.code == "bae-run-unknown":
         status = 404
-    elif isinstance(error, JournalError):  # somebody else has it, say
+    elif isinstance(error, JournalError):  # another process has it, for example
         status = 409
     else:  # most often the model, or something else behind this server
         status = 502

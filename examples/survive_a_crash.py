@@ -32,7 +32,7 @@ def do(what: str) -> None:
     """Everything that happens outside of the run: it is noted, and may be the last thing done."""
     log.info(what)
     if what == os.environ.get("DEADLY"):
-        os.kill(os.getpid(), signal.SIGKILL)  # nobody gets to clean up
+        os.kill(os.getpid(), signal.SIGKILL)  # no clean-up runs
 
 
 async def get_price(city: str) -> int:

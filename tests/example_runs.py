@@ -82,7 +82,7 @@ RUNS = {
             "Complaint Proposal Approval Refunded",
             {"approved": True},
         ),
-        ExampleRun("summarise_documents", {}, "Morning Report"),
+        ExampleRun("summarize_documents", {}, "Morning Report"),
         ExampleRun("look_up_an_order", {"text": "Where is A-17?"}, "Letter Reply"),
         ExampleRun(
             "answer_with_tools",

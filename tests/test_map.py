@@ -333,12 +333,12 @@ async def test_a_parameter_annotated_lm_gets_the_lm_and_what_it_uses_is_counted(
 
         async def __call__(self) -> None: ...
 
-    async def summarise(item: str, writer: LM) -> str:
+    async def summarize(item: str, writer: LM) -> str:
         return (await writer.make(Text(text=item), Text)).text
 
     class Holder(Node):
         items: list[str]
-        mapped: Annotated[list[str], Map(summarise, over="items", limit=1)]
+        mapped: Annotated[list[str], Map(summarize, over="items", limit=1)]
 
         async def __call__(self) -> None: ...
 

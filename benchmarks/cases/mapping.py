@@ -25,7 +25,7 @@ MOST_GROWTH = 1.5
 
 
 def too_slow(last: Samples, growth: float, settings: Settings) -> bool:
-    # Linear growth is the kindest guess there is, so nobody is left out for a bad projection.
+    # Linear growth is the kindest guess there is, so no contender is left out for a bad projection.
     return last.median * growth > (5 if settings.quick else settings.budget * 0.75)
 
 

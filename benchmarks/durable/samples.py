@@ -60,7 +60,7 @@ class Team:
         self._processes: dict[str, subprocess.Popen[str]] = {}
 
     def ask(self, key: str, wanted: Ask) -> Sample:
-        """One sample of one contender; nobody else is at work meanwhile."""
+        """One sample of one contender; no other contender runs meanwhile."""
         process = self._processes.get(key)
         if process is None:
             process = self._processes[key] = _started(key, self.folder)

@@ -17,7 +17,7 @@ _WORDS = "the rain has come over hills and a grey light stays on roofs until noo
 
 
 def _pages() -> list[str]:
-    """Texts that are all different, so that nobody can store one for another."""
+    """Texts that are all different, so that no store can keep one for another."""
     picked = random.Random(7)
     words = _WORDS.split()
     return [" ".join(picked.choices(words, k=600))[:TEXT_LENGTH] for _ in range(64)]

@@ -144,7 +144,7 @@ SAID = {
         "[bae-limit-reached] exceeded 6 iterations",
     ],
     "approve_a_refund": ["Approval.approved waits: Send this refund?", "Refunded(euros=20)"],
-    "summarise_documents": ["! Invoice   58 EUR are due on Friday.", "4 LM calls, 3 graphs"],
+    "summarize_documents": ["! Invoice   58 EUR are due on Friday.", "4 LM calls, 3 graphs"],
     "look_up_an_order": ["about  Order(number='A-17'", "FindOrder -> Reference -> NoOrder"],
     "answer_with_tools": ["found    40.00 euros are 34.40 pounds", "LookUpPrice -> Conclude -> "],
     "keep_to_a_budget": ["calls ran out after 2\n", "4 of 10 calls spent\n", " 0 calls, 6 hits\n"],

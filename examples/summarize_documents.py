@@ -1,8 +1,8 @@
 """A map and a join: every document goes through a graph of its own, several at a time, and one
 report is made of all.
 
-    bae run examples/summarise_documents.py
-    python examples/summarise_documents.py                    # scripted: no model is asked
+    bae run examples/summarize_documents.py
+    python examples/summarize_documents.py                    # scripted: no model is asked
 """
 
 from __future__ import annotations  # not needed on Python 3.14 and later
@@ -39,12 +39,12 @@ class Read(Node):
 
 class Summary(Node):
     line: str = Field(description="the document in one line", max_length=100)
-    urgent: bool = Field(description="whether somebody must act on it today")
+    urgent: bool = Field(description="whether someone must act on it today")
 
     async def __call__(self) -> None: ...
 
 
-summarise = Graph(start=Read, end=Summary, name="summarise")
+summarize = Graph(start=Read, end=Summary, name="summarize")
 
 
 # The outer graph: all documents in, one report out.
@@ -56,7 +56,7 @@ class Morning(Node):
 
 class Report(Node):
     documents: Annotated[list[Document], Dep(load_documents)]
-    summaries: Annotated[list[Summary], Map(summarise, over="documents", limit=8)]
+    summaries: Annotated[list[Summary], Map(summarize, over="documents", limit=8)]
     headline: str = Field(
         description="what matters today", max_length=80
     )  # the LM sees the summaries
