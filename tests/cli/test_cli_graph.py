@@ -119,7 +119,6 @@ def test_show_tells_a_script_everything_as_json(capsys):
     ]
     ask, look, reply = said["nodes"]
     assert (ask["start"], ask["ends"], ask["doc"]) == (True, "never", "What somebody asks.")
-    assert ask["defined"] == "asking_app.py:12"
     assert look["body"] == "written"
     assert look["fields"] == [
         {

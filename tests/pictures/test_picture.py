@@ -3,7 +3,6 @@ source."""
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -82,14 +81,6 @@ def test_boxes_say_how_a_run_continues_from_them():
     ]
     assert boxes[2].lm == "local"
     assert boxes[0].doc == "What a reader wants to know."
-
-
-def test_the_place_of_a_class_names_its_directory_only_below_the_current_one(tmp_path, monkeypatch):
-    assert re.fullmatch(
-        r"(tests/pictures/)?drawn_graphs\.py:\d+", picture_of(library).boxes[0].place
-    )
-    monkeypatch.chdir(tmp_path)
-    assert re.fullmatch(r"drawn_graphs\.py:\d+", picture_of(library).boxes[0].place)
 
 
 def test_a_recalled_field_names_the_fields_that_it_may_come_from():

@@ -203,7 +203,6 @@ def _as_json(picture: Picture) -> dict[str, Any]:
                 "id": box.id,
                 "name": box.name,
                 "module": box.module,
-                "defined": box.place,
                 "doc": box.doc,
                 "start": box.start,
                 "ends": box.ending,

@@ -404,36 +404,31 @@ def _joined(
             return left[vertex], left[vertex]
         return left[vertex] + spacing.inset, left[vertex] + drawn[vertex] - 1 - spacing.inset
 
-    def settle(links: list[_Link], box: int, upper: bool, first: bool) -> None:
+    def settle(links: list[_Link], box: int, upper: bool) -> None:
         links.sort(key=lambda link: (at[link.lower if upper else link.upper], link.edge))
         low, high = reach(box)
         middle = (low + high) / 2
         wanted: list[float] = []
         weights: list[float] = []
         for link in links:
-            fixed = link.bottom if upper else link.top
-            other = reach(link.lower) if first else (fixed, fixed)
+            other = reach(link.lower) if upper else (link.top, link.top)
             start, end = max(low, other[0]), min(high, other[1])
             straight = start <= end
-            wanted.append(
-                min(max((middle + sum(other) / 2) / 2, start), end) if straight else middle
-            )
+            near = min(max((middle + sum(other) / 2) / 2, start), end)
+            wanted.append(near if straight else middle)
             weights.append(STRAIGHT if straight else 1.0)
         places = settled(wanted, weights, [spacing.joins] * (len(links) - 1), low, high)
         for link, place in zip(links, places, strict=True):
-            if upper:
-                link.top = place
-            else:
-                link.bottom = place
+            setattr(link, "top" if upper else "bottom", place)
 
     for links in found:
-        for upper, first in ((True, True), (False, False), (True, False)):
+        for upper in (True, False):
             by_box: dict[int, list[_Link]] = {}
             for link in links:
                 by_box.setdefault(link.upper if upper else link.lower, []).append(link)
             for box, each in by_box.items():
                 if rows.is_box(box):
-                    settle(each, box, upper, first)
+                    settle(each, box, upper)
     return found
 
 
@@ -456,10 +451,6 @@ class _Crossbar:
     @property
     def high(self) -> int:
         return max(self.top, self.bottom)
-
-    def crossings_above(self, other: _Crossbar) -> int:
-        """How often they cross when this one is above."""
-        return (self.low < other.top < self.high) + (other.low < self.bottom < other.high)
 
 
 def _tracked(links: Sequence[tuple[int, int]], clear: int) -> tuple[list[list[Point]], int]:
@@ -484,17 +475,18 @@ def _tracked(links: Sequence[tuple[int, int]], clear: int) -> tuple[list[list[Po
 def _from_above(left: list[_Crossbar], taken: set[int], clear: int) -> list[_Crossbar]:
     """An order of the bars in which what comes down above a bar is not under it."""
     order: list[_Crossbar] = []
+    # Lines cross least where the outermost bar of those that go one way is above.
+    left.sort(key=lambda bar: -bar.top if bar.top < bar.bottom else bar.top)
     # A bar waits for those that come down where it goes on down.
     waits = {
         bar: {b for b in left if b is not bar and abs(bar.bottom - b.top) < clear} for bar in left
     }
-    cost = {
-        bar: sum(bar.crossings_above(b) - b.crossings_above(bar) for b in left if b is not bar)
-        for bar in left
-    }
     while left:
-        free = [bar for bar in left if not waits[bar]]
-        if not free:
+        bar = next((bar for bar in left if not waits[bar]), None)
+        if bar is not None:
+            left.remove(bar)
+            order.append(bar)
+        else:
             # They wait for each other in a circle: one of them goes a way round.
             bar = min(left, key=lambda each: (len(waits[each]), each.high - each.low))
             through = _free_place((bar.top + bar.bottom) // 2, taken, clear)
@@ -502,16 +494,9 @@ def _from_above(left: list[_Crossbar], taken: set[int], clear: int) -> list[_Cro
             order.append(_Crossbar(bar.link, bar.top, through))
             second = _Crossbar(bar.link, through, bar.bottom)
             left[left.index(bar)] = second
-            waits[second], cost[second] = waits.pop(bar), cost.pop(bar)
-            for others in waits.values():
-                others.discard(bar)
-            continue
-        bar = min(free, key=lambda each: cost[each])
-        left.remove(bar)
-        order.append(bar)
-        for other in left:
-            waits[other].discard(bar)
-            cost[other] -= other.crossings_above(bar) - bar.crossings_above(other)
+            waits[second] = waits.pop(bar)
+        for others in waits.values():
+            others.discard(bar)
     return order
 
 

@@ -4,14 +4,11 @@ chooses, and the graphs inside. `picture_of` reads it from the plans that run th
 from __future__ import annotations
 
 import inspect
-import linecache
 import re
-import sys
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args, get_origin
 
 from bae.assignable import type_name, union_members
@@ -68,8 +65,6 @@ class Box:
     written: bool
     fields: tuple[Shown, ...]
     module: str
-    place: str
-    """Where the class is written, as `app.py:12`; empty where that is unknown."""
     doc: str
     lm: str
     """The LM that is pinned to the class."""
@@ -124,6 +119,18 @@ def picture_of(graph: Graph[Any, Any]) -> Picture:
     reader = _Reader(graph)
     first, *others = reader.graphs
     return reader.picture(first, tuple(reader.picture(key) for key in others))
+
+
+def legend_of(pictures: Iterable[Picture]) -> list[tuple[ArrowKind | Literal["inner"], str]]:
+    """What the arrows and sides of boxes that are there mean, as far as that has to be said."""
+    drawn = list(pictures)
+    kinds = {arrow.kind for each in drawn for arrow in each.arrows}
+    found: list[tuple[ArrowKind | Literal["inner"], str]] = [
+        (kind, who) for kind, who in CHOOSERS.items() if who and kind in kinds
+    ]
+    if any(box.inner for each in drawn for box in each.boxes):
+        found.append(("inner", "a graph runs inside"))
+    return found
 
 
 def cells(text: str) -> int:
@@ -224,7 +231,6 @@ class _Reader:
             written=plan.written,
             fields=tuple(sorted(fields, key=lambda field: SOURCES.index(field.source))),
             module=_plain(cls.__module__),
-            place=_plain(_place(cls)),
             doc="\n".join(map(_plain, doc.splitlines())),
             lm=_plain(lm if isinstance(lm, str) else type(lm).__name__),
         )
@@ -346,22 +352,6 @@ def _name(cls: type[Node], nodes: Iterable[type[Node]]) -> str:
     """The name of a class, with its module where another in the graph is called the same."""
     twins = [other for other in nodes if other.__name__ == cls.__name__]
     return cls.__name__ if len(twins) == 1 else f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _place(cls: type[Node]) -> str:
-    """The file and the line, relative to here or by the name of the file alone."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    if not file:
-        return ""
-    line = cast(int, cls.__dict__.get("__firstlineno__", 0))  # on Python 3.13 and later
-    if not line:  # `inspect` would parse the whole file for every class
-        source = "".join(linecache.getlines(file))
-        found = re.search(rf"^[ \t]*class {re.escape(cls.__name__)}\b", source, re.MULTILINE)
-        line = source.count("\n", 0, found.start()) + 1 if found else 0
-    path = Path(file).resolve()
-    inside = path.is_relative_to(Path.cwd())
-    name = path.relative_to(Path.cwd()).as_posix() if inside else path.name
-    return f"{name}:{line}" if line else ""
 
 
 def _plain(text: str) -> str:

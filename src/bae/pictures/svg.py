@@ -17,6 +17,7 @@ from bae.pictures.picture import (
     Picture,
     cells,
     cut,
+    legend_of,
     picture_of,
 )
 from bae.pictures.terminal import Piece, box_rows
@@ -58,7 +59,7 @@ def to_svg(
     bottom = y + low if frames else top + main_height
     legend, width, height = _legend(picture, wide)
     wide = max(wide, width)
-    across, down = ceil(wide + 2 * MARGIN), ceil(bottom + GAP + height + MARGIN)
+    across, down = ceil(wide + 2 * MARGIN), ceil(bottom + (GAP + height) * bool(height) + MARGIN)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="bae" role="img" '
         f'viewBox="0 0 {across} {down}" width="{across}" height="{down}">',
@@ -149,7 +150,7 @@ def _pad(box: Box) -> int:
 
 
 def _box(box: Box, rows: list[list[Piece]], x: int, y: int, size: Size) -> list[str]:
-    about = ", ".join([box.name, *box.tags]) + f" ({box.place or box.module})"
+    about = ", ".join([box.name, *box.tags]) + f" ({box.module})"
     ring = _ring(box)
     lines = [
         _group("node", f"{about}\n{box.doc}".rstrip(), box.id),
@@ -210,36 +211,21 @@ def _frame(picture: Picture, fields: bool, direction: Direction) -> _Drawn:
 
 
 def _legend(picture: Picture, width: float) -> _Drawn:
-    """What the lines and shapes that are there mean."""
-    boxes = [box for each in picture.all for box in each.boxes]
-    kinds = {arrow.kind for each in picture.all for arrow in each.arrows}
-    shapes = {
-        "several ways on": any(box.chooser != "certain" for box in boxes),
-        "a run may end here": any(box.ending != "never" for box in boxes),
-        "a graph runs inside": any(box.inner for box in boxes),
-    }
-    arrows: dict[str, ArrowKind] = {
-        "always goes on there": "certain",
-        **{who: kind for kind, who in CHOOSERS.items() if who},
-    }
-    meanings = [meaning for meaning, kind in arrows.items() if kind in kinds]
-    meanings += [meaning for meaning, there in shapes.items() if there]
+    """What the lines and sides that are there mean."""
     lines = [_group("legend", "Legend")]
     x = y = wide = 0.0
-    for meaning in meanings:
+    for sign, meaning in legend_of(picture.all):
         taken = 50 + _width(meaning)
         if x and x + taken > width:
             x, y = 0.0, y + 26
-        if meaning in arrows:
-            lines += _arrow([(x, y + 10), (x + 38, y + 10)], arrows[meaning])
+        if sign == "inner":
+            lines += _outline(x + 4, y, Size(32, 20), inner=True)
         else:
-            choice, end, inner = (meaning == each for each in shapes)
-            sample = Size(32, 20)
-            lines += _outline(x + 4, y, sample, choice=choice, ring=RING * end, inner=inner)
+            lines += _arrow([(x, y + 10), (x + 38, y + 10)], sign)
         lines.append(_text("note", x + 46, y + 14, meaning))
         x += taken + 22
         wide = max(wide, x - 22)
-    return [*lines, "</g>"], wide, y + 20
+    return [*lines, "</g>"], wide, y + 20 if wide else 0.0
 
 
 def _outline(

@@ -17,6 +17,7 @@ from bae.pictures.picture import (
     cell_width,
     cells,
     cut,
+    legend_of,
     picture_of,
 )
 
@@ -105,8 +106,8 @@ class Marks:
     """For each side of a box, how the rule under the name joins it at the left and the right."""
     listed: dict[ArrowKind, str]
     """What stands for an arrow in a list."""
-    samples: dict[ArrowKind, str]
-    """What stands for it in the legend."""
+    samples: dict[str, str]
+    """What stands for it in the legend, and for sides of `holds`."""
     dots: str
     """Where text was cut."""
 
@@ -128,7 +129,7 @@ UNICODE: Final = Marks(
     holds="┃",
     joints={"│": "├┤", "║": "╟╢", "┃": "┠┨"},
     listed={"certain": "→", "code": "→", "lm": "⇢"},
-    samples={"lm": "◆┄┄▶", "code": "◇──▶"},
+    samples={"lm": "◆┄┄▶", "code": "◇──▶", "inner": "┃ ┃"},
     dots="…",
 )
 ASCII: Final = Marks(
@@ -142,7 +143,7 @@ ASCII: Final = Marks(
     holds="I",
     joints={"|": "++", "#": "##", "I": "II"},
     listed={"certain": "->", "code": "->", "lm": "..>"},
-    samples={"lm": "*..>", "code": "o-->"},
+    samples={"lm": "*..>", "code": "o-->", "inner": "I I"},
     dots="...",
 )
 CROSSING: Final = UP | RIGHT | DOWN | LEFT
@@ -231,21 +232,18 @@ class _Writer:
         return rows
 
     def legend(self, pictures: list[Picture]) -> list[list[Piece]]:
-        """What the lines and shapes that are there mean, in as many rows as it takes."""
-        kinds = {arrow.kind for picture in pictures for arrow in picture.arrows}
-        entries = [
-            (self.marks.samples[kind], f"arrow-{kind}", CHOOSERS[kind])
-            for kind in self.marks.samples
-            if kind in kinds
-        ]
-        if any(box.inner for picture in pictures for box in picture.boxes):
-            sides = f"{self.marks.holds} {self.marks.holds}"
-            entries.append((sides, "outline", "a graph runs inside"))
-        rows: list[list[Piece]] = [[], []] if entries else []
-        for sample, role, meaning in entries:
-            if rows[-1] and row_length(rows[-1]) + len(sample) + len(meaning) + 4 > self.width:
+        """What the lines and sides that are there mean, in as many rows as it takes."""
+        rows: list[list[Piece]] = []
+        for sign, meaning in legend_of(pictures):
+            sample, role = (
+                self.marks.samples[sign],
+                f"arrow-{sign}" if sign != "inner" else "outline",
+            )
+            if not rows:
+                rows = [[], []]
+            elif row_length(rows[-1]) + len(sample) + len(meaning) + 4 > self.width:
                 rows.append([])
-            elif rows[-1]:
+            else:
                 rows[-1].append(("   ", ""))
             rows[-1] += [(sample, role), (f" {meaning}", "note")]
         return rows
@@ -337,7 +335,12 @@ class _Canvas:
         """Draw an arrow along points."""
         passed, first, last = _cells_on(points)
         role = f"arrow-{kind}"
-        self.put(*passed[0], self.marks.tails[kind][first.bit_length() - 1], role)
+        x, y = passed[0]
+        on_rule = any(self.cells[y][x][0] in pair for pair in self.marks.joints.values())
+        tail = self.marks.tails[kind][first.bit_length() - 1]
+        if on_rule and kind == "certain":
+            tail = self.marks.lines[kind][-1]
+        self.put(x, y, tail, role)
         for before, here, after in zip(passed, passed[1:-2], passed[2:], strict=False):
             ways = CROSSING if here in self.passed else _way(here, before) | _way(here, after)
             self.passed.add(here)
