@@ -7,14 +7,9 @@ import collections
 import dataclasses
 import datetime as dt
 import enum
-import fractions
-import ipaddress
 import math
-import pathlib
-import re
-import uuid
 import zoneinfo
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -23,23 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import (
     AfterValidator,
-    AnyUrl,
-    AwareDatetime,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    FilePath,
     ImportString,
-    Json,
-    JsonValue,
     PlainSerializer,
-    PrivateAttr,
-    RootModel,
-    Secret,
-    SecretBytes,
     SecretStr,
-    SerializeAsAny,
     computed_field,
     field_validator,
     model_serializer,
@@ -49,7 +33,6 @@ from pydantic_core import core_schema, from_json
 from typing_extensions import TypeAliasType, TypedDict
 
 from bae.journal.codec import Unkeepable, same, value_codec
-from bae.records import LIVE, WITHHELD
 from naming import shortly, shown
 
 T = TypeVar("T")
@@ -58,10 +41,6 @@ BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 
 class Colour(enum.Enum):
     RED = "red"
-
-
-class Level(enum.IntEnum):
-    LOW = 1
 
 
 class Word(enum.StrEnum):
@@ -74,10 +53,6 @@ class Animal(BaseModel):
 
 class Dog(Animal):
     tricks: int = 2
-
-
-class Puppy(Animal):
-    """Has nothing more than an Animal, and is something else all the same."""
 
 
 class Cat(BaseModel):
@@ -143,21 +118,6 @@ class Weighed(BaseModel):
         return int(value.removesuffix("kg"))  # takes nothing but text
 
 
-class Settled(BaseModel):
-    n: int
-    _seen: bool = PrivateAttr(False)
-
-    @field_validator("n")
-    @classmethod
-    def at_least_zero(cls, value: int) -> int:
-        return max(value, 0)
-
-    @model_validator(mode="after")
-    def see(self) -> Settled:
-        self._seen = True
-        return self
-
-
 class Shown(BaseModel):
     day: dt.date
 
@@ -183,10 +143,6 @@ class Sealed(BaseModel, Generic[T]):
     )
 
     held: T
-
-
-class Numbers(RootModel[list[int]]):
-    pass
 
 
 class Hidden(BaseModel):
@@ -275,32 +231,13 @@ def there_and_back(declared: Any, value: Any) -> Any:
 
 
 KEPT: list[tuple[Any, Any]] = [
-    (int, 10**400),
     (float, math.nan),
     (float, -math.inf),
-    (str, "a\x00é\u2028"),
-    (bytes, bytes(range(256))),
-    (None, None),
     (Any, {"a": [1, 2.5, None, {"b": True}]}),
-    (object, "plain"),
-    (list, [1, "a"]),
-    (dict[str, Any], {"a": [1, {"b": None}]}),
     (dict[int, str], {1: "a", -2: "b"}),
-    (dict[dt.date, int], {dt.date(2024, 1, 1): 1}),
-    (dict[Colour, int], {Colour.RED: 1}),
     (set[int], {3, 1}),
-    (frozenset[str], frozenset("ab")),
-    (tuple[int, str], (1, "a")),
-    (dt.datetime, dt.datetime(2024, 1, 1, 1, 2, 3, 4)),
-    (dt.datetime, dt.datetime(2024, 1, 1, tzinfo=dt.UTC)),
     (dt.datetime, dt.datetime(2024, 1, 1, tzinfo=zoneinfo.ZoneInfo("UTC"))),
-    (dt.timedelta, dt.timedelta(microseconds=-1)),
-    (AwareDatetime, dt.datetime(2024, 1, 1, tzinfo=dt.UTC)),
     (Decimal, Decimal("1.00")),
-    (uuid.UUID, uuid.UUID(int=7)),
-    (fractions.Fraction, fractions.Fraction(1, 3)),
-    (Colour, Colour.RED),
-    (Level, Level.LOW),
     (Literal["a", 1], 1),
     (int | str, "1"),
     (bool | int, True),
@@ -309,30 +246,18 @@ KEPT: list[tuple[Any, Any]] = [
     (Animal | Dog, Dog(name="a", tricks=3)),
     (Cat | Cow, Cow(Kind="cow", lives=1)),
     (Annotated[Cat | Cow, Field(discriminator="kind")], Cow(Kind="cow", lives=1)),
-    (list[Animal], [Animal(name="a")]),
     (Aliased, Aliased(X=1, Y=3)),
     (Closed, Closed(x=3)),
     (Open, Open(x=1, more=[2])),
     (Strict, Strict(day=dt.date(2024, 1, 1), pair=(1,), some={1}, colour=Colour.RED)),
-    (Settled, Settled(n=-1)),
     (Tree, Tree(value=1, below=[Tree(value=2)])),
     (Box[Animal], Box[Animal](held=Animal(name="a"))),
-    (Numbers, Numbers([1, 2])),
-    (Point, Point(1, [2])),
     (Settings, {"a": 1, "day": dt.date(2024, 1, 1)}),
     (Pair, Pair(1, "b")),
     (Own, Own("a")),
-    (pathlib.Path, pathlib.Path("a/b")),
-    (re.Pattern[str], re.compile("a+")),
-    (ipaddress.IPv6Network, ipaddress.ip_network("::/64")),
-    (collections.deque[int], collections.deque([1])),
     (collections.Counter[str], collections.Counter("aab")),
     (collections.defaultdict[str, int], collections.defaultdict(int, a=1)),
-    (AnyUrl, AnyUrl("http://a.b/c?d")),
     (Sequence[int], [1]),
-    (Mapping[str, int], {"a": 1}),
-    (Json[list[int]], [1]),
-    (JsonValue, {"a": [1, None]}),
     (Nested, {"a": [1, {"b": "x"}]}),
     (Annotated[str, AfterValidator(str.lower)], "x"),
 ]
@@ -348,74 +273,41 @@ class Text(str):
     """A text with more to it."""
 
 
-class Moment(dt.datetime):
-    pass
-
-
 class Row(list[int]):
     pass
 
 
-class Named(BaseModel):
-    word: str = Word.YES
-
-
 REFUSED: list[tuple[Any, Any]] = [
     (Animal, Dog(name="a")),
-    (Animal, Puppy(name="a")),
-    (dict[str, list[Animal | None]], {"a": [None, Puppy(name="b")]}),
-    (tuple[int, *tuple[Animal, ...]], (1, Animal(name="a"), Dog(name="b"))),
     (Box[Animal], Box[Animal](held=Dog(name="a"))),
-    (SerializeAsAny[Animal], Dog(name="a")),
     (Animal, Animal.model_construct(name=5)),
     (Animal, Animal.model_construct()),
-    (Animal, {"name": "a"}),
     (Point, Point3(1)),
     (int, "1"),
     (dt.date, dt.datetime(2024, 1, 1)),
     (str, Text("a")),
-    (str, Word.YES),
-    (list[str], ["a", Text("b")]),
-    (dict[str, int], {Text("a"): 1}),
-    (Literal["yes", "no"], Word.YES),
-    (int, Level.LOW),
-    (dt.datetime, Moment(2024, 1, 1)),
     (list[int], Row([1])),
-    (tuple[int, str], Pair(1, "b")),
     (dict[str, int], collections.Counter("aab")),
-    (Named, Named()),
     (Any, (1, 2)),
     (Any, {1: 2}),
     (Any, Client()),
-    (dict[str, Any], {"a": dt.date(2024, 1, 1)}),
     (dict[int | str, int], {1: 1, "1": 2}),
-    (dict[tuple[int, int], int], {(1, 2): 3}),
     (Open, Open(x=1, day=dt.date(2024, 1, 1))),
-    (Settings, {"a": 1, "unheard": 2}),
-    (collections.deque[int], collections.deque([1], maxlen=3)),
     (collections.defaultdict[str, int], collections.defaultdict(lambda: 7, a=1)),
     (OneWay, OneWay("a")),
     (str, "half a character: \ud800"),
     # What JSON, or pydantic, does not tell apart or takes no part of.
     (dt.datetime, dt.datetime(2024, 6, 1, tzinfo=BERLIN)),
     (dt.datetime, dt.datetime(2024, 10, 27, 2, 30, fold=1)),
-    (dt.time, dt.time(1, 2, tzinfo=BERLIN)),
-    (dt.datetime, dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(seconds=61)))),
-    (Decimal, Decimal("NaN")),
     (dt.date | str, "2024-01-01"),
     (list[int] | set[int], {1}),
     (list[Dog | Animal], [Animal(name="a"), Dog(name="b")]),
-    (Sequence[int], (1,)),
-    (Box[bytes], Box[bytes](held=b"\xff")),
-    (Box[float], Box[float](held=math.nan)),
     # What a model's own code does not do twice.
     (Growing, Growing(n=1)),
     (Weighed, Weighed(kg="5kg")),
     (Shown, Shown(day=dt.date(2024, 1, 1))),
     (LeftOut, LeftOut(x=1)),
     (Raised, Raised(1)),
-    (FilePath, pathlib.Path("/is/not/there")),
-    (Annotated[int, Field(ge=0)], -1),
     (Annotated[dt.date, PlainSerializer(lambda day: "some day")], dt.date(2024, 1, 1)),
     (Annotated[str, AfterValidator(lambda text: f"{text}!")], "a!"),
 ]
@@ -463,14 +355,8 @@ def test_a_number_of_a_narrower_type_comes_back_as_the_one_that_is_declared(
         Client,
         list[Client],
         type,
-        type[int],
         Callable[[], int],
-        Iterator[int],
-        bytearray,
-        Exception,
         dict[str, Client | None],
-        Annotated[Client, BeforeValidator(lambda value: value)],
-        ImportString,
         dict[str, ImportString[Any]],  # nothing is imported by a name found in data
     ],
     ids=shown,
@@ -487,10 +373,7 @@ def test_a_type_that_no_json_holds_is_live_and_says_why(declared: Any) -> None:
     ("declared", "value"),
     [
         (SecretStr, SecretStr("a")),
-        (SecretBytes, SecretBytes(b"\xff")),
-        (Secret[dt.date], Secret[dt.date](dt.date(2024, 1, 1))),
         (dict[str, list[SecretStr]], {"a": [SecretStr("x")]}),
-        (SecretStr | None, None),
         (Box[SecretStr], Box[SecretStr](held=SecretStr("x"))),
         (list[Hidden], [Hidden(name="a", token="b")]),
         (Covered, Covered("k")),
@@ -526,35 +409,6 @@ def test_what_is_nested_deeper_than_json_is_read_is_refused_when_it_is_written()
             value_codec(declared).dump(value)
 
 
-def test_a_validator_of_today_reads_what_an_older_class_has_written() -> None:
-    class Place(BaseModel):
-        city: str
-
-        @model_validator(mode="before")
-        @classmethod
-        def was_called_town(cls, value: Any) -> Any:
-            return {"city": value["town"]} if "town" in value else value
-
-    assert value_codec(Place).load({"town": "Ulm"}) == Place(city="Ulm")
-
-
-def test_a_value_that_nothing_reads_any_more_is_refused_by_pydantic() -> None:
-    with pytest.raises(ValueError, match="name"):
-        value_codec(Animal).load({"title": "a"})
-
-
-def test_a_model_whose_fields_were_set_in_another_order_is_kept() -> None:
-    class Weather(BaseModel):
-        city: str
-        degrees: float = 0.0
-
-    weather = Weather(city="Oslo")
-    del weather.city
-    weather.city = "Bergen"
-    codec = value_codec(Weather)
-    assert codec.load(from_json(codec.dump(weather))) == weather
-
-
 def test_a_model_that_lacks_a_field_is_not_kept_with_another_value() -> None:
     class Weather(BaseModel):
         city: str | None = None
@@ -565,26 +419,12 @@ def test_a_model_that_lacks_a_field_is_not_kept_with_another_value() -> None:
         value_codec(Weather).dump(weather)
 
 
-def test_validators_that_set_private_attributes_have_done_so_after_a_read() -> None:
-    assert value_codec(Settled).load({"n": 1})._seen
-
-
-def test_what_was_not_stored_says_so() -> None:
-    assert "made again" in repr(LIVE)
-    assert "secret" in repr(WITHHELD)
-
-
 text = st.text(st.characters(exclude_categories=["Cs"]))
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | text | st.floats(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
     max_leaves=20,
 )
-
-
-@given(plain)
-def test_plain_values_are_kept_whatever_is_declared_of_them(value: Any) -> None:
-    assert same(there_and_back(Any, value), value)
 
 
 offsets = st.integers(-23 * 60, 23 * 60).map(lambda minutes: dt.timedelta(minutes=minutes))
@@ -597,18 +437,10 @@ leaves: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (bytes, st.binary()),
     (Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
     (dt.datetime, st.datetimes(timezones=zones).map(lambda when: when.replace(fold=0))),
-    (dt.date, st.dates()),
-    (dt.time, st.times().map(lambda when: when.replace(fold=0))),
     (dt.timedelta, st.timedeltas()),
-    (uuid.UUID, st.uuids()),
     (Colour, st.sampled_from(Colour)),
-    (Level, st.sampled_from(Level)),
     (Animal, st.builds(Animal, name=text)),
     (Point, st.builds(Point, st.integers(), st.lists(st.integers()))),
-    (Pair, st.builds(Pair, st.integers(), text)),
-    (pathlib.Path, text.filter(lambda each: "\x00" not in each).map(pathlib.Path)),
-    (complex, st.complex_numbers(allow_nan=False, allow_infinity=False)),
-    (ipaddress.IPv6Address, st.ip_addresses(v=6)),
 ]
 
 
@@ -647,11 +479,7 @@ mixed: list[tuple[Any, Any]] = [
     (bool | int | float | str, st.booleans() | st.integers() | st.floats() | text),
     (dt.date | str, st.dates() | text | st.dates().map(str)),
     (list[int] | set[int], st.lists(st.integers()) | st.sets(st.integers())),
-    (Animal | Dog | Cat, st.builds(Animal, name=text) | st.builds(Dog, name=text)),
-    (bytes | str | uuid.UUID, st.binary() | text | st.uuids() | st.uuids().map(str)),
-    (dict[int | str, int], st.dictionaries(st.integers() | text, st.integers())),
     (Any, plain | st.dates() | st.tuples(plain)),
-    (Decimal | float | int, st.decimals(allow_nan=False) | st.floats() | st.integers()),
 ]
 
 

@@ -17,7 +17,6 @@ from bae.exceptions import JournalError
 from bae.journal import Change, Journal, MemoryJournal, RunInfo, SQLiteJournal, StoredRun, check
 from bae.journal.compatibility import changes_for, refuse_changes
 from bae.journal.export import RecordedRuns
-from bae.journal.shape import shape_of
 from bae.testing import ScriptedLM
 
 pytestmark = pytest.mark.once
@@ -184,9 +183,7 @@ async def test_the_same_classes_have_not_changed(journal: Journal):
         ("    top: str\n", "    top: str\n    size: int\n", "Outfit.size"),
         ("    top: str\n", "    top: str\n    c: Annotated[str, Dep(get_city)]\n", "Outfit.c"),
         ("    question: str\n", "    question: str\n    why: str\n", "AskBack.why"),
-        ("    question: str\n", "    question: int\n", "AskBack.question"),
         ("    degrees: float\n", "    degrees: float | str\n", "Day.weather"),
-        ("    degrees: float\n", "    degrees: float\n    wind: int = 0\n", "Day.weather"),
         ("    tags: list[str]\n", "    tags: list[str | int]\n", "Day.tags"),
         ("    tags: list[str]\n", "    tags: tuple[str, ...]\n", "Day.tags"),
         ("    tags: list[str]\n", "    tags: Annotated[list[str], Dep(list)]\n", "Day.tags"),
@@ -275,13 +272,6 @@ async def test_all_that_is_in_the_way_is_named_at_once(journal: Journal):
     assert set(await refused(new, journal)) == {"Day.size", "Day.tags", "Done.short"}
 
 
-async def test_the_old_classes_still_read_a_run_that_the_new_ones_do_not(journal: Journal):
-    await parked(journal)
-    await refused(edited(("    mood: Mood\n", "    mood: Mood\n    size: int\n")), journal)
-
-    assert await goes_on(graph(), journal) == []
-
-
 async def test_a_validator_that_reads_the_old_form_lets_a_run_go_on(journal: Journal):
     await parked(journal)
     new = edited(
@@ -318,36 +308,6 @@ async def test_a_new_validator_counts_only_if_it_refuses_what_was_stored(
         ]
 
 
-async def test_a_validator_of_a_field_or_of_a_type_inside_it_counts_as_well(journal: Journal):
-    await parked(journal)
-    field = edited(
-        ("    tags: list[str]\n", "    tags: Annotated[list[str], AfterValidator(no)]\n")
-    )
-    inside = edited(
-        (
-            "    degrees: float\n",
-            "    degrees: float\n"
-            "    @field_validator('degrees')\n"
-            "    def _warm(cls, value):\n"
-            "        raise ValueError('no')\n",
-        )
-    )
-
-    assert {c.place for c in changes_for(await journal.read("r1"), field)} == {"Day.tags"}
-    (found,) = changes_for(await journal.read("r1"), inside)
-    assert (found.place, found.what) == (
-        "Day.weather",
-        "has a type that has changed",
-    )
-
-
-async def test_a_class_that_takes_no_other_fields_refuses_one_that_is_gone(journal: Journal):
-    await parked(journal)
-    new = edited(("    tags: list[str]\n", "    model_config = {'extra': 'forbid'}\n"))
-
-    assert list(await refused(new, journal)) == ["Day.tags"]
-
-
 async def test_a_choice_that_is_made_and_not_gone_keeps_its_route(journal: Journal):
     await parked(journal)
     new = edited(("Outfit | AskBack", "AskBack | Day"), ("-> Start: ...", "-> Start | Outfit: ..."))
@@ -356,13 +316,6 @@ async def test_a_choice_that_is_made_and_not_gone_keeps_its_route(journal: Journ
 
     assert list(found) == ["Day -> Outfit"]
     assert found["Day -> Outfit"].kind == "gone"
-
-
-async def test_a_route_that_was_gone_long_ago_or_never_is_no_matter(journal: Journal):
-    await parked(journal)
-    gone = edited(("-> Day: ...", "-> AskBack: ..."), ("-> Start: ...", "-> Start | Day: ..."))
-
-    assert any(each.startswith("Start -> Day") for each in await goes_on(gone, journal))
 
 
 async def test_what_a_run_has_not_met_yet_does_not_break_it(journal: Journal):
@@ -420,17 +373,6 @@ async def test_secrets_that_the_journal_lacks_are_no_change_of_classes(journal: 
 
     assert [change.place for change in broken.changes] == ["Day.size"]
     assert await check(edited(("    top: str\n", "    top: str = ''\n"), code=code), journal) == []
-
-
-async def test_a_run_without_a_shape_is_judged_by_what_can_be_read(journal: Journal):
-    await parked(journal)
-    stored = await journal.read("r1")
-    bare = StoredRun(stored.info, "", stored.lines, {})
-
-    assert changes_for(bare, edited(("    top: str\n", "    top: str = ''\n"))) == []
-    (found,) = changes_for(bare, edited(("    mood: Mood\n", "    mood: Mood\n    size: int\n")))
-    assert found.breaks
-    assert found.place == "Day.size"
 
 
 # A whole journal.
@@ -493,36 +435,6 @@ async def test_a_renamed_start_class_breaks_the_runs_of_the_old_one(store: Journ
     assert [change.place for change in broken.changes] == ["Start"]
 
 
-async def test_more_runs_than_a_page_are_all_looked_at(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("bae.journal.store._PAGE", 3)
-    day = graph()
-    for n in range(7):
-        await parked(journal, f"r{n}", day)
-
-    assert len(await check(edited(BREAKS), journal)) == 7
-
-
-async def test_runs_of_the_same_classes_are_not_read(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-):
-    day = graph()
-    for n in range(3):
-        await parked(journal, f"r{n}", day)
-    read: list[str] = []
-    original = journal.read
-
-    async def counted(run_id: str) -> StoredRun:
-        read.append(run_id)
-        return await original(run_id)
-
-    monkeypatch.setattr(journal, "read", counted)
-
-    assert await check(graph(), journal) == []
-    assert read == []
-
-
 @pytest.mark.parametrize("shape", ["", "{", '{"format": 99}'])
 async def test_a_run_whose_shape_cannot_be_read_is_judged_by_what_it_has_stored(
     journal: Journal, shape: str
@@ -537,15 +449,6 @@ async def test_a_run_whose_shape_cannot_be_read_is_judged_by_what_it_has_stored(
     assert [change.place for change in broken.changes] == ["Day.size"]
 
 
-async def test_a_check_changes_nothing(store: Journal):
-    await parked(store)
-    before = await store.read("r1")
-
-    await check(edited(BREAKS), store)
-
-    assert await store.read("r1") == before
-
-
 async def test_a_run_whose_lines_are_damaged_is_listed_as_such(journal: Journal):
     await parked(journal)
     stored = await journal.read("r1")
@@ -555,11 +458,3 @@ async def test_a_run_whose_lines_are_damaged_is_listed_as_such(journal: Journal)
 
     assert broken.changes[0].place == "the run"
     assert "line 8" in broken.changes[0].what
-
-
-async def test_the_shape_of_a_run_is_stored_with_it(store: Journal):
-    await parked(store)
-    stored = await store.read("r1")
-
-    assert stored.shape == shape_of(graph()).json
-    assert stored.info.shape == shape_of(graph()).hash

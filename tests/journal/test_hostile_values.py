@@ -4,7 +4,6 @@ stored as they are, or refused when they are written: no line that was stored is
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Annotated, Any
@@ -290,23 +289,6 @@ async def test_what_a_journal_cannot_store_of_an_answer_is_asked_for_again(said:
     (turn,) = lm.prompts[1].turns
     assert "- inner: it cannot be stored: " in turn.correction
     assert "with these fields alone: inner" in turn.correction
-
-
-async def test_it_is_asked_for_again_a_bounded_number_of_times() -> None:
-    lm = Model(*[Answer('{"inner": {"text": "a", "number": NaN}}')] * 3)
-    async with MemoryJournal() as journal:
-        with pytest.raises(FillError, match="it cannot be stored"):
-            await Graph(start=Begin).arun(Begin(), lm=lm, journal=journal)
-        (run,) = await journal.runs()
-    assert (run.status, run.owner) == ("failed", None)
-
-
-async def test_without_a_journal_it_is_an_answer_like_any_other() -> None:
-    lm = Model(Answer('{"inner": {"text": "a", "number": NaN}}'))
-    result = await Graph(start=Begin).arun(Begin(), lm=lm)
-    filled = result.result
-    assert isinstance(filled, Filled)
-    assert math.isnan(filled.inner.number)
 
 
 class Asking(Node):

@@ -2,9 +2,7 @@
 
 import asyncio
 from dataclasses import replace as with_other
-from datetime import timedelta
 from functools import partial
-from time import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -60,12 +58,6 @@ async def test_noted_lines_go_with_the_next_that_is_awaited(journal):
     assert await numbers(journal) == [0, 1, 2, 3]
 
 
-async def test_a_noted_line_can_be_read_by_the_same_journal_at_once(journal):
-    claim = await begun(journal)
-    journal.note(claim, line(1))
-    assert await numbers(journal) == [0, 1]
-
-
 async def test_a_line_out_of_order_is_refused_and_leaves_no_gap(journal):
     claim = await begun(journal)
     for wrong in ([line(2)], [line(0)], [line(1), line(3)]):
@@ -76,13 +68,6 @@ async def test_a_line_out_of_order_is_refused_and_leaves_no_gap(journal):
     with pytest.raises(ValueError, match="1"):
         await journal.create("other", "Trip", SHAPE, "hash", [line(1)])
     assert await ids(journal) == ["run"]
-
-
-async def test_an_append_that_nobody_awaits_and_that_fails_is_no_warning(journal):
-    claim = await begun(journal)
-    journal.append(claim, [line(7)])
-    await journal.append(claim, [line(1)])
-    assert await numbers(journal) == [0, 1]
 
 
 async def test_a_run_id_is_given_once(journal):
@@ -112,18 +97,6 @@ async def test_a_run_has_one_owner(journal):
         await journal.claim("run")
     assert claim.owner in str(error.value)
     await journal.append(claim, [line(1)])
-
-
-async def test_of_two_who_claim_a_run_at_once_one_wins(journal):
-    await ended(journal, status="failed")
-    results = await asyncio.gather(
-        *(journal.claim("run") for _ in range(5)), return_exceptions=True
-    )
-    won = [one for one in results if not isinstance(one, Exception)]
-    lost = [one for one in results if isinstance(one, JournalError)]
-    assert len(won) == 1
-    assert [one.code for one in lost] == ["bae-run-owned"] * 4
-    await journal.append(won[0], [line(1)])
 
 
 async def test_a_released_run_says_how_it_came_out_and_can_be_claimed(journal):
@@ -426,12 +399,6 @@ async def test_a_run_that_somebody_is_at_work_on_is_not_deleted(journal):
     await journal.append(claim, [line(1)])
     await journal.release(claim, "ended", [])
     assert await journal.delete(["run"]) == 1
-
-
-async def test_an_age_may_be_a_timedelta(journal):
-    await ended(journal, at=time() - 7200)
-    assert await journal.prune(older_than=timedelta(hours=3)) == 0
-    assert await journal.prune(older_than=timedelta(hours=1)) == 1
 
 
 async def test_runs_are_pruned_by_age_and_status(journal):

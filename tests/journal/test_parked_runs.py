@@ -11,7 +11,7 @@ import pytest
 from pydantic import AfterValidator
 
 from bae import Dep, Gate, GateError, Graph, JournalError, Map, Node, OpenGate
-from bae.journal import GateOpened, Journal, MemoryJournal, SQLiteJournal
+from bae.journal import Journal, MemoryJournal, SQLiteJournal
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -109,44 +109,6 @@ async def test_the_first_answer_stands(journal: Journal):
     assert caught.value.code == "bae-gate-answered"
     result = await refund.resume("one", journal=journal)
     assert result.result.approved is False
-
-
-async def test_of_many_who_answer_at_once_one_wins(journal: Journal):
-    await refund.arun(Refund(amount=1), journal=journal, run_id="one")
-    answers = await asyncio.gather(
-        *(
-            refund.answer("one", "approved", n % 2 == 0, journal=journal, go_on=False)
-            for n in range(20)
-        ),
-        return_exceptions=True,
-    )
-    refused = [answer for answer in answers if isinstance(answer, GateError)]
-    assert len(refused) == 19
-    assert {error.code for error in refused} == {"bae-gate-answered"}
-
-
-async def test_several_gates_are_answered_one_by_one(journal: Journal):
-    result = await two.arun(Two(), journal=journal, run_id="one")
-    assert [gate.place for gate in result.waiting] == ["Two.first", "Two.second"]
-    result = await two.answer("one", "second", 2, journal=journal)
-    assert [gate.place for gate in result.waiting] == ["Two.first"]
-    result = await two.answer("one", "first", 1, journal=journal)
-    assert result.result == Two(first=1, second=2)
-    assert len(result.journal.of(GateOpened)) == 2
-
-
-async def test_gates_in_items_of_a_map_have_addresses(journal: Journal):
-    result = await batch.arun(Batch(words=["a", "b"]), journal=journal, run_id="one")
-    addresses = [gate.address for gate in result.waiting]
-    assert addresses == ["0:Batch.checks[0]/0:Check.ok", "0:Batch.checks[1]/0:Check.ok"]
-    with pytest.raises(GateError) as caught:
-        await batch.answer("one", "Check.ok", True, journal=journal)
-    assert caught.value.code == "bae-gate-ambiguous"
-    assert addresses[1] in str(caught.value)
-    result = await batch.answer("one", addresses[1], True, journal=journal)
-    assert [gate.address for gate in result.waiting] == [addresses[0]]
-    result = await batch.answer("one", "Check.ok", False, journal=journal)
-    assert [check.ok for check in result.result.checks] == [False, True]
 
 
 async def test_a_gate_that_is_not_open_is_told_with_those_that_are(journal: Journal):

@@ -7,13 +7,11 @@ from typing import Annotated, Any
 
 import pytest
 
-import bae.invoke
 from bae import (
     LM,
     BaeError,
     BudgetError,
     Dep,
-    DepError,
     FillError,
     Gate,
     Graph,
@@ -421,28 +419,6 @@ async def test_a_bound_that_was_raised_later_holds_no_replay_up(journal: Journal
     assert len((await loop.replay("one", journal=journal)).trace) == 6
 
 
-class Loops(Node):
-    last: Annotated[Loop, Dep(loop)]
-
-    async def __call__(self) -> None: ...
-
-
-async def test_a_bound_that_a_graph_inside_reached_is_reached_again(journal: Journal):
-    loops = Graph(start=Loops)
-    first = await failure_of(loops.arun(Loops(), journal=journal, run_id="one", max_iters=3))
-    again = await failure_of(loops.replay("one", journal=journal))
-    assert (type(again), again.message) == (type(first), first.message)
-
-
-async def test_a_dependency_that_failed_is_named_as_it_was(journal: Journal):
-    WORLD.failing = {"place"}
-    first = await failure_of(loop.arun(Loop(n=0), journal=journal, run_id="one"))
-    again = await failure_of(loop.replay("one", journal=journal))
-    assert isinstance(first, DepError)
-    assert str(again) == str(first)
-    assert "get_place raised Trouble" in str(again)
-
-
 class Quiz(Node):
     ok: Annotated[bool, Gate("ok?")]
 
@@ -467,27 +443,3 @@ async def test_a_graph_that_was_first_run_for_a_parameter_is_replayed_there(jour
     await quizzed.answer("one", run.waiting[0].address, True, journal=journal)
     result = await quizzed.replay("one", journal=journal)
     assert result.result.done == Done(text="True")
-
-
-class Tried(Node):
-    async def __call__(self) -> Done:
-        WORLD.do("tried")
-        return Done(text="")
-
-
-class Tries(Node):
-    done: Annotated[Done, Dep(Tried, retries=2)]
-
-    async def __call__(self) -> None: ...
-
-
-async def test_a_graph_inside_that_failed_at_every_try_fails_again_the_same_way(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(bae.invoke, "FIRST_PAUSE", 0.0)  # retries follow at once
-    tries = Graph(start=Tries)
-    WORLD.failing.add("tried")
-    first = await failure_of(tries.arun(Tries(), journal=journal, run_id="one"))
-    again = await failure_of(tries.replay("one", journal=journal))
-    assert (type(again), again.message) == (type(first), first.message)
-    assert not isinstance(again, ReplayError)

@@ -459,19 +459,6 @@ async def test_a_mistake_in_resuming_leaves_the_run_as_it_was(
 # Threads, event loops, contexts
 
 
-def test_one_file_serves_one_event_loop_after_another(tmp_path: Path):
-    journal = SQLiteJournal(tmp_path / "runs.db")
-    first = graph.run(Ask(message="a b"), lm(), journal=journal, run_id="one")
-    second = graph.run(Ask(message="a b"), lm(), journal=journal, run_id="two")
-    assert first.trace == second.trace == TRACE
-
-    async def look() -> list[str]:
-        async with journal:
-            return [info.run_id for info in await journal.runs(status="ended")]
-
-    assert asyncio.run(look()) == ["two", "one"]
-
-
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_one_journal_serves_event_loops_in_several_threads(tmp_path: Path, kind: str):
     journal = MemoryJournal() if kind == "memory" else SQLiteJournal(tmp_path / "runs.db")
@@ -592,16 +579,6 @@ async def test_a_stream_that_is_left_leaves_a_run_that_can_go_on():
     result = await graph.resume("one", lm(), journal=journal)
     assert result.trace == TRACE
     assert dict(WORLD.done) == dict.fromkeys(EFFECTS, 1)
-
-
-async def test_another_lm_goes_on_where_the_first_one_stopped():
-    journal = MemoryJournal()
-    first = ScriptedLM(choices=[Outfit])  # it chooses, and cannot fill
-    with pytest.raises(Exception, match="Outfit"):
-        await graph.arun(Ask(message="a b"), first, journal=journal, run_id="one")
-    second = ScriptedLM({Outfit: [{"top": "a coat"}]})
-    result = await graph.resume("one", second, journal=journal)
-    assert result.trace == TRACE
 
 
 async def test_recovering_many_runs_takes_each_once():

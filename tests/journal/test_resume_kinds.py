@@ -11,7 +11,6 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import pytest
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -26,13 +25,10 @@ from bae import (
     BudgetError,
     Dep,
     DepError,
-    FillError,
     Gate,
-    GateError,
     Graph,
     GraphResult,
     JournalError,
-    LimitError,
     Map,
     Node,
     NodeError,
@@ -40,7 +36,7 @@ from bae import (
     Recall,
 )
 from bae.journal import Journal, MemoryJournal
-from bae.lm import Budget, Budgeted, Timeout
+from bae.lm import Budget, Budgeted
 from bae.testing import ScriptedLM
 from kept_runs import Trouble, World
 from toy_backend import ToyBackend
@@ -364,50 +360,6 @@ async def test_a_value_is_kept_as_it_was_when_its_function_returned_it():
     result = await graph.resume("one", journal=journal)
     assert result.trace[1] == Added(numbers=[1])
     assert dict(WORLD.done) == {"list": 1, "add": 1, "adding": 1}
-
-
-async def test_without_a_bound_on_nodes_a_run_goes_on_without_one():
-    class Step(Node):
-        number: int
-
-        async def __call__(self) -> Step | None:
-            WORLD.do(f"step {self.number}")
-            return Step(number=self.number + 1) if self.number < 30 else None
-
-    graph = Graph(start=Step)
-    WORLD.failing.add("step 20")
-    journal = await stopped(graph, Step(number=0), max_iters=0)
-    result = await graph.resume("one", journal=journal)
-    assert len(result.trace) == 31
-    assert max(WORLD.done.values()) == 1
-
-
-async def test_the_order_of_fields_may_change():
-    async def get_text() -> str:
-        WORLD.do("text")
-        return "t"
-
-    def made(turned: bool) -> Graph[Any, Any]:
-        fields: dict[str, Any] = {
-            "number": Annotated[int, Dep(get_number)],
-            "text": Annotated[str, Dep(get_text)],
-            "given": int,
-        }
-        if turned:
-            fields = dict(reversed(fields.items()))
-
-        async def call(self: Any) -> None:
-            WORLD.do("call")
-
-        members = {"__annotations__": fields, "__call__": call, "__module__": __name__}
-        return Graph(start=type("Ordered", (Node,), members))
-
-    before, after = made(False), made(True)
-    WORLD.failing.add("call")
-    journal = await stopped(before, before.start(given=1))
-    result = await after.resume("one", journal=journal)
-    assert result.trace == [after.start(given=1, number=7, text="t")]
-    assert dict(WORLD.done) == {"number": 1, "text": 1, "call": 1}
 
 
 # Defaults that stood
@@ -769,37 +721,6 @@ async def test_a_gate_in_a_graph_behind_dependencies_of_dependencies_parks_the_r
     assert (await graph.replay("one", journal=journal)).trace == result.trace
 
 
-async def test_an_answer_for_a_class_that_has_changed_is_refused_or_read_by_the_new_one():
-    def made(kind: Any) -> Graph[Any, Any]:
-        class Changed(Node):
-            size: Annotated[kind, Gate("How big?")]
-
-            async def __call__(self) -> None: ...
-
-        return Graph(start=Changed)
-
-    numbers, words = made(int), made(Literal["big", "small"])
-    journal = MemoryJournal()
-    await numbers.arun(numbers.start(), journal=journal, run_id="one")
-    with pytest.raises((GateError, JournalError)):
-        await words.answer("one", "size", 3, journal=journal)
-    assert (await journal.read("one")).info.status == "waiting"
-    result = await numbers.answer("one", "size", 3, journal=journal)
-    assert result.trace[0].size == 3
-
-
-async def test_a_parked_run_that_is_resumed_waits_for_the_same():
-    graph = Graph(start=Page)
-    journal = MemoryJournal()
-    first = await graph.arun(Page(words=["a"]), journal=journal, run_id="one")
-    before = (await journal.read("one")).info
-    again = await graph.resume("one", journal=journal)
-    assert [gate.address for gate in again.waiting] == [gate.address for gate in first.waiting]
-    assert (await journal.read("one")).info.waiting == before.waiting
-    replayed = await graph.replay("one", journal=journal)
-    assert [gate.address for gate in replayed.waiting] == [gate.address for gate in first.waiting]
-
-
 # LMs and budgets
 
 
@@ -934,43 +855,7 @@ async def test_what_an_early_dependency_asks_an_lm_is_counted_once():
     assert budget.usage.calls == result.usage.calls == 3
 
 
-async def test_policies_around_the_lm_of_a_body_work_with_a_journal_too():
-    class Body(Node):
-        name: str
-
-        async def __call__(self, lm: LM) -> Laugh:
-            joke = await Timeout(lm, 5).make(self, Joke)
-            WORLD.do("body")
-            return Laugh(loud=bool(joke.text))
-
-    graph = Graph(start=Body)
-    WORLD.failing.add("body")
-    journal = await stopped(graph, Body(name="x"), ToyBackend({"text": "ha"}))
-    result = await graph.resume("one", ToyBackend(), journal=journal)
-    assert result.trace[-1] == Laugh(loud=True, number=7)
-    assert (await graph.replay("one", journal=journal)).trace == result.trace
-
-
 # Replays of runs that did not end
-
-
-async def test_a_run_that_failed_is_replayed_to_the_same_failure():
-    lm = ToyBackend(*[{"text": "far too long"}] * 3, attempts=2)
-    journal = MemoryJournal()
-    with pytest.raises(FillError) as first:
-        await jokes.arun(Topic(name="x"), lm, journal=journal, run_id="one")
-    with pytest.raises(Exception, match="Joke") as again:
-        await jokes.replay("one", journal=journal)
-    assert getattr(again.value, "code", "") == first.value.code
-
-
-async def test_a_run_over_its_bound_is_replayed_to_it():
-    journal = MemoryJournal()
-    lm = ToyBackend({"text": "ha"}, {"loud": True})
-    with pytest.raises(LimitError):
-        await jokes.arun(Topic(name="x"), lm, 2, journal=journal, run_id="one")
-    with pytest.raises(LimitError):
-        await jokes.replay("one", journal=journal)
 
 
 async def test_a_run_that_was_cut_off_says_how_far_the_recording_goes():
@@ -985,36 +870,6 @@ async def test_a_run_that_was_cut_off_says_how_far_the_recording_goes():
     assert caught.value.code in ("bae-replay-ended", "bae-replay-live")
     assert caught.value.fix
     WORLD.__init__()
-    assert not WORLD.done
-
-
-class Summary(BaseModel):
-    words: int
-
-
-def count_in_thread(text: Annotated[str, Dep(outer)]) -> Summary:
-    WORLD.do("count")
-    return Summary(words=len(text.split()))
-
-
-async def test_functions_in_threads_are_replayed_without_a_call():
-    class Counted(Node):
-        summary: Annotated[Summary, Dep(count_in_thread, cache=False)]
-        soft: Annotated[int, Dep(get_soft)] = 3
-
-        async def __call__(self) -> None: ...
-
-    async def yes(gate: Any) -> bool:
-        return True
-
-    graph = Graph(start=Counted)
-    journal = MemoryJournal()
-    WORLD.failing.add("soft")
-    result = await graph.arun(Counted(), journal=journal, run_id="one", answer=yes)
-    assert result.trace == [Counted(summary=Summary(words=3), soft=3)]
-    WORLD.__init__()
-    replayed = await graph.replay("one", journal=journal)
-    assert replayed.trace == result.trace
     assert not WORLD.done
 
 

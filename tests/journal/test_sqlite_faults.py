@@ -10,7 +10,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import pytest
 
 from bae import JournalError
 from bae.journal import SQLiteJournal
-from journal_parts import begun, ended, ids, line, lines, numbers, printed, program, refused
+from journal_parts import begun, ended, ids, line, lines, numbers, program, refused
 
 pytestmark = pytest.mark.once
 
@@ -112,53 +111,6 @@ async def test_a_run_that_could_not_be_released_is_given_up_when_there_is_room(s
                 pass  # the next renewal gives it up
         mine = await other.claim("run")
         await other.append(mine, [line(count)])
-
-
-async def test_a_run_that_could_not_be_released_can_be_claimed_again_here(small_disk):
-    room = small_disk / "room"
-    room.write_bytes(b"x" * 600_000)
-    async with SQLiteJournal(small_disk / "runs.db", lease=1000) as journal:
-        claim = await begun(journal)
-        count, _ = await append_until_refused(journal, claim)
-        with refused("bae-journal-full"):
-            await journal.release(claim, "failed", [])
-        room.unlink()
-        again = await journal.claim("run")
-        await journal.append(again, [line(count)])
-        assert await numbers(journal) == list(range(count + 1))
-
-
-LIMITED = """
-import asyncio, resource, sys
-from bae import JournalError
-from bae.journal import SQLiteJournal
-from journal_parts import begun, line, numbers
-
-async def main():
-    async with SQLiteJournal(sys.argv[1]) as journal:
-        claim = await begun(journal)
-        await journal.append(claim, [line(1)])
-        resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, resource.RLIM_INFINITY))
-        n = 2
-        try:
-            while True:
-                await journal.append(claim, [line(n, '{"text": "%s"}' % ("x" * 3000))])
-                n += 1
-        except JournalError as error:
-            print(error.code)
-        assert await numbers(journal) == list(range(n))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        await journal.append(claim, [line(n + 1)])
-        assert await numbers(journal) == list(range(n + 2))
-    print(n > 10)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
-def test_a_file_that_may_not_grow_loses_nothing_either(path):
-    assert printed(LIMITED, path).split() == ["bae-journal-failed", "True"]
 
 
 # A locked file
@@ -366,21 +318,6 @@ async def test_a_file_that_was_cut_off_is_refused_and_left_alone(path, left):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("cut", ["empty", "gone"])
-async def test_a_log_whose_file_is_lost_is_kept(path, cut):
-    log = path.with_name("runs.db-wal")
-    async with SQLiteJournal(path) as journal:
-        await begun(journal, count=3)
-        kept = log.read_bytes()
-    log.write_bytes(kept)
-    if cut == "gone":
-        path.unlink()
-    else:
-        path.write_bytes(b"")
-    await is_refused_and_left_alone(path, "bae-journal-damaged")
-    assert log.read_bytes() == kept
-
-
 async def test_garbage_in_a_page_is_the_trouble_of_its_runs_only(path):
     await filled(path)
     content = path.read_bytes()
@@ -495,14 +432,6 @@ async def test_a_journal_whose_file_was_deleted_begins_a_new_one(path):
         assert await ids(journal) == ["new"]
     async with SQLiteJournal(path) as journal:
         assert await numbers(journal, "new") == [0, 1]
-
-
-async def test_a_log_that_is_deleted_under_a_journal_is_missed_at_the_next_line(path):
-    async with SQLiteJournal(path) as journal:
-        claim = await begun(journal)
-        path.with_name("runs.db-wal").unlink()
-        with refused("bae-journal-gone"):
-            await journal.append(claim, [line(1)])
 
 
 async def test_a_file_that_is_put_in_the_place_of_another_is_not_harmed(path):

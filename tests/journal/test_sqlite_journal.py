@@ -74,11 +74,6 @@ async def test_nothing_is_opened_before_it_is_used(path):
     assert sorted(path.parent.iterdir()) == [path]
 
 
-async def test_a_journal_that_was_never_used_can_be_closed(path):
-    await SQLiteJournal(path).close()
-    assert not path.exists()
-
-
 def test_a_path_that_can_be_no_journal_is_refused_at_once(tmp_path):
     for given in ("", ":memory:"):
         with pytest.raises(ValueError, match="MemoryJournal"):
@@ -95,14 +90,6 @@ def test_options_that_make_no_sense_are_refused(path):
             SQLiteJournal(path, **options)
 
 
-async def test_a_relative_path_stays_where_it_was_when_the_folder_changes(path, monkeypatch):
-    monkeypatch.chdir(path.parent)
-    async with SQLiteJournal("runs.db") as journal:
-        monkeypatch.chdir("/")
-        await ended(journal)
-    assert path.exists()
-
-
 @pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("normal", 1)])
 async def test_a_commit_waits_for_the_disk_unless_told_otherwise(path, durability, synchronous):
     async with SQLiteJournal(path, durability=durability) as journal:
@@ -114,37 +101,12 @@ async def test_a_commit_waits_for_the_disk_unless_told_otherwise(path, durabilit
     connection.close()
 
 
-async def test_a_run_is_there_for_the_next_journal_on_the_file(path):
-    async with SQLiteJournal(path) as journal:
-        claim = await begun(journal, count=3)
-        await journal.release(claim, "failed", [], error="why")
-    async with SQLiteJournal(path) as journal:
-        stored = await journal.read("run")
-        assert stored.lines == tuple(lines(0, 3))
-        assert (stored.info.status, stored.info.error) == ("failed", "why")
-
-
 async def test_several_journals_make_one_file_at_once(path):
     journals = [SQLiteJournal(path) for _ in range(6)]
     await asyncio.gather(*(ended(one, f"r{n}") for n, one in enumerate(journals)))
     assert sorted(await ids(journals[0])) == [f"r{n}" for n in range(6)]
     for one in journals:
         await one.close()
-
-
-async def test_the_file_grows_by_what_is_written_and_little_more(path):
-    sizes = []
-    async with SQLiteJournal(path, durability="normal") as journal:
-        claim = await begun(journal, count=0)
-        for end in (500, 1000, 1500):
-            for n in range(end - 500, end):
-                await journal.append(claim, [line(n, f'{{"text": "{"x" * 2000}"}}')])
-            with sqlite3.connect(path) as connection:
-                connection.execute("pragma wal_checkpoint(truncate)")
-            connection.close()
-            sizes.append(path.stat().st_size)
-    assert sizes[1] < 3_000_000
-    assert abs((sizes[2] - sizes[1]) - (sizes[1] - sizes[0])) < 50_000
 
 
 # Commits
@@ -167,18 +129,6 @@ async def test_noted_lines_share_the_commit_of_the_line_that_is_awaited(path):
             journal.note(claim, line(n))
         await journal.append(claim, [line(10)])
         assert commits(path) - before <= 2
-
-
-async def test_a_noted_line_is_stored_shortly_even_if_nothing_follows(path):
-    async with SQLiteJournal(path) as journal, SQLiteJournal(path) as other:
-        claim = await begun(journal)
-
-        async def has(count):
-            return len(await numbers(other)) == count
-
-        for n in (1, 2, 3):
-            journal.note(claim, line(n))
-            await until(lambda n=n: has(n + 1))
 
 
 async def test_a_line_that_was_acknowledged_is_seen_by_others_at_once(path):
@@ -242,32 +192,6 @@ async def test_what_cannot_be_stored_is_the_trouble_of_one_run_only(path):
 
 
 # Loops, threads and processes
-
-
-def test_several_event_loops_use_one_journal(path):
-    journal = SQLiteJournal(path)
-    failures = []
-
-    async def one(name):
-        claim = await begun(journal, name, 0)
-        for n in range(30):
-            await journal.append(claim, [line(n)])
-        await journal.release(claim, "ended", [])
-        assert await numbers(journal, name) == list(range(30))
-
-    def run(name):
-        try:
-            asyncio.run(one(name))
-        except BaseException as error:
-            failures.append(error)
-
-    workers = [threading.Thread(target=run, args=[f"r{n}"]) for n in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(BOUND)
-    asyncio.run(journal.close())
-    assert failures == []
 
 
 def test_an_event_loop_that_is_gone_does_no_harm(path):
@@ -752,21 +676,6 @@ async def test_a_redaction_of_many_runs_writes_the_file_anew_once_and_only_if_it
         reading.close()
 
 
-async def test_what_could_not_be_got_rid_of_is_got_rid_of_by_the_next(path):
-    async with SQLiteJournal(path, busy_timeout=0.05) as journal:
-        await ended(journal, data='{"old": 1}')
-        reading = sqlite3.connect(path)
-        reading.execute("begin")
-        reading.execute("select * from lines").fetchone()
-        with refused("bae-journal-locked"):
-            await journal.rewrite([Rewrite("run", [line(0, '{"new": 1}')])])
-        reading.close()
-    async with SQLiteJournal(path) as journal:
-        await journal.rewrite([Rewrite("run", [])])
-        for file in path.parent.iterdir():
-            assert b'{"old": 1}' not in file.read_bytes()
-
-
 async def test_the_file_can_be_read_by_a_person_with_sqlite_alone(path):
     async with SQLiteJournal(path) as journal:
         await ended(journal, count=2, at=0.0)
@@ -774,11 +683,6 @@ async def test_the_file_can_be_read_by_a_person_with_sqlite_alone(path):
         found = connection.execute("select * from readable order by run, n").fetchall()
     connection.close()
     assert found[1] == ("run", 1, "StepStarted", "1970-01-01 00:00:01", "", 0, '{"x": 1}')
-
-
-def test_importing_bae_does_not_import_sqlite():
-    text = "import bae, bae.journal, sys; print('sqlite3' in sys.modules)"
-    assert printed(text) == "False"
 
 
 @seen_to_die
@@ -843,15 +747,6 @@ async def test_the_run_of_a_dead_owner_can_be_replaced(path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no such rights")
-async def test_a_new_journal_is_for_its_user_alone(path):
-    async with SQLiteJournal(path) as journal:
-        await begun(journal)
-        modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
-    assert set(modes.values()) == {0o600}
-    assert len(modes) == 3, modes
-
-
-@pytest.mark.skipif(os.name == "nt", reason="there are no such rights")
 async def test_a_new_journal_is_at_no_moment_readable_by_others(path, monkeypatch):
     modes, connect = [], sqlite3.connect
 
@@ -863,24 +758,6 @@ async def test_a_new_journal_is_at_no_moment_readable_by_others(path, monkeypatc
     async with SQLiteJournal(path) as journal:
         await begun(journal)
     assert set(modes) == {0o600}  # SQLite would create it for everyone
-
-
-async def test_a_file_that_is_there_keeps_its_rights(path):
-    path.touch(0o640)
-    mode = path.stat().st_mode
-    async with SQLiteJournal(path) as journal:
-        await begun(journal)
-    assert path.stat().st_mode == mode
-
-
-async def test_a_closed_journal_says_that_a_run_in_progress_can_be_resumed(path):
-    journal = SQLiteJournal(path)
-    claim = await begun(journal)
-    await journal.close()
-    with refused("bae-journal-closed") as error:
-        await journal.append(claim, [line(1)])
-    assert "can be resumed" in error.value.fix
-    assert error.value.run_id == "run"
 
 
 async def test_a_closed_journal_is_one_file_that_can_be_moved(tmp_path):
