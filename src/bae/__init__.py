@@ -1,6 +1,8 @@
 """bae: typed graphs of language-model steps, planned from type hints and run as dataflow."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from bae.exports import export_lazily
 
 if TYPE_CHECKING:
     from bae.compiler import compile_graph as compile_graph
@@ -77,51 +79,27 @@ __all__ = [
     "__version__",
 ]
 
-# Pydantic loads its model machinery when the first model is defined, and so does bae: a name is
-# imported from its module when it is first asked for.
-_MODULES = {
-    "Graph": "graph",
-    "GraphResult": "result",
-    "LM": "lm",
-    "Usage": "lm",
-    "Dep": "markers",
-    "Gate": "markers",
-    "Map": "markers",
-    "OpenGate": "markers",
-    "Recall": "markers",
-    "Text": "markers",
-    "Node": "node",
-    "NodeConfig": "node",
-}
-# The names that bae 3.0 had here as well. A star import leaves them out, since they load more.
-_MODULES_OF_3 = {
-    "ClaudeCLIBackend": "lm",
-    "DSPyBackend": "lm",
-    "OptimizedLM": "lm",
-    "PydanticAIBackend": "lm",
-    "classify_fields": "resolver",
-    "compile_graph": "compiler",
-    "create_optimized_lm": "compiler",
-    "load_optimized": "optimizer",
-    "node_to_signature": "lm",
-    "node_transition_metric": "optimizer",
-    "optimize_node": "optimizer",
-    "resolve_fields": "resolver",
-    "save_optimized": "optimizer",
-    "trace_to_examples": "optimizer",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__ and name not in _MODULES_OF_3:
-        raise AttributeError(f"module 'bae' has no attribute {name!r}")
-    from importlib import import_module
-
-    module = _MODULES.get(name) or _MODULES_OF_3.get(name, "exceptions")
-    value = getattr(import_module(f"bae.{module}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__, *_MODULES_OF_3]
+# Pydantic loads its model machinery when the first model is defined, and so does bae. The second
+# group is names that bae 3.0 had here as well; a star import leaves them out, since they load more.
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {
+        "exceptions": (
+            "ArtifactError BaeError BaeLMError BaeParseError BudgetError DepError FillError "
+            "GateError HintError JournalError LimitError NodeError Problem ProofError RecallError "
+            "ReplayError RouteError"
+        ),
+        "graph": "Graph",
+        "markers": "Dep Gate Map OpenGate Recall Text",
+        "node": "Node NodeConfig",
+        "result": "GraphResult",
+        "compiler": "compile_graph create_optimized_lm",
+        "lm": (
+            "LM Usage ClaudeCLIBackend DSPyBackend OptimizedLM PydanticAIBackend node_to_signature"
+        ),
+        "optimizer": (
+            "load_optimized node_transition_metric optimize_node save_optimized trace_to_examples"
+        ),
+        "resolver": "classify_fields resolve_fields",
+    },
+)

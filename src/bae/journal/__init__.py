@@ -1,7 +1,8 @@
 """The journal: the append-only list of typed records that a run is, and the stores that keep it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bae.exports import export_lazily
 from bae.recorder import RunJournal
 from bae.records import (
     AnswerJudged,
@@ -92,27 +93,14 @@ __all__ = [
 ]
 
 # The stores are imported when they are first asked for: a run without one needs none of this.
-_MODULES = {
-    "BrokenRun": "compatibility",
-    "Change": "compatibility",
-    "check": "compatibility",
-    "JudgedAnswer": "provenance",
-    "MemoryJournal": "memory",
-    "Provenance": "provenance",
-    "Redaction": "redaction",
-    "SQLiteJournal": "sqlite.journal",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'bae.journal' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"bae.journal.{_MODULES.get(name, 'store')}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {
+        "compatibility": "BrokenRun Change check",
+        "memory": "MemoryJournal",
+        "provenance": "JudgedAnswer Provenance",
+        "redaction": "Redaction",
+        "sqlite.journal": "SQLiteJournal",
+        "store": "Claim Journal Line ParkedGate Rewrite RunInfo Status StoredRun",
+    },
+)

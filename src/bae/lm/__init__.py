@@ -1,8 +1,9 @@
 """Language models behind one protocol: backends, the policies around them, and their names. Each is
 imported on first use, and the package of a backend when one is made."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bae.exports import export_lazily
 from bae.language_model import LM
 from bae.usage import Attempt, Restart, Usage, metered, report, tell
 
@@ -62,36 +63,24 @@ __all__ = [
     "tell",
 ]
 
-_MODULES = {
-    "anthropic_backend": "AnthropicBackend",
-    "backend": "Backend",
-    "claude_cli": "ClaudeCLIBackend",
-    "dspy_backend": "DSPyBackend",
-    "local": "LocalBackend",
-    "optimized": "OptimizedLM",
-    "policies.budget": "Budget",
-    "policies.cache": "Cached",
-    "policies.cache_stores": "MemoryCache SQLiteCache",
-    "policies.learned": "LearnedPrompt NodePrompts PromptExample WithPrompts",
-    "policies.limits": "Concurrency RateLimit",
-    "policies.policy": "Budgeted Policy Retry Timeout",
-    "pydantic_ai_backend": "PydanticAIBackend",
-    "registry": "resolve",
-    "requests": "Answer FewShot Prompt Question Turn",
-    "signatures": "node_to_signature",
-}
-_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module 'bae.lm' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"bae.lm.{_NAMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {
+        "anthropic_backend": "AnthropicBackend",
+        "backend": "Backend",
+        "claude_cli": "ClaudeCLIBackend",
+        "dspy_backend": "DSPyBackend",
+        "local": "LocalBackend",
+        "optimized": "OptimizedLM",
+        "policies.budget": "Budget",
+        "policies.cache": "Cached",
+        "policies.cache_stores": "MemoryCache SQLiteCache",
+        "policies.learned": "LearnedPrompt NodePrompts PromptExample WithPrompts",
+        "policies.limits": "Concurrency RateLimit",
+        "policies.policy": "Budgeted Policy Retry Timeout",
+        "pydantic_ai_backend": "PydanticAIBackend",
+        "registry": "resolve",
+        "requests": "Answer FewShot Prompt Question Turn",
+        "signatures": "node_to_signature",
+    },
+)

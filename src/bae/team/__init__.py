@@ -1,7 +1,9 @@
 """A team that turns a goal into merged, tested code: a lead that schedules tasks, and workers that
 carry them out, each a bae graph."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from bae.exports import export_lazily
 
 if TYPE_CHECKING:
     from bae.team.board import watch
@@ -159,53 +161,41 @@ __all__ = [
 ]
 
 # A name is imported from its module when it is first asked for: most need the extra `team`.
-_MODULES = {
-    "board": "watch",
-    "controls": "add_request",
-    "edit_format": "EditError",
-    "event_log": "SlowSubscriber Subscription subscribe",
-    "events": (
-        "ActivityUpdate AgentCreated AgentRetired AgentStatusChanged BlockerCreated "
-        "BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event ProgressUpdate "
-        "StoredEvent TaskAssigned TaskBlocked TaskStatusChanged TaskUnblocked TestResult "
-        "broadcast broadcast_activity broadcast_agent_created broadcast_agent_retired "
-        "broadcast_agent_status broadcast_blocker_created broadcast_blocker_resolved "
-        "broadcast_commit_created broadcast_correction_attempt broadcast_progress "
-        "broadcast_task_assigned broadcast_task_blocked broadcast_task_status "
-        "broadcast_task_unblocked broadcast_test_result"
-    ),
-    "git": "GitError Repository",
-    "lead": "LeadAgent TeamSummary",
-    "models": (
-        "AgentInfo Attempt Blocker PlannedTask Project Request Task TaskResult TaskStatus "
-        "TeamError TestCase TestReport"
-    ),
-    "planning": "plan_tasks",
-    "pool": "AgentPoolManager",
-    "project": "detect",
-    "sandbox": "Limits Protection SandboxError protection",
-    "schedule": "DryRun plan_dry_run",
-    "server": "Address WebSocketManager serving team_app",
-    "store": "Store store_path",
-    "workbench": "Workbench",
-    "worker": (
-        "BackendWorkerAgent FrontendWorkerAgent TestWorkerAgent WorkerAgent "
-        "register_worker worker_class worker_kinds"
-    ),
-    "workspaces": "WorkspaceError",
-}
-_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module 'bae.team' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"bae.team.{_NAMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {
+        "board": "watch",
+        "controls": "add_request",
+        "edit_format": "EditError",
+        "event_log": "SlowSubscriber Subscription subscribe",
+        "events": (
+            "ActivityUpdate AgentCreated AgentRetired AgentStatusChanged BlockerCreated "
+            "BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event ProgressUpdate "
+            "StoredEvent TaskAssigned TaskBlocked TaskStatusChanged TaskUnblocked TestResult "
+            "broadcast broadcast_activity broadcast_agent_created broadcast_agent_retired "
+            "broadcast_agent_status broadcast_blocker_created broadcast_blocker_resolved "
+            "broadcast_commit_created broadcast_correction_attempt broadcast_progress "
+            "broadcast_task_assigned broadcast_task_blocked broadcast_task_status "
+            "broadcast_task_unblocked broadcast_test_result"
+        ),
+        "git": "GitError Repository",
+        "lead": "LeadAgent TeamSummary",
+        "models": (
+            "AgentInfo Attempt Blocker PlannedTask Project Request Task TaskResult TaskStatus "
+            "TeamError TestCase TestReport"
+        ),
+        "planning": "plan_tasks",
+        "pool": "AgentPoolManager",
+        "project": "detect",
+        "sandbox": "Limits Protection SandboxError protection",
+        "schedule": "DryRun plan_dry_run",
+        "server": "Address WebSocketManager serving team_app",
+        "store": "Store store_path",
+        "workbench": "Workbench",
+        "worker": (
+            "BackendWorkerAgent FrontendWorkerAgent TestWorkerAgent WorkerAgent "
+            "register_worker worker_class worker_kinds"
+        ),
+        "workspaces": "WorkspaceError",
+    },
+)

@@ -4,8 +4,9 @@ model provider on loopback for tests of real clients, with the faults that real 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bae.exports import export_lazily
 from bae.testing.scripted import Answerer, Asked, Scripted, ScriptedLM, ScriptError
 
 if TYPE_CHECKING:
@@ -52,27 +53,14 @@ __all__ = [
 ]
 
 # A test with a ScriptedLM needs no server: what a provider is made of is imported when it is used.
-_MODULES = {
-    "Provider": "provider",
-    "Received": "wire",
-    "Recorded": "cassette",
-    "ThreadedProvider": "provider",
-    "assert_prompt": "prompts",
-    "replaying": "cassette",
-    "sample": "samples",
-    "tokens_in": "wire",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'bae.testing' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"bae.testing.{_MODULES.get(name, 'faults')}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {
+        "cassette": "Recorded replaying",
+        "faults": "Cut Empty Fault Malformed Overlong Refusal Stall Status WrongSchema",
+        "prompts": "assert_prompt",
+        "provider": "Provider ThreadedProvider",
+        "samples": "sample",
+        "wire": "Received tokens_in",
+    },
+)
