@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from bae.journal.export import RecordedRuns, write_run
@@ -99,9 +98,7 @@ def _imports(graph: GraphName) -> list[str]:
             "",
             own,
         ]
-    if _is_first_party(graph.module):
-        return ["from pathlib import Path", "", *ours, "", own]
-    return ["from pathlib import Path", "", *sorted([*ours, own])]
+    return ["from pathlib import Path", "", *ours, "", own]
 
 
 def _folder(folder: str) -> str:
@@ -161,12 +158,3 @@ def _harmless(text: str) -> str:
     """A text of a recording for a docstring. A recording may be another person's, and what would
     end the docstring would be code."""
     return re.sub(r"[^\w .:@/+-]", "?", text)
-
-
-def _is_first_party(module: str) -> bool:
-    """Whether formatters take a module for one of the project's own, seen from here."""
-    first = module.partition(".")[0]
-    return any(
-        (folder / first).is_dir() or (folder / f"{first}.py").is_file()
-        for folder in (Path(), Path("src"))
-    )
