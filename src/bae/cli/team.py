@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from bae.cli import exits, team_run, team_steer, team_tasks
+from bae.cli.exits import Misuse, refused
+from bae.cli.live.wording import count
 from bae.cli.options import AsJSON, LMName, NoAsk, examples
-from bae.cli.team_project import Workers, open_team, run_async
+from bae.cli.printing import note, out, print_json
+from bae.cli.team_output import (
+    as_data,
+    counts_text,
+    print_blockers,
+    print_fields,
+    print_next,
+    print_project,
+    print_tasks,
+    spent_text,
+)
+from bae.cli.team_project import (
+    Team,
+    Workers,
+    answer_at_terminal,
+    ask,
+    can_ask,
+    find_lm,
+    find_work_tree,
+    load_workers,
+    read_file,
+    run_async,
+    split_command,
+    team_command,
+)
+from bae.cli.texts import in_lines
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bae.journal import Journal, Record
     from bae.run import Answer
     from bae.team.models import Project
@@ -57,9 +85,7 @@ def init(
     test: Annotated[
         str | None,
         typer.Option(
-            "--test",
             metavar="COMMAND",
-            show_default=False,
             help="The command that runs the tests: pytest, `node --test`, vitest, jest or `go "
             "test`. Left out: what the files of the project show.",
         ),
@@ -67,18 +93,13 @@ def init(
     setup: Annotated[
         str | None,
         typer.Option(
-            "--setup",
             metavar="COMMAND",
-            show_default=False,
             help="A command that is run once in every new worktree, as `npm ci`. Left out: what "
             "the files of the project show. An empty text: none.",
         ),
     ] = None,
     branch: Annotated[
-        str | None,
-        typer.Option(
-            "--branch", metavar="NAME", show_default=False, help="The team's branch: bae/team."
-        ),
+        str | None, typer.Option(metavar="NAME", help="The team's branch: bae/team.")
     ] = None,
     no_ask: NoAsk = False,
 ) -> None:
@@ -93,14 +114,6 @@ def init(
 async def _init(
     directory: str, test: str | None, setup: str | None, branch: str | None, asks: bool
 ) -> None:
-    import asyncio
-    from pathlib import Path
-
-    from bae.cli.exits import refused
-    from bae.cli.printing import note
-    from bae.cli.team_output import print_fields, print_next, project_fields
-    from bae.cli.team_project import counted, find_work_tree, words
-    from bae.team import sandbox
     from bae.team.git import Repository
     from bae.team.project import detect, find_command_problems
     from bae.team.store import Store, store_path
@@ -117,7 +130,7 @@ async def _init(
     if state.exists():
         async with await Store.open(state) as store:
             before = await _find_project(store, detected.root)
-    command = words(test) or (before.test_command if before else ())
+    command = split_command(test) or (before.test_command if before else ())
     command = command or await _test_command(detected, asks)
     problems = await asyncio.to_thread(find_command_problems, command, detected.root)
     if problems:
@@ -128,26 +141,22 @@ async def _init(
     project = detected.project(
         branch=branch or (before.branch if before else "bae/team"),
         test_command=command,
-        setup=words(setup) if setup is not None else (before and before.setup) or None,
+        setup=split_command(setup) if setup is not None else (before and before.setup) or None,
         requirements=before.requirements if before else "",
     )
     async with await Store.open(state) as store:
         if before is not None and before.root != project.root:
             note(f"moved here from {before.root}, with its tasks")
             await store.move_project(before.id, project.root)
-        project = await store.save_project(project)
-    print_fields(project_fields(project, await sandbox.protection(), str(state)))
+        await print_project(await store.save_project(project), state)
     dirty = (await repository.git("status", "--porcelain")).splitlines()
     if dirty:
-        note(f"not committed, so the team does not see it: {counted(len(dirty), 'file')}")
+        note(f"not committed, so the team does not see it: {count(len(dirty), 'file')}")
     print_next("bae team plan 'WHAT TO BUILD'")
 
 
 async def _find_project(store: Store, root: Path) -> Project | None:
     """The project of a repository, or the one that is no longer where it was."""
-    import asyncio
-    from pathlib import Path
-
     known = await store.projects()
     here = [each for each in known if each.root == str(root)]
     gone = [each for each in known if not await asyncio.to_thread(Path(each.root).exists)]
@@ -155,20 +164,16 @@ async def _find_project(store: Store, root: Path) -> Project | None:
 
 
 async def _test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
-    import shlex
-
-    from bae.cli.exits import refused
-    from bae.cli.team_project import ask, can_ask, words
-
-    known = shlex.join(detected.test_command)
     if not detected.questions:
         return detected.test_command
     if asks and can_ask():
         try:
-            return words(await ask(detected.questions[0], known))
+            return split_command(
+                await ask(detected.questions[0], shlex.join(detected.test_command))
+            )
         except EOFError:
             pass
-    if known:
+    if detected.test_command:
         return detected.test_command
     raise refused(
         "the test command of this project is not known",
@@ -176,34 +181,25 @@ async def _test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
     )
 
 
-@group.command(
-    epilog=examples(
-        "bae team plan 'A command line tool that counts words'",
-        "bae team plan --file prd.md --lm anthropic",
-        "bae team plan --file prd.md --answers answers.md",
-    )
+@team_command(
+    group,
+    "bae team plan 'A command line tool that counts words'",
+    "bae team plan --file prd.md --lm anthropic",
+    "bae team plan --file prd.md --answers answers.md",
 )
-def plan(
+async def plan(
+    team: Team,
     goal: Annotated[
-        str | None,
-        typer.Argument(metavar="GOAL", show_default=False, help="What to build, in your words."),
+        str | None, typer.Argument(metavar="GOAL", help="What to build, in your words.")
     ] = None,
     file: Annotated[
         str | None,
-        typer.Option(
-            "--file",
-            "-f",
-            metavar="FILE",
-            show_default=False,
-            help="A file with the goal; `-`: stdin.",
-        ),
+        typer.Option("--file", "-f", metavar="FILE", help="A file with the goal; `-`: stdin."),
     ] = None,
     answers: Annotated[
         str | None,
         typer.Option(
-            "--answers",
             metavar="FILE",
-            show_default=False,
             help="Answers to the questions: a file with each question as a heading and its answer "
             "below, as this command writes it.",
         ),
@@ -225,62 +221,52 @@ def plan(
     asked at once; else the questions are written into a file for `--answers`, and the exit code is
     3. Nothing runs before you approve the tasks.
     """
+    from bae.journal import SQLiteJournal
+    from bae.observers import observing
+    from bae.team.planning import format_questions, plan_tasks
+    from bae.team.workbench import RUNS
 
-    async def work() -> None:
-        from bae.cli.printing import note, print_json
-        from bae.cli.team_output import as_data, print_next, print_tasks
-        from bae.cli.team_project import find_lm, load_workers
-        from bae.journal import SQLiteJournal
-        from bae.observers import observing
-        from bae.team.planning import format_questions, plan_tasks
-
-        async with open_team() as team:
-            runs = team.store.path.with_name("runs.db")
-            async with SQLiteJournal(runs) as journal:
-                wanted = await _goal(goal, file, journal)
-                answer = _answers(answers, decide, not no_ask)
-                kinds = load_workers(team, workers)
-                model = find_lm(lm)
-                with observing(_tell_step):
-                    planned = await plan_tasks(
-                        wanted,
-                        team.project,
-                        team.store,
-                        model,
-                        journal=journal,
-                        answer=answer,
-                        kinds=kinds,
-                    )
-            if planned.questions:
-                path = team.store.path.with_name(_QUESTIONS)
-                path.write_text(format_questions(planned.questions), encoding="utf-8")
-                if as_json:
-                    print_json({"questions": planned.questions, "file": str(path)})
-                else:
-                    note("\n".join(("These questions are open:", *planned.questions)))
-                    note(f"write the answers below the questions in {path}")
-                    print_next(f"bae team plan --answers {path}")
-                raise typer.Exit(exits.WAITING)
-            if as_json:
-                print_json({"requirements": planned.requirements, "tasks": as_data(planned.tasks)})
-                return
-            print_tasks(await team.tasks())
-            print_next("bae team requirements", "bae team tasks show KEY", "bae team tasks approve")
-
-    run_async(work)
+    async with SQLiteJournal(team.store.path.with_name(RUNS)) as journal:
+        wanted = await _goal(goal, file, journal)
+        answer = _answers(answers, decide, not no_ask)
+        kinds = load_workers(team, workers)
+        model = find_lm(lm)
+        with observing(_tell_step):
+            planned = await plan_tasks(
+                wanted,
+                team.project,
+                team.store,
+                model,
+                journal=journal,
+                answer=answer,
+                kinds=kinds,
+            )
+    if planned.questions:
+        path = team.store.path.with_name(_QUESTIONS)
+        path.write_text(format_questions(planned.questions), encoding="utf-8")
+        if as_json:
+            print_json({"questions": planned.questions, "file": str(path)})
+        else:
+            note("\n".join(("These questions are open:", *planned.questions)))
+            note(f"write the answers below the questions in {path}")
+            print_next(f"bae team plan --answers {path}")
+        raise typer.Exit(exits.WAITING)
+    if as_json:
+        print_json({"requirements": planned.requirements, "tasks": as_data(planned.tasks)})
+    else:
+        print_tasks(await team.tasks())
+        print_next("bae team requirements", "bae team tasks show KEY", "bae team tasks approve")
 
 
 def _tell_step(run: object, record: Record) -> None:
     """Report what the LLM is asked for, and what is wrong with its answers."""
-    from bae.cli.printing import note
     from bae.journal import AnswerJudged, FillStarted
 
     if isinstance(record, FillStarted) and record.target.__name__ in _STEPS:
         note(f"{_STEPS[record.target.__name__]} …")
     elif isinstance(record, AnswerJudged) and record.attempt.verdict == "invalid":
-        note(
-            "\n".join(("the answer does not fit, and is asked for again:", *record.attempt.errors))
-        )
+        errors = record.attempt.errors
+        note("\n".join(("the answer does not fit, and is asked for again:", *errors)))
 
 
 _STEPS: Final = {
@@ -291,8 +277,6 @@ _STEPS: Final = {
 
 
 async def _goal(goal: str | None, file: str | None, journal: Journal) -> str:
-    from bae.cli.exits import Misuse, refused
-    from bae.cli.team_project import read_file
     from bae.team.planning import open_goals
 
     if goal is not None and file is not None:
@@ -309,7 +293,6 @@ async def _goal(goal: str | None, file: str | None, journal: Journal) -> str:
 
 
 def _answers(file: str | None, decide: bool, asks: bool) -> Answer | None:
-    from bae.cli.team_project import answer_at_terminal, can_ask, read_file
     from bae.team.planning import FromAnswers, decide_yourself
 
     if decide:
@@ -319,97 +302,67 @@ def _answers(file: str | None, decide: bool, asks: bool) -> Answer | None:
     return FromAnswers(read_file(file), otherwise) if file is not None else otherwise
 
 
-@group.command(epilog=examples("bae team requirements", "bae team requirements --file better.md"))
-def requirements(
+@team_command(group, "bae team requirements", "bae team requirements --file better.md")
+async def requirements(
+    team: Team,
     file: Annotated[
-        str | None,
-        typer.Option(
-            "--file", "-f", metavar="FILE", show_default=False, help="Replace it by this file."
-        ),
+        str | None, typer.Option("--file", "-f", metavar="FILE", help="Replace it by this file.")
     ] = None,
 ) -> None:
     """Print or replace the requirements document.
 
     Every worker reads it.
     """
-
-    async def work() -> None:
-        from bae.cli.printing import out
-        from bae.cli.team_project import open_team, read_file
-        from bae.cli.texts import in_lines
-
-        async with open_team() as team:
-            if file is None:
-                out().print(in_lines(team.project.requirements), markup=False, soft_wrap=True)
-                return
-            changed = team.project.model_copy(update={"requirements": read_file(file)})
-            await team.store.save_project(changed)
-
-    run_async(work)
+    if file is None:
+        out().print(in_lines(team.project.requirements), markup=False, soft_wrap=True)
+        return
+    changed = team.project.model_copy(update={"requirements": read_file(file)})
+    await team.store.save_project(changed)
 
 
-@group.command(epilog=examples("bae team status", "bae team status --json"))
-def status(as_json: AsJSON = False) -> None:
+@team_command(group, "bae team status", "bae team status --json")
+async def status(team: Team, as_json: AsJSON = False) -> None:
     """Show the tasks, open questions and what was spent."""
-    run_async(lambda: _status(as_json))
-
-
-async def _status(as_json: bool) -> None:
     from dataclasses import asdict
 
-    from bae.cli.printing import print_json
-    from bae.cli.team_output import (
-        as_data,
-        counts_text,
-        print_blockers,
-        print_fields,
-        print_tasks,
-        project_fields,
-        spent_text,
-    )
-    from bae.cli.team_project import open_team
-    from bae.team import sandbox
     from bae.team.budgets import read_spent
     from bae.team.controls import read_paused
     from bae.team.models import summary
 
-    async with open_team() as team:
-        tasks = await team.tasks()
-        spent = await read_spent(team.store)
-        paused = await read_paused(team.store, team.project.id)
-        running = await team.is_running()
-        blockers = await team.store.blockers(team.project.id, open_only=True)
-        counts = summary(task.status for task in tasks)
-        if as_json:
-            print_json(
-                {
-                    "project": team.project.model_dump(mode="json"),
-                    "running": running,
-                    "counts": counts,
-                    "not_approved": sum(not task.approved for task in tasks),
-                    "paused": [task.key for task in tasks if {task.id, None} & paused],
-                    "spent": asdict(spent),
-                    "blockers": as_data(blockers),
-                }
-            )
-            return
-        state = str(team.store.path)
-        print_fields(project_fields(team.project, await sandbox.protection(), state))
-        waiting = sum(not task.approved for task in tasks)
-        print_fields(
+    tasks = await team.tasks()
+    spent = await read_spent(team.store)
+    paused = await read_paused(team.store, team.project.id)
+    running = await team.is_running()
+    blockers = await team.store.blockers(team.project.id, open_only=True)
+    counts = summary(task.status for task in tasks)
+    waiting = sum(not task.approved for task in tasks)
+    if as_json:
+        print_json(
             {
-                "run": "in progress" if running else "",
-                "tasks": counts_text(counts),
-                "not approved": str(waiting or ""),
-                "paused": ", ".join(task.key for task in tasks if task.id in paused)
-                if None not in paused
-                else "the run",
-                "spent": spent_text(spent),
-                "questions": str(len(blockers) or ""),
+                "project": team.project.model_dump(mode="json"),
+                "running": running,
+                "counts": counts,
+                "not_approved": waiting,
+                "paused": [task.key for task in tasks if {task.id, None} & paused],
+                "spent": asdict(spent),
+                "blockers": as_data(blockers),
             }
         )
-        print_tasks(tasks)
-        print_blockers(blockers, tasks)
+        return
+    await print_project(team.project, team.store.path)
+    held = [task.key for task in tasks if task.id in paused]
+    print_fields(
+        {
+            "run": "in progress" if running else "",
+            "tasks": counts_text(counts),
+            "not approved": str(waiting or ""),
+            "paused": "the run" if None in paused else ", ".join(held),
+            "spent": spent_text(spent),
+            "questions": str(len(blockers) or ""),
+        }
+    )
+    print_tasks(tasks)
+    print_blockers(blockers, tasks)
 
 
 group.add_typer(team_run.group)

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from bae.cli.printing import out, print_hanging
-from bae.cli.team_project import counted
+from bae.cli.live.wording import count
+from bae.cli.printing import err, out, print_hanging
 from bae.cli.texts import cut, in_lines, in_one_line
-from bae.team.test_runs import write_command
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -45,25 +45,28 @@ def print_fields(fields: Mapping[str, str]) -> None:
 
 def print_next(*commands: str) -> None:
     """What to type next, on stderr."""
-    from bae.cli.printing import err
-
     for number, command in enumerate(commands):
         said = Text("next: " if not number else "      ", style="dim").append(command, style="cyan")
         err().print(said, soft_wrap=True)
 
 
-def project_fields(project: Project, sandbox: str, state: str) -> dict[str, str]:
-    """What a project is, to be printed."""
-    return {
-        "project": project.name,
-        "folder": project.root,
-        "languages": ", ".join(project.languages),
-        "tests": write_command(project.test_command),
-        "setup": shlex.join(project.setup),
-        "branch": project.branch,
-        "sandbox": sandbox,
-        "state": state,
-    }
+async def print_project(project: Project, state: Path) -> None:
+    """What a project is, and the sandbox that its tests run in."""
+    from bae.team import sandbox
+    from bae.team.test_runs import write_command
+
+    print_fields(
+        {
+            "project": project.name,
+            "folder": project.root,
+            "languages": ", ".join(project.languages),
+            "tests": write_command(project.test_command),
+            "setup": shlex.join(project.setup),
+            "branch": project.branch,
+            "sandbox": await sandbox.protection(),
+            "state": str(state),
+        }
+    )
 
 
 def print_tasks(tasks: Sequence[Task]) -> None:
@@ -174,7 +177,7 @@ def spent_text(spent: Spent) -> str:
     if not spent.calls:
         return ""
     cost = f", ${spent.cost:.2f}" if spent.cost else ""
-    return f"{counted(spent.calls, 'call')}, {spent.tokens:,} tokens{cost}"
+    return f"{count(spent.calls, 'call')}, {spent.tokens:,} tokens{cost}"
 
 
 def as_data(models: Sequence[Any]) -> list[dict[str, Any]]:

@@ -1,19 +1,27 @@
 """The team that a command of `bae team` is about, and what its commands have in common: the LM, the
-questions at the terminal, the tasks that a person names."""
+questions at the terminal, the tasks and files that a person names."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+import shlex
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from bae.cli import exits
 from bae.cli.exits import refused
+from bae.cli.options import examples
+from bae.cli.printing import err, note
+from bae.cli.texts import in_lines
 from bae.exceptions import BaeError
 
 if TYPE_CHECKING:
@@ -24,16 +32,16 @@ if TYPE_CHECKING:
     from bae.team.models import Project, Task
     from bae.team.store import Store
 
-T = TypeVar("T")
+P = ParamSpec("P")
 Workers = Annotated[
     str | None,
     typer.Option(
         "--workers",
         metavar="FILE",
-        show_default=False,
         help="A file outside the repository, or a module, that registers workers of your own.",
     ),
 ]
+OneTask = Annotated[str, typer.Argument(metavar="TASK", help="A task: its key, or its number.")]
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,18 @@ class Team:
         """All its tasks."""
         return await self.store.tasks(self.project.id)
 
+    async def task(self, named: str) -> Task:
+        """The task that a person names by its key or number."""
+        known = await self.tasks()
+        for task in known:
+            if named in (task.key, str(task.id)):
+                return task
+        from difflib import get_close_matches
+
+        near = get_close_matches(named, [task.key for task in known], 3, 0.5)
+        guess = f"did you mean {' or '.join(near)}? " if near else ""
+        raise refused(f"there is no task {named!r}", fix=f"{guess}`bae team tasks` lists them")
+
     async def is_running(self) -> bool:
         """Whether a run is in progress, in any process."""
         from bae.team.controls import is_running
@@ -55,23 +75,61 @@ class Team:
         return await is_running(self.repository)
 
 
-def run_async(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def team_command(
+    group: typer.Typer,
+    *lines: str,
+    name: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    interrupted: str | None = None,
+) -> Callable[[Callable[Concatenate[Team, P], Coroutine[Any, Any, None]]], Callable[P, None]]:
+    """Add a command to a group, with `lines` as its examples: an async function that is given the
+    team of the repository around this directory first. `options` are more parameters of the
+    command, by their names, which it takes as keywords. `interrupted` is noted on Ctrl-C; an empty
+    text makes that the command's normal end."""
+
+    def add(work: Callable[Concatenate[Team, P], Coroutine[Any, Any, None]]) -> Callable[P, None]:
+        @wraps(work)
+        def run(*args: P.args, **kwargs: P.kwargs) -> None:
+            async def with_team() -> None:
+                async with open_team() as team:
+                    await work(team, *args, **kwargs)
+
+            try:
+                run_async(with_team)
+            except KeyboardInterrupt as interrupt:
+                if interrupted:
+                    interrupt.add_note(interrupted)
+                if interrupted != "":
+                    raise
+
+        _, *own = inspect.signature(work, eval_str=True).parameters.values()
+        more = [
+            inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for each, kind in (options or {}).items()
+        ]
+        own = [each for each in own if each.kind is not each.VAR_KEYWORD]
+        run.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
+        return group.command(name, epilog=examples(*lines))(run)
+
+    return add
+
+
+def run_async(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Carry out what a command does. The packages of the extra `team` are asked for first. Ctrl-C,
     SIGTERM and SIGHUP cancel it, so that everything it started ends with it."""
-    from bae.cli import exits
     from bae.cli.signals import Signals
     from bae.lm.extras import need
 
     need("sqlalchemy", extra="team", by="bae team")
     with Signals(str) as signals:
 
-        async def main() -> T:
+        async def main() -> None:
             task = asyncio.ensure_future(work())
             signals.cancels(task, str)
-            return await task
+            await task
 
         try:
-            return asyncio.run(main())
+            asyncio.run(main())
         except asyncio.CancelledError:
             if signals.code == exits.INTERRUPTED:
                 raise KeyboardInterrupt from None
@@ -85,18 +143,19 @@ async def open_team() -> AsyncGenerator[Team]:
     from bae.team.store import Store, store_path
 
     here = Path.cwd()
+    fix = "bae team init"
     if find_work_tree(here) is None:
-        raise no_team(f"{here} is not in a git work tree")
+        raise refused(f"{here} is not in a git work tree", fix)
     repository = await Repository.open(here)
     path = store_path(repository.root)
     if not path.exists():
-        raise no_team(f"{repository.root} has no team yet")
+        raise refused(f"{repository.root} has no team yet", fix)
     async with await Store.open(path) as store:
         for project in await store.projects():
             if project.root == str(repository.root):
                 yield Team(store, project, repository)
                 return
-        raise no_team(f"{path} has no project for {repository.root}")
+        raise refused(f"{path} has no project for {repository.root}", fix)
 
 
 def find_work_tree(path: Path) -> Path | None:
@@ -105,27 +164,8 @@ def find_work_tree(path: Path) -> Path | None:
     return next((each for each in (path, *path.parents) if (each / ".git").exists()), None)
 
 
-def no_team(message: str) -> BaeError:
-    """The error where there is no team."""
-    return refused(message, fix="bae team init")
-
-
-def find_task(tasks: Iterable[Task], said: str) -> Task:
-    """The task that a person names by its key or number."""
-    known = list(tasks)
-    for task in known:
-        if said in (task.key, str(task.id)):
-            return task
-    from difflib import get_close_matches
-
-    near = get_close_matches(said, [task.key for task in known], 3, 0.5)
-    guess = f"did you mean {' or '.join(near)}? " if near else ""
-    raise refused(f"there is no task {said!r}", fix=f"{guess}`bae team tasks` lists them")
-
-
 def find_lm(named: str | None) -> LM:
     """The LM that is named, or else the one that this machine offers, which is reported."""
-    from bae.cli.printing import note
     from bae.lm.registry import VARIABLE, cached_lm, default_lm, default_name
 
     found = default_name().name
@@ -142,23 +182,23 @@ def find_lm(named: str | None) -> LM:
         raise
 
 
-def load_workers(team: Team, said: str | None) -> tuple[str, ...]:
+def load_workers(team: Team, named: str | None) -> Sequence[str]:
     """Import the workers of a file or module: the kinds of tasks that there are workers for."""
     from bae.lm.imported import load_module
     from bae.team.worker import worker_kinds
 
-    if said is not None:
-        inside = Path(said).resolve().is_relative_to(team.project.root)
-        if said.endswith(".py") and inside:
+    if named is not None:
+        inside = Path(named).resolve().is_relative_to(team.project.root)
+        if named.endswith(".py") and inside:
             raise refused(
-                f"{said} is in the repository, where the team may change it: it would run outside "
+                f"{named} is in the repository, where the team may change it: it would run outside "
                 "the sandbox",
                 fix="keep the file elsewhere, or install it as a module",
             )
         try:
-            load_module(said)
+            load_module(named)
         except Exception as error:  # whatever the code of the workers raises
-            raise refused(f"the workers of {said} cannot be imported", None, error) from error
+            raise refused(f"the workers of {named} cannot be imported", None, error) from error
     return worker_kinds()
 
 
@@ -171,14 +211,17 @@ def can_ask() -> bool:
 
 async def ask(question: str, default: str = "") -> str:
     """Ask at the terminal; Enter takes the default. Ctrl-D is an EOFError."""
+    from rich.text import Text
+
     from bae.cli.questions import forget_typed, typed_line
 
     forget_typed()
-    _print_question(question)
+    shown = Text("? ", style="bold yellow").append(in_lines(question, 2), style="bold")
+    err().print(shown, soft_wrap=True)
     prompt = f"  (Enter for {default}) > " if default else "  > "
-    while not (said := (await typed_line(prompt)).strip() or default):
+    while not (typed := (await typed_line(prompt)).strip() or default):
         pass
-    return said
+    return typed
 
 
 def answer_at_terminal() -> Answer:
@@ -203,43 +246,22 @@ def answer_at_terminal() -> Answer:
     return answer
 
 
-def read_text(said: str) -> str:
-    """What an option says: a text, or with `@` before it the file that has it."""
-    if not said.startswith("@"):
-        return said
-    return read_file(said[1:])
+def read_text(given: str) -> str:
+    """The value of an option: a text, or with `@` before it the file that has it."""
+    return read_file(given[1:]) if given.startswith("@") else given
 
 
 def read_file(path: str) -> str:
     """The text of a file that a person names; `-` is stdin."""
-    import sys
-
     try:
         return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise refused(f"{path} cannot be read", "give a text file", error) from error
 
 
-def words(command: str | None) -> tuple[str, ...]:
+def split_command(command: str | None) -> tuple[str, ...]:
     """The words of a command that a person types."""
-    import shlex
-
     try:
         return tuple(shlex.split(command or ""))
     except ValueError as error:
         raise refused(f"{command!r} is no command: {error}", "close its quotes") from error
-
-
-def _print_question(question: str) -> None:
-    from rich.text import Text
-
-    from bae.cli.printing import err
-    from bae.cli.texts import in_lines
-
-    said = Text("? ", style="bold yellow").append(in_lines(question, 2), style="bold")
-    err().print(said, soft_wrap=True)
-
-
-def counted(number: int, thing: str) -> str:
-    """How many things: `1 task`, `2 tasks`."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"

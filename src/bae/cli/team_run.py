@@ -4,46 +4,64 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from bae.cli import exits
-from bae.cli.options import AsJSON, LMName, Quiet, examples
-from bae.cli.team_project import Team, Workers, counted, open_team, run_async
+from bae.cli.exits import refused
+from bae.cli.live.wording import count
+from bae.cli.options import AsJSON, LMName, Quiet, budget_of
+from bae.cli.printing import err, note, out, print_json
+from bae.cli.team_output import (
+    as_data,
+    counts_text,
+    print_blockers,
+    print_fields,
+    print_next,
+    print_tasks,
+    spent_text,
+)
+from bae.cli.team_project import (
+    Team,
+    Workers,
+    can_ask,
+    find_lm,
+    load_workers,
+    team_command,
+)
+from bae.cli.texts import in_one_line
 
 if TYPE_CHECKING:
     from bae.lm.policies.budget import Budget
     from bae.team.lead import TeamSummary
     from bae.team.models import Task
-    from bae.team.workbench import Workbench
 
 group = typer.Typer()
 
 
-@group.command(
-    epilog=examples(
-        "bae team run",
-        "bae team run --max-agents 3 --budget cost=2.50 --timeout 3600",
-        "bae team run --dry-run",
-        "Another terminal can watch, answer and steer meanwhile: see `bae team --help`.",
-        "A run that was interrupted or killed continues with the same command.",
-    )
+@team_command(
+    group,
+    "bae team run",
+    "bae team run --max-agents 3 --budget cost=2.50 --timeout 3600",
+    "bae team run --dry-run",
+    "Another terminal can watch, answer and steer meanwhile: see `bae team --help`.",
+    "A run that was interrupted or killed continues with the same command.",
+    interrupted="- what was done is kept; continue with: bae team run",
 )
-def run(
+async def run(
+    team: Team,
     max_agents: Annotated[
         int,
-        typer.Option("--max-agents", metavar="N", min=1, help="How many workers at a time."),
+        typer.Option(metavar="N", min=1, help="How many workers at a time."),
     ] = 5,
     lm: LMName = None,
     workers: Workers = None,
     budget: Annotated[
         str | None,
         typer.Option(
-            "--budget",
             metavar="LIMITS",
-            show_default=False,
             help="What the run may spend, as `cost=2.50` or `calls=200,tokens=1000000`: `calls` "
             "of the language model, `tokens` in and out, `cost` in US dollars.",
         ),
@@ -51,33 +69,29 @@ def run(
     task_budget: Annotated[
         str | None,
         typer.Option(
-            "--task-budget",
             metavar="LIMITS",
-            show_default=False,
             help="What each task may spend, in the same form.",
         ),
     ] = None,
     timeout: Annotated[
         float | None,
         typer.Option(
-            "--timeout",
             metavar="SECONDS",
             min=1,
-            show_default=False,
             help="How long the run may take.",
         ),
     ] = None,
     task_timeout: Annotated[
         float,
         typer.Option(
-            "--task-timeout", metavar="SECONDS", min=1, help="How long a task may stand still."
+            metavar="SECONDS",
+            min=1,
+            help="How long a task may make no progress.",
         ),
     ] = 300.0,
     retries: Annotated[
         int,
-        typer.Option(
-            "--retries", metavar="N", min=0, help="How often a failed task is tried again."
-        ),
+        typer.Option(metavar="N", min=0, help="How often a failed task is tried again."),
     ] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run in which order, and end.")
@@ -89,7 +103,6 @@ def run(
     edit_format: Annotated[
         Literal["auto", "whole", "blocks"],
         typer.Option(
-            "--edit-format",
             help="How the model is asked for edits: whole files, SEARCH/REPLACE blocks, or by the "
             "length of each file.",
         ),
@@ -98,7 +111,6 @@ def run(
         bool | None,
         typer.Option(
             "--wait/--no-wait",
-            show_default=False,
             help="Whether to wait for answers to questions. Left out: at a terminal it waits.",
         ),
     ] = None,
@@ -117,45 +129,42 @@ def run(
 
     The exit code is 0 where all tasks are completed, 3 where one waits for an answer, and 1 else.
     """
-    limits = (_budget(budget, "--budget"), _budget(task_budget, "--task-budget"))
+    options: dict[str, Any] = {
+        "max_agents": max_agents,
+        "budget": _budget(budget, "--budget"),
+        "task_budget": _budget(task_budget, "--task-budget"),
+        "timeout": timeout,
+        "task_timeout": task_timeout,
+        "retries": retries,
+        "wait": can_ask() if wait is None else wait,
+    }
+    tasks = await _check(team, require_sandbox=require_sandbox)
+    if dry_run:
+        await _print_dry_run(team, tasks, max_agents, retries)
+        return
+    from bae.team.board import watch as show
+    from bae.team.lead import LeadAgent
+    from bae.team.server import serving
+    from bae.team.workbench import Workbench
 
-    async def work() -> None:
-        async with open_team() as team:
-            tasks = await _check(team, require_sandbox=require_sandbox)
-            if dry_run:
-                await _print_dry_run(team, tasks, max_agents, retries)
-                return
-            from bae.cli.printing import err, out
-            from bae.cli.team_project import find_lm, load_workers
-            from bae.team.workbench import Workbench
-
-            load_workers(team, workers)
-            options: dict[str, Any] = {
-                "max_agents": max_agents,
-                "budget": limits[0],
-                "task_budget": limits[1],
-                "timeout": timeout,
-                "task_timeout": task_timeout,
-                "retries": retries,
-                "wait": _is_watched() if wait is None else wait,
-            }
-            opened = Workbench.open(team.project, team.store, edit_format=edit_format)
-            asked = find_lm(lm)
-            summary = await _run(team, opened, asked, options, quiet=quiet or as_json, serve=serve)
-            shown = err().is_terminal and out().is_terminal and not quiet
-            await _report(team, summary, as_json=as_json, shown=shown)
-
-    try:
-        run_async(work)
-    except KeyboardInterrupt as interrupt:
-        interrupt.add_note("- what was done is kept; continue with: bae team run")
-        raise
+    load_workers(team, workers)
+    asked = find_lm(lm)
+    here = team.store, team.project.id
+    async with AsyncExitStack() as stack:
+        opening = Workbench.open(team.project, team.store, edit_format=edit_format)
+        bench = await stack.enter_async_context(opening)
+        if serve:
+            address = await stack.enter_async_context(serving(*here))
+            note(f"the work is shown at {address.url}")
+        if not (quiet or as_json):
+            await stack.enter_async_context(_beside(show(*here, err())))
+        summary = await LeadAgent(bench, asked, **options).run()
+    shown = err().is_terminal and out().is_terminal and not quiet
+    await _report(team, summary, as_json=as_json, shown=shown)
 
 
 async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
-    """Report what is missing before anything is spent: the tasks that may run."""
-    from bae.cli.exits import refused
-    from bae.cli.printing import note
+    """Report what is missing before anything is spent: all tasks, where some may run."""
     from bae.team import sandbox
     from bae.team.project import find_problems
 
@@ -165,72 +174,36 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
     tasks = await team.tasks()
     if not tasks:
         raise refused("there are no tasks", fix="bae team plan 'WHAT TO BUILD'")
-    approved = [task for task in tasks if task.approved]
-    if not approved:
+    waiting = sum(not task.approved for task in tasks)
+    if waiting == len(tasks):
         raise refused("no task is approved yet", fix="bae team tasks approve")
-    if len(approved) < len(tasks):
-        note(f"not approved, and so not run: {counted(len(tasks) - len(approved), 'task')}")
+    if waiting:
+        note(f"not approved, and so not run: {count(waiting, 'task')}")
     protection = await sandbox.protection(require=require_sandbox)
     if protection != sandbox.Protection.BUBBLEWRAP:
         note(f"tests run with less than a sandbox: {protection}; --require-sandbox refuses that")
     return tasks
 
 
-async def _run(
-    team: Team,
-    opened: AbstractAsyncContextManager[Workbench],
-    lm: Any,
-    options: dict[str, Any],
-    *,
-    quiet: bool,
-    serve: bool,
-) -> TeamSummary:
-    from bae.cli.printing import err, note
-    from bae.team.board import watch
-    from bae.team.lead import LeadAgent
-
-    async with AsyncExitStack() as stack:
-        bench = await stack.enter_async_context(opened)
-        if serve:
-            from bae.team.server import serving
-
-            address = await stack.enter_async_context(serving(team.store, team.project.id))
-            note(f"the work is shown at {address.url}")
-        if not quiet:
-            watching = watch(team.store, team.project.id, err())
-            await stack.enter_async_context(_beside(watching))
-        return await LeadAgent(bench, lm, **options).run()
-
-
 async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: bool) -> None:
-    """Print what a run has come to, where the board has not `shown` it; the exit code says it in
-    short."""
-    from bae.cli.printing import print_json
-    from bae.cli.team_output import (
-        as_data,
-        counts_text,
-        print_blockers,
-        print_fields,
-        print_next,
-        print_tasks,
-        spent_text,
-    )
-
+    """Print what a run has led to, where the board has not `shown` it, and set the exit code."""
     blockers = await team.store.blockers(team.project.id, open_only=True)
     if as_json:
         print_json(summary.model_dump(mode="json") | {"blockers": as_data(blockers)})
     else:
-        moved = summary.checkout
         if not shown:
             print_tasks(summary.tasks)
             print_blockers(blockers, summary.tasks)
+        branch = team.project.branch
+        left = summary.checkout.reason if summary.checkout else ""
         print_fields(
             {
                 "run": f"{_ENDS[summary.ended]} after {summary.seconds:.0f} s",
                 "tasks": counts_text(summary.counts),
                 "spent": spent_text(summary.spent),
-                "merged": f"{team.project.branch} is at {summary.head[:12]}",
-                "checkout": _left(moved.reason, team.project.branch) if moved else "",
+                "merged": f"{branch} is at {summary.head[:12]}",
+                "checkout": left
+                and f"left where it was, since {left}; `git merge {branch}` takes the work",
                 "notes": "\n".join(summary.notes),
             }
         )
@@ -246,12 +219,6 @@ async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: boo
             print_next("bae team tasks show TASK", "bae team retry", "bae team run")
     if not summary.done:
         raise typer.Exit(exits.WAITING if summary.ended == "waiting" else exits.FAILED)
-
-
-def _left(reason: str, branch: str) -> str:
-    return (
-        f"left where it was, since {reason}; `git merge {branch}` takes the work" if reason else ""
-    )
 
 
 _ENDS: Final = {
@@ -271,8 +238,6 @@ _NEXT: Final = {
 
 
 async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries: int) -> None:
-    from bae.cli.printing import note, out
-    from bae.cli.texts import in_one_line
     from bae.team.controls import read_held, read_paused
     from bae.team.schedule import plan_dry_run
 
@@ -294,8 +259,6 @@ async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries
 async def _beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
     """Something that goes on until the block ends. What it fails with is reported, and does not end
     the block."""
-    from bae.cli.printing import note as say
-
     task = asyncio.create_task(work)
     try:
         yield
@@ -303,19 +266,11 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled() and (error := task.exception()):
-            say(f"the work could not be shown: {error!r}")
+            note(f"the work could not be shown: {error!r}")
 
 
-def _is_watched() -> bool:
-    from bae.cli.team_project import can_ask
-
-    return can_ask()
-
-
-def _budget(said: str | None, option: str) -> Budget | None:
-    from bae.cli.options import budget_of
-
-    budget = budget_of(said)
+def _budget(given: str | None, option: str) -> Budget | None:
+    budget = budget_of(given)
     if budget is not None and budget.seconds is not None:
         raise typer.BadParameter("limit the time with --timeout", param_hint=f"'{option}'")
     return budget
