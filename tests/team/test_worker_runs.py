@@ -27,7 +27,7 @@ from bae.team import (
     worker_class,
     worker_kinds,
 )
-from bae.team.locks import TemporaryFolder, remove_abandoned
+from bae.team.files import TemporaryFolder, remove_abandoned
 from bae.team.task_context import Context
 from bae.team.verdict import Verdict
 from bae.team.worker_graph import Answer, Turn
@@ -325,7 +325,7 @@ async def test_a_run_of_another_version_of_bae_begins_again(tmp_path: Path) -> N
 def test_temporary_folders_of_killed_processes_are_removed() -> None:
     kept = TemporaryFolder()
     source = (
-        "import os; from bae.team.locks import TemporaryFolder as T; t = T(); "
+        "import os; from bae.team.files import TemporaryFolder as T; t = T(); "
         "print(t.path, flush=True); os.kill(os.getpid(), 9)"
     )
     ran = subprocess.run(

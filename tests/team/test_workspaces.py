@@ -202,26 +202,37 @@ async def test_what_is_not_committed_is_kept_when_a_worktree_is_removed(root: Pa
     assert left_over(root) == []
 
 
-async def test_a_branch_is_continued_or_started_afresh_with_its_work_kept(root: Path):
-    workspaces, integration = await open_team(root)
+async def test_a_branch_is_continued_where_it_was_left(root: Path):
+    workspaces, _ = await open_team(root)
     workspace = await workspaces.start(TASK)
     write(workspace.path, {"a.txt": "first try\n"})
     first = await workspace.commit(["a.txt"], "first try")
     await workspaces.remove(workspace)
 
     again = await workspaces.start(TASK)
+
     assert await again.head() == first
     assert await again.changed() == ("a.txt",)
     assert "+first try" in await again.diff()
-    write(again.path, {"b.txt": "more\n"})
-    afresh = await workspaces.start(TASK, fresh=True)
+    await workspaces.remove(again)
 
-    assert await afresh.head() == await integration.head()
-    assert await afresh.changed() == ()
-    kept = git(root, "for-each-ref", "--format=%(objectname) %(refname)", "refs/bae/kept/")
-    assert first in kept
-    assert len(kept.split("\n")) == 2
-    await workspaces.remove(afresh)
+
+async def test_a_pipe_in_place_of_a_file_does_not_keep_a_worktree_from_being_restored(root: Path):
+    workspaces, _ = await open_team(root)
+    workspace = await workspaces.start(TASK)
+    write(workspace.path, {"new.txt": "new\n"})
+
+    def replace() -> None:
+        (workspace.path / "a.txt").unlink()
+        os.mkfifo(workspace.path / "a.txt")
+
+    replace()
+    kept = await workspace.restore("tests ran")
+    assert git(root, "diff", "--name-only", TASK, str(kept)) == "new.txt"
+    assert (workspace.path / "a.txt").read_text() == "a\n"
+    replace()
+    await workspaces.remove(workspace)
+    assert left_over(root) == []
 
 
 async def test_an_update_brings_what_was_merged_meanwhile(root: Path):

@@ -19,6 +19,7 @@ from bae.cli.live.display import Redrawn, can_redraw
 from bae.cli.live.drawing import SPINNING, UNICODE, Signs, fitted, signs_for
 from bae.cli.live.wording import count, spent, took
 from bae.cli.texts import in_one_line
+from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Spent, read_spent
 from bae.team.event_log import SlowSubscriber, subscribe
 from bae.team.events import (
@@ -32,7 +33,6 @@ from bae.team.events import (
     TaskStatusChanged,
     TestResult,
 )
-from bae.team.locks import finish
 from bae.team.models import AgentInfo, Blocker, Project, Task, TaskStatus, TeamError
 from bae.usage import Usage
 
@@ -100,7 +100,7 @@ async def watch(
                 number = batch[-1].number
     except asyncio.CancelledError:
         with suppress(TeamError, RuntimeError):  # of a store that is closed
-            await finish(_last(store, project_id, number, show))
+            await finish_despite_cancel(_last(store, project_id, number, show))
         raise
     finally:
         if moves:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from bae.team import tables
-from bae.team.locks import FileLock
+from bae.team.files import FileLock
 from bae.team.models import (
     LONGEST_REASON,
     Action,

@@ -19,8 +19,8 @@ from typing import Final
 
 from bae.tasks import finish_despite_cancel
 from bae.team.edit_format import Deletion, Edit, Replacement, WholeFile, parse_answer, refusal
+from bae.team.files import INCLUDE
 from bae.team.git import GitError, named_path
-from bae.team.worktree_files import INCLUDE
 
 LARGEST_FILE: Final = 1_000_000
 """How many bytes a file may have, before and after an edit."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple, Self
 
-from bae.team.locks import FileLock, finish
+from bae.tasks import finish_despite_cancel
+from bae.team.files import FileLock
 from bae.team.models import TeamError, bounded
 
 OLDEST: Final = (2, 38)
@@ -152,7 +153,7 @@ class Repository:
     async def _run(
         self, args: Sequence[str], cwd: Path, env: dict[str, str], stdin: bytes | None = None
     ) -> tuple[int, bytes, str]:
-        return await finish(self._run_to_its_end(args, cwd, env, stdin))
+        return await finish_despite_cancel(self._run_to_its_end(args, cwd, env, stdin))
 
     async def _run_to_its_end(
         self, args: Sequence[str], cwd: Path, env: dict[str, str], stdin: bytes | None
@@ -274,7 +275,7 @@ class Repository:
         named file that is not there is removed. None where all are as they were."""
         names = list(dict.fromkeys(map(named_path, paths)))
         await asyncio.to_thread(_refuse_links, at.path, names)
-        return await finish(self._commit(at, names, message))
+        return await finish_despite_cancel(self._commit(at, names, message))
 
     async def _commit(self, at: Checkout, names: list[str], message: str) -> str | None:
         head = await self.git("rev-parse", "--verify", "HEAD", at=at)

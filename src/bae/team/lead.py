@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bae import LM, BaeError
 from bae.exceptions import describe
 from bae.lm.policies.budget import Budget
+from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Budgets, Spent, begin_run, finish_run, read_spent
 from bae.team.controls import (
     close_request,
@@ -22,7 +23,6 @@ from bae.team.controls import (
     read_paused,
     take_request,
 )
-from bae.team.locks import finish
 from bae.team.models import Request, Task, TaskResult, TaskStatus, TeamError, summary
 from bae.team.pool import AgentPoolManager
 from bae.team.schedule import DONE, choose_next, find_changes
@@ -175,7 +175,7 @@ class LeadAgent:
                 raise
             return "timeout"
         finally:
-            await finish(self._end_unstarted(run))
+            await finish_despite_cancel(self._end_unstarted(run))
 
     async def _work(self, run: TeamRun) -> Ended:
         try:
@@ -281,9 +281,9 @@ class LeadAgent:
         """Have a worker carry out a task, and store where that has led."""
         try:
             result = await self._execute(run, work)
-            await finish(self._settle(run, work, result))
+            await finish_despite_cancel(self._settle(run, work, result))
         except asyncio.CancelledError:
-            await finish(run.end_early(work))
+            await finish_despite_cancel(run.end_early(work))
             raise
         finally:
             del run.works[work.task.id]
@@ -298,7 +298,7 @@ class LeadAgent:
                 async with work.bound:
                     return await worker.execute_task(task)
             finally:
-                await finish(run.pool.give_back(worker))
+                await finish_despite_cancel(run.pool.give_back(worker))
         except Exception as error:  # whatever a worker raises: it is that task's failure
             text = describe(error)
             if work.bound.expired():

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from bae import LM
+from bae.tasks import finish_despite_cancel
 from bae.team.events import broadcast
-from bae.team.locks import finish
 from bae.team.models import AgentInfo, TeamError
 from bae.team.workbench import Workbench
 from bae.team.worker import WorkerAgent, worker_class
@@ -53,7 +53,7 @@ class AgentPoolManager:
             try:
                 await self._set(worker, working)
             except BaseException:  # cancelled, after it was stored
-                await finish(self.give_back(worker))
+                await finish_despite_cancel(self.give_back(worker))
                 raise
             return worker
 
@@ -85,7 +85,7 @@ class AgentPoolManager:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await finish(self.close())
+        await finish_despite_cancel(self.close())
 
     async def _make(self, kind: str, idle: list[AgentInfo]) -> WorkerAgent:
         cls = worker_class(kind)

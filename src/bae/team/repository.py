@@ -15,9 +15,9 @@ from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bae.team.files import is_secret
 from bae.team.git import Checkout, GitError, Repository, split_paths
 from bae.team.models import bounded
-from bae.team.worktree_files import is_secret
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypedDict
 from bae.lm import subprocesses
 from bae.tasks import finish_despite_cancel
 from bae.team import groups
-from bae.team.locks import TemporaryFolder
+from bae.team.files import TemporaryFolder
 from bae.team.models import TeamError
 
 

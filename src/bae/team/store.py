@@ -12,6 +12,7 @@ from time import time
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from bae.tasks import finish_despite_cancel
 from bae.team import tables
 from bae.team.events import (
     AgentCreated,
@@ -27,7 +28,6 @@ from bae.team.events import (
     TaskUnblocked,
     read_event,
 )
-from bae.team.locks import finish
 from bae.team.models import (
     AgentInfo,
     Attempt,
@@ -90,7 +90,7 @@ class Store:
             await loop.run_in_executor(self._thread, self._engine.dispose)
 
         try:
-            await finish(end())
+            await finish_despite_cancel(end())
         finally:
             self._thread.shutdown(wait=False)
 
@@ -441,7 +441,7 @@ class Store:
     async def write(self, work: Callable[[sa.Connection], T]) -> T:
         """Have a function write in one transaction, in the store's thread: all of it or nothing."""
         try:
-            return await finish(self._do(work, write=True))
+            return await finish_despite_cancel(self._do(work, write=True))
         finally:
             for listener in tuple(self._listeners):
                 listener()

@@ -14,7 +14,7 @@ from typing import Final, Unpack
 
 from bae.tasks import finish_despite_cancel
 from bae.team import reports, sandbox
-from bae.team.locks import TemporaryFolder
+from bae.team.files import TemporaryFolder
 from bae.team.models import Project, TestCase, TestReport, bounded
 from bae.team.witness import GUARDS, Witness
 

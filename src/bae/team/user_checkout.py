@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bae.tasks import finish_despite_cancel
 from bae.team.git import BRANCHES, Repository, remove_stale
-from bae.team.locks import finish
 from bae.team.models import bounded
 
 _NOTE: Final = "bae-fast-forward.json"
@@ -44,7 +44,7 @@ async def fast_forward(repository: Repository, to: str, *, branch: str | None = 
     if reason:
         return Moved(head, reason)
     async with repository.at_work():
-        return await finish(_move(repository, head, to))
+        return await finish_despite_cancel(_move(repository, head, to))
 
 
 async def repair(repository: Repository) -> Moved | None:

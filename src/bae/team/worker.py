@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Final, Self, cast, overload
 
 from bae import LM, BaeError
 from bae.lm.registry import name_error
+from bae.tasks import finish_despite_cancel
 from bae.team.edits import apply_answer
 from bae.team.events import ActivityUpdate, Broadcaster, CommitCreated, TestResult
 from bae.team.git import BRANCHES
 from bae.team.integration import Integrated, Outcome
-from bae.team.locks import finish
 from bae.team.models import Task, TaskResult, TeamError, TestReport, bounded
 from bae.team.store import Store
 from bae.team.task_context import Context, gather_context
@@ -100,7 +100,7 @@ class WorkerAgent:
                 return (await run_task(self, bench, await _stored(bench.store, task))).to_dict()
             finally:
                 if mine:
-                    await finish(self.close())
+                    await finish_despite_cancel(self.close())
 
     async def self_correct(self, task: Task, failure: str) -> TaskResult:
         """Have the LLM correct what an attempt has left, with the text of its failure, at most as
@@ -275,7 +275,7 @@ class WorkerAgent:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await finish(self.close())
+        await finish_despite_cancel(self.close())
 
 
 class BackendWorkerAgent(WorkerAgent):

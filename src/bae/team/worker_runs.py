@@ -12,7 +12,7 @@ from bae import BaeError, GraphResult
 from bae.journal import Record
 from bae.lm import Usage
 from bae.observers import observing
-from bae.team.locks import finish
+from bae.tasks import finish_despite_cancel
 from bae.team.models import Task, TaskResult, as_planned, bounded
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import (
@@ -82,7 +82,7 @@ async def _run(
         _log.info("task %s failed", task.key, exc_info=True)
         last, used = error, error.journal.usage() if error.journal else Usage()
     finally:
-        await finish(worker.leave(task.id, why))
+        await finish_despite_cancel(worker.leave(task.id, why))
     return await _result(bench, task, last, used)
 
 

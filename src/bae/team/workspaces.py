@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from bae.exceptions import BaeError
+from bae.tasks import finish_despite_cancel
+from bae.team.files import INCLUDE, is_secret, remove_abandoned
 from bae.team.git import (
     BRANCHES,
     KEPT,
@@ -24,17 +27,16 @@ from bae.team.git import (
     remove_stale,
     split_paths,
 )
-from bae.team.locks import finish, remove_abandoned
 from bae.team.models import TeamError, bounded
 from bae.team.sandbox import Ran
 from bae.team.user_checkout import Moved, repair
-from bae.team.worktree_files import INCLUDE, copy_included
 
 TRAILER: Final = "Bae-Task:"
 _PREFIX: Final = "bae."
 _CHECK: Final = _PREFIX + "check-"
 _TRASH: Final = "removed."
 _READY: Final = "bae-ready.txt"
+_MOST_COPIED: Final = 50_000
 _BYPRODUCTS: Final = ("__pycache__/", "*.pyc", ".pytest_cache/", "node_modules/", ".venv/")
 
 
@@ -127,12 +129,12 @@ class Workspace:
     async def keep(self, why: str) -> str | None:
         """Keep what is not committed in a commit beside the branch, under `refs/bae/kept/`, and
         return its ref; None where there is nothing. The files stay as they are."""
-        return await finish(self._keep(why))
+        return await finish_despite_cancel(self._keep(why))
 
     async def restore(self, why: str) -> str | None:
         """Have the files as they were committed. What was changed since, as by tests that ran here,
         is kept as `keep` does, and its ref is returned."""
-        return await finish(self._restore(why))
+        return await finish_despite_cancel(self._restore(why))
 
     async def _restore(self, why: str) -> str | None:
         names = await self.uncommitted()
@@ -149,7 +151,8 @@ class Workspace:
         index = own.with_name("bae-index.tmp")
         try:
             await asyncio.to_thread(shutil.copyfile, own, index)
-            tree = await self.repository.write_tree(self.checkout, names, index)
+            known = await asyncio.to_thread(_without_special_files, self.path, names)
+            tree = await self.repository.write_tree(self.checkout, known, index)
         finally:
             await asyncio.to_thread(index.unlink, missing_ok=True)
         head = await self.head()
@@ -203,20 +206,19 @@ class Workspaces:
         if self.setup and run is None:
             raise ValueError("a setup command needs `run`")
 
-    async def start(self, branch: str, *, fresh: bool = False) -> Workspace:
+    async def start(self, branch: str) -> Workspace:
         """The worktree of a task's branch. One that exists is used as it is, a branch that exists
-        is continued; a new one starts at the head of the team's branch, as does a `fresh` one,
-        which keeps earlier work under `refs/bae/kept/`."""
+        is continued unless it was merged; a new one starts at the head of the team's branch."""
         path = self.directory / (_PREFIX + branch.removeprefix("bae/").replace("/", "-"))
         admin = (await asyncio.to_thread(self._entries)).get(path)
-        if admin and (fresh or not await asyncio.to_thread(_has_work, path, admin)):
-            await self._clear(path, admin, "started again")
+        if admin and not await asyncio.to_thread(_has_work, path, admin):
+            await self._drop(path, admin)
         new = False
         try:
             async with self.repository.administration():
                 if path not in await asyncio.to_thread(self._entries):
                     new = not await asyncio.to_thread(path.exists)  # else git refuses it
-                    await self._set_branch(branch, path.name.removeprefix(_PREFIX), fresh)
+                    await self._set_branch(branch, path.name.removeprefix(_PREFIX))
                     await self._add(path, branch)
             head = await self.repository.commit_id(BRANCHES + self.team)
             base = await self.repository.merge_base(head, BRANCHES + branch)
@@ -225,7 +227,7 @@ class Workspaces:
             return await self._prepare(path, branch, base)
         except BaseException:
             if new:  # nothing was worked on in it yet
-                await finish(self._drop(path))
+                await finish_despite_cancel(self._drop(path))
             raise
 
     @asynccontextmanager
@@ -238,13 +240,13 @@ class Workspaces:
                 await self._add(path, "--detach", commit)
             yield await self._prepare(path, None, base or commit)
         finally:
-            await finish(self._drop(path))
+            await finish_despite_cancel(self._drop(path))
 
     async def remove(self, workspace: Workspace, why: str = "removed") -> str | None:
         """Remove a worktree. What is not committed is kept under the ref that is returned; the
         branch stays."""
         kept = await workspace.keep(why) if workspace.branch else None
-        await finish(self._drop(workspace.path))
+        await finish_despite_cancel(self._drop(workspace.path))
         return kept
 
     async def recover(self, *, patience: float = 10.0) -> Recovered:
@@ -253,7 +255,7 @@ class Workspaces:
         that a killed run has started are waited for, `patience` seconds at most."""
         try:
             async with self.repository.alone(patience):
-                return await finish(self._recover())
+                return await finish_despite_cancel(self._recover())
         except TimeoutError as error:
             raise WorkspaceError(
                 f"another team is working in {self.repository.root}",
@@ -291,13 +293,12 @@ class Workspaces:
         await self._drop(path, admin)
         return kept
 
-    async def _set_branch(self, branch: str, name: str, fresh: bool) -> None:
+    async def _set_branch(self, branch: str, name: str) -> None:
         """Have the branch where work starts: at the team's head, or where it was left."""
         head = await self.repository.commit_id(BRANCHES + self.team)
         tip = await self.repository.resolve(BRANCHES + branch)
         if tip and not await self.repository.contains(head, tip):
-            done = await self.repository.find_commit(trailer(branch, tip), f"{tip}..{head}")
-            if not fresh and not done:
+            if not await self.repository.find_commit(trailer(branch, tip), f"{tip}..{head}"):
                 return
             await keep_commit(self.repository, name, tip)
         if tip != head and not await self.repository.move(BRANCHES + branch, head, tip):
@@ -321,7 +322,7 @@ class Workspaces:
         ready = admin / _READY
         if await asyncio.to_thread(ready.exists):
             return workspace
-        workspace.left_out = await copy_included(self.repository, path)
+        workspace.left_out = await _copy_included(self.repository, path)
         if self.setup and self._run is not None:
             ran = await self._run(self.setup, path)
             if ran.exit_code != 0:
@@ -411,6 +412,18 @@ def _files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
     return found
 
 
+def _without_special_files(root: Path, names: Sequence[str]) -> list[str]:
+    """The paths that git can keep: no pipes or sockets, which tests may have put there."""
+    found: list[str] = []
+    for name in names:
+        mode = stat.S_IFREG
+        with suppress(OSError):  # it was removed
+            mode = (root / name).lstat().st_mode
+        if stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode):
+            found.append(name)
+    return found
+
+
 def _unlink(root: Path, names: Sequence[str]) -> None:
     for name in names:
         with suppress(OSError):
@@ -436,3 +449,35 @@ def _delete(directory: Path) -> None:
                 with suppress(OSError):
                     path.chmod(0o700)
     shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _copy_included(repository: Repository, to: Path) -> tuple[str, ...]:
+    """Copy the files that git does not have and `.worktreeinclude` names into a new worktree. What
+    is left out is returned: secrets, links that lead out of the repository, more than 50,000."""
+    include = repository.root / INCLUDE
+    if not await asyncio.to_thread(include.is_file):
+        return ()
+    args = ("ls-files", "-z", "--others", "--ignored", f"--exclude-from={include}")
+    _, output, _ = await repository.run_git(*args)
+    names = split_paths(output)
+    left_out = await asyncio.to_thread(_copy, repository.root, to, names[:_MOST_COPIED])
+    return (*left_out, *names[_MOST_COPIED:])
+
+
+def _copy(root: Path, to: Path, names: Sequence[str]) -> list[str]:
+    left_out: list[str] = []
+    for name in names:
+        source, target = root / name, to / name
+        try:
+            if os.path.lexists(target):
+                continue
+            real = source.resolve()
+            inside = real.is_relative_to(root) and not name.endswith("/")
+            if not inside or is_secret(real, name):
+                left_out.append(name)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+        except OSError:
+            left_out.append(name)
+    return left_out

@@ -1,20 +1,48 @@
-"""Locks between processes, temporary folders that are removed after a kill too, and work that is
-finished though its caller is cancelled."""
+"""Files that other programs use or have written: locks between processes, temporary folders,
+reading what is not trusted, and what must not leave the user's checkout."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
 import os
+import re
 import shutil
+import stat
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
-T = TypeVar("T")
+INCLUDE: Final = ".worktreeinclude"
+"""Names what a new worktree needs and git does not have; written like a `.gitignore`."""
+
+
+def read_file(path: Path, most: int) -> bytes | None:
+    """The content of a file that untrusted code may have put there, at most one byte more than
+    `most`; None where there is no plain file. Links are not followed, and a pipe does not block."""
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(opened, "rb") as file:
+            return file.read(most + 1) if stat.S_ISREG(os.fstat(opened).st_mode) else None
+    except OSError:
+        return None
+
+
+def is_secret(path: Path, name: str) -> bool:
+    """Whether a file looks like one that holds a key or a password, by its name or its text."""
+    *folders, last = Path(name.lower()).parts
+    if _SECRET_FOLDERS & set(folders):
+        return True
+    if _PACKAGES & set(folders):
+        return False
+    harmless = any(fnmatch(last, pattern) for pattern in _HARMLESS_NAMES)
+    if not harmless and any(fnmatch(last, pattern) for pattern in _SECRET_NAMES):
+        return True
+    return _SECRET_TEXT.search(read_file(path, _SEARCHED) or b"") is not None
 
 
 class FileLock:
@@ -93,17 +121,18 @@ def remove_abandoned() -> None:
 
 
 _PREFIX: Final = "bae_team_"
-
-
-async def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Do something to its end, even if the caller is cancelled meanwhile: that is raised then."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # seen: the cancellation is what the caller hears of
-        raise
+_SEARCHED: Final = 2**16
+_SECRET_NAMES: Final = (
+    *(".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".npmrc", ".pypirc", ".pgpass"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.asc", "*.gpg"),
+    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".git-credentials", "*credential*"),
+    *("*secret*", "service-account*.json", ".htpasswd", ".vault-token", "*.tfvars"),
+)
+_HARMLESS_NAMES: Final = ("*.example", "*.sample", "*.template", "*.dist", "*.pub")
+_SECRET_FOLDERS: Final = {".ssh", ".aws", ".gnupg", ".azure", ".kube", ".docker", "secrets"}
+_PACKAGES: Final = {"node_modules", ".venv", "venv", "site-packages", "vendor"}
+"""Folders of published packages: their names say nothing about secrets, and they are large."""
+_SECRET_TEXT: Final = re.compile(
+    rb"-----BEGIN [A-Z ]*PRIVATE KEY"
+    rb"|\b(sk-[\w-]{20,}|gh[pousr]_\w{30,}|AKIA[0-9A-Z]{16}|xox[bp]-\w+)"
+)
