@@ -26,7 +26,8 @@ pytest.importorskip("typer")
 pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parents[2]
-REFERENCE = ROOT / "docs" / "reference"
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
 MODULES = (
     *("bae", "bae.compiler", "bae.evals", "bae.journal", "bae.lm", "bae.observers"),
     *("bae.optimizer", "bae.otel", "bae.pictures", "bae.team", "bae.testing"),
@@ -78,6 +79,20 @@ def test_every_public_name_is_in_the_reference(module: str):
     missing = {name for name in wanted if not any(getattr(public, name) is each for each in there)}
     assert missing == set()
     assert len(there) == len(wanted)
+
+
+def test_every_name_that_a_page_imports_is_in_the_reference():
+    more = (REFERENCE / "index.md").read_text(encoding="utf-8")
+    for page in [*DOCS.glob("*.md"), *DOCS.glob("how-to/*.md")]:
+        if page.stem == "from-bae-3":  # about names that only it has
+            continue
+        text = page.read_text(encoding="utf-8")
+        for module, names in re.findall(
+            r"^ *from (bae[.\w]*) import ([\w, ]+)$", text, re.MULTILINE
+        ):
+            for name in names.split(", "):
+                is_public = name in getattr(importlib.import_module(module), "__all__", ())
+                assert is_public or f"`{module}.{name}`" in more, f"{page.stem}: {module}.{name}"
 
 
 def test_what_the_reference_names_is_on_the_site_with_what_it_says(site: Path):
