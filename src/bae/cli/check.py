@@ -18,11 +18,11 @@ from rich.text import Text
 from bae.calls import every_call
 from bae.cli import exits
 from bae.cli.journals import use
-from bae.cli.live.wording import count
 from bae.cli.loading import Loaded, load, shown
 from bae.cli.options import AsJSON, Module, examples
 from bae.cli.printing import error_data, note, out, print_hanging, print_json
 from bae.cli.texts import in_lines
+from bae.cli.wording import count
 from bae.exceptions import BaeError, Problem
 from bae.graph import Graph
 from bae.journal.compatibility import BrokenRun

@@ -322,7 +322,7 @@ class _Progress:
         self.line.update(self._said(done), milestone=done % step == 0 or done == self._total)
 
     def _said(self, done: int) -> str:
-        from bae.cli.live.wording import cost, count
+        from bae.cli.wording import cost, count
 
         said = [f"{done:,} of {count(self._total, 'case')}"]
         if self._failed:

@@ -114,8 +114,8 @@ def _print_wrong(console: Console, contender: Contender, said: CommandLine, *, n
     """The cases of a contender that failed, and then those that scored least."""
     from rich.text import Text
 
-    from bae.cli.live.wording import count
     from bae.cli.printing import print_hanging
+    from bae.cli.wording import count
 
     scores = ((each.score, each) for each in contender.cases if not each.failed)
     lower = sorted(
@@ -274,7 +274,7 @@ def _plain(value: Any) -> Any:
 
 def reasons_to_fail(evaluation: Evaluation, fail_under: float | None) -> Iterator[str]:
     """Why an evaluation fails, a sentence for each reason; none where it does not."""
-    from bae.cli.live.wording import count
+    from bae.cli.wording import count
 
     every = evaluation.contenders
     if all(result.failed for each in every for result in each.cases):

@@ -387,7 +387,7 @@ class _Progress:
         self._phases: set[tuple[str, str]] = set()
 
     def took(self, progress: Progress) -> None:
-        from bae.cli.live.wording import count
+        from bae.cli.wording import count
 
         if progress.phase == "skipped":  # which the result says
             return

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bae.cli.eval_output import difference_style
-from bae.cli.live.wording import cost, count
 from bae.cli.printing import error_data, note
 from bae.cli.tables import GAP, Column, print_table
+from bae.cli.wording import cost, count
 from bae.evals.page import changed, many, score, scored, share
 from bae.optimizer.improvement import CALLS, PARTS, scores_of
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Self
 
 from rich.text import Text
 
-from bae.cli.live.wording import took
 from bae.cli.texts import in_lines, in_one_line
+from bae.cli.wording import took
 
 if TYPE_CHECKING:
     from rich.console import Console

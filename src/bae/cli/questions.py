@@ -19,11 +19,11 @@ from rich.text import Text
 
 from bae.cli import exits
 from bae.cli.live.display import turn_logging
-from bae.cli.live.values import text_of
 from bae.cli.printing import err
 from bae.cli.signals import Signals
 from bae.cli.texts import WITHHELD, cut, in_lines, in_one_line
 from bae.cli.values import Misfit, Typed, is_secret, is_yes_or_no, read, spelled, wanted
+from bae.cli.wording import text_of
 from bae.run import Waiting
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
-"""Shows a run while it goes on: as a tree at a terminal, as lines elsewhere, or not at all. It
-reads the history of the run."""
+"""Shows a run while it is in progress: as a tree at a terminal, as lines elsewhere, or not at all.
+It reads the history of the run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Displays: they are given the records of runs and know their sum. The plain one shows nothing;
-`LiveTree` draws a tree that changes while the run goes on, at a terminal that can move its cursor,
-and `Status` is a line about other long work."""
+`LiveTree` draws a tree that changes while the run is in progress, at a terminal that can move its
+cursor. Nodes that are done are printed, and stay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from threading import Lock
-from time import perf_counter, time
+from time import time
 from typing import Any, Final, Self, cast
 
 from rich.console import Console, Group, RenderableType
@@ -17,10 +17,11 @@ from rich.file_proxy import FileProxy
 from rich.live import Live
 from rich.text import Text
 
-from bae.cli.live.drawing import SPINNING, drawn, fitted, signs_for
-from bae.cli.live.view import RunViews
-from bae.cli.live.wording import summary_of, took
-from bae.cli.texts import in_lines, in_one_line
+from bae.cli.live.drawing import Row, draw_rows, fitted, signs_for
+from bae.cli.live.rows import graph_rows, squeeze_rows, step_rows
+from bae.cli.live.view import RunView
+from bae.cli.texts import in_lines
+from bae.cli.wording import summary_of
 from bae.observers import ObservedRun
 from bae.records import Record
 from bae.usage import Usage
@@ -29,8 +30,8 @@ _NARROWEST: Final = 20
 """Columns that a tree has to have."""
 _FRAMES: Final = 10
 """How often a tree is drawn in a second."""
-_WHOLE: Final = 400
-"""Lines of a run that is over, which stay on the screen, unless that has more."""
+_RUNS: Final = 4
+"""Runs that are kept: the first one, and the newest of those that its bodies start."""
 
 
 def can_redraw(console: Console) -> bool:
@@ -47,7 +48,8 @@ class Display:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.signs = signs_for(console)
-        self.views = RunViews()
+        self.views: dict[ObservedRun, RunView] = {}
+        """Mostly one run, and those that its bodies start, in the order they began."""
         self.lock = Lock()
         """Held while the views are read: records arrive from several threads."""
 
@@ -60,7 +62,17 @@ class Display:
     def observe(self, run: ObservedRun, record: Record) -> None:
         """Take in a record of a run; quick, and from any thread."""
         with self.lock:
-            self.views.add(run, record)
+            self.add(run, record)
+
+    def add(self, run: ObservedRun, record: Record) -> RunView:
+        """Take in a record, while the lock is held."""
+        view = self.views.get(run)
+        if view is None:
+            if len(self.views) == _RUNS:
+                del self.views[[*self.views][1]]
+            view = self.views[run] = RunView(run.past)
+        view.add(record)
+        return view
 
     @contextmanager
     def asking(self) -> Generator[None]:
@@ -73,21 +85,31 @@ class Display:
 
     def summary(self, usage: Usage | None = None, seconds: float | None = None) -> Text:
         """The run in a line, to be printed when it is over: nodes, time, and what LM calls used.
-        What is not given is counted from the records."""
+        What is not given is counted from the records. A run that another one starts counts for
+        itself."""
         with self.lock:
-            nodes, used, lasted = self.views.sum(time())
+            nodes, used, lasted = 0, Usage(), 0.0
+            for view in [*self.views.values()][:1]:
+                history, since = view.history, view.since
+                until = time() if history.run.ended is None else history.run.ended
+                nodes, used = history.whole_steps, history.usage
+                lasted = max(0.0, until - since) if since else 0.0
         said = summary_of(nodes, lasted if seconds is None else seconds, usage or used)
         return Text(self.signs.said(said), "dim")
 
 
 class LiveTree(Display):
-    """Shows runs as they go on. When it is left, the whole tree stays where it was."""
+    """Shows what is in progress, and prints nodes that are done above it. When it is left, the rest
+    of the tree stays too."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._screen = Redrawn(console, self._group)
+        self._printing = Lock()
+        """Held while nodes are printed, so that they are in order; never in the thread that
+        draws."""
         self._last: list[Text] = []
-        self._asked_at = 0
+        self._asked_at = -1
 
     def __enter__(self) -> Self:
         self._screen.start()
@@ -96,48 +118,77 @@ class LiveTree(Display):
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # of a terminal that is gone: the run came out as it did
             self._screen.stop()
-            self._print_rows()
+            self._print(self.whole())
+
+    def observe(self, run: ObservedRun, record: Record) -> None:
+        """Take in a record of a run, and print what is done with it."""
+        with self._printing:
+            with self.lock:
+                view = self.add(run, record)
+                first = next(iter(self.views.values()))
+                rows = self._done_rows(view) if view is first and self._screen.is_on else []
+            with suppress(OSError):
+                self._print(self._draw(rows))
 
     @contextmanager
     def asking(self) -> Generator[None]:
         """Take the tree off the screen for the block, with the rows of what led to the question
-        left there. Nodes that are done by then are not shown again."""
+        left there."""
         self._screen.stop()
         with self.lock:
-            steps = self.views.steps
-        if steps != self._asked_at:  # else the question before has them above it
+            view = next(iter(self.views.values()), None)
+            at = -1 if view is None or view.history.run.newest is None else view.printed + 1
+        if at != self._asked_at:  # else the question before has them above it
             with suppress(OSError):
-                self._print_rows()
+                self._print(self.whole())
                 self.console.print()
-        self._asked_at = steps
-        with self.lock:
-            self.views.leave_out_done()
+        self._asked_at = at
         try:
             yield
         finally:
             self._screen.start()
 
     def frame(self) -> list[Text]:
-        """The lines of the tree as it is now, no more than the terminal has."""
+        """The lines of what is in progress, no more than the terminal has."""
         width, height = self.console.size
-        now = time()
-        with self.lock:
-            rows = self.views.rows(now, max(1, height - 2))
-            nodes, usage, seconds = self.views.sum(now)
-        # Out here no run waits while values are written out.
-        lines = list(drawn(rows, width, now, self.signs))
-        status = _spinning(self.console, self.signs, summary_of(nodes, seconds, usage))
-        return [*lines, status]
+        rows = squeeze_rows(self._rows(), max(1, height - 2))
+        line = Text(no_wrap=True).append(f"{self.signs.spin(time())} ", "yellow")
+        said = self.summary().plain
+        line.append(fitted(said, max(1, width - 3), self.signs.dots), "dim").truncate(width)
+        return [*self._draw(rows), line]
 
     def whole(self) -> list[Text]:
-        """The lines of the tree when the run is over, as long as it is within reason."""
-        now = time()
-        with self.lock:
-            rows = self.views.rows(now, max(_WHOLE, self.console.size.height))
-        return list(drawn(rows, self.console.size.width, now, self.signs))
+        """The lines of all runs, without those of nodes that were printed."""
+        return self._draw(self._rows())
 
-    def _print_rows(self) -> None:
-        if lines := self.whole():
+    def _rows(self) -> list[Row]:
+        now, rows = time(), list[Row]()
+        with self.lock:
+            for place, view in enumerate(self.views.values()):
+                run = view.history.run
+                if place:
+                    state = "done" if run.outcome == "ended" else "going"
+                    rows.append(Row((), "item", state, run.name or "a run", "a run of its own"))
+                rows += graph_rows(view, run, (), now)
+        return rows
+
+    def _done_rows(self, view: RunView) -> list[Row]:
+        """The rows of nodes that are done and have led on to another; from now on those are on the
+        screen."""
+        rows: list[Row] = []
+        now, steps = time(), view.history.run.steps
+        while (step := steps.get(view.printed + 1)) and step.number + 1 in steps:
+            if view.state(step) != "done":
+                break
+            rows += step_rows(view, step, (), now, last=False)
+            view.printed += 1
+        return rows
+
+    def _draw(self, rows: list[Row]) -> list[Text]:
+        return list(draw_rows(rows, self.console.size.width, time(), self.signs))
+
+    def _print(self, lines: list[Text]) -> None:
+        if lines:
             self.console.print(Text("\n").join(lines), soft_wrap=True)
 
     def _group(self) -> Group:
@@ -154,6 +205,11 @@ class Redrawn:
         self._console = console
         self._picture = picture
         self._live: Live | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is on the screen."""
+        return self._live is not None
 
     def start(self) -> None:
         """Draw it."""
@@ -221,92 +277,3 @@ def turn_logging(before: Any, after: Any) -> None:
                 written = cast("logging.StreamHandler[Any]", handler)
                 if written.stream is before and before is not after:
                     written.setStream(after)
-
-
-class Status:
-    """Progress of long work. This one is quiet: it prints what is said beside it, and shows
-    nothing."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.signs = signs_for(console)
-        self.began = perf_counter()
-
-    def __enter__(self) -> Self:
-        self.began = perf_counter()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Leave nothing on the screen."""
-
-    def update(self, text: str, *, milestone: bool = False) -> None:
-        """How far it is now, in a line; from any thread. Where no line can be drawn again only
-        milestones are printed: keep them few."""
-
-    def inform(self, text: str) -> None:
-        """Print a line that is part of the progress."""
-
-    def say(self, text: str) -> None:
-        """Print a line beside it, however quiet it is to be."""
-        self.console.print(Text(in_lines(text, 4), "dim"), soft_wrap=True)
-
-
-class LineStatus(Status):
-    """A line for every milestone, with the seconds in front."""
-
-    def inform(self, text: str) -> None:
-        """Print it as a milestone."""
-        self.update(text, milestone=True)
-
-    def update(self, text: str, *, milestone: bool = False) -> None:
-        """Print a milestone."""
-        if milestone:
-            seconds = perf_counter() - self.began
-            said = self.signs.said(in_one_line(f"{seconds:7.1f} s  {text}"))
-            self.console.print(Text(said), soft_wrap=True)
-
-
-class LiveStatus(Status):
-    """One line, drawn again a few times a second, and gone at the end."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._text = ""
-        self._screen = Redrawn(console, self._line)
-
-    def __enter__(self) -> Self:
-        self._screen.start()
-        return super().__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # of a terminal that is gone
-            self._screen.stop()
-
-    def inform(self, text: str) -> None:
-        """Print it above the line."""
-        self.say(text)
-
-    def update(self, text: str, *, milestone: bool = False) -> None:
-        """Draw this from now on."""
-        self._text = text
-
-    def _line(self) -> Text:
-        lasted = took(perf_counter() - self.began)
-        said = in_one_line(" · ".join(filter(None, [self._text, lasted])))
-        return _spinning(self.console, self.signs, said)
-
-
-def status_for(console: Console, *, quiet: bool) -> Status:
-    """The status that fits a console, mostly that of stderr."""
-    if quiet:
-        return Status(console)
-    return LiveStatus(console) if can_redraw(console) else LineStatus(console)
-
-
-def _spinning(console: Console, signs: Any, said: str) -> Text:
-    """A line with a spinner in front, no wider than the terminal."""
-    turn = int(time() * SPINNING) % len(signs.spinner)
-    line = Text(no_wrap=True).append(f"{signs.spinner[turn]} ", "yellow")
-    line.append(fitted(signs.said(said), max(1, console.width - 3), signs.dots), "dim")
-    line.truncate(console.width)
-    return line

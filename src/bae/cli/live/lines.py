@@ -10,11 +10,10 @@ from rich.console import Console
 
 from bae.cli.live.display import Display
 from bae.cli.live.drawing import fitted
-from bae.cli.live.rows import held, name_of
-from bae.cli.live.values import text_of
-from bae.cli.live.view import RunView, hides
-from bae.cli.live.wording import count, line_of, spent, took
-from bae.cli.texts import WITHHELD, in_lines, in_one_line
+from bae.cli.live.rows import name_of
+from bae.cli.live.view import RunView
+from bae.cli.texts import in_lines, in_one_line
+from bae.cli.wording import count, line_of, spent, took
 from bae.observers import ObservedRun
 from bae.plan import plan_of
 from bae.records import Record
@@ -49,7 +48,7 @@ class PlainLines(Display):
     def observe(self, run: ObservedRun, record: Record) -> None:
         """Take in a record, and write of it."""
         with self.lock:
-            view = self.views.add(run, record)
+            view = self.add(run, record)
             if record.path and _is_far(record.path):
                 return
             for change, work in view.changes:
@@ -71,10 +70,7 @@ class PlainLines(Display):
     def _put(self, line: str) -> None:
         file = self.console.file
         with suppress(OSError, ValueError):  # its reader is gone, which is nothing to the run
-            try:
-                file.write(f"{line}\n")
-            except UnicodeEncodeError:  # a character that this stream cannot write
-                file.write(f"{line}\n".encode("ascii", "backslashreplace").decode())
+            file.write(f"{line}\n")
             file.flush()
 
     def _line(self, view: RunView, change: Change, work: Work) -> Line | None:
@@ -85,7 +81,7 @@ class PlainLines(Display):
             case Source():
                 return self._sourced(view, change, work)
             case Step() if change == "whole":
-                said = " ".join(f"{name}={each.inline}" for name, each in held(view, work))
+                said = view.own_values(work)
                 if work.fill is None:
                     return work.name, said
                 return work.name, said, took(work.fill.took), *spent(view.usage(work))
@@ -143,11 +139,14 @@ class PlainLines(Display):
             case "ended" if source.kind == "recall" and source.origin is not None:
                 found = view.history.step(source.origin.path, source.origin.step)
                 name = "" if found is None else f" from {found.name}"
-                return "  recalled", f"{place.field}{place.parameter}={_value(source)}{name}"
+                return (
+                    "  recalled",
+                    f"{place.field}{place.parameter}={view.source_value(source)}{name}",
+                )
             case "ended" if source.state in ("done", "failed"):
                 by = "  answered" if source.kind == "gate" else f"  {source.by}"
                 if source.state == "done":
-                    return by, _value(source), took(source.took)
+                    return by, view.source_value(source), took(source.took)
                 self._failed = view.error(source)
                 return by, f"failed: {self._failed}"
             case _:
@@ -162,10 +161,6 @@ class PlainLines(Display):
         total = view.items(source)
         of = "" if total is None else f" of {total:,}"
         return f"  {source.by}", f"{source.items_done:,}{of} items done"
-
-
-def _value(source: Source) -> str:
-    return WITHHELD if hides(source) else text_of(source.value)
 
 
 def _inside(path: str) -> str:

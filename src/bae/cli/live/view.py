@@ -1,36 +1,31 @@
-"""The runs that a display shows: mostly one, and those that its bodies start by themselves. Each is
-a history, with the texts of its values, which are made once."""
+"""What a display knows of a run: its history, how far each part of it is, and the texts of its
+values, which are made once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from bae.cli.live.drawing import Row, State
-from bae.cli.live.values import Shown, is_hidden
-from bae.cli.live.wording import count, line_of
+from bae.cli.live.drawing import State
+from bae.cli.texts import WITHHELD
+from bae.cli.wording import inline_text_of, line_of, text_of
 from bae.history import History
 from bae.markers import Map
 from bae.plan import plan_of
-from bae.run_tree import Change
 from bae.usage import Usage
 from bae.work import NOTHING_USED, GraphRun, Question, Source, Step, Work
 
 if TYPE_CHECKING:
-    from bae.observers import ObservedRun
-    from bae.plan import FieldPlan
     from bae.records import Record
+    from bae.run_tree import Change
 
 MOST_STEPS: Final = 600
 """Steps of one graph that are kept; those between the first and the last of them are dropped."""
-MOST_TEXTS: Final = 5000
-OTHERS: Final = 3
-"""Runs that are shown beside the first."""
+_MOST_TEXTS: Final = 5000
 
 
 class RunView:
-    """One run as a display shows it: its history, and the texts of values, which are made once.
-    `past` are the records of a run that is resumed."""
+    """One run as a display shows it. `past` are the records of a run that is resumed."""
 
     def __init__(self, past: Iterable[Record] = ()) -> None:
         self.history = History(past, keep=MOST_STEPS)
@@ -38,9 +33,8 @@ class RunView:
         self.changes: list[tuple[Change, Work]] = []
         """What the newest record has changed."""
         self.printed = -1
-        """The last step that stays on the screen for good, with all before it."""
-        self._texts: dict[tuple[Work, str, bool], Shown] = {}
-        self._errors: dict[Work, str] = {}
+        """The last step that is on the screen for good, with all before it."""
+        self._texts: dict[tuple[Work, str, bool], str] = {}
 
     def add(self, record: Record) -> None:
         """Take in the next record."""
@@ -83,7 +77,7 @@ class RunView:
             return "going"
         if self._is_old(work):
             return "coming"
-        return _STATES.get(work.state, "cancelled")
+        return work.state if work.state in ("done", "failed", "waiting") else "cancelled"
 
     def asking(self, by: Step | Source) -> Question | None:
         """What the LM is being asked."""
@@ -106,11 +100,8 @@ class RunView:
         if source.state == "done":
             return _length(source.value)
         step = source.step
-        plan = (
-            None
-            if step.node_type is None
-            else plan_of(step.node_type).fields.get(source.place.field)
-        )
+        plans = {} if step.node_type is None else plan_of(step.node_type).fields
+        plan = plans.get(source.place.field)
         if plan is None or not isinstance(plan.marker, Map):
             return None
         over = plan.marker.over
@@ -119,111 +110,54 @@ class RunView:
         found = step.sources.get((over, ""))
         return None if found is None else _length(found.value)
 
-    def value(self, step: Step, plan: FieldPlan) -> Shown:
-        """The value of a field of a node."""
-        value = None if step.node is None else step.node.__dict__.get(plan.name)
-        return self._text((step, plan.name, step.whole), value, is_hidden(plan.info))
+    def value(self, step: Step, name: str, *, inline: bool = False) -> str:
+        """The value of a field of a node; `inline` among others in one line."""
+        key = (step, f"{name}{step.whole}", inline)
+        if key not in self._texts:
+            value = None if step.node is None else step.node.__dict__.get(name)
+            hidden = is_hidden(step.node_type, name)
+            self._keep(key, WITHHELD if hidden else (inline_text_of if inline else text_of)(value))
+        return self._texts[key]
 
-    def source_value(self, source: Source) -> Shown:
+    def own_values(self, step: Step) -> str:
+        """The values of a node that nothing else has a row for, in one line."""
+        if step.node is None or step.node_type is None:
+            return ""
+        names = [plan.name for plan in plan_of(step.node_type).plain]
+        held = [name for name in names if name in step.node.__dict__]
+        return " ".join(f"{name}={self.value(step, name, inline=True)}" for name in held)
+
+    def source_value(self, source: Source) -> str:
         """The value that a source has made."""
-        return self._text((source, "", True), source.value, hides(source))
+        key = (source, "", False)
+        if key not in self._texts:
+            self._keep(key, WITHHELD if hides(source) else text_of(source.value))
+        return self._texts[key]
 
     def error(self, work: Work) -> str:
         """The error that something failed with, in one line."""
-        if work.error is None:
-            return ""
-        if work not in self._errors:
-            self._errors[work] = line_of(work.error)
-        return self._errors[work]
+        return "" if work.error is None else line_of(work.error)
 
-    def _text(self, key: tuple[Work, str, bool], value: Any, hidden: bool) -> Shown:
-        found = self._texts.get(key)
-        if found is None:
-            if len(self._texts) > MOST_TEXTS:
-                self._texts.clear()
-            found = self._texts[key] = Shown(value, hidden=hidden)
-        return found
+    def _keep(self, key: tuple[Work, str, bool], text: str) -> None:
+        if len(self._texts) > _MOST_TEXTS:
+            self._texts.clear()
+        self._texts[key] = text
 
     def _is_old(self, work: Work) -> bool:
         """Whether it came to nothing before the run was resumed, and may now."""
         return work.state != "done" and work.ended is not None and work.ended < self.since
 
 
-class RunViews:
-    """Runs in the order they began."""
-
-    def __init__(self) -> None:
-        self._of: dict[ObservedRun, RunView] = {}
-        self._dropped = 0
-
-    def __iter__(self) -> Iterator[RunView]:
-        return iter(self._of.values())
-
-    def add(self, run: ObservedRun, record: Record) -> RunView:
-        """Take in a record of a run."""
-        view = self._of.get(run)
-        if view is None:
-            if len(self._of) > OTHERS:
-                self._drop_one()
-            view = self._of[run] = RunView(run.past)
-        view.add(record)
-        return view
-
-    def rows(self, now: float, room: int) -> list[Row]:
-        """The rows of all of them, at most so many: the first run has half of the room at least."""
-        from bae.cli.live.rows import rows_of  # which reads views
-
-        if not self._of:
-            return []
-        first, *others = self._of.values()
-        below: list[Row] = []
-        share = room // (2 * len(others)) if others else 0
-        for view in others:
-            if share > 1:
-                run = view.history.run
-                state = "done" if run.outcome == "ended" else "going"
-                below.append(Row((), "item", state, run.name or "a run", "a run of its own"))
-                below += rows_of(view, now, share - 1)
-        if self._dropped:
-            below.append(Row((), "more", name=f"{count(self._dropped, 'more run')} done"))
-        return [*rows_of(first, now, max(1, room - len(below))), *below][:room]
-
-    @property
-    def steps(self) -> int:
-        """How many nodes of the first run are done or in progress."""
-        for view in self:
-            return len(view.history.run.steps) + view.history.run.dropped
-        return 0
-
-    def leave_out_done(self) -> None:
-        """Have no more rows of nodes of the first run that are done: they are on the screen."""
-        for view in [*self][:1]:
-            steps = view.history.run.steps
-            done = [number for number, step in steps.items() if view.state(step) == "done"]
-            view.printed = max(done, default=view.printed)
-
-    def sum(self, now: float) -> tuple[int, Usage, float]:
-        """The nodes of the first run, what it used, and how long it has lasted. A run that another
-        one starts counts for itself."""
-        for view in self:
-            history = view.history
-            until = now if history.run.ended is None else history.run.ended
-            seconds = max(0.0, until - view.since) if view.since else 0.0
-            return history.whole_steps, history.usage, seconds
-        return 0, Usage(), 0.0
-
-    def _drop_one(self) -> None:
-        """Drop another run, one that is over where there is one."""
-        _, *others = self._of
-        over = [run for run in others if self._of[run].history.run.outcome]
-        del self._of[over[0] if over else others[0]]
-        self._dropped += 1
+def is_hidden(cls: type[Any] | None, name: str) -> bool:
+    """Whether a field is not to be shown at all: it has `repr=False`."""
+    info = None if cls is None else cls.__pydantic_fields__.get(name)
+    return info is not None and not info.repr
 
 
 def hides(source: Source) -> bool:
     """Whether the value of a source is not to be shown: it is for a field with `repr=False`, or was
     recalled from one."""
-    if is_hidden(source.node_type.__pydantic_fields__.get(source.place.field)):
+    if is_hidden(source.node_type, source.place.field):
         return True
     if source.origin is None:
         return False
@@ -232,18 +166,10 @@ def hides(source: Source) -> bool:
     while graph.path != path and graph.source is not None:
         graph = graph.source.step.graph
     step = graph.steps.get(number)
-    found = None if step is None or step.node_type is None else step.node_type.__pydantic_fields__
-    return found is not None and is_hidden(found.get(field))
+    return step is not None and is_hidden(step.node_type, field)
 
 
 def _length(value: Any) -> int | None:
     if isinstance(value, list | tuple | set | frozenset | dict):
         return len(cast("list[Any]", value))
     return None
-
-
-_STATES: Final[dict[str, State]] = {
-    "done": "done",
-    "failed": "failed",
-    "waiting": "waiting",
-}

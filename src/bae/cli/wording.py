@@ -1,12 +1,70 @@
-"""How times, tokens, costs, errors and the sum of a run are worded."""
+"""How values, times, tokens, costs and errors are worded in a few characters."""
 
 from __future__ import annotations
 
+from enum import Enum
+from itertools import islice
+from typing import Any, Final, cast
+
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from pydantic_core import ValidationError
 
-from bae.cli.texts import in_one_line
+from bae.cli.texts import WITHHELD, cut, in_one_line
 from bae.exceptions import BaeError, describe
+from bae.lm.http import without_password
 from bae.usage import Usage
+
+LONGEST: Final = 400
+"""Characters after which a value is cut, however wide the terminal is."""
+_MOST: Final = 200
+"""Items of a list that are looked at."""
+_AS_TEXT: Final = ("datetime", "decimal", "pathlib", "uuid", "ipaddress", "pydantic_core")
+"""Modules of classes that are shown as their text."""
+
+
+def text_of(value: Any, longest: int = LONGEST) -> str:
+    """A value in one line of at most so many characters, safe to put on a terminal. A model is
+    shown without its name, as its fields."""
+    try:
+        if isinstance(value, BaseModel) and type(value).__repr__ is BaseModel.__repr__:
+            said = " ".join(f"{name}={each!r}" for name, each in value.__repr_args__())
+        else:
+            said = _written(value)
+    except Exception:  # whatever a class does when it is looked at
+        said = f"<{type(value).__name__}>"
+    # The end of a URL may be further on, so that it is cut afterwards.
+    return cut(in_one_line(without_password(said[: 4 * LONGEST])), longest)
+
+
+def inline_text_of(value: Any) -> str:
+    """The same among others: a model with its name around it."""
+    if isinstance(value, BaseModel) and type(value).__repr__ is BaseModel.__repr__:
+        return f"{type(value).__name__}({text_of(value)})"
+    return text_of(value)
+
+
+def _written(value: Any) -> str:
+    """A value as Python writes it; of a long one only the beginning."""
+    kind = cast("type[Any]", type(value))
+    match value:
+        case Secret() | SecretStr() | SecretBytes():
+            return WITHHELD
+        case Enum():
+            return f"{kind.__name__}.{value.name}"
+        case type():
+            return cast("type[Any]", value).__name__
+        case str() | bytes():
+            return repr(value[: 4 * LONGEST])
+        case list() | tuple():
+            return repr(cast("list[Any]", value)[:_MOST])
+        case dict():
+            return repr(dict(islice(cast("dict[Any, Any]", value).items(), _MOST)))
+        case _ if kind.__module__ in _AS_TEXT:
+            return str(value)
+        case _ if kind.__repr__ is object.__repr__:
+            return f"<{kind.__name__}>"
+        case _:
+            return repr(value)
 
 
 def took(seconds: float) -> str:
@@ -50,7 +108,7 @@ def spent(usage: Usage) -> list[str]:
     return [*tokens, *([cost(usage)] if usage.cost else [])]
 
 
-def summary_of(nodes: int, seconds: float, usage: Usage, between: str = " · ") -> str:
+def summary_of(nodes: int, seconds: float, usage: Usage) -> str:
     """A run in one line: `3 nodes in 4.3 s · 2 LM calls · 1,204 tokens · $0.0041`."""
     parts = [f"{count(nodes, 'node')} in {took(seconds) or '0 s'}"]
     if usage.calls:
@@ -60,7 +118,7 @@ def summary_of(nodes: int, seconds: float, usage: Usage, between: str = " · ") 
     parts += filter(None, [cost(usage)])
     if usage.calls and usage.models:
         parts.append(in_one_line(", ".join(usage.models)))
-    return between.join(parts)
+    return " · ".join(parts)
 
 
 def line_of(error: BaseException) -> str:
