@@ -11,7 +11,6 @@ import typer
 
 from bae.cli import exits, team_run, team_steer, team_tasks
 from bae.cli.exits import Misuse, refused
-from bae.cli.live.wording import count
 from bae.cli.options import AsJSON, LMName, NoAsk, examples
 from bae.cli.printing import note, out, print_json
 from bae.cli.team_output import (
@@ -39,6 +38,7 @@ from bae.cli.team_project import (
     team_command,
 )
 from bae.cli.texts import in_lines
+from bae.cli.wording import count
 
 if TYPE_CHECKING:
     from bae.journal import Journal, Record

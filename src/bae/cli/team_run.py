@@ -11,7 +11,6 @@ import typer
 
 from bae.cli import exits
 from bae.cli.exits import refused
-from bae.cli.live.wording import count
 from bae.cli.options import AsJSON, LMName, Quiet, budget_of
 from bae.cli.printing import err, note, out, print_json
 from bae.cli.team_output import (
@@ -32,6 +31,7 @@ from bae.cli.team_project import (
     team_command,
 )
 from bae.cli.texts import in_one_line
+from bae.cli.wording import count
 
 if TYPE_CHECKING:
     from bae.lm.policies.budget import Budget

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from bae.cli.exits import Misuse, refused
-from bae.cli.live.wording import count
 from bae.cli.options import AsJSON, examples
 from bae.cli.printing import note, print_json
 from bae.cli.team_output import as_data, print_next, print_task, print_tasks
 from bae.cli.team_project import OneTask, Team, read_file, read_text, team_command
+from bae.cli.wording import count
 
 if TYPE_CHECKING:
     from bae.team.models import PlannedTask
