@@ -21,7 +21,7 @@ ROUNDS = {100: 15, 1_000: 11, 10_000: 7}
 POOL = "pool"
 MOST_TIMES_FLOOR = 4.0
 MOST_GROWTH = 1.5
-"""Flat means: the dearest size costs at most this much more per item than the cheapest."""
+"""Flat means: the most expensive size costs at most this much more per item than the cheapest."""
 
 
 def too_slow(last: Samples, growth: float, settings: Settings) -> bool:
@@ -76,7 +76,7 @@ def measure(case: str, contenders: Mapping[str, Contender], settings: Settings) 
 
 def judge(case: str, by_size: Mapping[int, Mapping[str, Samples]]) -> list[Verdict]:
     times = f"bae is at most {MOST_TIMES_FLOOR:g} × the floor at every size"
-    flat = f"bae's cost an item is flat (dearest size at most {MOST_GROWTH} × cheapest)"
+    flat = f"bae's cost an item is flat (at most {MOST_GROWTH} × between sizes)"
     if not all(BAE in found for found in by_size.values()):
         return [Verdict(case, target, "bae did not run", None) for target in (times, flat)]
     ratios = {size: found[BAE].ratio_to(found[FLOOR]) for size, found in by_size.items()}

@@ -19,7 +19,7 @@ def measure(people: Team, keys: list[str], settings: Settings) -> list[Result]:
     asks = {
         "running it in memory": (BAE_MEMORY, False),
         "running it with a journal": (BAE, False),
-        "taking it up at the last step": (BAE, True),
+        "resuming it at the last step": (BAE, True),
     }
     results: list[Result] = []
     for heavy in (False, True):
