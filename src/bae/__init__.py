@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from bae.resolver import classify_fields as classify_fields
     from bae.resolver import resolve_fields as resolve_fields
     from bae.result import GraphResult
+    from bae.threads import set_thread_limit
 
 __version__ = "0.1.0"
 
@@ -77,6 +78,7 @@ __all__ = [
     "Text",
     "Usage",
     "__version__",
+    "set_thread_limit",
 ]
 
 # Pydantic loads its model machinery when the first model is defined, and so does bae. The second
@@ -93,6 +95,7 @@ __getattr__, __dir__ = export_lazily(
         "markers": "Dep Gate Map OpenGate Recall Text",
         "node": "Node NodeConfig",
         "result": "GraphResult",
+        "threads": "set_thread_limit",
         "compiler": "compile_graph create_optimized_lm",
         "lm": (
             "LM Usage ClaudeCLIBackend DSPyBackend OptimizedLM PydanticAIBackend node_to_signature"

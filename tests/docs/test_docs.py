@@ -70,11 +70,11 @@ def run(*command: str, cwd: Path) -> str:
 
 
 NEEDS = {
-    "backend": ("httpx", "h11"),
     "evaluate": ("pydantic_evals",),
     "fastapi": ("fastapi", "httpx"),
     "from-langgraph": ("langgraph",),
     "from-pydantic-graph": ("pydantic_graph",),
+    "lm": ("httpx", "h11"),
     "optimize": ("dspy",),
     "rag": ("voyager",),
 }

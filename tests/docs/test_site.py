@@ -30,7 +30,7 @@ DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 MODULES = (
     *("bae", "bae.compiler", "bae.evals", "bae.journal", "bae.lm", "bae.observers"),
-    *("bae.optimizer", "bae.otel", "bae.pictures", "bae.team", "bae.testing"),
+    *("bae.optimizer", "bae.otel", "bae.pictures", "bae.resolver", "bae.team", "bae.testing"),
 )
 RECORDER = ROOT / "tools" / "record_terminal.py"
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bae.lm.backend import Backend
     from bae.lm.claude_cli import ClaudeCLIBackend
     from bae.lm.dspy_backend import DSPyBackend
+    from bae.lm.http import PerLoop
     from bae.lm.local import LocalBackend
     from bae.lm.optimized import OptimizedLM
     from bae.lm.policies.budget import Budget
@@ -43,6 +44,7 @@ __all__ = [
     "MemoryCache",
     "NodePrompts",
     "OptimizedLM",
+    "PerLoop",
     "Policy",
     "Prompt",
     "PromptExample",
@@ -70,6 +72,7 @@ __getattr__, __dir__ = export_lazily(
         "backend": "Backend",
         "claude_cli": "ClaudeCLIBackend",
         "dspy_backend": "DSPyBackend",
+        "http": "PerLoop",
         "local": "LocalBackend",
         "optimized": "OptimizedLM",
         "policies.budget": "Budget",
