@@ -90,7 +90,7 @@ def a_process_at_work(root: Path, program: str) -> subprocess.Popen[str]:
 import asyncio
 from pathlib import Path
 from git_repositories import open_team, write
-from bae.team.user_checkout import fast_forward
+from bae.team.integration import fast_forward
 async def main():
     workspaces, integration = await open_team(Path({str(root)!r}))
     {program}

@@ -19,7 +19,7 @@ def say(line: str) -> None:
 async def main(root: Path, tasks: int) -> None:
     say("started")
     workspaces, integration = await open_team(root)
-    done = await workspaces.recover()
+    done = await integration.recover()
     assert not done.problems, done.problems
 
     async def work(number: int) -> None:
@@ -39,7 +39,7 @@ async def main(root: Path, tasks: int) -> None:
             group.create_task(work(number))
     moved = await integration.deliver()
     assert not moved.reason, moved.reason
-    await workspaces.recover()
+    await integration.recover()
     say("done")
 
 

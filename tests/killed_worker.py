@@ -38,7 +38,7 @@ async def main(path: Path, project_id: int, task_id: int, event: int) -> None:
     async with await Store.open(path) as store:
         project = await store.project(project_id)
         async with Workbench.open(project, store, ws_manager=Killer(event)) as bench:
-            assert not (await bench.workspaces.recover()).problems
+            assert not (await bench.integration.recover()).problems
             lm = ScriptedLM({Answer: answer})
             worker = BackendWorkerAgent(project_id=project_id, bench=bench, lm=lm)
             result = await worker.execute_task(await store.task(task_id))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bae.team.git import BRANCHES, Checkout, Conflict, GitError, Merged, Repository, named_path
+from bae.team.git import BRANCHES, Checkout, Conflict, GitError, Repository, named_path
 from git_repositories import commit_files, git, make_repository, write
 
 
@@ -148,11 +148,11 @@ async def test_a_merge_needs_no_checkout_and_moves_nothing(root: Path):
 
     merged = await repository.merge("work", "main", "Merge the work")
 
-    assert isinstance(merged, Merged)
+    assert isinstance(merged, str)
     assert git(root, "rev-parse", "main") == head
-    assert git(root, "show", f"{merged.commit}:a.txt") == "one\ntwo\nTHREE"
-    assert git(root, "show", f"{merged.commit}:b.txt") == "B"
-    assert git(root, "log", "-1", "--format=%P", merged.commit) == head
+    assert git(root, "show", f"{merged}:a.txt") == "one\ntwo\nTHREE"
+    assert git(root, "show", f"{merged}:b.txt") == "B"
+    assert git(root, "log", "-1", "--format=%P", merged) == head
     assert git(root, "status", "--porcelain") == ""
 
 

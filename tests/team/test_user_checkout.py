@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bae.team.git import Repository
-from bae.team.user_checkout import fast_forward
+from bae.team.integration import fast_forward
 from git_repositories import (
     a_process_at_work,
     commit_files,
@@ -121,13 +121,14 @@ async def test_any_other_checkout_is_left_alone_with_the_reason(
     assert left_over(root) == []
 
 
-async def test_a_move_that_was_killed_halfway_is_completed_by_the_next_run(
-    root: Path, tmp_path: Path
+@pytest.mark.parametrize("mine", [{}, {"a.txt": "mine\n"}], ids=["untouched", "edited"])
+async def test_a_move_that_was_killed_halfway_is_completed_unless_the_user_wrote_to_its_files(
+    root: Path, tmp_path: Path, mine: dict[str, str]
 ):
     gate, seen = slow_checkout(root, tmp_path)
     files = {"a.txt": "new\n", "b/c.txt": "new\n", "slow.txt": "2\n", "z.txt": "z\n"}
     gate.unlink()
-    commit = newer(root, files)
+    before, commit = git(root, "rev-parse", "HEAD"), newer(root, files)
     gate.touch()
     process = a_process_at_work(root, f"await fast_forward(workspaces.repository, {commit!r})")
     await asyncio.to_thread(seen.read_bytes)
@@ -135,37 +136,16 @@ async def test_a_move_that_was_killed_halfway_is_completed_by_the_next_run(
     gate.unlink()
     assert (root / "a.txt").read_text() == "new\n"
     assert (root / ".git" / "index.lock").exists()
-    assert git(root, "rev-parse", "HEAD") != commit
+    assert git(root, "rev-parse", "HEAD") == before
+    write(root, mine)
 
-    workspaces, _ = await open_team(root)
-    done = await workspaces.recover()
+    _, integration = await open_team(root)
+    await integration.recover()
 
-    assert done.checkout is not None
-    assert (done.checkout.commit, done.checkout.reason) == (commit, "")
-    assert git(root, "rev-parse", "main") == commit
-    assert git(root, "status", "--porcelain") == ""
-    assert {name: (root / name).read_text() for name in files} == files
-    assert left_over(root) == []
-
-
-async def test_what_the_user_wrote_after_the_kill_is_not_touched(root: Path, tmp_path: Path):
-    gate, seen = slow_checkout(root, tmp_path)
-    gate.unlink()
-    commit = newer(root, {"a.txt": "new\n", "b.txt": "new\n", "slow.txt": "2\n"})
-    gate.touch()
-    process = a_process_at_work(root, f"await fast_forward(workspaces.repository, {commit!r})")
-    await asyncio.to_thread(seen.read_bytes)
-    kill_all(process)
-    gate.unlink()
-    write(root, {"a.txt": "mine\n"})
-
-    workspaces, _ = await open_team(root)
-    done = await workspaces.recover()
-
-    assert done.checkout is not None
-    assert "uncommitted changes: a.txt" in done.checkout.reason
-    assert (root / "a.txt").read_text() == "mine\n"
-    assert git(root, "status", "--porcelain") == " M a.txt"
+    assert git(root, "rev-parse", "main") == (before if mine else commit)
+    assert git(root, "status", "--porcelain") == (" M a.txt" if mine else "")
+    assert mine or {name: (root / name).read_text() for name in files} == files
+    assert (root / "a.txt").read_text() == mine.get("a.txt", "new\n")
     assert left_over(root) == []
 
 
@@ -175,11 +155,10 @@ async def test_an_index_that_was_written_before_the_kill_is_taken_back_and_moved
     note = root / ".git" / "bae-fast-forward.json"
     note.write_text(f'{{"before": "{before}", "after": "{commit}"}}')
 
-    workspaces, _ = await open_team(root)
-    done = await workspaces.recover()
+    _, integration = await open_team(root)
+    await integration.recover()
 
-    assert done.checkout is not None
-    assert git(root, "rev-parse", "main") == commit == done.checkout.commit
+    assert git(root, "rev-parse", "main") == commit
     assert git(root, "status", "--porcelain") == ""
 
 
@@ -190,9 +169,8 @@ async def test_locks_of_the_users_own_commands_stay(root: Path):
     os.utime(note, (0, 0))
     lock.touch()
 
-    workspaces, _ = await open_team(root)
-    done = await workspaces.recover()
+    _, integration = await open_team(root)
+    await integration.recover()
 
-    assert done.checkout is not None
-    assert "index.lock" in done.checkout.reason
+    assert git(root, "rev-parse", "main") == before
     assert lock.exists()

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from bae.team.edits import FileChange
 from bae.team.models import Project, TestCase, TestReport
 from bae.team.reports import NOT_LOADED
 from bae.team.test_runs import run_tests
-from bae.team.verdict import Change, Verdict, is_test_file, judge, verify
+from bae.team.verdict import Verdict, is_test_file, judge, verify
 from bounded import BOUND
 from git_repositories import left_over, make_repository, open_team, write
 
@@ -139,6 +140,7 @@ async def test_a_task_may_leave_other_tests_failing_that_failed_before(tmp_path:
 
 
 WRONG = CALC.replace("+", "-")
+PIPE = "import os\nos.unlink('tests/test_calc.py')\nos.mkfifo('tests/test_calc.py')\n"
 CHEATS: dict[str, tuple[dict[str, str | None], str]] = {
     "edited": ({"tests/test_calc.py": TESTS.replace("== 2", "== 0")}, "was edited (test_add was"),
     "deleted": ({"tests/test_calc.py": None, "test_a.py": "def test_a(): pass\n"}, "was deleted"),
@@ -159,6 +161,10 @@ CHEATS: dict[str, tuple[dict[str, str | None], str]] = {
     "exit 0 in a new test": ({"test_a.py": "import os\nos._exit(0)\n"}, "wrote no report"),
     "tests rewritten while they run": (
         {"calc.py": WRONG + "open('tests/test_calc.py', 'w').write('def test_add(): pass')\n"},
+        "tests/test_calc.py was written while the tests ran",
+    ),
+    "a pipe in place of the tests while they run": (
+        {"calc.py": WRONG + PIPE},
         "tests/test_calc.py was written while the tests ran",
     ),
     "a false pytest": ({"pytest.py": "print('3 passed')\n"}, "take the place of the test program"),
@@ -212,7 +218,7 @@ def report(**outcomes: Any) -> TestReport:
 
 
 def problems_of(path: str, before: str | None, after: str | None) -> str:
-    change = Change(
+    change = FileChange(
         path, None if before is None else before.encode(), None if after is None else after.encode()
     )
     return " ".join(judge(report(a="passed"), report(a="passed"), [change]))
@@ -254,6 +260,26 @@ def test_tests_that_existed_may_not_be_changed(after: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("added", "reason"),
+    [
+        ("def len(x):\n    return 1\n", "len is defined once more"),
+        ("from fake import len\n", "len is imported from fake instead"),
+        ("def add(a):\n    return [a]\n", "add is defined once more"),
+        ("@pytest.fixture\ndef tmp_path():\n    pass\n", "tmp_path is defined once more"),
+    ],
+)
+def test_what_tests_use_may_not_be_replaced_below_them(added: str, reason: str) -> None:
+    before = "from calc import *\n\ndef test_a(tmp_path):\n    assert len(add(1)) == 1\n\n"
+    assert reason in problems_of("tests/test_calc.py", before, before + added)
+
+
+def test_tests_of_any_file_that_the_report_names_may_not_be_changed() -> None:
+    change = FileChange("checks/calc.py", b"def test_a(): assert 0", b"def test_a(): assert 1")
+    passed = report(**{"checks/calc.py::test_a": "passed"})
+    assert "was edited (test_a was changed)" in " ".join(judge(passed, passed, [change]))
+
+
+@pytest.mark.parametrize(
     ("path", "before", "after", "refused"),
     [
         ("pyproject.toml", '[project]\nname = "x"\n', '[project]\nname = "y"\n', False),
@@ -285,7 +311,7 @@ def test_how_tests_are_run_may_not_be_changed(
 
 
 def test_no_task_may_replace_the_test_program() -> None:
-    change = Change("pytest.py", None, b"")
+    change = FileChange("pytest.py", None, b"")
     passed = report(a="passed")
     assert "take the place" in judge(passed, passed, [change], edits_tests=True)[0]
 
@@ -303,5 +329,5 @@ def test_a_failing_test_may_not_vanish_either() -> None:
 
 def test_files_of_tests_are_recognized() -> None:
     tests = "tests/a.py test_a.py a/b_test.py a_test.go a.test.tsx b.spec.mjs __tests__/a.js"
-    assert all(map(is_test_file, tests.split()))
+    assert all(map(is_test_file, [*tests.split(), "test.js", "test-a.mjs"]))
     assert not any(map(is_test_file, ["a.py", "testing.py", "contest.js", "latest/a.go"]))

@@ -312,15 +312,15 @@ async def test_a_killed_process_leaves_what_the_next_one_keeps_and_cleans(root: 
     process = a_process_at_work(root, WORKING)
     assert process.stdout is not None
     process.stdout.readline()
-    workspaces, _ = await open_team(root)
+    workspaces, integration = await open_team(root)
 
     with pytest.raises(WorkspaceError, match="another team is working"):
-        await workspaces.recover(patience=0.05)
+        await integration.recover(patience=0.05)
     kill_all(process)
     lock = root / ".git" / "worktrees" / "bae.task-1-login" / "index.lock"
     lock.touch()
     (root / ".git" / "refs" / "heads" / "bae" / "task-1-login.lock").touch()
-    done = await workspaces.recover()
+    done = await integration.recover()
 
     assert done.worktrees == ["task-1-login"]
     assert done.problems == []
@@ -342,8 +342,8 @@ async def test_a_worktree_that_git_was_making_when_it_was_killed_is_made_again(
     gate.unlink()
     assert git(root, "worktree", "list").count("\n") == 1
 
-    workspaces, _ = await open_team(root)
-    done = await workspaces.recover()
+    workspaces, integration = await open_team(root)
+    done = await integration.recover()
 
     assert (done.worktrees, done.kept, done.problems) == (["task-1-login"], [], [])
     assert left_over(root) == []
@@ -359,7 +359,7 @@ BEGUN = {"locked": "initializing\n", "gitdir": ""}
 async def test_the_first_files_that_git_writes_about_a_worktree_are_cleaned(
     root: Path, written: dict[str, str]
 ):
-    workspaces, _ = await open_team(root)
+    workspaces, integration = await open_team(root)
     about = root / ".git" / "worktrees" / "bae.task-1-login"
     about.mkdir(parents=True)
     write(about, written)
@@ -370,7 +370,7 @@ async def test_the_first_files_that_git_writes_about_a_worktree_are_cleaned(
     await workspaces.remove(workspace)
     about.mkdir()
     write(about, written)
-    done = await workspaces.recover()
+    done = await integration.recover()
 
     assert done.problems == []
     assert left_over(root) == []
@@ -382,14 +382,14 @@ async def test_commands_of_a_killed_process_are_waited_for(root: Path, tmp_path:
     await asyncio.to_thread(seen.read_bytes)
     still_there = descendants(process.pid)
     kill_all(process, commands=False)
-    workspaces, _ = await open_team(root)
+    _, integration = await open_team(root)
 
     with pytest.raises(WorkspaceError, match="another team is working"):
-        await workspaces.recover(patience=0.05)
+        await integration.recover(patience=0.05)
     for pid in still_there:
         os.kill(pid, signal.SIGKILL)
     gate.unlink()
-    done = await workspaces.recover()
+    done = await integration.recover()
 
     assert done.problems == []
     assert left_over(root) == []
@@ -404,7 +404,7 @@ async def test_what_is_not_known_or_locked_is_never_removed(root: Path):
     git(root, "worktree", "add", "--quiet", "-b", "mine", str(mine))
     write(mine, {"x.txt": "x"})
 
-    later, _ = await open_team(root)
+    _, later = await open_team(root)
     workspaces.repository.end_work()  # as if its process were gone
     done = await later.recover()
 

@@ -40,8 +40,10 @@ async def run(
     timeout: float | None,
     limit: int,
     grace: float = 1.0,
+    pass_fds: Sequence[int] = (),
 ) -> Ended:
-    """Run a program with `given` on its stdin, and wait for its end.
+    """Run a program with `given` on its stdin, and wait for its end. It inherits the open files
+    `pass_fds`.
 
     It leads a process group of its own. When this call ends, in whatever way, so has the group:
     after a timeout, a cancellation or more than `limit` bytes of output it gets SIGTERM, and
@@ -64,6 +66,7 @@ async def run(
         cwd=cwd,
         env=env,
         start_new_session=True,
+        pass_fds=pass_fds,
     )
     try:
         # Not interrupted: nothing would end a process that is half started.

@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple, Self
 
+from bae.lm import subprocesses
 from bae.tasks import finish_despite_cancel
 from bae.team.files import FileLock
 from bae.team.models import TeamError, bounded
@@ -43,13 +43,6 @@ class GitError(TeamError):
     """A git command failed, or the repository is not in a state that a team can work with."""
 
     code: str = "bae-team-git"
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """A merge without conflicts: a commit that no branch has yet."""
-
-    commit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,38 +146,28 @@ class Repository:
     async def _run(
         self, args: Sequence[str], cwd: Path, env: dict[str, str], stdin: bytes | None = None
     ) -> tuple[int, bytes, str]:
-        return await finish_despite_cancel(self._run_to_its_end(args, cwd, env, stdin))
-
-    async def _run_to_its_end(
-        self, args: Sequence[str], cwd: Path, env: dict[str, str], stdin: bytes | None
-    ) -> tuple[int, bytes, str]:
-        pipe = asyncio.subprocess.PIPE
+        running = subprocesses.run(
+            ("git", *args),
+            given=stdin or b"",
+            cwd=str(cwd),
+            env=env,
+            timeout=self.timeout,
+            limit=LARGEST_OUTPUT,
+            grace=5.0,  # in which it removes its lock files
+            # A command outlives a killed team: the next one waits for it by this lock.
+            pass_fds=self.alive.descriptors(),
+        )
         try:
-            process = await asyncio.create_subprocess_exec(
-                *("git", *args),
-                cwd=cwd,
-                env=env,
-                stdin=asyncio.subprocess.DEVNULL if stdin is None else pipe,
-                stdout=pipe,
-                stderr=pipe,
-                # A command outlives a killed team: the next one waits for it by this lock.
-                pass_fds=self.alive.descriptors(),
-                start_new_session=True,  # a Ctrl-C at the terminal is for the team
-            )
+            ended = await finish_despite_cancel(running)
         except (FileNotFoundError, NotADirectoryError) as error:
             if not await asyncio.to_thread(cwd.is_dir):
                 raise GitError(f"there is no directory {cwd}", error) from error
             raise GitError("git was not found", error, fix="install git 2.38 or later") from error
-        try:
-            async with asyncio.timeout(self.timeout):
-                read = (_read(process.stdout), _read(process.stderr))
-                _, output, problem = await asyncio.gather(_feed(process.stdin, stdin), *read)
-                code = await process.wait()
-        except TimeoutError as error:
-            raise GitError(f"git {args[0]} took over {self.timeout:g} s in {cwd}", error) from error
-        finally:
-            await _end(process)
-        return code, output, bounded(problem.decode("utf-8", "replace").strip())
+        if ended.bound == "timeout":
+            raise GitError(f"git {args[0]} took over {self.timeout:g} s in {cwd}")
+        if ended.bound is not None:
+            raise GitError(f"git {args[0]} printed more than {LARGEST_OUTPUT} bytes")
+        return ended.status, ended.out, ended.err.decode("utf-8", "replace").strip()
 
     @asynccontextmanager
     async def administration(self) -> AsyncGenerator[None]:
@@ -229,6 +212,10 @@ class Repository:
     async def resolve(self, name: str) -> str | None:
         """The commit that a name stands for, if there is one."""
         args = ("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}")
+        return await self._ask(*args)
+
+    async def _ask(self, *args: str) -> str | None:
+        """What a git command prints, or None where it fails."""
         code, output, _ = await self.run_git(*args)
         return output.decode().strip() if code == 0 else None
 
@@ -244,18 +231,16 @@ class Repository:
 
     async def current_branch(self) -> str | None:
         """The branch of the user's checkout, without `refs/heads/`; None where HEAD is detached."""
-        code, output, _ = await self.run_git("symbolic-ref", "--quiet", "HEAD")
-        return output.decode().strip().removeprefix(BRANCHES) if code == 0 else None
+        found = await self._ask("symbolic-ref", "--quiet", "HEAD")
+        return found and found.removeprefix(BRANCHES)
 
     async def merge_base(self, one: str, other: str) -> str | None:
         """The newest commit that both have in their history."""
-        code, output, _ = await self.run_git("merge-base", one, other)
-        return output.decode().strip() if code == 0 else None
+        return await self._ask("merge-base", one, other)
 
     async def contains(self, commit: str, older: str) -> bool:
         """Whether a commit has another one in its history, or is the same."""
-        code, _, _ = await self.run_git("merge-base", "--is-ancestor", older, commit)
-        return code == 0
+        return await self._ask("merge-base", "--is-ancestor", older, commit) is not None
 
     async def move(self, ref: str, to: str, before: str | None) -> bool:
         """Set a ref if it still is at `before`, or does not exist yet where that is None."""
@@ -311,7 +296,7 @@ class Repository:
 
     async def merge(
         self, branch: str, into: str, message: str, *, squash: bool = True
-    ) -> Merged | Conflict:
+    ) -> str | Conflict:
         """Merge a branch into another without a checkout. The commit is made and no ref is moved;
         squashed, it has the other branch as its only parent."""
         ours, theirs = await self.commit_id(into), await self.commit_id(branch)
@@ -319,7 +304,7 @@ class Repository:
         if isinstance(tree, Conflict):
             return tree
         parents = [ours] if squash else [ours, theirs]
-        return Merged(await self.commit_tree(tree, parents, message))
+        return await self.commit_tree(tree, parents, message)
 
     async def merge_tree(self, branch: str, into: str) -> str | Conflict:
         """The tree of a merge. The names given are what conflict markers are labelled with."""
@@ -402,33 +387,3 @@ def _environment() -> dict[str, str]:
     for number, (key, value) in enumerate(_SETTINGS.items()):
         env |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     return env
-
-
-async def _read(stream: asyncio.StreamReader | None) -> bytes:
-    read = bytearray()
-    while stream is not None and (part := await stream.read(2**16)):
-        read += part
-        if len(read) > LARGEST_OUTPUT:
-            raise GitError(f"git printed more than {LARGEST_OUTPUT} bytes")
-    return bytes(read)
-
-
-async def _feed(stream: asyncio.StreamWriter | None, content: bytes | None) -> None:
-    if stream is not None:
-        with suppress(BrokenPipeError, ConnectionResetError):
-            stream.write(content or b"")
-            await stream.drain()
-        stream.close()
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a command that is still running, and what it started: first so that it removes its lock
-    files."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.returncode is not None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(5):
-                await process.wait()

@@ -1,19 +1,30 @@
 """The team's own branch: tasks are merged into it one at a time, tested as merged, and only then is
-it moved. The history has one commit a task."""
+it moved, with one commit a task. The user's checkout follows by fast-forward only, when it is
+clean. What a killed run left halfway is completed or cleaned by the next."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from bae.team.git import BRANCHES, Conflict, GitError, Merged, Repository
+from bae.tasks import finish_despite_cancel
+from bae.team.files import read_file
+from bae.team.git import BRANCHES, Conflict, GitError, Repository, remove_stale
 from bae.team.models import TestReport, bounded
-from bae.team.user_checkout import Moved, fast_forward
-from bae.team.workspaces import TRAILER, Workspace, Workspaces, trailer
+from bae.team.verdict import describe_failure
+from bae.team.workspaces import TRAILER, Recovered, Workspace, WorkspaceError, Workspaces, trailer
 
 _TRIES: Final = 5
+_NOTE: Final = "bae-fast-forward.json"
+_UNFINISHED: Final = (
+    *("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG"),
+    *("rebase-merge", "rebase-apply"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +48,17 @@ class Failed:
     @property
     def text(self) -> str:
         """What failed, for the next attempt."""
-        failed = [f"{case.id}\n{case.message}".strip() for case in self.report.of("failed")]
-        parts = (
-            "The tests failed after the work was merged with what others have done.",
-            *filter(None, (self.report.problem, "\n\n".join(failed), self.report.output)),
-        )
-        return bounded("\n\n".join(parts))
+        what = describe_failure(self.report)
+        return f"The tests failed after the work was merged with what others have done.\n\n{what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What became of the user's checkout: the commit that it is at now, and the reason why it was
+    left alone, if it was."""
+
+    commit: str
+    reason: str = ""
 
 
 Outcome: TypeAlias = Integrated | Conflict | Failed
@@ -109,6 +125,25 @@ class Integration:
         """Fast-forward the user's checkout to the team's branch, if it is clean."""
         return await fast_forward(self.repository, await self.head(), branch=branch)
 
+    async def recover(self, *, patience: float = 10.0) -> Recovered:
+        """Clean what a killed run has left: worktrees, lock files, a checkout that was moved
+        halfway. What was not committed is kept. Call it before the first task is started; commands
+        that a killed run has started are waited for, `patience` seconds at most."""
+        try:
+            async with self.repository.alone(patience):
+                return await finish_despite_cancel(self._recover())
+        except TimeoutError as error:
+            raise WorkspaceError(
+                f"another team is working in {self.repository.root}",
+                error,
+                fix="wait until it is done, or stop it",
+            ) from error
+
+    async def _recover(self) -> Recovered:
+        found = await self.workspaces.clean()
+        await _complete_move(self.repository)
+        return found
+
     async def _in_turn(
         self, what: str, message: str, *, squash: bool, tests: Sequence[str] = ()
     ) -> Outcome:
@@ -126,17 +161,17 @@ class Integration:
         merged = await self.repository.merge(what, self._ref, message, squash=squash)
         if isinstance(merged, Conflict):
             return merged
-        conflict = await self._unresolved(merged, what)
+        conflict = await self._find_unresolved(merged, what)
         if conflict:
             return conflict
-        async with self.workspaces.scratch(merged.commit, before) as workspace:
+        async with self.workspaces.scratch(merged, before) as workspace:
             report = full = await self.run_tests(workspace)
         if tests and not report.passed:
             report = full.for_task(tests, await self._report_of(before))
         if not report.passed:
-            return Failed(report, merged.commit)
-        self._head_report = merged.commit, full
-        return Integrated(merged.commit, report, full)
+            return Failed(report, merged)
+        self._head_report = merged, full
+        return Integrated(merged, report, full)
 
     async def _report_of(self, head: str) -> TestReport:
         """What the tests of the team's branch show before a merge."""
@@ -145,10 +180,10 @@ class Integration:
                 self._head_report = head, await self.run_tests(workspace)
         return self._head_report[1]
 
-    async def _unresolved(self, merged: Merged, what: str) -> Conflict | None:
+    async def _find_unresolved(self, merged: str, what: str) -> Conflict | None:
         """The conflict markers of an earlier merge that are still there."""
         marks = ("-e", f"<<<<<<< {self._ref}", "-e", f">>>>>>> {what}")
-        args = ("grep", "--no-color", "-n", "-z", "-I", "--fixed-strings", *marks, merged.commit)
+        args = ("grep", "--no-color", "-n", "-z", "-I", "--fixed-strings", *marks, merged)
         code, output, problem = await self.repository.run_git(*args)
         if code > 1:
             raise GitError(f"git grep failed with {code}: {problem}")
@@ -175,3 +210,102 @@ class Integration:
                 fix="switch to another branch there",
             )
         return True
+
+
+async def fast_forward(repository: Repository, to: str, *, branch: str | None = None) -> Moved:
+    """Move the user's checkout and its branch to a newer commit. It is left alone unless it is
+    clean, on a branch (the one given, if any) and behind that commit; files that git does not
+    track, ignored ones included, are never overwritten."""
+    to = await repository.commit_id(to)
+    async with repository.at_work():
+        return await finish_despite_cancel(_fast_forward(repository, to, branch))
+
+
+async def _fast_forward(repository: Repository, to: str, branch: str | None) -> Moved:
+    head = await repository.commit_id("HEAD")
+    if head == to:
+        return Moved(head)
+    reason = await _find_reason_to_stay(repository, head, to, branch)
+    if reason:
+        return Moved(head, reason)
+    note = repository.common / _NOTE
+    await asyncio.to_thread(note.write_text, json.dumps({"before": head, "after": to}))
+    args = ("merge", "--ff-only", "--no-overwrite-ignore", "--no-stat", "--quiet", to)
+    code, output, problem = await repository.run_git(*args)
+    await asyncio.to_thread(note.unlink)
+    if code:
+        return Moved(head, problem or output.decode("utf-8", "replace").strip())
+    return Moved(to)
+
+
+async def _find_reason_to_stay(
+    repository: Repository, head: str, to: str, branch: str | None
+) -> str | None:
+    here = await repository.current_branch()
+    if here is None:
+        return "it is on no branch"
+    if branch not in (None, here):
+        return f"it is on {here}, not on {branch}"
+    if not await repository.contains(to, head):
+        return f"{here} has commits that {to[:12]} does not have"
+    for name in _UNFINISHED:
+        if await asyncio.to_thread((repository.checkout.git_dir / name).exists):
+            return f"an operation of git's is not finished there ({name})"
+    args = ("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=all")
+    changes = await repository.git(*args)
+    if changes:
+        names = [part[3:] for part in changes.split("\0") if part]
+        return f"it has uncommitted changes: {bounded(', '.join(names), 500)}"
+    return None
+
+
+async def _complete_move(repository: Repository) -> None:
+    """Complete a fast-forward that was killed halfway. Only files are written that are as they were
+    before, or hold what git had put there, or the beginning of it."""
+    note = repository.common / _NOTE
+    try:
+        written = (await asyncio.to_thread(note.stat)).st_mtime
+        said: dict[str, str] = json.loads(await asyncio.to_thread(note.read_text))
+        before, after = said["before"], said["after"]
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError):  # killed while the note was written: nothing had begun
+        await asyncio.to_thread(note.unlink)
+        return
+    branch = await repository.current_branch()
+    refs = ("index", "HEAD", "ORIG_HEAD", *([BRANCHES + branch] if branch else []))
+    folders = {repository.checkout.git_dir, repository.common}
+    locks = [folder / f"{ref}.lock" for folder in folders for ref in refs]
+    # Later ones are of the user's own commands.
+    await asyncio.to_thread(remove_stale, locks, written - 1, written + repository.timeout)
+    if await repository.commit_id("HEAD") == before:
+        await _undo(repository, before, after)
+        await _fast_forward(repository, after, None)
+    await asyncio.to_thread(note.unlink, missing_ok=True)
+
+
+async def _undo(repository: Repository, before: str, after: str) -> None:
+    known: list[str] = []
+    new: list[str] = []
+    for name in await repository.changed_files(before, after):
+        args = ("cat-file", "--filters")
+        missing, old, _ = await repository.run_git(*args, f"{before}:{name}")
+        _, written, _ = await repository.run_git(*args, f"{after}:{name}")
+        path = repository.root / name
+        now = await asyncio.to_thread(read_file, path, len(written))
+        if now is None and await asyncio.to_thread(os.path.lexists, path):
+            continue  # not of git's making
+        if now != old and written.startswith(now or b""):
+            (new if missing else known).append(name)
+    if known:
+        paths = ("--pathspec-from-file=-", "--pathspec-file-nul")
+        await repository.git("checkout", "--quiet", before, *paths, stdin=_join(known))
+    if new:
+        await repository.git("update-index", "--force-remove", "-z", "--stdin", stdin=_join(new))
+        for name in new:
+            with suppress(FileNotFoundError):
+                await asyncio.to_thread((repository.root / name).unlink)
+
+
+def _join(names: Sequence[str]) -> bytes:
+    return b"".join(os.fsencode(name) + b"\0" for name in names)

@@ -23,11 +23,11 @@ from bae.team.controls import (
     read_paused,
     take_request,
 )
+from bae.team.integration import Moved
 from bae.team.models import Request, Task, TaskResult, TaskStatus, TeamError, summary
 from bae.team.pool import AgentPoolManager
 from bae.team.schedule import DONE, choose_next, find_changes
 from bae.team.team_run import TeamRun, Work
-from bae.team.user_checkout import Moved
 from bae.team.workbench import Workbench
 from bae.team.worker import worker_class
 
@@ -225,7 +225,7 @@ class LeadAgent:
         for request in old:
             if request.task_id is None and request.action in ("stop", "kill"):
                 await close_request(bench.store, request, "no run was in progress")
-        found = await bench.workspaces.recover()
+        found = await bench.integration.recover()
         for each in found.kept:
             await run.say(f"work that was not committed is kept as {each}")
         for each in found.problems:

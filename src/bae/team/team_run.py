@@ -20,9 +20,9 @@ from bae.team.events import (
     broadcast_task_status,
     broadcast_task_unblocked,
 )
+from bae.team.integration import Moved
 from bae.team.models import LONGEST_REASON, Task, TaskStatus, TeamError, bounded, summary
 from bae.team.pool import AgentPoolManager
-from bae.team.user_checkout import Moved
 from bae.team.workbench import Workbench
 
 _S = TaskStatus

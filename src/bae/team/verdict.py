@@ -7,16 +7,17 @@ import ast
 import asyncio
 import configparser
 import json
-import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Unpack
 
 from bae.team import sandbox
+from bae.team.edits import LARGEST_FILE, FileChange
+from bae.team.files import read_file
 from bae.team.git import GitError
 from bae.team.models import Project, TestCase, TestReport
 from bae.team.project import as_table
@@ -26,20 +27,11 @@ from bae.team.workspaces import Workspace, Workspaces
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A file that a task changed: its contents before and after, None where there was none."""
-
-    path: str
-    before: bytes | None
-    after: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """What was found about a task's work. `problems` are sentences for its next attempt."""
 
     report: TestReport
-    changes: tuple[Change, ...] = ()
+    changes: tuple[FileChange, ...] = ()
     problems: tuple[str, ...] = ()
 
     @property
@@ -73,16 +65,18 @@ async def verify(
     """
     changes = await read_changes(workspace)
     after = await run_tests(project, workspace.path, **limits)
-    rewritten = _rewritten(changes, await read_changes(workspace))
+    rewritten = await _find_rewritten(workspace, changes, after)
     if before is None:
         async with workspaces.scratch(workspace.base) as base:
             before = await run_tests(project, base.path, **limits)
     on_base = None
-    if after.for_task(tests, before).passed and _has_new_tests(
-        changes, writes_tests or edits_tests
-    ):
+    own = [each for each in changes if is_test_file(each.path, before, after)]
+    # Where tests alone were asked for, only those must fail that came with what they test.
+    alone = (writes_tests or edits_tests) and len(own) == len(changes)
+    new = any(each.after is not None for each in own)
+    if new and not alone and after.for_task(tests, before).passed:
         async with workspaces.scratch(workspace.base) as base:
-            await asyncio.to_thread(_write_tests, base.path, changes)
+            await asyncio.to_thread(_write_tests, base.path, own)
             on_base = await run_tests(project, base.path, **limits)
     problems = await asyncio.to_thread(
         judge, before, after, changes, on_base=on_base, edits_tests=edits_tests, tests=tests
@@ -90,23 +84,40 @@ async def verify(
     return Verdict(after, changes, (*rewritten, *problems))
 
 
-async def read_changes(workspace: Workspace) -> tuple[Change, ...]:
+async def read_changes(workspace: Workspace) -> tuple[FileChange, ...]:
     """What differs in a worktree from the commit that its work started from."""
-    changes: list[Change] = []
+    changes: list[FileChange] = []
     for path in await workspace.changed():
         name = f"{workspace.base}:{path}"
         code, before, problem = await workspace.repository.run_git("cat-file", "blob", name)
         if code and "does not exist" not in problem and "exists on disk" not in problem:
             raise GitError(f"{path} cannot be read as it was at {workspace.base}: {problem}")
-        after = await asyncio.to_thread(_contents, workspace.path / path)
-        changes.append(Change(path, None if code else before, after))
+        after = await asyncio.to_thread(read_file, workspace.path / path, LARGEST_FILE)
+        changes.append(FileChange(path, None if code else before, after))
     return tuple(changes)
+
+
+async def _find_rewritten(
+    workspace: Workspace, changes: Sequence[FileChange], report: TestReport
+) -> list[str]:
+    """What the code did to tests while they ran. Other files that tests write are not looked at."""
+    known = {each.path: each.after for each in changes}
+    problems: list[str] = []
+    for path in await workspace.changed():
+        # In folders for tests there may be files that tests write.
+        if _TEST_NAME.fullmatch(PurePosixPath(path).name) or path in _reported_files(report):
+            now = await asyncio.to_thread(read_file, workspace.path / path, LARGEST_FILE)
+            if path not in known or now != known[path]:
+                problems.append(
+                    f"{path} was written while the tests ran: the code may not change its tests"
+                )
+    return problems
 
 
 def judge(
     before: TestReport,
     after: TestReport,
-    changes: Sequence[Change],
+    changes: Sequence[FileChange],
     *,
     on_base: TestReport | None = None,
     edits_tests: bool = False,
@@ -117,23 +128,14 @@ def judge(
     base with the tests of the work. With `edits_tests` the task was told to change tests and how
     they are run: then those that there are must pass, and new ones fail on the base. `tests` are
     those that the task has to make pass, where others fail already."""
-    problems = [
-        f"{each.path} would take the place of the test program: remove it"
-        for each in changes
-        if _SHADOWS.fullmatch(each.path)
-    ]
-    problems += [
-        f"{each.path} would be loaded in place of Python's own module: give it another name"
-        for each in changes
-        if _hides_standard_library(each)
-    ]
+    problems = [*_find_shadows(changes)]
     if not edits_tests:
-        problems += [*_tampering(changes), *_lost(before, after)]
+        problems += [*_find_tampering(changes, before), *_find_lost(before, after)]
     own = after.for_task(tests, before)
     if not own.passed:
         problems.append(describe_failure(own))
     if on_base is not None:
-        problems += _say_nothing(before, after, on_base)
+        problems += _find_useless(before, after, on_base)
     return tuple(problems)
 
 
@@ -161,7 +163,7 @@ def _indented(text: str) -> str:
 # --- reports compared -----------------------------------------------------------------------------
 
 
-def _lost(before: TestReport, after: TestReport) -> Iterator[str]:
+def _find_lost(before: TestReport, after: TestReport) -> Iterator[str]:
     now = {case.id: case for case in after.cases}
     files = {case.id for case in after.cases if _stands_for_file(case)}
     existed = [case for case in before.cases if not _stands_for_file(case)]
@@ -182,7 +184,7 @@ def _lost(before: TestReport, after: TestReport) -> Iterator[str]:
         yield f"tests that were run before are skipped now: {_listed(skipped)}; run them again"
 
 
-def _say_nothing(before: TestReport, after: TestReport, on_base: TestReport) -> Iterator[str]:
+def _find_useless(before: TestReport, after: TestReport, on_base: TestReport) -> Iterator[str]:
     existed = {case.id for case in before.cases}
     passing = {case.id for case in on_base.of("passed")}
     new = [case.id for case in after.of("passed") if case.id not in existed]
@@ -205,17 +207,25 @@ def _listed(names: Sequence[str]) -> str:
 # --- files compared -------------------------------------------------------------------------------
 
 
-def is_test_file(path: str) -> bool:
-    """Whether a file holds tests, or what only tests use."""
+def is_test_file(path: str, *reports: TestReport) -> bool:
+    """Whether a file holds tests, or what only tests use: by its name, by its folder, or since a
+    report has tests of it."""
     pure = PurePosixPath(path)
     if _TEST_FOLDERS.intersection(part.lower() for part in pure.parts[:-1]):
         return True
-    return _TEST_NAME.fullmatch(pure.name) is not None
+    if _TEST_NAME.fullmatch(pure.name):
+        return True
+    return any(path in _reported_files(report) for report in reports)
+
+
+def _reported_files(report: TestReport) -> set[str]:
+    return {case.id.partition("::")[0] for case in report.cases}
 
 
 _TEST_FOLDERS: Final = {"test", "tests", "__tests__", "spec", "specs", "__snapshots__", "testdata"}
 _TEST_NAME: Final = re.compile(
-    r"test_.*\.py|.*_test\.py|conftest\.py|.*_test\.go|.*[.\-_](test|spec)\.[cm]?[jt]sx?"
+    r"test_.*\.py|.*_test\.py|conftest\.py|.*_test\.go"
+    r"|(.*[.\-_])?(test|spec)\.[cm]?[jt]sx?|test-.*\.[cm]?[jt]sx?"
 )
 _SETTINGS: Final = re.compile(
     r"conftest\.py|\.?pytest\.(ini|toml)|(vitest|vite|jest)\.(config|workspace)\..*"
@@ -228,14 +238,18 @@ _SHADOWS: Final = re.compile(
 """Files that would be loaded instead of the test program's own."""
 
 
-def _hides_standard_library(change: Change) -> bool:
-    """Whether a new file would be loaded instead of a module of Python, before any test."""
-    name = change.path.split("/")[0].removesuffix(".py")
-    python = change.path.endswith(".py") and name in sys.stdlib_module_names
-    return python and change.before is None and change.path in (f"{name}.py", f"{name}/__init__.py")
+def _find_shadows(changes: Sequence[FileChange]) -> Iterator[str]:
+    """Files that would be loaded in place of the test program, or of a module of Python."""
+    for each in changes:
+        path, name = each.path, each.path.split("/")[0].removesuffix(".py")
+        is_module = path in (f"{name}.py", f"{name}/__init__.py")
+        if _SHADOWS.fullmatch(path):
+            yield f"{path} would take the place of the test program: remove it"
+        elif is_module and each.before is None and name in sys.stdlib_module_names:
+            yield f"{path} would be loaded in place of Python's own module: rename it"
 
 
-def _tampering(changes: Sequence[Change]) -> Iterator[str]:
+def _find_tampering(changes: Sequence[FileChange], before: TestReport) -> Iterator[str]:
     """What a task did to existing tests, or to how they are run."""
     for each in changes:
         path = each.path
@@ -250,22 +264,14 @@ def _tampering(changes: Sequence[Change]) -> Iterator[str]:
                 f"{path} has {', '.join(sorted(added))}, which would run around every test: this "
                 "task may not change how tests are run"
             )
-        elif each.before is not None and is_test_file(path):
+        elif each.before is not None and is_test_file(path, before):
             if each.after is None:
                 yield f"{path} has tests that existed, and was deleted: restore it"
-            elif reason := _edited(path, each.before, each.after):
+            elif reason := _describe_edit(path, each.before, each.after):
                 yield (
                     f"{path} has tests that existed, and was edited ({reason}): restore it, and "
                     "put new tests at its end or into a new file"
                 )
-
-
-def _rewritten(before: Sequence[Change], after: Sequence[Change]) -> Iterator[str]:
-    """What the code did to tests while they ran."""
-    known = {each.path: each for each in before}
-    for each in after:
-        if _TEST_NAME.fullmatch(PurePosixPath(each.path).name) and known.get(each.path) != each:
-            yield f"{each.path} was written while the tests ran: the code may not change its tests"
 
 
 def _hooks(content: bytes | None) -> set[str]:
@@ -282,58 +288,49 @@ def _hooks(content: bytes | None) -> set[str]:
     return names
 
 
-def _edited(path: str, before: bytes, after: bytes) -> str:
+def _describe_edit(path: str, before: bytes, after: bytes) -> str:
     """How tests of a file were changed; empty where some were only added."""
-    if after.rstrip().startswith(before.rstrip()) and not path.endswith(".py"):
-        return ""
     if not path.endswith(".py"):
-        return "lines that existed were changed"
+        added = after.rstrip().startswith(before.rstrip())
+        return "" if added else "lines that existed were changed"
     try:
         old, new = ast.parse(before), ast.parse(after)
     except (SyntaxError, ValueError, RecursionError):
         return "it cannot be read as Python"
-    imported = set(_imports(old))
+    imported, used = set(_imports(old)), set(_names(old))
     if not imported <= set(_imports(new)):
         return "an import was removed"
-    bound = set(_bound(old))
-    rest = iter([each for each in new.body if not isinstance(each, ast.Import | ast.ImportFrom)])
-    for wanted in old.body:
-        if isinstance(wanted, ast.Import | ast.ImportFrom):
-            continue
-        if reason := _next_is(wanted, rest, bound):
-            return reason
-    for left in rest:
-        if reason := _not_new(left, bound):
-            return reason
+    left = [each for each in old.body if not isinstance(each, _IMPORT)]
+    for each in new.body:
+        if left and ast.dump(each) == ast.dump(left[0]):
+            del left[0]
+        elif not isinstance(each, _IMPORT) and (reason := _describe_addition(each, used)):
+            return f"{_name(left[0])} was changed" if left else reason
+    if left:
+        return f"{_name(left[0])} was removed"
     for module, name, alias in set(_imports(new)) - imported:
-        if (alias or name.partition(".")[0]) in bound:
+        if (alias or name.partition(".")[0]) in used:
             return f"{alias or name} is imported from {module or 'elsewhere'} instead"
         if name == "*":
             return "an import of everything was added"
     return ""
 
 
-def _next_is(wanted: ast.stmt, rest: Iterator[ast.stmt], bound: set[str]) -> str:
-    """Advance to a statement that existed: what is passed on the way must be new."""
-    text = ast.dump(wanted)
-    name = getattr(wanted, "name", f"line {wanted.lineno}")
-    for each in rest:
-        if ast.dump(each) == text:
-            return ""
-        if _not_new(each, bound):
-            return f"{name} was changed"
-    return f"{name} was removed"
+_IMPORT: Final = ast.Import | ast.ImportFrom
 
 
-def _not_new(added: ast.stmt, bound: set[str]) -> str:
+def _name(statement: ast.stmt) -> str:
+    return getattr(statement, "name", f"line {statement.lineno}")
+
+
+def _describe_addition(added: ast.stmt, used: set[str]) -> str:
     """Why a statement is more than a new test or helper."""
     if not isinstance(added, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return f"line {added.lineno} is code that runs before the tests that existed"
-    if added.name in bound:
+    if added.name in used:
         return f"{added.name} is defined once more"
-    if any("autouse" in ast.dump(each) for each in added.decorator_list):
-        return f"{added.name} would run around the tests that existed"
-    if added.name.startswith(("setup", "teardown", "pytest_", "setUp", "tearDown")):
+    around = added.name.startswith(("setup", "teardown", "pytest_", "setUp", "tearDown"))
+    if around or any("autouse" in ast.dump(each) for each in added.decorator_list):
         return f"{added.name} would run around the tests that existed"
     return ""
 
@@ -347,16 +344,16 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str, str | None]]:
             yield from ((module, name.name, name.asname) for name in each.names)
 
 
-def _bound(tree: ast.Module) -> Iterator[str]:
-    """The names that a module gives a value, also in its blocks."""
+def _names(tree: ast.Module) -> Iterator[str]:
+    """The names that tests depend on: imported, defined, used, or those of fixtures."""
     for _, name, alias in _imports(tree):
         yield alias or name.partition(".")[0]
     for each in ast.walk(tree):
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+        if isinstance(each, ast.Name):
             yield each.id
-    for each in tree.body:
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield each.name
+        elif isinstance(each, ast.arg):
+            yield each.arg
+    yield from (str(getattr(each, "name", "")) for each in tree.body)
 
 
 def _of_package(content: bytes | None) -> object:
@@ -394,30 +391,9 @@ def _parsed(content: bytes | None, parse: Any) -> Mapping[str, Any]:
         return {"scripts": content, "tool": {"pytest": content}} if content else {}
 
 
-# --- files ----------------------------------------------------------------------------------------
-
-
-def _contents(path: Path) -> bytes | None:
-    if path.is_symlink():
-        return os.fsencode(os.readlink(path))
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return None
-
-
-def _has_new_tests(changes: Iterable[Change], alone: bool) -> bool:
-    """Whether there are tests that must fail without the rest of the change. Where tests `alone`
-    were asked for, only those that were written with what they test."""
-    found = {is_test_file(each.path) for each in changes if each.after is not None}
-    return found == {True, False} if alone else True in found
-
-
-def _write_tests(base: Path, changes: Sequence[Change]) -> None:
+def _write_tests(base: Path, changes: Sequence[FileChange]) -> None:
     root = base.resolve()
     for each in changes:
-        if not is_test_file(each.path):
-            continue
         path = base / each.path
         if not path.parent.resolve().is_relative_to(root) or path.is_symlink():
             continue  # a link of the repository leads elsewhere

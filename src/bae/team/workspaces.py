@@ -29,7 +29,6 @@ from bae.team.git import (
 )
 from bae.team.models import TeamError, bounded
 from bae.team.sandbox import Ran
-from bae.team.user_checkout import Moved, repair
 
 TRAILER: Final = "Bae-Task:"
 _PREFIX: Final = "bae."
@@ -179,8 +178,6 @@ class Recovered:
     """The refs of work that was not committed."""
     problems: list[str] = field(default_factory=list[str])
     """What could not be cleaned, and why: it is where it was."""
-    checkout: Moved | None = None
-    """What became of the user's checkout, where its move was not finished."""
 
 
 class Workspaces:
@@ -249,24 +246,11 @@ class Workspaces:
         await finish_despite_cancel(self._drop(workspace.path))
         return kept
 
-    async def recover(self, *, patience: float = 10.0) -> Recovered:
-        """Clean what a killed run has left: worktrees, lock files, a checkout that was moved
-        halfway. What was not committed is kept. Call it before the first task is started; commands
-        that a killed run has started are waited for, `patience` seconds at most."""
-        try:
-            async with self.repository.alone(patience):
-                return await finish_despite_cancel(self._recover())
-        except TimeoutError as error:
-            raise WorkspaceError(
-                f"another team is working in {self.repository.root}",
-                error,
-                fix="wait until it is done, or stop it",
-            ) from error
-
-    async def _recover(self) -> Recovered:
+    async def clean(self) -> Recovered:
+        """Remove the worktrees that a killed run has left, and its lock files. What was not
+        committed is kept. Call it inside `repository.alone`."""
         done = Recovered()
         await asyncio.to_thread(self._remove_locks)
-        done.checkout = await repair(self.repository)
         left = await asyncio.to_thread(self._entries)
         for path, admin in left.items():
             if path in self._open:
