@@ -28,8 +28,8 @@ from rich.console import Console
 
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.cli.live import Display, LiveTree, PlainLines, display_for
-from bae.cli.wording import summary_of, text_of, took
 from bae.cli.live.view import MOST_STEPS
+from bae.cli.wording import summary_of, text_of, took
 from bae.history import History
 from bae.journal import MemoryJournal
 from bae.lm import LM

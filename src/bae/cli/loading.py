@@ -9,21 +9,22 @@ import sys
 import tomllib
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import FunctionType, MethodType, TracebackType
+from types import CoroutineType, FunctionType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from bae.cli.exits import Misuse
-from bae.exceptions import BaeError, text_of
+from bae.exceptions import BaeError
+from bae.graph import Graph
+from bae.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from types import ModuleType
-
-    from bae.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Loaded:
 def load(said: str | None, option: str = "") -> Loaded:
     """The graph of `MODULE[:NAME]`; of None, that of the project around this directory. `option` is
     what MODULE is given with, where it is no argument."""
-    root = _here()
+    root = Path.cwd()
     if said is None:
         said, root = _configured(option)
     module, where, name = load_module(said, root)
@@ -54,7 +55,7 @@ def load(said: str | None, option: str = "") -> Loaded:
 def load_module(said: str, root: Path | None = None) -> tuple[ModuleType, str, str]:
     """The module of `MODULE[:NAME]`, how it is called there, and the name. It is looked for from
     this directory, or from `root`."""
-    root = root or _here()
+    root = root or Path.cwd()
     where, name = _parts(said)
     if _is_path(where):
         return _from_file(Path(where).absolute(), where), where, name
@@ -105,17 +106,6 @@ def is_configured() -> bool:
     return True
 
 
-def _here() -> Path:
-    try:
-        return Path.cwd()
-    except FileNotFoundError as error:
-        raise _unknown(
-            "the directory that this is called in is not there any more",
-            "go to one that is, with cd",
-            error,
-        ) from error
-
-
 def _configured(option: str = "") -> tuple[str, Path]:
     """What the nearest pyproject.toml says, and where it stands."""
     project = project_file()
@@ -154,9 +144,6 @@ def _is_path(where: str) -> bool:
 
 
 def _graph_in(module: ModuleType, where: str, name: str) -> tuple[Graph[Any, Any], str]:
-    from bae.graph import Graph
-    from bae.node import Node
-
     if not name:
         name = next((each for each in ("graph", "create_graph") if hasattr(module, each)), "")
         if not name:
@@ -168,69 +155,28 @@ def _graph_in(module: ModuleType, where: str, name: str) -> tuple[Graph[Any, Any
         found = getattr(found, part)
     if isinstance(found, type) and issubclass(found, Node):
         return Graph(start=found), name
-    said = f"{where}:{name} is"
+    what = f"{where}:{name}"
     if isinstance(found, FunctionType | MethodType | partial):
-        said = f"{where}:{name}() returned"
-        found = _made(cast("Callable[[], object]", found), f"{where}:{name}")
+        what = f"{where}:{name}()"
+        with _explained(what, "called"):
+            found = cast("Callable[[], object]", found)()
+        if isinstance(found, CoroutineType):
+            found.close()
     if not isinstance(found, Graph):
-        message = f"{said} {_kind(cast(object, found))}, and no Graph"
-        raise _no_graph(module, where, message)
+        kind = type(cast(object, found)).__name__
+        raise _no_graph(module, where, f"{what} is no Graph: its type is {kind}")
     return cast("Graph[Any, Any]", found), name
 
 
-def _made(make: Callable[[], object], said: str) -> object:
-    """What a function makes; it is given nothing."""
-    import inspect
-
-    try:
-        inspect.signature(make).bind()
-    except TypeError as error:
-        raise BaeError(
-            f"{said} wants arguments, and there are none to give it",
-            code="bae-module-no-graph",
-            cause=error,
-            fix="give its parameters defaults, or name a graph",
-        ) from error
-    with _explained(f"{said}()", "called"):
-        found = make()
-    if inspect.iscoroutine(found):
-        found.close()
-        raise BaeError(
-            f"{said} is an async function",
-            code="bae-module-no-graph",
-            fix="make it a plain one: a graph is made of classes alone, and waits for nothing",
-        )
-    return found
-
-
-def _kind(found: object) -> str:
-    if found is None:
-        return "None"
-    if isinstance(found, type):
-        return f"the class {found.__name__}"
-    name = type(found).__name__
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
-
-
 def _no_graph(module: ModuleType, where: str, message: str) -> BaeError:
-    from bae.graph import Graph
-    from bae.node import Node
-
     named = vars(module).items()
-    graphs = [name for name, value in named if isinstance(value, Graph)]
-    starts = [
-        name
-        for name, value in named
-        if isinstance(value, type)
-        and issubclass(value, Node)
-        and value.__module__ == module.__name__
-    ]
+    found = [name for name, value in named if isinstance(value, Graph)]
+    for name, value in named:
+        if isinstance(value, type) and issubclass(value, Node):
+            found += [name] if value.__module__ == module.__name__ else []
     fix = "write graph = Graph(start=YourFirstNode) into it"
-    if graphs:
-        fix = f"name a graph: {', '.join(f'{where}:{name}' for name in graphs[:8])}"
-    elif starts:
-        fix += f", or name the node class to start at: {where}:{starts[0]}"
-        fix += f" (its node classes are {', '.join(starts[:8])})" if len(starts) > 1 else ""
+    if found:
+        fix += f", or name a graph or a first node: {', '.join(f'{where}:{n}' for n in found[:6])}"
     return BaeError(message, code="bae-module-no-graph", fix=fix)
 
 
@@ -239,22 +185,13 @@ def _no_graph(module: ModuleType, where: str, message: str) -> BaeError:
 
 def _from_file(path: Path, said: str) -> ModuleType:
     """The module in a file, imported as its package knows it where it is in one."""
-    # Those of `os.path` raise nothing for names that no file can have, which are in no folder.
+    # Those of `os.path` raise nothing for names that no file can have.
     if os.path.isfile(path / "__init__.py"):
         path /= "__init__.py"
     if os.path.isdir(path):
-        inside = [os.path.join(said, each.name) for each in sorted(path.glob("*.py"))[:5]]
-        raise _unknown(
-            f"{said} is a directory",
-            f"name a file in it: {', '.join(inside)}" if inside else "name a Python file",
-        )
-    if path.suffix == ".ipynb":
-        raise _notebook(said)
+        raise _unknown(f"{said} is a directory", "name a Python file in it")
     if not os.path.isfile(path):
-        raise _unknown(
-            f"there is no file {said}",
-            f"give its path from this directory, {Path.cwd()}{_near_files(path)}",
-        )
+        raise _unknown(f"there is no file {said}", f"give its path from here{_near_files(path)}")
     path = path.resolve()
     top = path.parent
     names = [path.stem]
@@ -269,8 +206,6 @@ def _from_file(path: Path, said: str) -> ModuleType:
 
 def _from_name(name: str, root: Path) -> ModuleType:
     """The module of a name, looked for in a directory first."""
-    if name.endswith(".ipynb"):
-        raise _notebook(name)
     if not all(part.isidentifier() for part in name.split(".")):
         raise _unknown(
             f"{name!r} is no module and no file", "write a file as app.py, or a module as a.b.c"
@@ -300,10 +235,8 @@ def _executed(path: Path, said: str) -> ModuleType:
     try:
         with _explained(said):
             spec.loader.exec_module(module)
-    except BaseException as error:
+    except BaseException:
         sys.modules.pop(stem, None)
-        if isinstance(error, BaeError) and _is_relative(error.cause, stem):
-            error.fix = _as_package(path)
         raise
     return module
 
@@ -326,8 +259,7 @@ def _imported(name: str, said: str) -> ModuleType:
         if f"{name}.".startswith(f"{missing.name}."):
             raise _unknown(
                 f"there is no module {said}",
-                "run bae where the module is found, or name its file"
-                + _near_files(Path(*name.split(".")).with_suffix(".py")),
+                "run bae where the module is found, or name its file",
                 missing,
             ) from missing
         raise
@@ -336,13 +268,6 @@ def _imported(name: str, said: str) -> ModuleType:
 def _unknown(message: str, fix: str, cause: BaseException | None = None) -> BaeError:
     """The error of a module that is not where it was said to be."""
     return BaeError(message, code="bae-module-unknown", fix=fix, cause=cause)
-
-
-def _notebook(said: str) -> BaeError:
-    return _unknown(
-        f"{said} is a notebook, which is not loaded",
-        "write the nodes and the graph into a .py file, and import that in the notebook",
-    )
 
 
 @contextmanager
@@ -363,64 +288,29 @@ def _explained(said: str, done: str = "imported") -> Generator[None]:
         ) from error
 
 
-def _is_relative(cause: BaseException | None, stem: str) -> bool:
-    """Whether a file failed since it imports from a package, and was loaded as in none."""
-    said = "" if cause is None else text_of(cause)
-    return isinstance(cause, ImportError) and (
-        "no known parent package" in said or f"'{stem}' is not a package" in said
-    )
-
-
-def _as_package(path: Path) -> str:
-    """What to do with a file that is in a package without an `__init__.py`."""
-    beside = f"put an empty __init__.py into {shown(path.parent)}"
-    try:
-        parts = path.with_suffix("").relative_to(Path.cwd().resolve()).parts
-    except ValueError:
-        return beside
-    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        return f"put an empty __init__.py beside {path.name}"
-    return f"it imports from its package: name it as a module, {'.'.join(parts)}, or {beside}"
-
-
 def _way_out(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"install what has the module {error.name}, into {sys.executable}"
     if isinstance(error, SystemExit):
         return 'put what runs the program under if __name__ == "__main__":'
-    if isinstance(error, NameError) and error.name and _defines(error):
+    if isinstance(error, NameError) and error.name:
         return (
-            f"{error.name} is defined further down: write `from __future__ import annotations` as "
-            "the first line, so that a hint may name it before that"
+            f"define {error.name}; if it is defined further down, write `from __future__ import "
+            "annotations` as the first line, so that a hint may name it before that"
         )
-    return "fix what stands there; --debug shows the whole traceback"
-
-
-def _defines(error: NameError) -> bool:
-    """Whether the file in which a name was missing defines it at its top level, somewhere."""
-    import ast
-
-    line = last_line(error.__traceback__)
-    if line is None:
-        return False
-    try:
-        tree = ast.parse(Path(line.file).read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError):
-        return False
-    defined = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return any(isinstance(each, defined) and each.name == error.name for each in tree.body)
+    if isinstance(error, ImportError) and "no known parent package" in str(error):
+        return "name it as a module, as a.b, or put an empty __init__.py beside it"
+    return "fix this line; --debug shows the whole traceback"
 
 
 def _near_files(path: Path) -> str:
     """A hint at a file that may have been meant."""
-    from difflib import get_close_matches
-
     try:
         there = [each.name for each in path.parent.iterdir() if each.suffix == ".py"]
     except OSError:
         return ""
     near = get_close_matches(path.name, there, n=3, cutoff=0.7)
-    return f"; near it are: {', '.join(near)}" if near else ""
+    return f"; did you mean {' or '.join(near)}?" if near else f", {Path.cwd()}"
 
 
 # --- where in the user's code an error came up --------------------------------------------------

@@ -39,7 +39,7 @@ from bae.cli.options import (
 from bae.cli.outcome import CommandLine, advise_gate
 from bae.cli.printing import err, note, out, print_json
 from bae.cli.questions import ask_answer, ask_field, can_ask
-from bae.cli.start import parts_of, read_sets, read_text, refuse_twice
+from bae.cli.start import read_sets, read_text, refuse_twice, split_set
 from bae.cli.texts import in_lines
 from bae.cli.values import Misfit, example_of, is_secret, read, wanted
 from bae.exceptions import BaeError, GateError, JournalError
@@ -283,9 +283,9 @@ def withheld(
     """What `Graph.resume` and `Graph.replay` take as `given`: what --set says, and what is asked
     for beside it."""
     given: dict[str, Any] = {}
-    refuse_twice([[parts_of(each)[0]] for each in sets])
+    refuse_twice([split_set(each)[0] for each in sets])
     for each in sets:
-        place, text = parts_of(each)
+        place, text = split_set(each)
         cls, field = _field_at(graph, place)
         given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
     while missing := asyncio.run(_missing(graph, stored, given)):

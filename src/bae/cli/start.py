@@ -21,15 +21,12 @@ from bae.cli.questions import ask_field, can_ask
 from bae.cli.texts import cut, in_one_line
 from bae.cli.values import (
     Misfit,
-    Twice,
     Typed,
-    example_of,
     is_secret,
     loads,
     read,
     read_json,
     set_example,
-    set_instead,
     wanted,
 )
 from bae.draft import from_answer, validated
@@ -50,23 +47,24 @@ def start_node(
     where nothing was given, or else those that have no default.
     """
     fields = _read_input(cls, given) if given is not None else {}
-    refuse_twice([_place_of(cls, parts_of(each)[0]) for each in sets])
-    for each in sets:
-        _set(cls, fields, each)
+    placed = [(_place_of(cls, place), text) for place, text in map(split_set, sets)]
+    refuse_twice([".".join(place) for place, _ in placed])
+    for (name, *inner), text in placed:
+        _set_field(cls, fields, name, inner, text)
     plain = [field for field in plan_of(cls, strict=True).plain if field.name not in fields]
     missing = [field.name for field in plain if field.required]
     if missing and not (ask and can_ask()):
         raise _missing(cls, missing, said)
     if missing:
         nothing = given is None and not sets
-        fields |= _asked(cls, [each.name for each in plain] if nothing else missing)
-    return _built(cls, fields)
+        fields |= _ask_fields(cls, [each.name for each in plain] if nothing else missing)
+    return _build_node(cls, fields)
 
 
 def read_sets(cls: type[Node], sets: Sequence[str]) -> dict[str, Any]:
     """The fields that each FIELD=VALUE names, and the values as the fields make them."""
-    given = [(_field_of(cls, place), text) for place, text in map(parts_of, sets)]
-    refuse_twice([[name] for name, _ in given])
+    given = [(_field_of(cls, place), text) for place, text in map(split_set, sets)]
+    refuse_twice([name for name, _ in given])
     return {name: read_text(cls, name, text).value for name, text in given}
 
 
@@ -75,11 +73,13 @@ def read_text(cls: type[Node], name: str, text: str) -> Typed:
     try:
         return read(cls, name, text)
     except Misfit as misfit:
-        wrong = _fault(name, text, why=str(misfit), hidden=is_secret(cls, name))
-        raise _unfit(cls, [wrong], set_instead(cls, name, text)) from None
+        hidden = is_secret(cls, name)
+        fix = f"give {wanted(cls.__pydantic_fields__[name].annotation)}"
+        fix += "" if hidden else f"; for example {set_example(cls, name)}"
+        raise _unfit(cls, [_fault(name, text, why=str(misfit), hidden=hidden)], fix) from None
 
 
-def parts_of(said: str) -> tuple[str, str]:
+def split_set(said: str) -> tuple[str, str]:
     """FIELD and VALUE of a `--set FIELD=VALUE`."""
     name, equals, text = said.partition("=")
     if not equals or not name.strip():
@@ -91,18 +91,13 @@ def parts_of(said: str) -> tuple[str, str]:
     return name.strip(), text
 
 
-def refuse_twice(places: Sequence[Sequence[str]]) -> None:
-    """Refuse a field that several --set give. One may give an object, and others after it fields
-    inside that."""
-    for index, place in enumerate(places):
-        for later in places[index + 1 :]:
-            if list(place[: len(later)]) == list(later):
-                again = "twice" if len(place) == len(later) else f"and then {'.'.join(later)}"
-                raise Misuse(
-                    f"--set gives {'.'.join(place)} {again}",
-                    code="bae-start-fields",
-                    fix="give each field once, and an object before the fields inside it",
-                )
+def refuse_twice(places: Sequence[str]) -> None:
+    """Refuse a field that several --set give."""
+    for place in places:
+        if places.count(place) > 1:
+            raise Misuse(
+                f"--set gives {place} twice", code="bae-start-fields", fix="give each field once"
+            )
 
 
 # --- -i -----------------------------------------------------------------------------------------
@@ -112,42 +107,28 @@ def _read_input(cls: type[Node], given: str) -> dict[str, Any]:
     """The fields that -i gives. Where the start node has one field to give, its value alone will
     do, as text too."""
     text, where = _text_of(given)
-    only = _only_field(cls)
+    plain = plan_of(cls, strict=True).plain
+    to_give = [field.name for field in plain if field.required] or [each.name for each in plain]
+    only = to_give[0] if len(to_give) == 1 else None
+    fix = f"give a JSON object with the fields of {cls.__name__}: {', '.join(to_give)}"
     try:
         said: Any = loads(text)
-    except Twice as twice:
-        what = f"what -i gives{where} says something twice: {twice}"
-        raise _unfit(None, [what], "give each name once") from None
     except ValueError as error:
         if only is None or text.lstrip().startswith(("{", "[")):
-            what = f"what -i gives{where} is not JSON: {error}"
-            raise _unfit(None, [what], _object_like(cls)) from None
+            raise _unfit(None, [f"what -i gives{where} is not JSON: {error}"], fix) from None
         return {only: text.removesuffix("\n")}
     if isinstance(said, dict):
         named = cast(dict[str, Any], said)
         if only is not None and named and not named.keys() & _names_of(cls).keys():
             with suppress(Misfit):  # the one field is an object itself
                 return {only: read_json(cls, only, named).said}
-        return _by_field(cls, named)
+        return {_field_of(cls, name): each for name, each in named.items()}
     if only is None:
-        what = f"what -i gives{where} is no object, and {cls.__name__} takes one"
-        raise _unfit(None, [what], _object_like(cls))
+        raise _unfit(None, [f"what -i gives{where} is no JSON object"], fix)
     try:
         return {only: read_json(cls, only, said).said}
     except Misfit:  # 5 is JSON, and a text for a field that takes text
         return {only: read_text(cls, only, text.strip()).said}
-
-
-def _by_field(cls: type[Node], said: Mapping[str, Any]) -> dict[str, Any]:
-    """What an object gives, by the names of the fields."""
-    found: dict[str, Any] = {}
-    for name, each in said.items():
-        field = _field_of(cls, name)
-        if field in found:
-            what = f"what -i gives has {cls.__name__}.{field} twice, once as {name}"
-            raise _unfit(None, [what], f"give it once, as {field}")
-        found[field] = each
-    return found
 
 
 def _text_of(given: str) -> tuple[str, str]:
@@ -167,35 +148,27 @@ def _text_of(given: str) -> tuple[str, str]:
     return given, ""
 
 
-def _only_field(cls: type[Node]) -> str | None:
-    """The one field that there is to give, where there is only one."""
-    plain = plan_of(cls, strict=True).plain
-    required = [field for field in plain if field.required]
-    chosen = required if len(required) == 1 else plain
-    return chosen[0].name if len(chosen) == 1 else None
-
-
 # --- --set --------------------------------------------------------------------------------------
 
 
-def _set(cls: type[Node], fields: dict[str, Any], said: str) -> None:
+def _set_field(
+    cls: type[Node], fields: dict[str, Any], name: str, inner: Sequence[str], text: str
+) -> None:
     """Put what one --set says among the fields; `a.b` is the field `b` of what is in `a`."""
-    place, text = parts_of(said)
-    name, *inner = _place_of(cls, place)
     if inner:
-        keys, annotation = _inside(cls, name, inner)
-        fields[name] = _with(fields.get(name), keys, _json_or_text(text, annotation))
+        keys, annotation = _inner_keys(cls, name, inner)
+        fields[name] = _with_part(fields.get(name), keys, _json_or_text(text, annotation))
     elif name in cls.__pydantic_fields__:
         fields[name] = read_text(cls, name, text).said
     else:
         fields[name] = _json_or_text(text, Any)
 
 
-def _with(around: Any, inner: Sequence[str], value: Any) -> dict[str, Any]:
+def _with_part(around: Any, inner: Sequence[str], value: Any) -> dict[str, Any]:
     """An object with another value at a place inside it."""
     changed = dict(cast(Mapping[str, Any], around)) if isinstance(around, Mapping) else {}
     first, *rest = inner
-    changed[first] = _with(changed.get(first), rest, value) if rest else value
+    changed[first] = _with_part(changed.get(first), rest, value) if rest else value
     return changed
 
 
@@ -225,7 +198,7 @@ def _field_of(cls: type[Node], said: str) -> str:
     raise _unknown_field(cls.__name__, said, list(cls.__pydantic_fields__))
 
 
-def _inside(cls: type[Node], name: str, inner: Sequence[str]) -> tuple[list[str], Any]:
+def _inner_keys(cls: type[Node], name: str, inner: Sequence[str]) -> tuple[list[str], Any]:
     """What JSON calls the fields of models inside a field of a node, and the type of the last."""
     annotation: Any = cls.__pydantic_fields__[name].annotation
     keys: list[str] = []
@@ -238,11 +211,14 @@ def _inside(cls: type[Node], name: str, inner: Sequence[str]) -> tuple[list[str]
             raise _unknown_field(models[0].__name__, part, known)
         if model is None:
             annotation = Any
-            keys.append(part)
         else:
             field = _names_of(model)[part]
             annotation = model.__pydantic_fields__[field].annotation
-            keys.append(_key_of(model, field))
+            config = model.model_config
+            if not (config.get("populate_by_name") or config.get("validate_by_name")):
+                # Aliases come first, and are what JSON calls it.
+                part = next(alias for alias, name in _names_of(model).items() if name == field)
+        keys.append(part)
     return keys, annotation
 
 
@@ -257,18 +233,10 @@ def _names_of(cls: type[BaseModel]) -> dict[str, str]:
     return found | {name: name for name in cls.__pydantic_fields__}
 
 
-def _key_of(model: type[BaseModel], field: str) -> str:
-    """What JSON calls a field of a model."""
-    config = model.model_config
-    if config.get("populate_by_name") or config.get("validate_by_name"):
-        return field
-    return next((alias for alias, name in _names_of(model).items() if name == field), field)
-
-
 # --- the node -----------------------------------------------------------------------------------
 
 
-def _asked(cls: type[Node], names: Sequence[str]) -> dict[str, Any]:
+def _ask_fields(cls: type[Node], names: Sequence[str]) -> dict[str, Any]:
     """What is answered when fields are asked for."""
     found: dict[str, Any] = {}
     name = ""
@@ -279,13 +247,12 @@ def _asked(cls: type[Node], names: Sequence[str]) -> dict[str, Any]:
                 found[name] = typed.said
     except EOFError:
         err().print()
-        raise _unfit(
-            None, [f"{cls.__name__}.{name} was not given"], "answer it, or give it with --set"
-        ) from None
+        what = f"{cls.__name__}.{name} was not given"
+        raise _unfit(None, [what], "answer it, or give it with --set") from None
     return found
 
 
-def _built(cls: type[Node], fields: dict[str, Any]) -> Node:
+def _build_node(cls: type[Node], fields: dict[str, Any]) -> Node:
     """The node of fields that are JSON. A class with a constructor of its own gets it called."""
     names = frozenset(fields)
     try:
@@ -322,19 +289,15 @@ def _fault(place: str, *value: Any, why: str, hidden: bool) -> str:
     """A line about one value that does not fit."""
     if not value:
         return f"{place}: {why}" if place else why
-    try:
-        shown = json.dumps(value[0], ensure_ascii=False)
-    except (TypeError, ValueError):
-        shown = repr(value[0])
+    shown = json.dumps(value[0], ensure_ascii=False, default=repr)
     shown = "the value" if hidden else cut(in_one_line(shown), _LONGEST)
     return f"{place}: {shown} does not fit: {why}"
 
 
 def _unknown_field(owner: str, said: str, known: list[str]) -> BaeError:
-    near = get_close_matches(said, known, n=3, cutoff=0.5)
-    meant = f"did you mean {' or '.join(near)}? " if near else ""
-    has = "It has" if near else "give one of its fields:"
-    has = f"{has} {', '.join(known)}" if known else "leave it out: it has no fields"
+    near = get_close_matches(said, known, n=1, cutoff=0.5)
+    meant = f"did you mean {near[0]}? " if near else ""
+    has = f"its fields are {', '.join(known)}" if known else "leave it out: it has no fields"
     return _unfit(None, [f"{owner} has no field {said}"], f"{meant}{has}")
 
 
@@ -353,18 +316,3 @@ def _missing(cls: type[Node], missing: list[str], said: str) -> BaeError:
         )
     what = f"{cls.__name__} needs {', '.join(missing)}, and there is no terminal to ask at"
     return _unfit(None, [what, *listed], fix)
-
-
-def _object_like(cls: type[Node]) -> str:
-    """What to do: give an object with the fields that must be given."""
-    plain = plan_of(cls, strict=True).plain
-    names = [field.name for field in plain if field.required] or [each.name for each in plain]
-    fields: dict[str, Any] = {}
-    for name in names:
-        text = example_of(cls, name) or "…"
-        try:
-            fields[name] = read(cls, name, text).said
-        except Misfit:
-            fields[name] = text
-    example = shlex.quote(json.dumps(fields, ensure_ascii=False))
-    return f"give an object with the fields of {cls.__name__}, as -i {example}"

@@ -1,5 +1,5 @@
 """What is typed for a field becomes a value of it: JSON where the field takes that, and else the
-text as it stands. `--set`, gates and questions are read with it."""
+text as it is. `--set`, gates and questions are read with it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Final, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import to_json
+from pydantic_core import to_jsonable_python
 
 from bae.assignable import type_name, union_members
 from bae.draft import validated
@@ -21,17 +21,11 @@ from bae.exceptions import describe
 from bae.node import Node
 from bae.secrets import secret_fields
 
-_YES = frozenset({"y", "yes"})
-_NO = frozenset({"n", "no"})
-_TEXT = "…"
+_TEXT: Final = "…"
 
 
 class Misfit(Exception):
     """What was typed is no value of the field; the message says why."""
-
-
-class Twice(ValueError):
-    """An object of JSON has a name twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +47,13 @@ class Typed:
 
 def read(cls: type[Node], name: str, text: str) -> Typed:
     """What `text` says for the field `name`. Raises `Misfit`."""
-    why: Misfit | None = None
+    why = Misfit("it is no value of the field")
     for said in _readings(text, cls.__pydantic_fields__[name].annotation):
         try:
             return read_json(cls, name, said)
         except Misfit as misfit:
             why = misfit
-    try:
-        loads(text)
-    except Twice as twice:
-        raise Misfit(str(twice)) from None
-    except ValueError:
-        pass
-    raise why or Misfit("it is no value of the field")
+    raise why
 
 
 def read_json(cls: type[Node], name: str, said: Any) -> Typed:
@@ -73,51 +61,30 @@ def read_json(cls: type[Node], name: str, said: Any) -> Typed:
     try:
         return Typed(said, validated(cls, {name: said}, said=frozenset({name}))[name])
     except Exception as error:  # validators may raise anything, at what they do not expect
-        raise Misfit(_why(error, name)) from error
+        raise Misfit(_reason(error, name)) from error
 
 
 def loads(text: str) -> Any:
-    """What JSON says. Raises `Twice`, or another ValueError where it is no JSON."""
+    """What JSON says. Raises ValueError where it is no JSON."""
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise Twice(f"{json.dumps(name, ensure_ascii=False)} is there twice in one object")
-        found[name] = value
-    return found
-
-
 def _readings(text: str, annotation: Any) -> Iterator[Any]:
     """What a text may mean, the likeliest first."""
-    if is_yes_or_no(annotation) and text.strip().lower() in _YES | _NO:
-        yield text.strip().lower() in _YES
-    text = _meant(text, choices_of(annotation)) or text
     with suppress(ValueError):
         yield loads(text)
     yield text
     # The name of a member comes last: it may be the value of another.
-    members = {each.name: each for each in _members(annotation)}
-    named = _meant(text, list(members))
-    if named is not None:
-        with suppress(ValueError):
-            yield loads(to_json(members[named].value).decode())
+    for member in _members(annotation):
+        if member.name.lower() == text.strip().lower():
+            yield to_jsonable_python(member.value)
+    yield text.strip()
 
 
-def _meant(text: str, offered: list[str]) -> str | None:
-    """Which of several words was typed, in whatever case."""
-    word = text.strip()
-    if word in offered:
-        return word
-    return next((each for each in offered if each.lower() == word.lower()), None)
-
-
-def _why(error: Exception, name: str) -> str:
+def _reason(error: Exception, name: str) -> str:
     if not isinstance(error, ValidationError):
         return describe(error)
     said: list[str] = []
@@ -189,24 +156,19 @@ def spelled(value: Any) -> str:
     """A value of a Literal, or a member of an Enum, as it is typed."""
     if isinstance(value, Enum):
         value = value.value
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value)
-    except (TypeError, ValueError):
-        return str(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def example_of(cls: type[Node], name: str) -> str | None:
     """Something that could be typed for a field, and would be taken where that can be found. For a
-    secret there is nothing: a command is copied as it stands, and the shell keeps it."""
+    secret there is nothing: a command is copied as it is, and the shell keeps it."""
     if is_secret(cls, name):
         return None
     annotation = cls.__pydantic_fields__[name].annotation
     candidates = ["yes"] if is_yes_or_no(annotation) else choices_of(annotation)[:1]
     if str in union_members(annotation):
         candidates.append(_TEXT)
-    for each in (*candidates, _sampled(cls, name)):
+    for each in (*candidates, _sample(cls, name)):
         with suppress(Misfit):
             read(cls, name, each)
             return each
@@ -218,21 +180,7 @@ def set_example(cls: type[Node], name: str) -> str:
     return f"--set {shlex.quote(f'{name}={example_of(cls, name) or _TEXT}')}"
 
 
-def set_instead(cls: type[Node], name: str, text: str) -> str:
-    """What to give for a field that does not take a text: for a list, the same text as JSON."""
-    kind = wanted(cls.__pydantic_fields__[name].annotation)
-    if is_secret(cls, name):
-        return f"give {kind}"
-    words = [part.strip() for part in text.split(",")]
-    for value_of in (loads, str):
-        with suppress(Misfit, ValueError):
-            listed = json.dumps([value_of(word) for word in words], ensure_ascii=False)
-            read(cls, name, listed)
-            return f"write a list as JSON: --set {shlex.quote(f'{name}={listed}')}"
-    return f"give {kind}; for example {set_example(cls, name)}"
-
-
-def _sampled(cls: type[Node], name: str) -> str:
+def _sample(cls: type[Node], name: str) -> str:
     from bae.testing import sample
 
     try:
