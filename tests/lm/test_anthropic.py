@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from bae import BaeLMError, BudgetError, Graph, Node
-from bae.lm import Budget, Retry
+from bae import BaeLMError, Node
+from bae.lm import Budget
 from bae.testing import Cut, Provider, Stall
 from bae.usage import Attempt, metered
 from http_backends import (
@@ -25,8 +25,6 @@ from http_backends import (
     Wardrobe,
     Weather,
     prompt,
-    told_of_a_wrong_answer,
-    wrong_answers,
 )
 
 pytest.importorskip("anthropic")
@@ -66,13 +64,6 @@ async def test_what_is_given_to_a_tool_is_told_piece_by_piece_too(provider: Prov
         with metered(told.append):
             await backend.fill(Outfit, {}, "Outfit")
     assert json.loads("".join(event for event in told if isinstance(event, str))) == SHIRT
-
-
-async def test_an_answer_can_be_had_whole(provider: Provider) -> None:
-    provider.script(SHIRT)
-    async with claude(provider, stream=False) as backend:
-        await backend.fill(Outfit, {}, "Outfit")
-    assert not provider.requests[0].stream
 
 
 async def test_a_schema_that_fits_goes_by_the_channel_for_structured_output(
@@ -122,27 +113,6 @@ async def test_a_model_that_takes_no_force_is_left_free_and_asked_again_when_it_
     assert "Here it is!" in provider.requests[1].text
 
 
-async def test_a_tool_given_nothing_at_all_fills_a_node_of_defaults(provider: Provider) -> None:
-    class Optional(Node):
-        note: str = "none"
-
-        async def __call__(self) -> None: ...
-
-    provider.always({})
-    for stream in (True, False):
-        async with claude(provider, channel="tool", stream=stream) as backend:
-            assert (await backend.fill(Optional, {}, "Optional")).note == "none"
-
-
-@wrong_answers
-@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-async def test_a_wrong_answer_by_a_tool_is_told_and_asked_for_again(
-    provider: Provider, stream: bool, wrong: Any, verdict: str
-) -> None:
-    async with claude(provider, channel="tool", stream=stream) as backend:
-        assert await told_of_a_wrong_answer(provider, backend, wrong) == [verdict, "valid"]
-
-
 async def test_the_part_that_stays_the_same_is_cached_and_costs_less_the_second_time(
     provider: Provider,
 ) -> None:
@@ -161,12 +131,6 @@ async def test_the_part_that_stays_the_same_is_cached_and_costs_less_the_second_
     assert first.cost is not None
     assert second.cost is not None
     assert second.cost < first.cost
-
-
-async def test_nothing_is_cached_where_that_is_not_wanted(provider: Provider) -> None:
-    async with claude(provider, cache=False, channel="tool") as backend:
-        await backend.fill(Outfit, {}, "Outfit")
-    assert "cache_control" not in json.dumps(provider.requests[0].body)
 
 
 async def test_settings_are_sent_and_those_not_given_are_not(provider: Provider) -> None:
@@ -276,13 +240,6 @@ async def test_a_stream_that_ends_before_its_answer_is_one_that_broke_off() -> N
     assert raised.value.retryable
 
 
-async def test_an_event_without_what_is_promised_in_it_is_not_understood() -> None:
-    async with _streaming({"type": "message_start"}) as url, _at(url) as backend:
-        with pytest.raises(BaeLMError) as raised:
-            await backend.answer(prompt())
-    assert raised.value.code == "bae-lm-unparsable"
-
-
 @pytest.mark.parametrize("fault", [Cut(after=3), Stall(after=3)], ids=repr)
 async def test_what_a_broken_stream_has_told_of_its_use_is_charged_and_the_rest_is_unknown(
     provider: Provider, fault: Any
@@ -299,29 +256,6 @@ async def test_what_a_broken_stream_has_told_of_its_use_is_charged_and_the_rest_
     assert budget.usage.cost is not None
     assert budget.usage.cost > 0
     assert budget.usage.cost == backend.least_cost(used)
-
-
-async def test_a_provider_that_keeps_breaking_off_uses_up_a_budget(provider: Provider) -> None:
-    provider.always(Cut(after=3))
-    budget = Budget(cost=0.001)
-    async with claude(provider) as backend:
-        lm = Retry(backend, retries=100, first=0)
-        with budget, pytest.raises(BudgetError) as raised:
-            await lm.fill(Outfit, {}, "Outfit")
-    assert raised.value.limit == "cost"
-    assert 1 < len(provider.requests) < 50
-
-
-async def test_an_answer_that_is_not_streamed_tells_nothing_when_it_breaks_off(
-    provider: Provider,
-) -> None:
-    provider.always(Cut())
-    async with claude(provider, retries=0, stream=False) as backend:
-        with Budget(tokens=10_000) as budget, metered() as reported, pytest.raises(BaeLMError):
-            await backend.fill(Outfit, {}, "Outfit")
-    (used,) = reported
-    assert (used.calls, used.tokens, used.cost) == (1, 0, None)
-    assert budget.usage.tokens > 0  # what the prompt was held for
 
 
 @pytest.mark.parametrize(
@@ -454,17 +388,6 @@ async def test_a_schema_forced_into_the_channel_that_does_not_take_it_is_told(
     assert not provider.requests
 
 
-def test_a_graph_runs_with_the_name_of_claude(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def go() -> Any:
-        async with Provider() as provider:
-            monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
-            monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
-            start = Weather(sky="grey", degrees=2)
-            return await Graph(start=Weather).arun(start, "anthropic:claude-haiku-4-5")
-
-    assert asyncio.run(go()).usage.models == ("claude-haiku-4-5",)
-
-
 def _at(url: str) -> AnthropicBackend:
     return AnthropicBackend("claude-sonnet-4-6", base_url=url, api_key="a key")
 
@@ -486,9 +409,3 @@ async def _streaming(*events: dict[str, Any]) -> AsyncIterator[str]:
     async with server:
         host, port = server.sockets[0].getsockname()[:2]
         yield f"http://{host}:{port}"
-
-
-@pytest.mark.parametrize("name", ["timeout", "idle_timeout", "connect_timeout", "max_tokens"])
-def test_a_bound_that_makes_no_sense_is_refused(name):
-    with pytest.raises(ValueError, match=f"AnthropicBackend\\({name}=0\\)"):
-        AnthropicBackend(api_key="x", **{name: 0})

@@ -3,32 +3,26 @@ bounded number of times, and every answer is recorded."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, field_validator, model_validator
 
-from asked_nodes import GOOD, Ask, Fork, Found, Left, attempts_of, failure, priced
+from asked_nodes import GOOD, Ask, Found, Left, attempts_of
 from bae import (
     LM,
-    BaeError,
     Dep,
     FillError,
     Graph,
     Map,
     Node,
-    NodeConfig,
     NodeError,
-    Recall,
-    Usage,
 )
 from bae.journal import (
     AnswerJudged,
-    ChoiceMade,
     FillEnded,
 )
 from bae.lm import Answer, Prompt
@@ -36,16 +30,6 @@ from bounded import run
 from toy_backend import ToyBackend, choose, route
 
 # Wrong answers
-
-
-async def test_a_valid_answer_is_asked_for_once():
-    lm = ToyBackend(GOOD)
-    result = await run(Ask(), lm)
-
-    assert result.trace[-1] == Found(**GOOD)
-    assert lm.calls == 1
-    assert lm.rejected == []
-    assert attempts_of(result) == [(1, "valid", ())]
 
 
 async def test_valid_fields_are_kept_and_only_the_failing_ones_asked_for_again():
@@ -99,27 +83,6 @@ async def test_a_fault_deep_inside_a_field_asks_for_that_field_whole():
     ) in lm.prompts[1].turns[0].correction
 
 
-async def test_a_field_that_is_missing_is_asked_for_with_those_that_are_wrong():
-    lm = ToyBackend({"score": 70, "person": GOOD["person"]}, {"score": 1, "note": "fine"})
-    result = await run(Ask(), lm)
-
-    assert lm.prompts[1].question.fields == ("score", "note")
-    assert "- note: Field required" in lm.prompts[1].turns[0].correction
-    assert result.trace[-1].score == 1
-
-
-async def test_fields_are_asked_for_again_until_all_are_valid():
-    lm = ToyBackend({**GOOD, "score": 70, "note": 3}, {"score": 7, "note": 4}, {"note": "fine"})
-    await run(Ask(), lm)
-
-    assert [prompt.question.fields for prompt in lm.prompts] == [
-        ("person", "score", "note"),
-        ("score", "note"),
-        ("note",),
-    ]
-    assert len(lm.prompts[2].turns) == 2
-
-
 async def test_a_wrong_value_is_forgotten_when_the_next_answer_leaves_it_out():
     class Easy(Node):
         number: int = 3
@@ -144,15 +107,6 @@ class Range(Node):
         return self
 
     async def __call__(self) -> None: ...
-
-
-async def test_a_fault_between_fields_asks_for_all_of_them():
-    lm = ToyBackend({"low": 3, "high": 1}, {"low": 1, "high": 3})
-    node = await lm.fill(Range, {}, "Range")
-
-    assert (node.low, node.high) == (1, 3)
-    assert lm.prompts[1].question.fields == ("low", "high")
-    assert "- Value error, low is above high" in lm.prompts[1].turns[0].correction
 
 
 async def test_a_fault_between_fields_after_one_in_a_field_asks_for_all_again():
@@ -273,10 +227,6 @@ async def test_attempts_says_how_many_more_answers_there_may_be(attempts: int):
     assert (caught.value.attempts, lm.calls) == (attempts + 1, attempts + 1)
 
 
-async def test_there_are_two_more_by_default():
-    assert ToyBackend().attempts == 2
-
-
 @pytest.mark.parametrize("bad", [-1, 1.5, "2", None, True])
 @pytest.mark.parametrize("name", ["attempts", "retries"])
 def test_a_number_of_attempts_that_is_none_is_refused(name: str, bad: Any):
@@ -295,12 +245,6 @@ async def test_a_refusal_is_not_asked_again_and_says_what_was_said():
     assert [attempt.verdict for attempt in caught.value.tried] == ["refused"]
 
 
-async def test_a_refusal_without_words_is_told_as_one():
-    lm = ToyBackend(Answer(stop="refused"))
-    with pytest.raises(FillError, match="no reason was given"):
-        await run(Ask(), lm)
-
-
 async def test_the_error_of_the_last_answer_is_the_one_that_counts():
     lm = ToyBackend({**GOOD, "score": 99}, "rubbish", "")
     with pytest.raises(FillError) as caught:
@@ -313,22 +257,6 @@ async def test_the_error_of_the_last_answer_is_the_one_that_counts():
         "empty",
     ]
     assert lm.prompts[2].question.fields == ("score",)
-
-
-async def test_the_validation_errors_of_strict_fields_are_told_too():
-    class Exact(Node):
-        model_config = ConfigDict(strict=True)
-        number: int
-
-        async def __call__(self) -> None: ...
-
-    lm = ToyBackend(lambda prompt: {"number": "1"})
-    with pytest.raises(FillError) as caught:
-        await lm.fill(Exact, {}, "Exact")
-
-    assert [(e["loc"], e["type"]) for e in caught.value.validation_errors] == [
-        (("number",), "int_type")
-    ]
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["lax", "strict"])
@@ -434,21 +362,6 @@ async def test_every_attempt_says_what_was_asked():
 # Nothing to ask
 
 
-async def test_a_target_without_plain_fields_needs_no_call():
-    class Sourced(Node):
-        word: Annotated[str, Dep(lambda: "w")]
-
-        async def __call__(self) -> None: ...
-
-    class Before(Node):
-        async def __call__(self) -> Sourced: ...
-
-    lm = ToyBackend()
-    result = await run(Before(), lm)
-
-    assert (result.trace[-1].word, lm.calls, result.usage) == ("w", 0, Usage())
-
-
 @pytest.mark.parametrize("raised", [ValueError("no"), KeyError("no")], ids=["refuses", "breaks"])
 async def test_a_target_for_which_nothing_was_asked_and_that_is_not_valid_is_the_nodes_fault(
     raised: Exception,
@@ -503,18 +416,6 @@ async def test_a_resolved_value_that_only_fits_other_answers_is_asked_about_agai
     lm = ToyBackend({"text": "xxx"}, {"text": "x"})
     assert (await lm.fill(Sourced, {"longest": 1}, "Sourced")).text == "x"
     assert "text is too long" in lm.prompts[1].turns[0].correction
-
-
-async def test_a_field_with_a_default_that_json_cannot_say_is_not_asked_for():
-    class Client: ...
-
-    class Uses(Node):
-        client: Client = Field(default_factory=Client)
-
-        async def __call__(self) -> None: ...
-
-    lm = ToyBackend()
-    assert isinstance((await lm.fill(Uses, {}, "Uses")).client, Client)
 
 
 async def test_a_graph_that_asks_a_model_for_nothing_needs_none():
@@ -578,52 +479,6 @@ async def test_decide_where_there_is_nothing_to_decide_needs_no_choice():
     assert await ToyBackend().decide(Left()) is None
 
 
-async def test_a_backend_is_an_lm_and_a_context_that_closes_it():
-    closed: list[str] = []
-
-    class Closes(ToyBackend):
-        async def aclose(self) -> None:
-            closed.append("closed")
-
-    async with Closes(GOOD) as lm:
-        assert isinstance(lm, LM)
-        await lm.fill(Found, {}, "Found")
-    assert closed == ["closed"]
-
-
-async def test_an_lm_that_is_pinned_fills_its_own_nodes_alone():
-    special = ToyBackend({"text": "special"})
-
-    class Begin(Node):
-        async def __call__(self) -> Pinned: ...
-
-    class Pinned(Node):
-        node_config = NodeConfig(lm=special)
-        text: str
-
-        async def __call__(self) -> Last: ...
-
-    class Last(Node):
-        text: Annotated[str, Recall()]
-        more: str
-
-        async def __call__(self) -> None: ...
-
-    lm = ToyBackend({"more": "general"})
-    result = await run(Begin(), lm)
-
-    assert (result.trace[1].text, result.trace[2].more) == ("special", "general")
-    assert (special.calls, lm.calls) == (1, 1)
-
-
-async def test_the_same_backend_serves_runs_in_different_loops():
-    lm = ToyBackend(GOOD, GOOD)
-    graph = Graph(start=Ask)
-    for _ in range(2):
-        result = await asyncio.to_thread(graph.run, Ask(), lm)
-        assert result.trace[-1] == Found(**GOOD)
-
-
 async def test_concurrent_fills_do_not_mix_up_their_turns():
     def answer(prompt: Prompt) -> Any:
         source = prompt.question.source
@@ -657,31 +512,8 @@ async def test_concurrent_fills_do_not_mix_up_their_turns():
     assert result.usage.attempts == 40
 
 
-async def test_the_choice_of_a_run_is_recorded_with_its_usage():
-    result = await run(Fork(), ToyBackend(priced(choose("Left"))))
-
-    (made,) = result.journal.of(ChoiceMade)
-    assert (made.chosen, made.usage.cost, made.usage.attempts) == (Left, 0.5, 1)
-    assert result.usage == made.usage
-
-
-async def test_every_error_of_the_asking_layer_can_be_caught_as_one():
-    for lm in (
-        ToyBackend(lambda prompt: {}),
-        ToyBackend(failure()),
-        ToyBackend(Answer(stop="refused")),
-    ):
-        with pytest.raises(BaeError) as caught:
-            await run(Ask(), lm)
-        assert caught.value.trace == [Ask()]
-
-
 def test_an_answer_that_cannot_be_one_is_refused_where_it_is_made():
     with pytest.raises(TypeError, match="Answer\\(value="):
         Answer({"text": "x"})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match='"end", "cut-off" or "refused"'):
         Answer("{}", stop="length")  # type: ignore[arg-type]
-
-
-def test_a_backend_shows_itself_with_its_model():
-    assert repr(ToyBackend()) == "ToyBackend('toy')"

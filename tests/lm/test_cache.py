@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -25,7 +24,6 @@ from bae.lm import (
     Answer,
     Backend,
     Budget,
-    Budgeted,
     Cached,
     MemoryCache,
     Prompt,
@@ -33,7 +31,6 @@ from bae.lm import (
     SQLiteCache,
     Timeout,
     Turn,
-    metered,
     tell,
 )
 from bae.lm.policies.cache import cache_key
@@ -69,30 +66,6 @@ async def test_the_same_question_is_asked_once():
     assert (again.calls, again.tokens, again.cost, again.models) == (0, 0, 0.0, ("toy-7",))
 
 
-async def test_another_question_is_asked():
-    toy = ToyBackend(REPLY, REPLY)
-    lm = Cached(toy)
-    for text in ("what?", "why?"):
-        await graph.arun(Ask(text=text), lm)
-    assert toy.calls == 2
-
-
-async def test_answers_in_a_file_are_there_for_the_next_process(tmp_path: Path):
-    for _ in range(2):
-        async with Cached(ToyBackend(REPLY), tmp_path / "answers.sqlite") as lm:
-            await graph.arun(Ask(), lm)
-    async with Cached(ToyBackend(), str(tmp_path / "answers.sqlite")) as lm:
-        assert (await graph.arun(Ask(), lm)).result.text == "this"
-
-
-async def test_values_that_were_parsed_already_come_back():
-    toy = ToyBackend(Answer(value={"text": "this"}))
-    lm = Cached(toy)
-    for _ in range(2):
-        assert (await graph.arun(Ask(), lm)).result.text == "this"
-    assert toy.calls == 1
-
-
 class Choice(Node):
     async def __call__(self) -> Reply | Ask | None: ...
 
@@ -105,14 +78,6 @@ async def test_an_lm_of_another_kind_is_asked_once_for_a_choice_and_a_fill():
         assert result.result == Reply(text="this")
     lm.assert_complete()
     assert counts(cached) == (2, 2, 0)
-
-
-async def test_lms_of_different_kinds_do_not_share_answers():
-    store = MemoryCache()
-    other = type("Other", (ScriptedLM,), {})
-    for lm in (ScriptedLM([{"text": "one"}]), other([{"text": "two"}])):
-        await graph.arun(Ask(), Cached(lm, store))
-        lm.assert_complete()
 
 
 class Telling(ScriptedLM):
@@ -375,15 +340,6 @@ def test_classes_of_one_name_do_not_share_answers():
     assert cache_key(Retry(named([])), prompt()) != cache_key(Retry(scripted), prompt())
 
 
-def test_a_script_is_known_by_its_file(monkeypatch: pytest.MonkeyPatch):
-    lm = type("Tuned", (Tuned,), {"__module__": "__main__"})("m", {})
-    keys: set[str] = set()
-    for file in ("/here/app.py", "/there/app.py"):
-        monkeypatch.setattr(sys.modules["__main__"], "__file__", file, raising=False)
-        keys.add(cache_key(lm, prompt()))
-    assert len(keys) == 2
-
-
 def test_a_policy_of_the_users_own_may_change_what_is_asked_so_it_is_in_the_key():
     class Politely(Policy):
         async def answer(self, prompt: Prompt) -> Answer:
@@ -393,12 +349,6 @@ def test_a_policy_of_the_users_own_may_change_what_is_asked_so_it_is_in_the_key(
     key = cache_key(plain, prompt())
     assert cache_key(Retry(Politely(Timeout(plain, 1))), prompt()) != key
     assert cache_key(Retry(Timeout(plain, 1)), prompt()) == key
-
-
-async def test_settings_that_are_no_json_are_an_error_that_says_whose():
-    with pytest.raises(BaeLMError, match=r"settings of Tuned") as caught:
-        await Cached(Tuned("m", {"client": object()})).answer(prompt())
-    assert caught.value.code == "bae-lm-cache-key"
 
 
 # --- the same at once ---------------------------------------------------------------------------
@@ -416,21 +366,6 @@ async def test_equal_questions_asked_at_once_make_one_request():
     assert counts(lm) == (0, 1, 4)
     used = Usage.total(a.usage for a in answers)
     assert replace(used, seconds=0.0, attempts=0) == USED
-
-
-async def test_the_request_goes_on_for_the_others_when_the_first_is_cancelled():
-    held = Held(USED)
-    lm = Cached(held)
-    first, second = (asyncio.create_task(lm.answer(prompt())) for _ in range(2))
-    await settled()
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    assert held.running == 1
-    held.release()
-    async with asyncio.timeout(BOUND):
-        assert replace((await second).usage, seconds=0.0, attempts=0) == USED
-    assert held.cancelled == []
 
 
 async def test_the_request_is_gone_when_the_last_who_waits_is_cancelled():
@@ -499,15 +434,6 @@ async def test_the_budget_of_whoever_asked_first_is_not_the_concern_of_others():
     assert held.asked == ["Reply"]
 
 
-async def test_a_budget_inside_the_cache_refuses_all_who_ask_the_same_at_once():
-    lm = Cached(Budgeted(ToyBackend(), Budget(calls=0)))
-    async with asyncio.timeout(BOUND):
-        asking = [graph.arun(Ask(), lm) for _ in range(20)]
-        errors = await asyncio.gather(*asking, return_exceptions=True)
-    assert all(isinstance(error, BudgetError) for error in errors)
-    assert counts(lm) == (0, 1, 19)
-
-
 class Streaming(Held):
     """Says half of its answer when it is asked, and the rest when it is let go on."""
 
@@ -568,69 +494,6 @@ async def test_when_the_first_leaves_the_next_has_the_usage_and_nothing_more_rea
         assert (used.calls, used.tokens, used.cost) == (1, 40, 0.01)
 
 
-async def test_the_budget_of_the_first_pays_for_all_tries():
-    waiting = asyncio.Event()
-    go_on = asyncio.Event()
-
-    async def sleep(seconds: float) -> None:
-        waiting.set()
-        await go_on.wait()
-
-    lm = Cached(Retry(ToyBackend(busy(), Answer(REPLY, USED)), sleep=sleep))
-    budgets, runs = [Budget(calls=5), Budget(calls=5)], [Run(lm), Run(lm)]
-    asking = [
-        asyncio.create_task(in_budget(budget, each))
-        for budget, each in zip(budgets, runs, strict=True)
-    ]
-    async with asyncio.timeout(BOUND):
-        await waiting.wait()
-        await settled()
-        asking[0].cancel()
-        await asyncio.wait(asking[:1])
-        go_on.set()
-        await asking[1]
-    assert [budget.usage.calls for budget in budgets] == [2, 0]
-    assert [each.journal.usage().calls for each in runs] == [1, 1]
-
-
-async def test_an_lm_that_asks_a_shared_question_in_turn_is_charged_once():
-    held = Held(USED)
-    shared = Cached(held)
-
-    class Router(ScriptedLM):
-        async def fill(self, *args: Any, **options: Any) -> Any:
-            return await shared.fill(*args, **options)
-
-    budgets = [Budget(calls=1), Budget(calls=1)]
-    asking = []
-    for budget in budgets:
-        asking.append(asyncio.create_task(in_budget(budget, Run(Router()))))
-        await settled()
-    held.release()
-    async with asyncio.timeout(BOUND):
-        await asyncio.gather(*asking)
-    assert [budget.usage.calls for budget in budgets] == [1, 0]
-    assert [budget.remaining.calls for budget in budgets] == [0, 1]
-
-
-async def test_what_was_answered_and_not_kept_when_all_were_gone_is_counted():
-    putting = asyncio.Event()
-
-    class Slow(MemoryCache):
-        async def put(self, key: str, text: str) -> None:
-            putting.set()
-            await asyncio.Event().wait()
-
-    lm = Cached(ToyBackend(Answer(REPLY, USED)), Slow())
-    with metered() as used:
-        making = asyncio.create_task(lm.make(Ask(), Reply))
-    async with asyncio.timeout(BOUND):
-        await putting.wait()
-        making.cancel()
-        await asyncio.wait([making])
-    assert replace(Usage.total(used), seconds=0.0, attempts=0) == USED
-
-
 @given(
     budgets=st.lists(st.integers(0, 3), min_size=1, max_size=5),
     moves=st.lists(st.tuples(st.sampled_from(["ask", "cancel", "answer"]), st.integers(0, 4))),
@@ -682,13 +545,3 @@ def test_however_they_come_and_go_each_request_is_paid_once_and_by_those_who_can
                 task.exception()
 
     run(play)
-
-
-def test_one_cache_serves_several_event_loops_one_after_another(tmp_path: Path):
-    for store in (MemoryCache(), SQLiteCache(tmp_path / "answers.sqlite")):
-        toy = ToyBackend(REPLY)
-        lm = Cached(toy, store)
-        for _ in range(3):
-            assert graph.run(Ask(), lm).result.text == "this"
-        assert toy.calls == 1
-        asyncio.run(lm.aclose())

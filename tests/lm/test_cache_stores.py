@@ -5,7 +5,6 @@ is no cache."""
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sqlite3
@@ -214,32 +213,6 @@ def test_a_file_that_is_no_cache_is_an_error_that_says_what_to_do(tmp_path: Path
 
     run(use)
     assert before is None or path.read_bytes() == before
-
-
-async def test_a_file_that_is_held_by_another_for_too_long_is_an_error_that_says_so(tmp_path: Path):
-    path = tmp_path / "answers.sqlite"
-    await filled(path)
-    other = sqlite3.connect(path)
-    other.execute("BEGIN EXCLUSIVE")
-    cache = SQLiteCache(path, timeout=0.01)
-    try:
-        assert await cache.get("a") == "1"  # others can read meanwhile
-        with pytest.raises(BaeLMError, match="raise timeout="):
-            await cache.put("b", "2")
-    finally:
-        other.rollback()
-        other.close()
-    await cache.put("b", "2")
-    await cache.aclose()
-
-
-async def test_many_at_once_use_one_file(tmp_path: Path):
-    cache = SQLiteCache(tmp_path / "answers.sqlite")
-    async with asyncio.timeout(BOUND):
-        await asyncio.gather(*(cache.put(str(n), json.dumps(n)) for n in range(100)))
-        found = await asyncio.gather(*(cache.get(str(n)) for n in range(100)))
-    assert found == [str(n) for n in range(100)]
-    await cache.aclose()
 
 
 async def test_a_cancelled_caller_leaves_the_file_usable(tmp_path: Path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import subprocess
 import sys
@@ -13,24 +12,15 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from bae import BaeLMError, Dep, Graph, Node
-from bae.exceptions import BaeParseError, FillError
+from bae import BaeLMError, Dep, Node
 from bae.lm import Usage, metered
 from bae.lm.prompts import fill_prompt
 from bae.testing import (
-    Cut,
-    Empty,
-    Malformed,
-    Overlong,
     Provider,
     Received,
-    Refusal,
-    Stall,
     Status,
-    WrongSchema,
 )
 from bounded import BOUND, some_turns
-from http_backends import letter_after_a_wrong_one
 
 dspy = pytest.importorskip("dspy")
 httpx = pytest.importorskip("httpx")
@@ -125,19 +115,6 @@ async def test_a_fill_asks_what_any_backend_asks(provider: Provider, backend: DS
     assert schema_of(request) == PROMPT.schema
 
 
-async def test_a_text_is_asked_for_without_a_schema_and_again_with_what_was_wrong(
-    provider: Provider, backend: DSPyBackend
-) -> None:
-    await letter_after_a_wrong_one(provider, backend)
-
-
-async def test_docstrings_are_never_sent(provider: Provider, backend: DSPyBackend) -> None:
-    await backend.fill(Outfit, RESOLVED, "Outfit", UP)
-    (request,) = provider.requests
-    assert "docstring" not in json.dumps(request.body)
-    assert "a specific garment" in json.dumps(request.body)
-
-
 @pytest.mark.parametrize("instruction", ["Ask\n\n  kindly,\tand\n briefly", " x", ""])
 async def test_an_instruction_of_ones_own_is_sent_word_for_word(
     provider: Provider, backend: DSPyBackend, instruction: str
@@ -159,39 +136,6 @@ async def test_a_choice_is_made_first_and_filled_then(
     assert set(schema_of(fill)["properties"]) == {"question"}
 
 
-async def test_a_choice_outside_those_offered_is_asked_for_again(
-    provider: Provider, backend: DSPyBackend
-) -> None:
-    provider.script({"choice": "Umbrella"}, {"choice": "Outfit"})
-    assert await backend.choose_type([Outfit, AskBack], {"sky": "grey"}) is Outfit
-    assert '{"context":{"sky":"grey"}}' in provider.requests[0].text
-    assert "'Umbrella' is not one of Outfit, AskBack" in provider.requests[1].text
-
-
-async def test_only_what_was_wrong_is_asked_for_again_with_why_it_was(
-    provider: Provider, backend: DSPyBackend
-) -> None:
-    provider.script({"top": "a coat", "layers": 9}, {"layers": 3})
-    outfit = await backend.fill(Outfit, RESOLVED, "Outfit", UP)
-    assert (outfit.top, outfit.layers) == ("a coat", 3)
-    first, second = provider.requests
-    assert set(schema_of(first)["properties"]) == {"top", "layers"}
-    assert set(schema_of(second)["properties"]) == {"layers"}
-    said = messages_of(second)
-    assert said[:2] == messages_of(first)
-    assert json.loads(said[2][1]) == {"top": "a coat", "layers": 9}
-    assert "layers: Input should be less than or equal to 5" in said[3][1]
-    assert [role for role, _ in said] == ["system", "user", "assistant", "user"]
-
-
-async def test_a_graph_runs_on_it(provider: Provider, backend: DSPyBackend) -> None:
-    provider.script({"choice": "Outfit"}, SHIRT)
-    result = await Graph(start=Waking).arun(UP, backend)
-    assert isinstance(result.trace[-1], Outfit)
-    assert result.trace[-1].top == "a blue shirt"
-    assert result.usage.calls == 2
-
-
 async def test_a_plain_schema_is_sent_as_strict_and_one_with_limits_is_not(
     provider: Provider, backend: DSPyBackend
 ) -> None:
@@ -210,37 +154,6 @@ class Packed(Node):
     by_name: dict[str, int]
 
     async def __call__(self) -> None: ...
-
-
-async def test_objects_in_a_schema_are_closed_but_for_those_with_any_keys(
-    provider: Provider, backend: DSPyBackend
-) -> None:
-    packed = await backend.fill(Packed, {}, "Packed")
-    assert isinstance(packed.first, Weather)
-    schema = schema_of(provider.requests[0])
-    assert schema["$defs"]["Weather"]["additionalProperties"] is False
-    assert schema["properties"]["by_name"]["additionalProperties"] == {"type": "integer"}
-
-
-class Awkward(Node):
-    instructions: Annotated[str, Dep(get_weather)]
-    config: Annotated[str, Dep(get_weather)]
-    lm: str
-    signature: str
-
-    async def __call__(self) -> None: ...
-
-
-async def test_names_that_dspy_needs_for_itself_are_names_like_any_other(
-    provider: Provider, backend: DSPyBackend
-) -> None:
-    provider.script({"lm": "a", "signature": "b"})
-    given = {"instructions": "look", "config": "no"}
-    filled = await backend.fill(Awkward, given, "Awkward")
-    assert (filled.lm, filled.signature) == ("a", "b")
-    (request,) = provider.requests
-    assert request.text.endswith('Awkward\n\n{"context":{"instructions":"look","config":"no"}}')
-    assert set(schema_of(request)["properties"]) == {"lm", "signature"}
 
 
 async def test_settings_of_the_model_are_sent_with_every_request(provider: Provider) -> None:
@@ -273,125 +186,6 @@ async def test_what_claudes_schemas_cannot_say_goes_by_a_tool(provider: Provider
 # --- what is answered -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "retryable"),
-    [
-        (400, "bae-lm-request-refused", False),
-        (401, "bae-lm-unauthorized", False),
-        (404, "bae-lm-not-found", False),
-        (500, "bae-lm-unavailable", True),
-        (529, "bae-lm-unavailable", True),
-    ],
-)
-async def test_a_status_tells_whether_asking_again_can_help(
-    provider: Provider, backend: DSPyBackend, status: int, code: str, retryable: bool
-) -> None:
-    provider.script(Status(status))
-    with pytest.raises(BaeLMError) as raised:
-        await backend.answer(PROMPT)
-    found = raised.value
-    assert (found.status, found.code, found.retryable) == (status, code, retryable)
-    assert len(provider.requests) == 1  # neither dspy nor the backend asks again by itself
-
-
-async def test_a_rate_limit_is_told_with_the_time_to_wait(
-    provider: Provider, backend: DSPyBackend
-) -> None:
-    provider.script(Status(429, retry_after=7, message="slow down"))
-    with pytest.raises(BaeLMError, match="slow down") as raised:
-        await backend.answer(PROMPT)
-    found = raised.value
-    assert (found.code, found.status, found.retry_after) == ("bae-lm-rate-limited", 429, 7)
-    assert found.retryable
-
-
-async def test_a_prompt_too_long_for_the_model_is_a_request_refused(
-    provider: Provider, backend: DSPyBackend
-) -> None:
-    provider.script(Status(413, message="too long"))
-    with pytest.raises(BaeLMError) as raised:
-        await backend.answer(PROMPT)
-    assert (raised.value.code, raised.value.retryable) == ("bae-lm-request-refused", False)
-
-
-async def test_a_connection_that_is_cut_is_told_as_such(
-    provider: Provider, backend: DSPyBackend
-) -> None:
-    provider.script(Cut())
-    with pytest.raises(BaeLMError) as raised:
-        await backend.answer(PROMPT)
-    assert (raised.value.code, raised.value.retryable) == ("bae-lm-unreachable", True)
-
-
-async def test_nobody_listening_is_told_as_such() -> None:
-    async with Provider() as provider:
-        gone = ask(provider)
-    async with gone as backend:
-        with pytest.raises(BaeLMError) as raised:
-            await backend.answer(PROMPT)
-    assert (raised.value.code, raised.value.retryable) == ("bae-lm-unreachable", True)
-
-
-async def test_a_body_that_is_not_json_is_told_as_such(
-    provider: Provider, backend: DSPyBackend
-) -> None:
-    provider.script(Malformed())
-    with pytest.raises(BaeParseError) as raised:
-        await backend.answer(PROMPT)
-    assert (raised.value.code, raised.value.retryable) == ("bae-lm-unparsable", True)
-
-
-async def test_an_answer_that_stalls_is_given_up_and_its_connection_closed(
-    provider: Provider,
-) -> None:
-    provider.script(Stall())
-    async with ask(provider, timeout=0.2) as backend:
-        with pytest.raises(BaeLMError, match=r"within 0\.2 s") as raised:
-            await backend.answer(PROMPT)
-        assert (raised.value.code, raised.value.retryable) == ("bae-lm-timeout", True)
-        await provider.disconnected()
-
-
-@pytest.mark.parametrize(
-    ("said", "stop"),
-    [
-        (WrongSchema(), "end"),
-        (Overlong(), "cut-off"),
-        (Refusal("I will not."), "refused"),
-        (Empty(), "end"),
-        ("I would wear a shirt.", "end"),
-    ],
-    ids=["wrong-schema", "overlong", "refusal", "empty", "prose"],
-)
-async def test_a_wrong_answer_is_returned_as_the_model_gave_it(
-    provider: Provider, backend: DSPyBackend, said: Any, stop: str
-) -> None:
-    provider.script(said)
-    answer = await backend.answer(PROMPT)
-    assert answer.stop == stop
-    assert answer.usage.input_tokens > 0
-    match said:
-        case Refusal():
-            assert answer.text == "I will not."
-        case Empty():
-            assert answer.text == ""
-        case str():
-            assert answer.text == said
-        case _:
-            assert answer.text.startswith("{")
-
-
-async def test_max_retries_bounds_how_often_a_wrong_answer_is_asked_for_again(
-    provider: Provider,
-) -> None:
-    provider.always(WrongSchema())
-    async with ask(provider, max_retries=2) as backend:
-        with pytest.raises(FillError) as raised:
-            await backend.fill(Outfit, RESOLVED, "Outfit")
-    assert (raised.value.code, raised.value.attempts) == ("bae-fill-invalid", 3)
-    assert len(provider.requests) == 3
-
-
 async def test_max_retries_bounds_how_often_a_request_that_failed_is_sent_again(
     provider: Provider, backend: DSPyBackend
 ) -> None:
@@ -404,14 +198,6 @@ async def test_max_retries_bounds_how_often_a_request_that_failed_is_sent_again(
     assert raised.value.code == "bae-lm-unavailable"
     provider.assert_complete()
     assert len(provider.requests) == 4
-
-
-async def test_a_refusal_is_not_asked_for_again(provider: Provider, backend: DSPyBackend) -> None:
-    provider.always(Refusal("I will not dress anyone."))
-    with pytest.raises(FillError, match="I will not dress anyone") as raised:
-        await backend.fill(Outfit, RESOLVED, "Outfit")
-    assert raised.value.code == "bae-fill-refused"
-    assert len(provider.requests) == 1
 
 
 async def test_a_key_that_is_missing_is_told_as_such(
@@ -443,20 +229,6 @@ async def test_calls_at_the_same_time_report_each_what_it_used_itself(
     assert [used.input_tokens for used in together] == [first + 10 * n for n in range(60)]
     assert {used.calls for used in together} == {1}
     assert {used.models for used in together} == {("gpt-4o-mini",)}
-
-
-async def test_tokens_that_the_provider_had_cached_are_counted_and_cost_less(
-    provider: Provider, backend: DSPyBackend
-) -> None:
-    long = fill_prompt(AskBack, ("question",), {}, "AskBack", Waking(message="hm " * 3000))
-    first = (await backend.answer(long)).usage
-    second = (await backend.answer(long)).usage
-    assert first.input_tokens == second.input_tokens
-    assert first.cached_tokens == 0
-    assert 0 < second.cached_tokens < second.input_tokens
-    assert first.cost is not None
-    assert second.cost is not None
-    assert second.cost < first.cost
 
 
 async def test_a_model_whose_price_is_not_known_has_an_unknown_cost(provider: Provider) -> None:
@@ -512,43 +284,6 @@ async def test_of_200_fills_at_once_half_are_cancelled_and_the_others_get_their_
     await provider.disconnected()
     await some_turns()
     assert asyncio.all_tasks() == before
-
-
-async def test_a_cancelled_fill_leaves_no_connection_open(
-    provider: Provider, backend: DSPyBackend
-) -> None:
-    with provider.held():
-        fills = [asyncio.create_task(backend.fill(AskBack, {}, "AskBack")) for _ in range(100)]
-        await provider.arrived(100, timeout=BOUND)
-        for fill in fills[::2]:
-            fill.cancel()
-        await asyncio.wait(fills[::2])
-        await provider.disconnected(left=50)
-        assert provider.waiting == 50
-        for fill in fills:
-            fill.cancel()
-        await asyncio.wait(fills)
-        await provider.disconnected()
-
-
-def test_one_backend_serves_two_event_loops_and_closes_with_each() -> None:
-    with Provider.in_thread() as provider:
-        backend = ask(provider)
-        for _ in range(2):
-            assert asyncio.run(backend.fill(AskBack, {}, "AskBack")).question
-            provider.disconnected()
-        gc.collect()  # what was left open would warn here
-    assert provider.received == 2
-
-
-async def test_a_backend_can_be_used_again_after_it_is_closed(
-    provider: Provider, backend: DSPyBackend
-) -> None:
-    await backend.fill(AskBack, {}, "AskBack")
-    await backend.aclose()
-    await provider.disconnected()
-    await backend.fill(AskBack, {}, "AskBack")
-    assert len(provider.requests) == 2
 
 
 # --- which LM ---------------------------------------------------------------------------------

@@ -95,22 +95,6 @@ async def test_a_failure_means_the_same_as_anywhere(
     assert len(provider.requests) == 1
 
 
-async def test_nobody_listening_is_told_as_such() -> None:
-    async with Provider() as provider:
-        backend = ask(provider)
-    with pytest.raises(BaeLMError) as raised:
-        await backend.answer(PROMPT)
-    assert (raised.value.code, raised.value.retryable) == ("bae-lm-unreachable", True)
-
-
-async def test_a_refusal_is_found_where_litellm_puts_it(
-    provider: Provider, backend: DSPyBackend
-) -> None:
-    provider.script(Refusal("I will not."))
-    answer = await backend.answer(PROMPT)
-    assert (answer.stop, answer.text) == ("refused", "I will not.")
-
-
 async def test_of_many_fills_at_once_those_cancelled_leave_no_connection_open(
     provider: Provider, backend: DSPyBackend
 ) -> None:
@@ -192,13 +176,6 @@ async def test_why_such_an_answer_ended_is_told(provider: Provider) -> None:
     assert (refused.stop, refused.text) == ("refused", "I will not.")
 
 
-async def test_a_wrong_answer_is_asked_for_again_with_such_settings_too(provider: Provider) -> None:
-    provider.script({"question": 3}, {"question": "why?"})
-    async with ask_with(provider, drop_params=True) as backend:
-        assert await backend.fill(AskBack, {}, "AskBack") == AskBack(question="why?")
-    assert len(provider.requests) == 2
-
-
 async def test_such_an_answer_from_dspys_cache_is_no_call(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,12 +205,3 @@ async def test_an_lm_with_such_settings_keeps_its_history_and_one_made_here_none
     async with ask_with(provider, drop_params=True) as backend:
         await backend.fill(AskBack, {}, "AskBack")
         assert backend.lm.history == []
-
-
-async def test_a_setting_that_the_engine_refuses_is_named(provider: Provider) -> None:
-    async with ask(provider, engine="lm15", retries=0, drop_params=True) as backend:
-        with pytest.raises(BaeLMError, match="'drop_params'") as raised:
-            await backend.answer(PROMPT)
-    assert raised.value.code == "bae-lm-request-refused"
-    assert "leave out the setting" in (raised.value.fix or "")
-    assert provider.requests == []

@@ -58,15 +58,6 @@ class Clients:
         return self.made[-1]
 
 
-async def test_one_loop_has_one_client_however_many_ask():
-    clients = Clients()
-    found = await asyncio.gather(*(clients.held.get() for _ in range(20)))
-
-    assert set(found) == set(clients.made)
-    assert len(clients.made) == 1
-    await clients.held.aclose()
-
-
 def test_every_loop_has_its_own_client_which_is_closed_with_it():
     clients = Clients()
     for _ in range(3):
@@ -74,22 +65,6 @@ def test_every_loop_has_its_own_client_which_is_closed_with_it():
 
     assert [client.closed for client in clients.made] == [1, 1, 1]
     assert len({id(client.loop) for client in clients.made}) == 3
-
-
-def test_loops_that_are_over_are_let_go_of():
-    clients = Clients()
-    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
-
-    async def once() -> None:
-        await clients.held.get()
-        loops.append(weakref.ref(asyncio.get_running_loop()))
-
-    for _ in range(5):
-        asyncio.run(once())
-    clients.made.clear()  # each knows its loop
-    gc.collect()
-
-    assert [loop() for loop in loops] == [None] * 5
 
 
 def test_a_loop_that_was_closed_without_closing_what_is_open_is_let_go_of_by_the_next():
@@ -119,25 +94,6 @@ async def test_loops_in_other_threads_have_clients_of_their_own():
     assert [client.closed for client in clients.made] == [0, 1, 1, 1, 1]
     assert await clients.held.get() is mine
     await clients.held.aclose()
-
-
-async def test_a_client_that_was_closed_is_made_anew():
-    clients = Clients()
-    first = await clients.held.get()
-    await clients.held.aclose()
-    await clients.held.aclose()
-    second = await clients.held.get()
-
-    assert (first.closed, second.closed) == (1, 0)
-    assert first is not second
-    await clients.held.aclose()
-
-
-async def test_closing_what_was_never_opened_does_nothing():
-    clients = Clients()
-    await clients.held.aclose()
-
-    assert clients.made == []
 
 
 async def test_a_client_that_cannot_be_made_is_tried_again_by_the_next():
@@ -182,20 +138,6 @@ async def test_a_client_of_a_backend_that_nobody_holds_is_closed():
     assert client.closed == 1
 
 
-async def test_what_is_made_and_is_nothing_is_closed_too_when_nobody_holds_it():
-    closed = asyncio.Event()
-
-    async def close(client: None) -> None:
-        closed.set()
-
-    held = PerLoop(lambda: None, close)
-    await held.get()
-    del held
-    gc.collect()
-    async with asyncio.timeout(BOUND):
-        await closed.wait()
-
-
 class Ask(Node):
     async def __call__(self) -> Told: ...
 
@@ -227,24 +169,6 @@ def test_a_backend_used_in_sync_runs_one_after_another_leaves_nothing_open():
         graph.run(Ask(), lm)
 
     assert [client.closed for client in lm.clients.made] == [1, 1, 1]
-
-
-async def test_a_backend_keeps_its_client_between_runs_of_one_loop_until_it_is_closed():
-    async with Connects() as lm:
-        for _ in range(3):
-            await Graph(start=Ask).arun(Ask(), lm)
-        (client,) = lm.clients.made
-        assert client.closed == 0
-    assert client.closed == 1
-
-
-def test_a_run_that_fails_leaves_nothing_open_either():
-    lm = Connects()
-    lm.answers = [OSError("down")]
-    with pytest.raises(Exception, match="down"):
-        Graph(start=Ask).run(Ask(), lm)
-
-    assert [client.closed for client in lm.clients.made] == [1]
 
 
 @pytest.mark.parametrize(
@@ -290,14 +214,6 @@ def test_a_provider_that_says_whether_to_ask_again_is_believed(
     error = status_error("Toy", status, "", headers={"x-should-retry": said})
 
     assert error.retryable is retryable
-
-
-def test_the_wait_a_provider_asks_for_is_kept_and_told():
-    error = status_error("Toy", 429, "slow down", headers={"retry-after": "2.5"})
-
-    assert error.retry_after == 2.5
-    assert "retry after 2.5 s" in error.message
-    assert "RateLimit" in (error.fix or "")
 
 
 def test_what_the_provider_said_is_cut_to_a_length_that_can_be_read():

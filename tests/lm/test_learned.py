@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bae import BaeLMError, BudgetError, FillError, Graph, Node, Usage
+from bae import BaeLMError, BudgetError, Graph, Node, Usage
 from bae.journal import AnswerJudged, MemoryJournal
 from bae.lm import (
     Answer,
     Attempt,
     Backend,
     Budget,
-    Budgeted,
     Cached,
     FewShot,
     LearnedPrompt,
@@ -37,7 +36,7 @@ from bae.lm import (
 from bae.lm.policies.budget import estimated_tokens
 from bae.lm.policies.cache import cache_key
 from bae.lm.prompts import fill_prompt
-from bae.testing import Provider, Received, ScriptedLM
+from bae.testing import Provider, Received
 from bounded import BOUND
 from claude_programs import real_claude
 from http_backends import SHIRT, WIRES, AskBack, Outfit, Weather
@@ -137,32 +136,6 @@ def test_a_prompt_has_its_examples_before_the_question_and_the_turns_after_it():
     )
 
 
-def test_examples_make_another_prompt_and_another_key_and_none_the_same():
-    model = Model()
-    one = Prompt("s", "q", {}, "n", Question())
-    other = Prompt("s", "q", {}, "n", Question(), examples=(FewShot("a", "1"),))
-    third = Prompt("s", "q", {}, "n", Question(), examples=(FewShot("a", "2"),))
-    assert one != other != third
-    assert len({cache_key(model, each) for each in (one, other, third)}) == 3
-    # As it was before there were examples: what is kept in files is found still.
-    assert (
-        cache_key(model, one) == "50a7d406d2bc6c2343a1a2c92746651f194278d524f8e58535cef307fc9f1d98"
-    )
-
-
-def test_the_tokens_of_examples_are_estimated_too():
-    bare = plain_fill()
-    shown = Prompt(
-        bare.system,
-        bare.text,
-        bare.schema,
-        bare.name,
-        bare.question,
-        examples=(FewShot("a" * 400, "b" * 40),),
-    )
-    assert estimated_tokens(shown) == estimated_tokens(bare) + 110
-
-
 # --- what is asked ----------------------------------------------------------------------------
 
 
@@ -172,21 +145,6 @@ async def test_a_fill_is_asked_with_the_instruction_and_the_examples_of_its_less
     assert await lm.fill(Outfit, {}, "Outfit", GREY) == Outfit(top="a blue shirt", layers=2)
     assert model.said == [FILL_SAID]
     assert model.prompts[0].schema == plain_fill().schema
-
-
-async def test_a_lesson_without_an_instruction_keeps_that_of_the_prompt():
-    model = Model({"choice": "AskBack"}, {"question": "where to?"}, SHIRT)
-    prompts = {
-        Outfit: NodePrompts(fill=LearnedPrompt("  ", DRESS.examples)),
-        Weather: NodePrompts(choice=LearnedPrompt(examples=DECIDE.examples)),
-    }
-    lm = WithPrompts(model, prompts)
-    await lm.decide(GREY)
-    await lm.fill(Outfit, {}, "Outfit", GREY)
-    choice, _, fill = model.said
-    assert len(choice) == len(fill) == 5
-    assert {text.splitlines()[0] for text in choice[::2]} == {"Choose what comes next."}
-    assert {text.partition("\n\n")[0] for text in fill[::2]} == {"Outfit"}
 
 
 @given(sky=st.text(), degrees=st.floats(allow_nan=False, allow_infinity=False), other=st.booleans())
@@ -236,23 +194,6 @@ async def test_a_taught_choice_is_asked_by_itself_and_so_is_the_fill_after_it():
     assert set(model.prompts[0].schema["properties"]) == {"choice"}
 
 
-async def test_what_has_no_lesson_is_still_chosen_and_filled_in_one_call():
-    model = Model({"answer": {"choice": "AskBack", "fields": {"question": "where to?"}}})
-    result = await graph.arun(GREY, WithPrompts(model, FILL))
-    assert result.result == AskBack(question="where to?")
-    assert [prompt.question.fillable for prompt in model.prompts] == [(AskBack,)]
-    model = Model({"answer": {"choice": "Outfit"}}, SHIRT)
-    await graph.arun(GREY, WithPrompts(model, FILL))
-    assert model.said[1] == FILL_SAID
-
-
-@pytest.mark.parametrize("around", [Retry, Cached, lambda lm: Budgeted(lm, Budget(calls=9))])
-async def test_a_policy_around_it_does_not_bring_one_call_back(around: Any):
-    model = Model({"choice": "Outfit"}, SHIRT)
-    await graph.arun(GREY, around(WithPrompts(model, BOTH)))
-    assert model.said == [CHOICE_SAID, FILL_SAID]
-
-
 async def test_examples_that_choose_what_is_not_offered_are_not_shown():
     model = Model({"choice": "Outfit"})
     lm = WithPrompts(model, {Weather: NodePrompts(choice=DECIDE)})
@@ -287,31 +228,6 @@ async def test_a_lesson_for_a_class_that_is_not_in_the_graph_and_an_empty_one_ch
     assert model.prompts == plain.prompts
 
 
-async def test_the_outer_of_two_lessons_is_the_one_that_is_taught():
-    model = Model(SHIRT, {"question": "where to?"}, SHIRT)
-    inner = WithPrompts(
-        model, {Outfit: NodePrompts(fill=DECIDE), AskBack: NodePrompts(fill=LearnedPrompt("Ask."))}
-    )
-    outer = WithPrompts(inner, FILL)
-    await outer.fill(Outfit, {}, "Outfit", GREY)
-    await outer.fill(AskBack, {}, "AskBack", GREY)
-    assert model.said == [FILL_SAID, [f"Ask.\n\n{ASKED}"]]
-    shown = WithPrompts(inner, {Outfit: NodePrompts(fill=LearnedPrompt(examples=DRESS.examples))})
-    await shown.fill(Outfit, {}, "Outfit", GREY)
-    assert model.said[2][1::2] == FILL_SAID[1::2]
-    assert cache_key(outer, plain_fill()) != cache_key(WithPrompts(model, FILL), plain_fill())
-
-
-async def test_an_lm_that_makes_its_own_prompts_is_asked_as_if_there_were_no_lessons():
-    shirt = Outfit(top="a blue shirt", layers=2)
-    scripted = ScriptedLM([Outfit, shirt])
-    lm = WithPrompts(scripted, BOTH)
-    result = await graph.arun(GREY, lm)
-    assert result.result == shirt
-    assert lm.get_stats() == {"optimized": 0, "naive": 2}
-    assert lm.settings == lm.inner.settings
-
-
 # --- counting, caching, budgets ---------------------------------------------------------------
 
 
@@ -327,14 +243,6 @@ async def test_a_question_counts_once_however_often_it_is_sent_and_asked_again()
     await lm.fill(AskBack, {}, "AskBack", GREY)
     assert len(model.prompts) == 6
     assert lm.get_stats() == {"optimized": 2, "naive": 1}
-
-
-async def test_many_questions_at_once_are_each_taught_and_counted():
-    lm = WithPrompts(model := Model(always=SHIRT), FILL)
-    async with asyncio.timeout(BOUND):
-        await asyncio.gather(*(lm.fill(Outfit, {}, "Outfit", GREY) for _ in range(200)))
-    assert lm.get_stats() == {"optimized": 200, "naive": 0}
-    assert all(said == FILL_SAID for said in model.said)
 
 
 def test_the_lessons_are_part_of_the_settings_and_of_cache_keys():
@@ -364,14 +272,6 @@ async def test_a_cache_outside_or_inside_takes_no_answer_of_other_lessons():
     inside = WithPrompts(Cached(model, store), FILL)
     assert [(await inside.fill(Outfit, {}, "Outfit", GREY)).top for _ in "12"] == [SHIRT["top"]] * 2
     assert len(model.prompts) == 3
-
-
-async def test_a_cache_inside_forgets_the_taught_question_whose_answer_was_wrong():
-    model = Model({"top": "a coat", "layers": 9}, SHIRT, attempts=0)
-    lm = WithPrompts(Cached(model), FILL)
-    with pytest.raises(FillError):
-        await lm.fill(Outfit, {}, "Outfit", GREY)
-    assert (await lm.fill(Outfit, {}, "Outfit", GREY)).top == "a blue shirt"
 
 
 async def test_a_budget_counts_the_examples_before_they_are_sent():
@@ -525,26 +425,6 @@ async def test_predictors_of_the_same_lessons_ask_the_same(provider: Provider):
 
 
 @pytest.mark.once
-async def test_predictors_that_have_learned_nothing_ask_as_if_they_were_not_there(
-    provider: Provider,
-):
-    pytest.importorskip("dspy")
-    from bae.lm import OptimizedLM
-    from bae.optimizer import fresh_predictor
-
-    fresh = {cls: fresh_predictor(cls) for cls in (Weather, Outfit, AskBack)}
-    provider.script({"choice": "Outfit"}, SHIRT)
-    options = {"api_base": f"{provider.url}/v1", "api_key": "a key"}
-    async with OptimizedLM(fresh, "openai/gpt-4o-mini", **options) as lm:
-        await graph.arun(GREY, lm)
-        assert lm.get_stats() == {"optimized": 0, "naive": 1}
-    assert [said_in(each) for each in provider.requests] == [
-        [("user", f"Choose what comes next.{OPTIONS}\n\n{ASKED}")],
-        [("user", f"Outfit\n\n{ASKED}")],
-    ]
-
-
-@pytest.mark.once
 async def test_the_claude_program_is_told_the_examples_before_the_question(
     provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -582,17 +462,3 @@ async def test_the_local_model_fills_a_node_after_three_examples():
     assert attempt.usage.input_tokens > 250  # about half of it the examples
     assert again.usage.cached_tokens > 200  # they are not read again for the next question
     assert lm.get_stats() == {"optimized": 2, "naive": 0}
-
-
-@pytest.mark.once
-async def test_examples_that_do_not_fit_into_the_local_model_are_told_with_their_number():
-    need_the_model()
-    from bae.lm import LocalBackend
-
-    long = PromptExample({"Weather": {"sky": "a wind from the north " * 200}}, SHIRT)
-    async with LocalBackend(context=1024) as backend:
-        lm = WithPrompts(backend, {Outfit: NodePrompts(fill=LearnedPrompt("Dress.", (long, long)))})
-        with pytest.raises(BaeLMError, match="the prompt with its 2 examples has") as caught:
-            await lm.fill(Outfit, {}, "Outfit", GREY)
-    assert caught.value.code == "bae-lm-context-exceeded"
-    assert "show fewer or shorter examples" in str(caught.value)

@@ -184,16 +184,3 @@ async def test_nodes_that_share_a_pinned_lm_are_still_chosen_and_filled_in_one_c
 
     assert both.prompts == [before] * 2
     assert result.trace == plain.trace
-
-
-async def test_a_run_of_the_very_lm_that_is_pinned_asks_for_both_in_one_call_still():
-    both.prompts.clear()
-
-    class Fork(Node):
-        async def __call__(self) -> Left | Right: ...
-
-    taught = WithPrompts(both, LESSONS)
-    await Graph(start=Fork).arun(Fork(), taught)
-
-    assert len(both.prompts) == 1
-    assert taught.get_stats() == {"optimized": 0, "naive": 1}

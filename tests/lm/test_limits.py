@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bae import Usage
-from bae.lm import Answer, Backend, Concurrency, Prompt, metered
+from bae.lm import Answer, Backend, Concurrency, Prompt
 from bounded import BOUND
-from policy_parts import REPLY, Ask, Held, Reply, prompt, run, settled
+from policy_parts import REPLY, Held, prompt, run, settled
 from toy_backend import ToyBackend
 
 
@@ -44,27 +44,6 @@ async def test_those_who_wait_go_in_the_order_they_came():
     async with asyncio.timeout(BOUND):
         await asyncio.gather(*asking)
     assert held.asked == [str(n) for n in range(6)]
-
-
-async def test_one_who_fails_frees_its_slot():
-    lm = Concurrency(ToyBackend(ValueError("no"), REPLY), 1)
-    with pytest.raises(ValueError, match="no"):
-        await lm.answer(prompt())
-    async with asyncio.timeout(BOUND):
-        await lm.answer(prompt())
-
-
-async def test_those_who_were_cancelled_while_waiting_are_no_calls():
-    held = Held()
-    lm = Concurrency(held, 1)
-    with metered() as used:
-        making = [asyncio.create_task(lm.make(Ask(text=str(n)), Reply)) for n in range(10)]
-    await settled()
-    for task in making:
-        task.cancel()
-    async with asyncio.timeout(BOUND):
-        await asyncio.wait(making)
-    assert Usage.total(used).calls == len(held.asked) == 1
 
 
 async def test_one_who_gives_up_while_waiting_is_passed_over():

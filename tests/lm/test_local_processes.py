@@ -64,14 +64,6 @@ def test_a_process_that_filled_a_node_ends_silently():
     assert ended("print(type(asyncio.run(fill(Short))).__name__)") == "Short\n"
 
 
-def test_a_model_can_have_more_slots_than_a_batch_has_tokens():
-    code = """
-        lm = LocalBackend(slots=65, context=128)
-        print(type(asyncio.run(fill(Short))).__name__)
-    """
-    assert ended(code) == "Short\n"
-
-
 def test_threads_that_load_the_engine_at_once_get_it_whole_and_leave_the_environment():
     code = """
         import bae.lm.local_engine as engine
@@ -150,21 +142,6 @@ def test_a_forked_child_loads_a_model_of_its_own_and_both_end():
         print(type(asyncio.run(fill(Short))).__name__)
     """
     assert ended(code) == "child False\n7\nShort\n"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_child_that_is_forked_before_the_model_is_loaded_uses_and_unloads_it():
-    code = """
-        child = os.fork()
-        if not child:
-            asyncio.run(fill(Short))
-            model = lm.shared
-            asyncio.run(lm.aclose())
-            print("child", model.statistics().loaded, flush=True)
-            sys.exit(7)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    """
-    assert ended(code) == "child False\n7\n"
 
 
 def test_a_system_without_the_library_for_threads_is_told_how_to_get_it(tmp_path):

@@ -4,7 +4,7 @@ they are, and the journal reads as if they had been asked for one after the othe
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import pytest
 from pydantic import Field
@@ -40,7 +40,6 @@ from bae.journal import (
     StepStarted,
 )
 from bae.lm import Answer, Prompt, Retry
-from bae.testing import ScriptedLM
 from bounded import run
 from toy_backend import ToyBackend, choose, route
 
@@ -101,24 +100,6 @@ async def test_ten_routed_steps_take_ten_calls_instead_of_twenty(one_call: bool,
     assert (result.usage.calls, result.usage.attempts) == (calls, calls)
 
 
-@pytest.mark.parametrize(("one_call", "calls"), [(True, 10), (False, 19)])
-async def test_a_loop_that_ends_by_choosing_none_fills_nothing_for_it(one_call: bool, calls: int):
-    lm = ToyBackend(thinks(9, end="None"), one_call=one_call)
-    result = await run(Begin(), lm, max_iters=20)
-
-    assert len(result.trace) == 10
-    assert (lm.calls, result.usage.calls) == (calls, calls)
-
-
-async def test_both_ways_give_the_same_trace_and_the_same_kinds_of_records():
-    one = await run(Begin(), ToyBackend(thinks(4)))
-    two = await run(Begin(), ToyBackend(thinks(4), one_call=False))
-
-    assert one.trace == two.trace
-    told = (ChoiceStarted, ChoiceMade, FillStarted, FillEnded, StepStarted)
-    assert [k for k in kinds(one) if k in told] == [k for k in kinds(two) if k in told]
-
-
 async def test_a_model_that_cannot_be_held_to_alternatives_is_asked_twice():
     class Simple(ToyBackend):
         answers_unions = False
@@ -128,17 +109,6 @@ async def test_a_model_that_cannot_be_held_to_alternatives_is_asked_twice():
 
     assert lm.calls == 2
     assert "answer" not in lm.prompts[0].schema["properties"]
-
-
-async def test_one_successor_is_filled_without_a_choice():
-    class Only(Node):
-        async def __call__(self) -> Conclude: ...
-
-    lm = ToyBackend({"text": "so"})
-    result = await run(Only(), lm)
-
-    assert lm.calls == 1
-    assert result.journal.of(ChoiceStarted) == []
 
 
 async def test_a_candidate_without_anything_to_fill_needs_the_choice_alone():
@@ -242,21 +212,6 @@ async def test_a_candidate_that_only_recalls_is_chosen_and_filled_in_one_call(ar
     assert (recalled.field, recalled.value) == ("topic", "t")
 
 
-async def test_nothing_is_recorded_of_options_that_were_not_chosen():
-    lm = ToyBackend(route("Conclude", text="x"))
-    result = await run(Topic(), lm)
-
-    assert result.journal.of(Recalled) == []
-
-
-async def test_a_wrong_fill_of_a_candidate_that_recalls_is_asked_again_with_what_it_recalls():
-    lm = ToyBackend(route("WithRecall", text=3), {"text": "x"})
-    result = await run(Topic(), lm)
-
-    assert result.trace[-1].model_dump() == {"topic": "t", "text": "x"}
-    assert lm.prompts[1].question.resolved == {"topic": "t"}
-
-
 class Scored(Node):
     points: Annotated[int, Recall()]
     topic: Annotated[str, Recall(Topic)] = "none"
@@ -270,12 +225,6 @@ class Noted(Node):
     text: str
 
     async def __call__(self) -> None: ...
-
-
-class Counted(Node):
-    points: int = 3
-
-    async def __call__(self) -> Scored | Noted: ...
 
 
 async def test_what_several_options_recall_is_shown_once_under_all_their_names():
@@ -304,15 +253,6 @@ async def test_what_several_options_recall_is_shown_once_under_all_their_names()
         "Pair": {"name": {"topic": "boats"}},
         "Pair, Other": {"topic": "boats"},
     }
-
-
-async def test_an_optional_recall_that_finds_nothing_is_left_to_its_default():
-    lm = ToyBackend(route("Noted", text="x"))
-    result = await run(Counted(), lm)
-
-    assert lm.calls == 1
-    assert lm.prompts[0].question.fillable == (Scored, Noted)
-    assert result.trace[-1].model_dump() == {"topic": "none", "text": "x"}
 
 
 async def test_an_option_whose_required_recall_finds_nothing_is_not_filled_in_that_call():
@@ -393,14 +333,6 @@ async def test_a_model_that_fills_a_candidate_with_context_at_once_is_asked_agai
     assert result.trace[-1].model_dump() == {"word": "looked up", "text": "x"}
 
 
-async def test_a_candidate_with_a_map_over_what_is_filled_is_filled_at_once():
-    lm = ToyBackend(route("WithMap", numbers=[-1, 2], doubled=[9]))
-    result = await run(Topic(), lm)
-
-    assert result.trace[-1].model_dump() == {"numbers": [-1, 2], "doubled": [1, 2]}
-    assert lm.calls == 1
-
-
 async def test_a_candidate_that_is_pinned_to_another_lm_is_filled_by_that_one():
     other = ToyBackend({"text": "other"})
 
@@ -422,39 +354,6 @@ async def test_a_candidate_that_is_pinned_to_another_lm_is_filled_by_that_one():
     assert (result.usage.calls, result.usage.attempts) == (2, 2)
 
 
-async def test_a_node_that_is_pinned_chooses_with_its_own_lm_and_the_run_fills():
-    chooser = ToyBackend(choose("Conclude"))
-
-    class Fork(Node):
-        node_config = NodeConfig(lm=chooser)
-
-        async def __call__(self) -> Think | Conclude: ...
-
-    lm = ToyBackend({"text": "so"})
-    result = await run(Fork(), lm)
-
-    assert result.trace[-1].text == "so"
-    assert (chooser.calls, lm.calls) == (1, 1)
-
-
-async def test_classes_that_are_pinned_to_the_same_lm_are_filled_with_the_choice():
-    shared = ToyBackend(route("Pinned", text="at once"))
-
-    class Pinned(Node):
-        node_config = NodeConfig(lm=shared)
-        text: str
-
-        async def __call__(self) -> None: ...
-
-    class Fork(Pinned):
-        async def __call__(self) -> Pinned | None: ...
-
-    result = await run(Fork(text="start"), ToyBackend())
-
-    assert result.trace[-1].text == "at once"
-    assert shared.calls == 1
-
-
 # The bound on steps
 
 
@@ -469,20 +368,6 @@ async def test_at_the_last_step_nothing_is_filled_that_could_not_run():
     assert caught.value.journal is not None
     assert len(caught.value.journal.of(FillEnded)) == 3
     assert caught.value.journal.usage().calls == 4
-
-
-async def test_at_the_last_step_the_run_may_still_choose_to_end():
-    lm = ToyBackend(thinks(3, end="None"))
-    result = await run(Begin(), lm, max_iters=4)
-
-    assert len(result.trace) == 4
-
-
-async def test_without_a_bound_every_choice_can_be_filled():
-    lm = ToyBackend(thinks(9))
-    await run(Begin(), lm, max_iters=0)
-
-    assert all(prompt.question.fillable for prompt in lm.prompts)
 
 
 # What is written down
@@ -562,29 +447,6 @@ async def test_fields_that_are_no_object_are_asked_for_again(fields: Any):
     assert "- fields: they are no object" in lm.prompts[1].turns[0].correction
 
 
-async def test_attempts_at_the_choice_and_at_the_fields_count_together():
-    lm = ToyBackend(route("Elsewhere"), route("Think", thought="hm", step=99), {"step": 98})
-    with pytest.raises(FillError) as caught:
-        await run(Begin(), lm)
-
-    assert lm.calls == 3
-    assert [attempt.number for attempt in caught.value.tried] == [1, 2, 3]
-
-
-async def test_fields_that_are_left_out_have_their_defaults_or_are_asked_for():
-    class Easy(Node):
-        text: str = "default"
-
-        async def __call__(self) -> None: ...
-
-    class Fork(Node):
-        async def __call__(self) -> Easy | Conclude: ...
-
-    assert (await run(Fork(), ToyBackend(route("Easy")))).trace[-1].text == "default"
-    lm = ToyBackend(route("Conclude"), {"text": "so"})
-    assert (await run(Fork(), lm)).trace[-1].text == "so"
-
-
 async def test_fields_of_another_candidate_are_not_taken():
     lm = ToyBackend(route("Conclude", thought="hm", step=1), {"text": "so"})
     result = await run(Begin(), lm)
@@ -596,12 +458,8 @@ async def test_fields_of_another_candidate_are_not_taken():
     "outside",
     [
         route("Elsewhere"),
-        route(None),
         choose("Conclude"),
-        {"answer": "Conclude"},
         {"answer": ["Conclude"]},
-        {"answer": None},
-        {"text": "so"},
         {},
     ],
     ids=str,
@@ -632,64 +490,7 @@ async def test_decide_in_a_written_body_takes_one_call_and_its_usage_is_the_body
     assert result.journal.of(ChoiceStarted) == []
 
 
-async def test_the_next_step_sees_the_node_that_was_filled_with_the_choice():
-    lm = ToyBackend(route("Think", thought="deep", step=1), route("None"))
-    result = await run(Begin(), lm)
-
-    assert lm.prompts[1].question.source is result.trace[1]
-    assert '"thought":"deep"' in lm.prompts[1].text
-
-
-async def test_dependencies_of_the_node_after_it_are_there():
-    calls: list[str] = []
-
-    def get_word() -> str:
-        calls.append("called")
-        return "w"
-
-    class After(Node):
-        word: Annotated[str, Dep(get_word)]
-
-        async def __call__(self) -> None: ...
-
-    class Middle(Node):
-        text: str
-
-        async def __call__(self) -> After: ...
-
-    class Fork(Node):
-        async def __call__(self) -> Middle | Conclude: ...
-
-    lm = ToyBackend(route("Middle", text="x"))
-    result = await run(Fork(), lm)
-
-    assert result.trace[-1].word == "w"
-    assert calls == ["called"]
-    assert lm.calls == 1
-
-
-def test_a_routed_graph_runs_from_sync_code_too():
-    lm = ToyBackend(thinks(3))
-    result = Graph(start=Begin).run(Begin(), lm)
-
-    assert len(result.trace) == 5
-    assert lm.calls == 4
-
-
 # LMs with ways of their own
-
-
-async def test_what_another_lm_happens_to_call_route_is_not_used():
-    class Theirs:
-        route = "/v1/chat"
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(script, name)
-
-    script = ScriptedLM([Conclude, {"text": "so"}])
-    result = await run(Begin(), cast(Any, Theirs()))
-
-    assert result.trace[-1] == Conclude(text="so")
 
 
 async def test_an_lm_that_stands_in_front_of_a_backend_is_asked_itself():

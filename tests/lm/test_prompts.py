@@ -11,11 +11,9 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import date
 from enum import Enum
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +26,6 @@ from pydantic import (
     SecretStr,
     computed_field,
     field_serializer,
-    model_serializer,
 )
 from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import TypedDict
@@ -37,7 +34,7 @@ import bae
 from bae import BaeLMError, Dep, Graph, Node, Recall
 from bae.lm import Prompt, Turn
 from bae.lm.backend import Question
-from bae.lm.prompts import choice_of, fill_prompt
+from bae.lm.prompts import fill_prompt
 from toy_backend import ToyBackend, choose, route
 
 
@@ -111,25 +108,6 @@ async def test_the_schema_is_beside_the_text_and_not_in_it():
         assert word not in prompt.text
 
 
-async def test_without_a_source_and_context_the_text_is_the_instruction_alone():
-    lm = ToyBackend({"text": "x"})
-    await lm.fill(Out, {}, "Out")
-
-    assert lm.prompts[0].text == "Out"
-
-
-async def test_the_instruction_is_the_one_that_fill_was_given():
-    lm = ToyBackend({"text": "x"})
-    await lm.fill(Out, {}, "Write it in French")
-
-    assert lm.prompts[0].text == "Write it in French"
-    assert lm.prompts[0].question.instruction == "Write it in French"
-
-
-async def test_text_in_other_scripts_is_shown_as_it_is():
-    assert "größe 日本 🎈" in (await prompt_of(Out(text="größe 日本 🎈"))).text
-
-
 async def test_a_choice_is_asked_for_with_the_source_and_says_what_none_is():
     class Fork(Node):
         x: int = 3
@@ -147,17 +125,6 @@ async def test_a_choice_is_asked_for_with_the_source_and_says_what_none_is():
     assert lm.prompts[0].schema["properties"]["choice"]["enum"] == ["Out", "None"]
 
 
-async def test_a_choice_without_none_says_nothing_of_it():
-    class Other(Node):
-        async def __call__(self) -> None: ...
-
-    lm = ToyBackend(choose("Out"))
-    await lm.choose_type([Out, Other], {"x": 3})
-
-    assert lm.prompts[0].text.startswith("Choose what comes next.\n- Out\n  Its fields: {")
-    assert lm.prompts[0].text.endswith('}\n- Other\n\n{"context":{"x":3}}')
-
-
 async def test_a_choice_that_can_be_filled_at_once_says_so():
     class Fork(Node):
         async def __call__(self) -> Out | None: ...
@@ -170,35 +137,11 @@ async def test_a_choice_that_can_be_filled_at_once_says_so():
     )
 
 
-def test_the_question_says_in_types_what_the_prompt_says_in_words():
-    source = Out(text="a")
-    question = fill_prompt(Out, ("text",), {}, "Out", source).question
-    assert (question.target, question.fields, question.source) == (Out, ("text",), source)
-    assert question.types == ()
-
-    question = choice_of((Out, NoneType), (Out,)).prompt(source).question
-    assert (question.types, question.fillable) == ((Out, NoneType), (Out,))
-    assert question.target is None
-
-
 @pytest.mark.parametrize("name", ["Größe", "Box[int]", "X" * 100, "a.b c/d"])
 def test_the_name_of_the_schema_is_one_that_every_provider_takes(name: str):
     target = type(name, (Out,), {"__module__": __name__})
 
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", fill_prompt(target, ("text",), {}, "", None).name)
-
-
-def test_a_generic_node_is_named_for_what_it_holds():
-    T = TypeVar("T")
-
-    class Box(Node, Generic[T]):
-        inside: T
-
-        async def __call__(self) -> None: ...
-
-    prompt = fill_prompt(Box[int], ("inside",), {}, "Box[int]", None)
-    assert prompt.name == "Box_int_"
-    assert prompt.schema["properties"] == {"inside": {"type": "integer"}}
 
 
 # The conversation
@@ -225,13 +168,6 @@ def test_a_conversation_can_be_had_as_one_text():
     assert prompt.flat() == (
         "t\n\nYour answer was:\none\n\nno\n\nYour answer was:\n(no answer)\n\nstill no"
     )
-
-
-def test_prompts_are_equal_when_what_is_sent_is():
-    one = Prompt("s", "t", {"type": "object"}, "n", QUESTION)
-
-    assert one == Prompt("s", "t", {"type": "object"}, "n", Question(target=Out))
-    assert one != Prompt("s", "t", {"type": "object"}, "n", QUESTION, (Turn("a", "b"),))
 
 
 # What is not for the model
@@ -277,38 +213,6 @@ async def test_live_objects_and_what_is_excluded_are_left_out_and_secrets_are_no
     assert known(prompt) == {"Holder": {"word": "w", "secret": "**********"}}
 
 
-async def test_a_client_that_was_looked_up_is_left_out_of_the_context():
-    def get_client() -> Client:
-        return Client()
-
-    class Uses(Node):
-        client: Annotated[Client, Dep(get_client)]
-        word: Annotated[str, Dep(lambda: "w")]
-        text: str
-
-        async def __call__(self) -> None: ...
-
-    client = Client()
-    lm = ToyBackend({"text": "x"})
-    node = await lm.fill(Uses, {"client": client, "word": "w"}, "Uses")
-
-    assert known(lm.prompts[0]) == {"context": {"word": "w"}}
-    assert node.client is client
-
-
-async def test_a_target_whose_context_cannot_be_shown_at_all_is_filled_all_the_same():
-    class Uses(Node):
-        client: Annotated[Client, Dep(Client)]
-        text: str
-
-        async def __call__(self) -> None: ...
-
-    lm = ToyBackend({"text": "x"})
-    await lm.fill(Uses, {"client": Client()}, "Uses")
-
-    assert known(lm.prompts[0]) == {"context": {}}
-
-
 @pytest.mark.parametrize(
     "value", [Client(), {"a": [Client()]}, print, object()], ids=["object", "deep", "code", "bare"]
 )
@@ -327,13 +231,6 @@ async def test_a_field_that_may_hold_anything_and_holds_no_json_is_a_teaching_er
     assert "Field(exclude=True)" in (caught.value.fix or "")
     assert caught.value.cause is not None
     assert lm.calls == 0
-
-
-async def test_the_context_of_a_choice_that_is_no_json_is_a_teaching_error():
-    with pytest.raises(BaeLMError) as caught:
-        await ToyBackend().choose_type([Out, NoneType], {"client": Client()})
-
-    assert caught.value.code == "bae-lm-prompt"
 
 
 async def test_what_can_be_read_only_once_is_not_read_for_the_prompt():
@@ -365,36 +262,6 @@ async def test_computed_fields_are_shown_unless_they_are_no_data():
         async def __call__(self) -> None: ...
 
     assert await seen(Cart(prices=[1, 2])) == {"prices": [1, 2], "total": 3}
-
-
-async def test_a_computed_field_that_raises_is_told_as_the_nodes_fault():
-    class Broken(Node):
-        @computed_field
-        @property
-        def ratio(self) -> float:
-            return 1 / 0
-
-        async def __call__(self) -> Out: ...
-
-    with pytest.raises(BaeLMError) as caught:
-        await Graph(start=Broken).arun(Broken(), ToyBackend())
-
-    assert caught.value.code == "bae-lm-prompt"
-    assert isinstance(caught.value.cause, ZeroDivisionError)
-
-
-async def test_docstrings_are_never_in_the_text():
-    class Documented(Node):
-        """Not for the model."""
-
-        text: str = "x"
-
-        async def __call__(self) -> None:
-            """Nor is this."""
-
-    prompt = await prompt_of(Documented())
-    assert "Not for" not in prompt.text
-    assert "Nor is" not in prompt.text
 
 
 async def test_names_are_shown_and_aliases_are_not():
@@ -455,46 +322,6 @@ async def test_a_serializer_of_a_field_is_heeded_in_the_source_and_in_the_contex
     lm = ToyBackend({})
     await lm.fill(Money, {"cents": 250}, "Money")
     assert known(lm.prompts[0]) == {"context": {"cents": "2.5 €"}}
-
-
-async def test_a_serializer_of_the_whole_node_is_heeded_where_the_node_is_whole():
-    class Short(Node):
-        word: Annotated[str, Dep(lambda: "w")]
-        text: str
-
-        @model_serializer
-        def in_short(self) -> str:
-            return f"{self.word}/{self.text}"
-
-        async def __call__(self) -> None: ...
-
-    assert await seen(Short(word="a", text="b")) == "a/b"
-    lm = ToyBackend({"text": "x"})
-    await lm.fill(Short, {"word": "w"}, "Short")
-    assert known(lm.prompts[0]) == {"context": {"word": "w"}}
-
-
-async def test_a_serializer_keeps_the_order_it_has_given():
-    class Ranked(Node):
-        tags: set[str]
-
-        @field_serializer("tags")
-        def by_length(self, tags: set[str]) -> list[str]:
-            return sorted(tags, key=len)
-
-        async def __call__(self) -> None: ...
-
-    assert await seen(Ranked(tags={"aaa", "z", "mm"})) == {"tags": ["z", "mm", "aaa"]}
-
-
-async def test_a_draft_is_shown_as_far_as_it_is_there():
-    class Draft(Node):
-        word: Annotated[str, Dep(lambda: "w")]
-        text: str
-
-        async def __call__(self) -> None: ...
-
-    assert await seen(Draft(text="x")) == {"text": "x"}
 
 
 @pytest.mark.parametrize(
@@ -679,13 +506,6 @@ def test_equal_nodes_make_equal_prompts_whatever_the_order_they_were_made_in(val
     assert known(first)["Heap"].keys() == {*Heap.__pydantic_fields__, "computed"}
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.dictionaries(st.text(max_size=3), ANYTHING, max_size=4))
-def test_equal_contexts_of_a_choice_make_equal_prompts(context: Any):
-    choice = choice_of((Out, NoneType), ())
-    assert choice.prompt(None, context) == choice.prompt(None, otherwise(context))
-
-
 async def test_lists_and_ordered_dicts_keep_their_order():
     class Steps(Node):
         steps: list[str]
@@ -764,12 +584,3 @@ def test_prompts_are_the_same_in_processes_that_hash_otherwise():
     assert one[-1] != two[-1]  # or this proves nothing
     assert one[:-1] == two[:-1]
     assert sum("alpha" in line for line in one[:-1]) == one.count("schema:") == 2
-
-
-async def test_a_date_is_shown_as_its_text():
-    class Dated(Node):
-        day: date
-
-        async def __call__(self) -> None: ...
-
-    assert await seen(Dated(day=date(2024, 2, 29))) == {"day": "2024-02-29"}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bae import BaeLMError, Usage
 from bae.lm import Answer, Backend, Cached, Prompt, RateLimit, Retry, metered
 from bae.lm.policies.budget import estimated_tokens
-from policy_parts import REPLY, Ask, Clock, Reply, at_once, busy, graph, prompt, run, settled
+from policy_parts import REPLY, Ask, Clock, Reply, at_once, busy, prompt, run, settled
 from toy_backend import ToyBackend
 
 
@@ -43,21 +43,6 @@ def limited(clock: Clock, inner: Any, **limits: Any) -> RateLimit:
 def most_in_a_span(sent: list[float], per: float) -> int:
     """The most that any span of this length holds, its end left out, up to rounding."""
     return max((sum(at <= one < at + per - 1e-6 for one in sent) for at in sent), default=0)
-
-
-async def test_requests_beyond_the_limit_wait_until_the_first_are_long_enough_ago():
-    clock = Clock()
-    inner = Timed(clock)
-    lm = limited(clock, inner, requests=2, per=60)
-    asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(5)]
-    await settled()
-    found = lm.statistics()
-    assert (found.requests, found.waiting, found.sent) == (2, 3, 2)
-    await clock.until_idle()
-    await asyncio.gather(*asking)
-    assert inner.sent == [0, 0, 60, 60, 120]
-    found = lm.statistics()
-    assert (found.waiting, found.sent, found.waited) == (0, 5, 240)
 
 
 @given(
@@ -153,15 +138,6 @@ async def test_every_retry_inside_counts():
     assert lm.statistics().requests == toy.calls == 3
 
 
-async def test_what_was_never_sent_does_not_count():
-    clock = Clock()
-    lm = limited(clock, ToyBackend(busy(sent=False), busy()), requests=5, tokens=500, per=60)
-    for calls in (0, 1):
-        with pytest.raises(BaeLMError):
-            await lm.answer(prompt())
-        assert lm.statistics().requests == calls
-
-
 async def test_those_who_were_cancelled_while_waiting_are_no_calls():
     clock = Clock()
     inner = Timed(clock)
@@ -215,18 +191,6 @@ async def ask_by_and_by(gaps: list[float], sizes: list[int], **limits: Any) -> l
     return waited
 
 
-@given(gaps=st.lists(st.floats(0, 60), min_size=1, max_size=12), limit=st.integers(1, 6))
-def test_the_wait_behind_others_is_known_from_their_number(gaps: list[float], limit: int):
-    sizes = [1] * len(gaps)
-    waits = run(lambda: ask_by_and_by(gaps, sizes, requests=limit))
-    longest = max(wait for wait in waits if wait is not None)
-    bounds: dict[str, Any] = {"requests": limit, "longest_wait": longest + 0.1}
-    assert run(lambda: ask_by_and_by(gaps, sizes, **bounds)) == pytest.approx(waits, abs=1e-6)
-    if longest > 1:
-        bounds["longest_wait"] = longest - 0.5
-        assert None in run(lambda: ask_by_and_by(gaps, sizes, **bounds))
-
-
 @given(
     gaps=st.lists(st.floats(0, 60), min_size=12, max_size=12),
     sizes=st.lists(st.integers(1, 120), min_size=1, max_size=12),
@@ -250,16 +214,6 @@ async def test_a_long_queue_does_not_hold_up_the_loop_when_waits_are_bounded():
     await asyncio.wait(asking)
     assert lm.statistics().sent == 500
     assert taken < 2  # it would be more, were the queue gone through for each
-
-
-async def test_a_request_that_is_refused_is_not_counted_as_a_call():
-    clock = Clock()
-    lm = limited(clock, Timed(clock), requests=1, per=60, longest_wait=0)
-    await lm.answer(prompt())
-    with pytest.raises(BaeLMError) as caught:
-        await graph.arun(Ask(), lm)
-    assert caught.value.journal is not None
-    assert caught.value.journal.usage().calls == 0
 
 
 async def test_a_wait_that_grows_while_it_lasts_is_given_up_rather_than_exceeded():

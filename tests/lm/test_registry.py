@@ -4,7 +4,6 @@ given none."""
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -18,9 +17,7 @@ import pytest
 import bae
 from bae import BaeLMError, Graph, Node, NodeConfig, ProofError
 from bae.lm import registry, resolve
-from bae.testing import ScriptedLM, ScriptError
 from bounded import run
-from naming import shown
 from toy_backend import ToyBackend
 
 
@@ -194,17 +191,6 @@ async def test_a_package_that_is_missing_is_told_with_the_command_that_brings_it
     assert command in (error.fix or "")
 
 
-def test_a_package_that_is_there_and_misses_another_is_not_called_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    from bae.lm.extras import need
-
-    (tmp_path / "halfway_there.py").write_text("import not_there_at_all\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
-        need("halfway_there", extra="x", by="y")
-
-
 # Where a name is given to a run
 
 
@@ -216,22 +202,6 @@ async def test_a_name_is_as_good_as_an_lm_and_made_once():
     assert first.trace[-1].text == second.trace[-1].text == "LocalBackend"
     assert registry.cached_lm("local").calls == 2  # type: ignore[attr-defined]
     assert registry.cached_lm(" local") is registry.cached_lm("local")
-
-
-@pytest.mark.usefixtures("stand_ins")
-async def test_a_name_may_be_pinned_to_a_node():
-    class Pinned(Node):
-        node_config = NodeConfig(lm="claude-cli:sonnet")
-        text: str
-
-        async def __call__(self) -> Told: ...
-
-    class Begin(Node):
-        async def __call__(self) -> Pinned: ...
-
-    result = await run(Begin(), "local")
-
-    assert [node.text for node in result.trace[1:]] == ["ClaudeCLIBackend", "LocalBackend"]
 
 
 @pytest.mark.usefixtures("stand_ins")
@@ -259,12 +229,6 @@ async def test_a_script_is_named_by_its_file_and_fresh_in_each_run(tmp_path: Pat
         assert (await run(Ask(), name)).trace[-1].text == "from a file"
 
 
-def test_a_script_serves_runs_of_sync_code(tmp_path: Path):
-    name = script(tmp_path / "script.json", {"text": "from a file"})
-
-    assert Graph(start=Ask).run(Ask(), lm=name).trace[-1].text == "from a file"
-
-
 async def test_a_script_that_is_pinned_goes_on_through_a_run_and_is_fresh_in_the_next(
     tmp_path: Path,
 ):
@@ -286,15 +250,6 @@ async def test_a_script_that_is_pinned_goes_on_through_a_run_and_is_fresh_in_the
         # The run was given the script too: it is one script, wherever it is named.
         result = await run(Begin(), name)
         assert [node.text for node in result.trace[1:]] == ["one", "two", "three"]
-
-
-async def test_a_script_that_is_not_there_is_told(tmp_path: Path):
-    with pytest.raises(ScriptError) as caught:
-        await run(Ask(), f"scripted:{tmp_path / 'nowhere.json'}")
-
-    assert caught.value.code == "bae-script-invalid"
-    assert "nowhere.json" in caught.value.message
-    assert isinstance(caught.value.cause, FileNotFoundError)
 
 
 OWN = """
@@ -378,28 +333,6 @@ async def test_something_pinned_that_is_no_lm_is_proved_wrong_before_a_run(pinne
     assert lm.calls == 0
 
 
-@pytest.mark.parametrize("pinned", ["local", "anthropic:x", ScriptedLM(), ToyBackend()], ids=shown)
-def test_an_lm_that_is_pinned_or_the_name_of_one_is_no_problem(pinned: Any):
-    class Pinned(Node):
-        node_config = NodeConfig(lm=pinned)
-
-        async def __call__(self) -> None: ...
-
-    assert Graph(start=Pinned).validate() == []
-
-
-def test_an_lm_of_somebody_elses_with_the_four_methods_is_no_problem():
-    class Theirs:
-        make = decide = choose_type = fill = None
-
-    class Pinned(Node):
-        node_config = NodeConfig(lm=Theirs())  # type: ignore[arg-type]
-
-        async def __call__(self) -> None: ...
-
-    assert Graph(start=Pinned).validate() == []
-
-
 # Where no LM was given
 
 
@@ -423,13 +356,6 @@ async def test_an_lm_that_is_given_comes_before_the_variable(bare: pytest.Monkey
 
     assert (await run(Ask(), "local")).trace[-1].text == "LocalBackend"
     assert (await run(Ask(), ToyBackend({"text": "mine"}))).trace[-1].text == "mine"
-
-
-async def test_the_variable_may_name_a_script(bare: pytest.MonkeyPatch, tmp_path: Path):
-    bare.setenv("BAE_LM", script(tmp_path / "script.json", {"text": "from a file"}))
-
-    for _ in range(2):
-        assert (await run(Ask())).trace[-1].text == "from a file"
 
 
 async def test_a_wrong_name_in_the_variable_says_where_it_is(bare: pytest.MonkeyPatch):
@@ -472,17 +398,6 @@ async def test_what_the_machine_offers_is_used_in_a_fixed_order(
     assert await used() == "PydanticAIBackend"
 
 
-@pytest.mark.usefixtures("stand_ins")
-async def test_the_one_that_is_used_is_logged(
-    bare: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    claude_on(tmp_path)
-    with caplog.at_level(logging.INFO, logger="bae.lm"):
-        await run(Ask())
-
-    assert "no lm was given: using claude-cli" in caplog.text
-
-
 async def test_without_any_the_error_lists_every_way_to_have_one(bare: pytest.MonkeyPatch):
     with pytest.raises(BaeLMError) as caught:
         await run(Ask())
@@ -516,13 +431,6 @@ async def test_none_forbids_what_the_machine_offers(bare: pytest.MonkeyPatch, tm
 
     assert caught.value.code == "bae-lm-missing"
     assert "claude-cli: ready, but BAE_LM=none" in (caught.value.fix or "")
-
-
-def test_showing_the_lm_of_a_run_that_was_given_none_does_not_look_for_one(
-    bare: pytest.MonkeyPatch,
-):
-    bare.setenv("BAE_LM", "none")
-    assert repr(registry.LazyLM("nothing asks")) == "LazyLM()"
 
 
 def test_looking_for_what_the_machine_offers_imports_no_package():

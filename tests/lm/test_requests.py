@@ -27,10 +27,9 @@ from bae.journal import (
     FillEnded,
     FillStarted,
     LMUsed,
-    RunEnded,
     TextArrived,
 )
-from bae.lm import Answer, Attempt, Backend, Policy, Prompt, metered, report, tell
+from bae.lm import Answer, Backend, Policy, Prompt, metered, tell
 from bounded import BOUND, run
 from toy_backend import ToyBackend, route
 
@@ -46,11 +45,6 @@ async def test_a_request_that_may_be_sent_again_is_and_is_counted():
     assert attempts_of(result) == [(1, "valid", ())]
     assert lm.prompts[0] == lm.prompts[2]
     assert lm.rejected == []
-
-
-@pytest.mark.parametrize("error", [ConnectionError("cut"), TimeoutError("late")], ids=str)
-async def test_a_connection_that_breaks_is_tried_again(error: Exception):
-    assert (await run(Ask(), ToyBackend(error, GOOD))).usage.calls == 2
 
 
 async def test_a_request_that_fails_for_good_is_not_sent_again():
@@ -91,30 +85,6 @@ async def test_a_request_that_failed_cost_nothing_only_where_that_is_sure(
     assert one == Usage(calls=1, cost=cost, seconds=one.seconds, models=("toy",))
 
 
-async def test_a_model_that_is_free_is_so_when_it_fails():
-    class Own(ToyBackend):
-        free = True
-
-    with metered() as used, pytest.raises(TimeoutError):
-        await Own(TimeoutError(), retries=0).make(Ask(), Found)
-    assert Usage.total(used).cost == 0.0
-
-
-async def test_what_a_failed_request_is_known_to_have_used_is_counted():
-    known = Usage(calls=1, input_tokens=80, output_tokens=3, cost=0.25, models=("m",))
-    with metered() as used:
-        await ToyBackend(failure(retryable=True, usage=known), priced(GOOD)).make(Ask(), Found)
-
-    total = Usage.total(used)
-    assert (total.calls, total.input_tokens, total.cost) == (2, 180, 0.75)
-
-
-async def test_what_was_never_sent_is_no_call():
-    with metered() as used, pytest.raises(BaeLMError):
-        await ToyBackend(failure(sent=False)).make(Ask(), Found)
-    assert used == []
-
-
 async def test_a_request_that_is_cancelled_was_sent_and_nobody_knows_what_it_cost():
     asked = asyncio.Event()
 
@@ -146,14 +116,6 @@ async def test_retries_says_how_many_more_requests_there_may_be(retries: int):
     assert [str(record.asker) for record in caught.value.journal.of(LMUsed)] == ["filling Found"]
 
 
-async def test_each_question_has_retries_of_its_own():
-    down = failure(retryable=True)
-    lm = ToyBackend(down, down, {**GOOD, "score": 99}, down, down, {"score": 7})
-    result = await run(Ask(), lm)
-
-    assert (result.usage.calls, result.usage.attempts) == (6, 2)
-
-
 async def test_any_other_exception_is_the_backends_fault_with_the_cause():
     cause = KeyError("choices")
     with pytest.raises(BaeLMError) as caught:
@@ -175,26 +137,6 @@ async def test_a_backend_that_returns_no_answer_is_told_what_to_return(returned:
         await run(Ask(), Mute(ToyBackend()) if around else Mute())
     assert caught.value.code == "bae-lm-answer-type"
     assert "return an Answer" in str(caught.value)
-
-
-async def test_a_backend_may_do_without_the_constructor_of_backends():
-    class Own(Backend):
-        def __init__(self, url: str) -> None:
-            self.url = url
-
-        async def answer(self, prompt: Prompt) -> Answer:
-            return Answer(json.dumps(GOOD))
-
-    lm = Own("http://here")
-    assert (await run(Ask(), lm)).trace[-1] == Found(**GOOD)
-    assert (lm.attempts, lm.retries, lm.one_call) == (2, 2, True)
-
-
-def test_a_backend_without_the_one_method_cannot_be_made():
-    class Nothing(Backend): ...
-
-    with pytest.raises(TypeError, match="answer"):
-        Nothing()  # type: ignore[abstract]
 
 
 # What it used
@@ -219,36 +161,6 @@ async def test_a_cost_that_is_unknown_once_is_unknown_in_the_sum():
 
     assert result.usage.cost is None
     assert result.usage.input_tokens == 200
-
-
-async def test_the_backends_model_is_named_where_the_answer_names_none():
-    assert (await run(Ask(), ToyBackend(GOOD))).usage.models == ("toy",)
-
-    class Nameless(ToyBackend):
-        model = ""
-
-    assert (await run(Ask(), Nameless(GOOD))).usage.models == ()
-
-
-async def test_every_model_that_answered_is_named_once():
-    wrong = {**GOOD, "score": 99}
-    lm = ToyBackend(
-        priced(wrong, model="one"),
-        priced({"score": 99}, model="two"),
-        priced({"score": 7}, model="one"),
-    )
-    assert (await run(Ask(), lm)).usage.models == ("one", "two")
-
-
-async def test_seconds_are_the_time_spent_waiting():
-    class Slow(ToyBackend):
-        async def answer(self, prompt: Prompt) -> Answer:
-            await asyncio.sleep(0.02)
-            return await super().answer(prompt)
-
-    result = await run(Ask(), Slow({}, GOOD))
-
-    assert 0.04 <= result.usage.seconds < BOUND
 
 
 async def test_what_was_used_before_a_failure_is_in_the_journal():
@@ -364,22 +276,6 @@ async def test_pieces_that_are_told_appear_in_the_stream_before_the_answer_is_ju
     assert pieces == "{}" + json.dumps(GOOD)
 
 
-async def test_pieces_can_be_read_while_the_rest_is_still_to_come():
-    come = asyncio.Event()
-
-    class Half(ToyBackend):
-        async def answer(self, prompt: Prompt) -> Answer:
-            tell("first")
-            await come.wait()
-            return await super().answer(prompt)
-
-    async with asyncio.timeout(BOUND), Graph(start=Ask).stream(Ask(), Half(GOOD)) as records:
-        async for record in records:
-            if isinstance(record, TextArrived):
-                come.set()
-    assert records.result.trace[-1] == Found(**GOOD)
-
-
 async def test_pieces_of_a_written_body_and_of_a_graph_inside_say_where_they_belong():
     class Word(Node):
         async def __call__(self) -> Found: ...
@@ -398,12 +294,6 @@ async def test_pieces_of_a_written_body_and_of_a_graph_inside_say_where_they_bel
 
     places = {(record.path, str(record.asker)) for record in result.journal.of(TextArrived)}
     assert places == {("", "Begin.__call__"), ("1:Uses.found", "filling Found")}
-
-
-async def test_telling_and_reporting_outside_a_run_do_nothing():
-    tell("text")
-    tell(Attempt(1, "", "valid"))
-    report(Usage(calls=1))
 
 
 # Cancellation
@@ -455,23 +345,6 @@ async def test_a_run_cancelled_while_waiting_to_send_again_ends_at_once():
             raise AssertionError
         # Leaving the block cancels the run, which waits.
     assert len(asyncio.all_tasks()) == 1
-
-
-async def test_a_cancellation_is_told_as_one_in_the_journal():
-    class Cancels(ToyBackend):
-        async def answer(self, prompt: Prompt) -> Answer:
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
-            await asyncio.sleep(0)
-            raise AssertionError
-
-    outcomes: list[Any] = []
-    with pytest.raises(asyncio.CancelledError):
-        async with Graph(start=Ask).stream(Ask(), Cancels()) as records:
-            async for record in records:
-                outcomes.append(record)
-    assert [record.outcome for record in outcomes if isinstance(record, RunEnded)] == ["cancelled"]
 
 
 async def test_a_backend_is_let_go_of_when_nobody_holds_it():

@@ -12,19 +12,11 @@ from hypothesis import strategies as st
 
 from bae import BaeLMError, Usage
 from bae.journal import AnswerJudged, AnswerRestarted, TextArrived
-from bae.lm import Answer, Backend, Cached, Prompt, Restart, Retry, metered, tell
+from bae.lm import Answer, Backend, Cached, Prompt, Retry, metered, tell
 from bae.testing import ScriptedLM
-from bae.usage import Event
 from bounded import BOUND
 from policy_parts import REPLY, Ask, Reply, at_once, busy, graph, prompt, run
 from toy_backend import ToyBackend
-
-
-async def test_a_request_that_failed_is_sent_again_until_it_is_answered():
-    toy = ToyBackend(busy(), busy(), REPLY)
-    result = await graph.arun(Ask(), Retry(toy, sleep=at_once))
-    assert result.result.text == "this"
-    assert toy.calls == 3
 
 
 async def test_no_more_requests_are_sent_than_retries_and_one():
@@ -125,23 +117,6 @@ async def test_a_wait_longer_than_allowed_is_not_begun():
     assert toy.calls == 1
 
 
-async def test_a_run_that_is_cancelled_while_waiting_sends_nothing_more():
-    waiting = asyncio.Event()
-
-    async def for_ever(seconds: float) -> None:
-        waiting.set()
-        await asyncio.Event().wait()
-
-    toy = ToyBackend(busy(), REPLY)
-    running = asyncio.create_task(graph.arun(Ask(), Retry(toy, sleep=for_ever)))
-    async with asyncio.timeout(BOUND):
-        await waiting.wait()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-    assert toy.calls == 1
-
-
 # --- usage --------------------------------------------------------------------------------------
 
 
@@ -149,12 +124,6 @@ async def test_requests_that_failed_are_counted_in_the_usage_of_the_run():
     toy = ToyBackend(busy(), busy(), REPLY)
     result = await graph.arun(Ask(), Retry(toy, sleep=at_once))
     assert (result.usage.calls, result.usage.attempts) == (3, 1)
-
-
-async def test_requests_are_counted_when_all_of_them_failed():
-    with metered() as used, pytest.raises(BaeLMError):
-        await Retry(ToyBackend(lambda _: busy()), retries=2, sleep=at_once).make(Ask(), Reply)
-    assert Usage.total(used).calls == 3
 
 
 async def test_a_run_that_is_cancelled_while_waiting_counts_what_was_sent():
@@ -200,13 +169,6 @@ async def test_requests_that_wait_to_be_sent_again_are_told_so_that_text_can_beg
             ("filling Reply", str(busy()), 1),
             ("filling Reply", str(busy()), 2),
         ]
-
-
-async def test_the_last_failure_is_raised_and_not_told_as_a_new_try():
-    told: list[Event] = []
-    with metered(told.append), pytest.raises(BaeLMError):
-        await Retry(ToyBackend(lambda _: busy()), 2, sleep=at_once).make(Ask(), Reply)
-    assert [type(event) for event in told] == [Restart, Restart]
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,6 @@ def test_fields_with_a_source_are_inputs_and_plain_ones_outputs() -> None:
     assert list(signature.output_fields) == ["names", "text", "level"]
 
 
-def test_on_the_start_node_every_field_is_an_input() -> None:
-    signature = node_to_signature(Mood, is_start=True)
-    assert list(signature.input_fields) == list(Mood.model_fields)
-    assert not signature.output_fields
-
-
 def test_the_instruction_is_the_class_name_alone() -> None:
     signature = node_to_signature(Mood)
     assert signature.instructions == "Mood"
@@ -112,10 +106,6 @@ def test_names_that_dspy_needs_for_itself_get_an_underscore_and_the_model_sees_t
     assert list(known.values()) == list(Awkward.model_fields)
     assert signature.instructions == "Awkward"
     dspy.Predict(signature.with_instructions("Be awkward"))
-
-
-def test_a_new_type_is_what_it_stands_for() -> None:
-    assert node_to_signature(Awkward).fields["count"].annotation is int
 
 
 class Connected(Node):

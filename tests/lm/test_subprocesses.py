@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -37,18 +36,6 @@ async def finish(program: str, given: bytes = b"", **options: Any) -> Ended:
     return await run([program], given=given, env={"WORD": "known"}, **settings)
 
 
-async def test_a_program_gets_its_input_and_its_output_comes_back(tmp_path: Path) -> None:
-    program = script(
-        tmp_path,
-        """
-        print(os.getcwd(), os.environ["WORD"], sys.stdin.read())
-        print("and more", file=sys.stderr)
-        sys.exit(3)
-        """,
-    )
-    assert await finish(program, b"given") == Ended(3, b"/ known given\n", b"and more\n")
-
-
 async def test_megabytes_go_in_and_out_at_the_same_time(tmp_path: Path) -> None:
     program = script(
         tmp_path,
@@ -60,11 +47,6 @@ async def test_megabytes_go_in_and_out_at_the_same_time(tmp_path: Path) -> None:
     data = os.urandom(5_000_000)
     ended = await finish(program, data, limit=len(data))
     assert ended.out == data
-
-
-async def test_a_program_that_does_not_read_its_input_is_none_the_worse(tmp_path: Path) -> None:
-    program = script(tmp_path, "os.close(0); print('done')")
-    assert (await finish(program, b"x" * 5_000_000)).out == b"done\n"
 
 
 async def test_of_a_long_stderr_the_end_is_kept(tmp_path: Path) -> None:
@@ -85,23 +67,6 @@ async def test_a_program_that_prints_without_end_is_ended_at_the_limit(
     )
     assert (await finish(program, limit=100_000)).bound == pipe
     await (await line.next()).gone()
-
-
-async def test_output_at_the_limit_is_not_too_much(tmp_path: Path) -> None:
-    program = script(tmp_path, "sys.stdout.write('x' * 1000)")
-    whole = await finish(program, limit=1000)
-    assert (len(whole.out), whole.bound) == (1000, None)
-    assert (await finish(program, limit=999)).bound == "stdout"
-
-
-async def test_a_program_ended_by_a_signal_says_so(tmp_path: Path) -> None:
-    program = script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
-    assert (await finish(program)).status == -signal.SIGKILL
-
-
-async def test_what_cannot_be_started_is_an_os_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        await finish(str(tmp_path / "none"))
 
 
 # --- ends -------------------------------------------------------------------------------------
@@ -211,21 +176,6 @@ async def test_a_call_cancelled_while_the_program_starts_leaves_nothing(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-
-
-async def test_a_cancelled_start_that_fails_is_a_cancellation(tmp_path: Path) -> None:
-    running = asyncio.create_task(finish(str(tmp_path / "none")))
-    await asyncio.sleep(0)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-
-
-async def test_an_outer_timeout_stays_one(tmp_path: Path) -> None:
-    program = script(tmp_path, "time.sleep(1000)")
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.1):
-            await finish(program)
 
 
 async def test_what_a_program_leaves_running_ends_with_it(tmp_path: Path, line: Calls) -> None:

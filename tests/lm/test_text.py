@@ -14,11 +14,10 @@ import pytest
 from pydantic import BaseModel, Field, SecretStr
 
 from asked_nodes import attempts_of
-from bae import LM, Dep, FillError, Graph, Map, Node, NodeError, Recall, Text
+from bae import LM, Dep, FillError, Graph, Map, Node, Recall, Text
 from bae.journal import AnswerJudged, SQLiteJournal, TextArrived
 from bae.lm import (
     Answer,
-    Budget,
     Cached,
     LearnedPrompt,
     NodePrompts,
@@ -190,24 +189,6 @@ async def test_the_value_may_be_of_any_type_and_is_not_read_as_json():
     assert "number: invalid literal for int()" in lm.prompts[1].turns[0].correction
 
 
-def parse_json(text: str) -> Function:
-    return Function.model_validate_json(text)
-
-
-class Parsed(Node):
-    function: Annotated[Function, Text(parse_json)]
-
-    async def __call__(self) -> None: ...
-
-
-async def test_the_errors_of_a_model_that_the_function_makes_are_told_in_full():
-    lm = ToyBackend('{"name": 1}', '{"name": "f", "source": "s"}')
-    made = await lm.fill(Parsed, {}, "Parsed")
-    assert made.function.name == "f"
-    said = lm.prompts[1].turns[0].correction
-    assert "- function: name: Input should be a valid string; source: Field required" in said
-
-
 # Answers that are no text
 
 
@@ -236,13 +217,6 @@ async def test_an_answer_without_a_whole_text_is_asked_for_again(
     with pytest.raises(FillError) as caught:
         await run(Topic(word="x"), ToyBackend(given, given, given))
     assert caught.value.code == code
-
-
-async def test_a_refusal_is_not_asked_again():
-    lm = ToyBackend(Answer("I would rather not.", stop="refused"))
-    with pytest.raises(FillError, match="the LM refused to fill it: I would rather not"):
-        await run(Topic(word="x"), lm)
-    assert lm.calls == 1
 
 
 # Beside other fields, in choices and in bodies
@@ -329,12 +303,6 @@ class Twice(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_a_class_that_no_graph_has_proved_is_refused_when_it_is_asked_for():
-    with pytest.raises(NodeError, match="can fill no other field with it: title") as caught:
-        await ToyBackend().fill(Twice, {}, "Twice")
-    assert caught.value.code == "bae-text-not-alone"
-
-
 class Order(Node):
     word: str
 
@@ -392,12 +360,6 @@ async def test_a_cache_keeps_the_text_of_a_backend_and_not_what_an_lm_parsed_its
     assert (await run(Task(wanted="x"), lm)).result.function.name == "f"
     assert (await run(Task(wanted="x"), lm)).result.function.name == "add"
     assert lm.statistics().unstored == 2
-
-
-async def test_retries_and_budgets_go_around_a_text():
-    with Budget(calls=2):
-        result = await run(Topic(word="x"), ToyBackend(ConnectionError(), POEM))
-    assert result.result == Poem(body=POEM)
 
 
 async def test_a_run_is_recorded_resumed_and_replayed(tmp_path: Path):
@@ -482,12 +444,6 @@ def make_of_two(text: str, other: str) -> str:
     return text + other
 
 
-class Wrong(Node):
-    number: Annotated[int, Text()]
-
-    async def __call__(self) -> None: ...
-
-
 def field(annotation: Any, **more: Any) -> list[tuple[str, str]]:
     async def call(self: Node) -> None: ...
 
@@ -530,18 +486,6 @@ def test_the_proof_wants_it_alone_among_what_the_lm_fills():
     assert field(other, more=other) == [("bae-text-not-alone", "Made.body")]
 
 
-def test_a_picture_says_which_field_is_a_text():
-    shown = Graph(start=Topic).to_mermaid(fields=True)
-    assert "in plain text" in shown
-
-
-def test_a_marker_takes_a_function_or_nothing():
-    with pytest.raises(TypeError, match=r"Text\(3\): give it a function of the text"):
-        Text(3)  # pyright: ignore[reportArgumentType]
-    assert Text(make_day) == Text(make_day)
-    assert repr(Text()) == "Text(parse=None)"
-
-
 # Optimizing
 
 
@@ -567,24 +511,3 @@ async def test_the_optimizer_learns_from_texts_and_asks_as_a_run_does():
     said = (await run(Topic(word="w9"), taught)).result.body
     assert said in [f"{n}\n" for n in range(6)]
     assert lm.prompts[-1].examples[-1].answer == said
-
-
-async def test_the_optimizer_leaves_a_parsed_text_as_it_is_and_says_why():
-    pytest.importorskip("dspy")
-    from bae.optimizer import aoptimize_node, trace_to_examples
-
-    results = [await run(Task(wanted=f"w{n}"), ToyBackend(ADD)) for n in range(6)]
-    examples = [each for result in results for each in trace_to_examples(result)]
-    notes: list[str] = []
-    lm = ToyBackend()
-    found = await aoptimize_node(
-        Code, examples, lm=lm, minimum=4, progress=lambda said: notes.append(said.note)
-    )
-    assert found.fill is None
-    assert "nodes do not have that text to learn from" in str(notes)
-
-
-def test_an_example_of_a_text_has_a_text():
-    example = PromptExample({}, {"function": {"name": "f", "source": ""}})
-    with pytest.raises(ValueError, match="its answer is to be"):
-        WithPrompts(ToyBackend(), {Code: NodePrompts(fill=LearnedPrompt("", (example,)))})

@@ -30,11 +30,6 @@ async def test_inside_retry_every_try_has_its_own_time():
     assert len(held.cancelled) == 3
 
 
-async def test_an_answer_in_time_is_the_answer():
-    answer = await Timeout(ToyBackend("{}"), BOUND).answer(prompt())
-    assert answer.text == "{}"
-
-
 async def test_a_timeout_from_inside_is_passed_on_as_it_is():
     error = TimeoutError("the model's own")
     with pytest.raises(TimeoutError) as caught:

@@ -11,7 +11,6 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,12 +23,11 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
-from bae import LM, Dep, DepError, FillError, Gate, Graph, Map, Node, NodeError, Recall
+from bae import LM, Dep, DepError, Gate, Graph, Map, Node, NodeError, Recall
 from bae.exceptions import JournalError
-from bae.journal import Record, RunEnded, RunStarted, SourceEnded, SourceStarted, StepStarted
+from bae.journal import Record, RunEnded, RunStarted, StepStarted
 from bae.journal.sqlite import SQLiteJournal
 from bae.journal.store import Journal
 from bae.lm import Answer, Backend, Prompt, Usage
@@ -39,7 +37,6 @@ from bae.records import (
     AnswerRestarted,
     Asker,
     FillStarted,
-    RunForked,
     RunResumed,
 )
 from bae.run import Run
@@ -237,17 +234,6 @@ async def test_a_run_that_is_over_gives_the_same_spans_with_the_times_of_its_rec
     assert root.end_time == int(ended.at * 1e9)
 
 
-async def test_a_span_lies_within_its_parent_and_ends_after_it_begins(traced: Traced):
-    with tracing(traced.provider):
-        await graph.arun(start, script(), answer=yes)
-    for span in traced.spans:
-        parent = traced.parent(span)
-        assert span.start_time <= span.end_time  # type: ignore[operator]
-        if parent is not None:
-            assert parent.start_time <= span.start_time, span.name  # type: ignore[operator]
-            assert span.end_time <= parent.end_time, span.name  # type: ignore[operator]
-
-
 async def test_the_run_span_says_which_run_of_which_graph_how_it_came_out_and_what_it_used(
     traced: Traced,
 ):
@@ -294,37 +280,6 @@ async def test_sources_say_whose_value_they_work_on(traced: Traced):
     ]
     choice = said(traced.one("choose after Day"))
     assert (choice["bae.offered"], choice["bae.chosen"]) == (("Plan", "Rest"), "Plan")
-
-
-async def test_an_item_of_a_map_begins_when_its_turn_comes(traced: Traced):
-    doors = [asyncio.Event() for _ in range(3)]
-    done: list[int] = []
-
-    async def wait(number: int) -> int:
-        await doors[number].wait()
-        done.append(number)
-        return number
-
-    class Items(Node):
-        numbers: list[int]
-        waited: Annotated[list[int], Map(wait, over="numbers", limit=2)]
-
-        async def __call__(self) -> None: ...
-
-    with tracing(traced.provider):
-        running = asyncio.create_task(Graph(start=Items).arun(Items(numbers=[0, 1, 2])))
-        for number in (1, 2, 0):
-            doors[number].set()
-            async with asyncio.timeout(BOUND):
-                while number not in done:
-                    await some_turns()
-        await running
-    first, second, third = sorted(
-        traced.named("item wait"), key=lambda span: int(said(span)["bae.item"])
-    )
-    assert first.start_time == second.start_time == traced.one("map wait").start_time
-    assert third.start_time == second.end_time
-    assert traced.one("map wait").end_time >= (first.end_time or 0)  # type: ignore[operator]
 
 
 # --- LM calls ---------------------------------------------------------------------------------
@@ -391,17 +346,6 @@ async def test_an_lm_call_is_a_client_span_by_the_conventions(traced: Traced):
     assert (fill["bae.usage.calls"], fill["bae.usage.input_tokens"]) == (1, 70)
     assert fill["bae.usage.models"] == ("claude-test",)
     assert "gen_ai.usage.input_tokens" not in said(traced.one("invoke_agent Ask"))
-
-
-async def test_every_attempt_is_a_span_and_says_how_it_was_judged(traced: Traced):
-    with tracing(traced.provider):
-        await telling.arun(Ask(question="what?"), Model('{"text": 3}', "what", '{"text": "that"}'))
-    calls = traced.named("chat claude-test")
-    assert [said(call)["bae.verdict"] for call in calls] == ["invalid", "unparsable", "valid"]
-    assert [said(call)["bae.attempt"] for call in calls] == [1, 2, 3]
-    assert {call.status.status_code for call in calls} == {StatusCode.UNSET}
-    for before, after in pairwise(calls):
-        assert before.end_time <= after.start_time  # type: ignore[operator]
 
 
 async def test_a_request_that_is_sent_again_is_an_event_of_what_it_was_for(traced: Traced):
@@ -472,21 +416,6 @@ def test_the_provider_is_told_from_the_name_of_the_model(model: str, provider: s
     assert provider_of(model) == provider
 
 
-async def test_every_name_under_gen_ai_is_one_of_the_conventions(traced: Traced):
-    conventions = pytest.importorskip("opentelemetry.semconv._incubating.attributes")
-    known = __import__(
-        f"{conventions.__name__}.gen_ai_attributes", fromlist=["gen_ai_attributes"]
-    ).__dict__.values()
-    if "gen_ai.workflow.name" not in known:
-        pytest.skip("the conventions that are installed are older")
-    with tracing(traced.provider, content=True):
-        await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
-    names = {name for span in traced.spans for name in said(span)}
-    assert {"gen_ai.input.messages", "gen_ai.operation.name"} <= names
-    assert [n for n in names if n.startswith("gen_ai.") and n not in known] == []
-    assert {n.partition(".")[0] for n in names} == {"gen_ai", "bae"}
-
-
 # --- how runs come out ------------------------------------------------------------------------
 
 
@@ -543,20 +472,6 @@ async def test_whatever_an_exception_says_its_spans_are_there_and_bounded(
     assert len(traced.text().encode()) < 300_000
 
 
-async def test_what_exceptions_say_is_there_when_content_is_asked_for(traced: Traced):
-    class Broken(Node):
-        value: Annotated[int, Dep(fail)]
-
-        async def __call__(self) -> None: ...
-
-    with tracing(traced.provider, content=True), pytest.raises(DepError) as caught:
-        await Graph(start=Broken).arun(Broken())
-    (event,) = traced.one("dep fail").events
-    assert (event.attributes or {})["exception.message"] == "the phone number is 555-0199"
-    assert "in fail" in str((event.attributes or {})["exception.stacktrace"])
-    assert traced.one("invoke_agent Broken").status.description == caught.value.message
-
-
 async def test_siblings_of_a_failure_end_as_cancelled(traced: Traced):
     reached = asyncio.Event()
 
@@ -579,35 +494,6 @@ async def test_siblings_of_a_failure_end_as_cancelled(traced: Traced):
         await Graph(start=Both).arun(Both())
     assert outcome(traced.one("dep for_ever")) == ("cancelled", "UNSET")
     assert outcome(traced.one("dep fail_then")) == ("failed", "ERROR")
-
-
-async def test_a_body_that_raises_fails_its_step_and_no_other(traced: Traced):
-    class Second(Node):
-        n: int
-
-        async def __call__(self) -> None:
-            raise RuntimeError
-
-    class First(Node):
-        async def __call__(self) -> Second:
-            return Second(n=1)
-
-    with tracing(traced.provider), pytest.raises(NodeError):
-        await Graph(start=First).arun(First())
-    assert outcome(traced.one("step First")) == (None, "UNSET")
-    assert outcome(traced.one("step Second")) == ("failed", "ERROR")
-    assert said(traced.one("step Second"))["bae.error.code"] == "bae-node-failed"
-
-
-async def test_a_fill_that_fails_fails_with_its_step(traced: Traced):
-    with tracing(traced.provider), pytest.raises(FillError):
-        await telling.arun(Ask(question="what?"), Model(*['{"text": 7070}'] * 3))
-    assert outcome(traced.one("step Ask")) == (None, "UNSET")
-    for name in ("fill Told", "step Told", "invoke_agent Ask"):
-        assert outcome(traced.one(name)) == ("failed", "ERROR")
-    assert said(traced.one("fill Told"))["bae.usage.attempts"] == 3
-    assert said(traced.one("invoke_agent Ask"))["bae.usage.attempts"] == 3
-    assert "7070" not in traced.text()
 
 
 async def test_a_dependency_whose_default_stands_fails_alone(traced: Traced):
@@ -694,18 +580,6 @@ async def test_a_run_of_which_no_more_is_heard_ends_its_spans_when_it_is_dropped
     ]
     assert outcome(traced.one("invoke_agent Ask")) == ("interrupted", "UNSET")
     assert traced.one("invoke_agent Ask").end_time == int(102 * 1e9)
-
-
-async def test_a_run_whose_coroutine_is_closed_ends_its_spans(traced: Traced):
-    class Stuck(Node):
-        async def __call__(self) -> None:
-            await asyncio.Event().wait()
-
-    with tracing(traced.provider):
-        running = Graph(start=Stuck).arun(Stuck())
-        running.send(None)
-    running.close()
-    assert traced.ways() == ["invoke_agent Stuck", "invoke_agent Stuck / step Stuck"]
 
 
 async def test_dependencies_begun_early_stand_under_the_step_they_are_for(traced: Traced):
@@ -829,32 +703,6 @@ async def test_what_bodies_dependencies_and_lms_trace_themselves_stands_under_th
     }
 
 
-async def test_the_current_span_is_as_it_was_after_a_run_however_it_came_out(traced: Traced):
-    class Fails(Node):
-        async def __call__(self) -> None:
-            raise RuntimeError
-
-    async def run(node: Node) -> None:
-        await Graph(start=type(node)).arun(node)
-
-    with traced.tracer.start_as_current_span("around") as around, tracing(traced.provider):
-        with pytest.raises(NodeError):
-            await run(Fails())
-        assert trace.get_current_span() is around
-        with pytest.raises(FillError):
-            await telling.arun(Ask(question="what?"), Model(*["no"] * 3))
-        assert trace.get_current_span() is around
-
-
-async def test_runs_at_the_same_time_have_traces_of_their_own(traced: Traced):
-    with tracing(traced.provider):
-        results = await asyncio.gather(*(graph.arun(start, script(), answer=yes) for _ in range(5)))
-    assert traced.ways() == sorted(WAYS * 5)
-    roots = traced.named(RUN)
-    assert len({root.context.trace_id for root in roots}) == 5
-    assert {said(root)["bae.run.id"] for root in roots} == {r.run_id for r in results}
-
-
 async def test_a_process_is_instrumented_until_it_is_not(traced: Traced):
     uninstrument = instrument(traced.provider)
     try:
@@ -863,14 +711,6 @@ async def test_a_process_is_instrumented_until_it_is_not(traced: Traced):
         uninstrument()
     await telling.arun(Ask(question="what?"), Model('{"text": "that"}'))
     assert len(traced.named("invoke_agent Ask")) == 1
-
-
-async def test_a_run_that_is_sampled_out_runs_as_ever():
-    traced = Traced(sampler=ALWAYS_OFF)
-    with tracing(traced.provider):
-        result = await graph.arun(start, script(), answer=yes)
-    assert result.result == Rest(why="tired")
-    assert traced.spans == []
 
 
 async def test_without_a_provider_it_is_the_one_of_the_process():
@@ -917,57 +757,10 @@ async def test_each_life_of_a_resumed_run_has_a_span_that_links_to_the_one_befor
     assert {said(span)["bae.run.id"] for span in (first, second)} == {"r1"}
 
 
-async def test_a_fork_says_which_run_it_was_forked_from(traced: Traced):
-    ask = Ask(question="what?")
-    records = life(
-        100.0,
-        RunStarted(0, "", 0, "r1", "Ask", ask),
-        StepStarted(0, "", 0, ask),
-        RunForked(0, "", 0, "r1", ask, ("question",)),
-    )
-    records += life(
-        500.0,
-        RunResumed(0, "", 1, "somebody"),
-        RunEnded(0, "", 1, "ended", ask),
-    )
-    export(records, traced.provider, run_id="r2")
-    _, forked = traced.named("invoke_agent Ask")
-    assert said(forked)["bae.run.parent"] == "r1"
-    assert said(forked)["bae.run.id"] == "r2"
-    assert forked.start_time == int(500 * 1e9)
-
-
 @pytest.fixture
 async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
     async with SQLiteJournal(tmp_path / "runs.db") as found:
         yield found
-
-
-async def test_a_run_that_was_parked_goes_on_in_a_trace_of_its_own(
-    traced: Traced, journal: Journal
-):
-    with tracing(traced.provider):
-        parked = await graph.arun(start, script(), journal=journal)
-        assert parked.waiting
-    first = traced.one(RUN)
-    assert outcome(first) == ("waiting", "UNSET")
-    traced.kept.clear()
-    lm = ScriptedLM([{"text": "a plan"}, {"why": "tired"}])
-    with tracing(traced.provider):
-        await graph.answer(parked.run_id, "Plan.ok", True, journal=journal, lm=lm)
-    assert traced.ways() == [
-        RUN,
-        f"{RUN} / step Plan",
-        f"{RUN} / step Plan / chat",
-        f"{RUN} / step Plan / fill Plan",
-        f"{RUN} / step Plan / fill Plan / chat",
-        f"{RUN} / step Plan / gate Plan.ok",
-        f"{RUN} / step Rest",
-    ]
-    second = traced.one(RUN)
-    assert said(second)["bae.run.resumed"] is True
-    assert said(second)["bae.run.id"] == said(first)["bae.run.id"] == parked.run_id
-    assert second.context.trace_id != first.context.trace_id
 
 
 async def test_a_graph_inside_a_run_that_is_resumed_goes_on_where_it_belongs(
@@ -1037,26 +830,6 @@ async def test_a_run_in_a_journal_gives_the_spans_it_gave_when_it_ran(
     assert look() == live
 
 
-async def test_an_error_read_from_a_journal_keeps_its_type_and_code(
-    traced: Traced, journal: Journal
-):
-    class Broken(Node):
-        value: Annotated[int, Dep(fail)]
-
-        async def __call__(self) -> None: ...
-
-    broken = Graph(start=Broken)
-    with pytest.raises(DepError):
-        await broken.arun(Broken(), journal=journal, run_id="r1")
-    await export_run(broken, "r1", journal=journal, tracer_provider=traced.provider, content=True)
-    dep, root = traced.one("dep fail"), traced.one("invoke_agent Broken")
-    assert said(dep)["error.type"] == "ConnectionError"
-    assert said(root)["error.type"] == "DepError"
-    assert said(root)["bae.error.code"] == "bae-dep-failed"
-    (event,) = dep.events
-    assert "555-0199" in str((event.attributes or {})["exception.message"])
-
-
 async def test_a_replay_is_not_traced_since_nothing_happens_in_it(traced: Traced, journal: Journal):
     lm = Model('{"text": "that"}')
     await telling.arun(Ask(question="what?"), lm, journal=journal, run_id="r1")
@@ -1080,18 +853,6 @@ async def test_a_run_that_a_journal_refuses_leaves_no_span_open_and_none_current
     assert {outcome(span)[0] for span in refused} <= {"interrupted", "failed"}
 
 
-async def test_records_that_begin_in_the_middle_still_make_whole_traces(traced: Traced):
-    """As those of a resumed run do: a graph inside it, a source and a fill begun before."""
-    result = await graph.arun(start, script(), answer=yes)
-    for skipped in range(len(result.journal)):
-        export(result.journal[skipped:], traced.provider)
-        roots = [span for span in traced.spans if span.parent is None]
-        assert len(roots) == 1
-        for span in traced.spans:
-            assert span.start_time <= span.end_time  # type: ignore[operator]
-        traced.kept.clear()
-
-
 async def test_a_journal_that_stops_anywhere_makes_a_trace_with_every_span_ended(traced: Traced):
     result = await graph.arun(start, script(), answer=yes)
     for length in range(1, len(result.journal)):
@@ -1103,39 +864,6 @@ async def test_a_journal_that_stops_anywhere_makes_a_trace_with_every_span_ended
         # Every span was given out: none has a parent that is missing.
         traced.ways()
         traced.kept.clear()
-
-
-class Pair(Node):
-    one: Annotated[str, Dep(get_place)]
-    two: Annotated[str, Dep(get_weather)]
-
-    async def __call__(self) -> Pair | None: ...
-
-
-async def test_a_source_that_ends_after_its_graph_is_over_has_a_span_of_its_whole_time(
-    traced: Traced,
-):
-    """Another node of the run waits for the same value."""
-    ask, pair = Ask(question="what?"), Pair.model_construct()
-    place = (Pair, "one", "dep", "shared")
-    inner = "0:Ask.question"
-    records = life(
-        1.0,
-        RunStarted(0, "", 0, "r1", "Ask", ask),
-        SourceStarted(0, "", 0, Ask, "question", "dep", "Inner"),
-        RunStarted(0, inner, 0, "r1", "Inner", pair),
-        SourceStarted(0, inner, 0, *place),
-        SourceStarted(0, inner, 0, Pair, "two", "dep", "unwanted"),
-        RunEnded(0, inner, 0, "failed", None, ValueError()),
-        SourceEnded(0, inner, 0, *place, 3.0, "value"),
-        RunEnded(0, "", 0, "ended", ask),
-    )
-    export(records, traced.provider)
-    cancelled, shared = traced.named("dep shared")
-    assert (outcome(cancelled), outcome(shared)) == (("cancelled", "UNSET"), (None, "UNSET"))
-    assert cancelled.end_time == int(6.0 * 1e9)
-    assert (shared.start_time, shared.end_time) == (int(4.0 * 1e9), int(7.0 * 1e9))
-    assert outcome(traced.one("dep unwanted")) == ("cancelled", "UNSET")
 
 
 # --- what leaves the process ------------------------------------------------------------------
@@ -1343,10 +1071,3 @@ except bae.BaeError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "bae-lm-extra-missing pip install 'bae-graphs[otel]'"
-
-
-def test_everything_public_says_what_it_is_for():
-    import bae.otel
-
-    for name in bae.otel.__all__:
-        assert (getattr(bae.otel, name).__doc__ or "").strip(), name
